@@ -1,0 +1,46 @@
+"""Out-of-core, distributed clustering by tensor similarity (IPS2).
+
+Where each step of the paper (Peng et al., arXiv 1905.03920) stands:
+
+====================================================  =======================================================
+step of the paper                                      file
+====================================================  =======================================================
+pairwise similarity S (Algorithm 1, step 1)            kernels/similarity.py
+k nearest neighbours (section 3.6)                     kernels/neighbors.py, stages/neighbors.py
+indecomposable tensor, eq. (7), on neighbourhoods      kernels/tensor.py, stages/tensor.py
+unfolding T-hat, Definition 3.1                        kernels/tensor.py (pairs), explicit.py (dense)
+Laplacian L-hat = D^-1/2 T-hat D^-1/2                  kernels/operator.py, stages/assemble.py
+top c eigenvectors (step 3)                            kernels/eigen.py, stages/eigen.py
+decomposable tensor, Theorems 3.1 and 3.2              kernels/decomposable.py
+high-order similarity V (Definition 3.3, step 4)       kernels/fusion.py, stages/fuse.py
+fused similarity U = (S + V) / 2 (section 3.5)         kernels/fusion.py, stages/fuse.py
+labels (step 5)                                        kernels/labels.py, stages/label.py
+all of it letter by letter, dense                      explicit.py
+====================================================  =======================================================
+"""
+
+from ips2_dask import explicit
+from ips2_dask._version import __version__
+from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused
+from ips2_dask.estimator import IPS2, PPC
+from ips2_dask.params import PAPER, Params, Resources
+from ips2_dask.pipeline import run
+from ips2_dask.storage.run import Run, open_run
+
+__all__ = [
+    "IPS2",
+    "PAPER",
+    "PPC",
+    "BadInput",
+    "Damaged",
+    "IPS2Error",
+    "IPS2Warning",
+    "Params",
+    "Refused",
+    "Resources",
+    "Run",
+    "__version__",
+    "explicit",
+    "open_run",
+    "run",
+]

@@ -1,0 +1,53 @@
+"""The errors a user may meet, each one line that says what is wrong and what to do, and its exit status."""
+
+from __future__ import annotations
+
+
+class IPS2Error(Exception):
+    """Base of every error that is meant for the user; ``exit_status`` is what the command line returns."""
+
+    exit_status = 1
+
+
+class BadInput(IPS2Error, ValueError):
+    """Something the user gave can't be used.
+
+    Parameters
+    ----------
+    thing : str
+        Which thing: a file, an option, an argument.
+    found : str
+        What was found.
+    allowed : str
+        What is allowed.
+    otherwise : str
+        What would have gone wrong.
+    remedy : str
+        What to do.
+    """
+
+    exit_status = 2
+
+    def __init__(self, thing: str, found: str, allowed: str, otherwise: str, remedy: str) -> None:
+        self.thing, self.found, self.allowed, self.otherwise, self.remedy = thing, found, allowed, otherwise, remedy
+        message = f"{thing}: found {found}, allowed is {allowed}; otherwise {otherwise}. Remedy: {remedy}."
+        super().__init__(" ".join(message.split()))
+
+    def __reduce__(self) -> tuple[type[BadInput], tuple[str, str, str, str, str]]:
+        return type(self), (self.thing, self.found, self.allowed, self.otherwise, self.remedy)
+
+
+class Refused(IPS2Error):
+    """The plan does not keep what was asked of it (a memory limit, say); nothing has been computed."""
+
+    exit_status = 4
+
+
+class Damaged(IPS2Error):
+    """A stored array is not what was written; the message names array, chunk and remedy."""
+
+    exit_status = 1
+
+
+class IPS2Warning(UserWarning):
+    """A result is worth less than it looks; the text says by how much."""

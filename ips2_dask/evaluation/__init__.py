@@ -1,0 +1,1 @@
+"""What the paper is measured with: data sets, scores, experiments and the report."""

@@ -1,0 +1,122 @@
+"""The paper's five scores of a clustering against known labels, from one sparse contingency table."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from scipy.optimize import linear_sum_assignment
+from scipy.sparse import csr_array
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from ips2_dask.errors import BadInput
+
+Codes = npt.NDArray[np.int64]
+Average = Literal["arithmetic", "geometric", "max", "min"]
+
+
+def accuracy(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
+    """ACC: the share of samples that are right under the best matching of clusters to classes (Hungarian).
+
+    Parameters
+    ----------
+    labels_true, labels_pred : arrays (m,)
+        Strings or integers; the names in one need not occur in the other, nor their numbers be the same.
+
+    Returns
+    -------
+    float
+        In (0, 1]; a cluster without a class, or a class without a cluster, counts as wrong.
+
+    Raises
+    ------
+    BadInput
+        The arrays are empty, not one-dimensional or of different lengths.
+    """
+    table = contingency(labels_true, labels_pred).toarray()
+    rows, columns = linear_sum_assignment(table, maximize=True)
+    return float(table[rows, columns].sum() / table.sum())
+
+
+def purity(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
+    """The share of samples that belong to the largest class of their cluster; parameters as of `accuracy`."""
+    table = contingency(labels_true, labels_pred)
+    return float(table.max(axis=0).toarray().sum() / table.sum())
+
+
+def pairwise_f_score(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
+    """F-score: the harmonic mean of precision and recall over pairs of samples that share a cluster, or a class.
+
+    It is 1 where both partitions consist of single samples: no pair is wrong, and none is missing. Parameters as of
+    `accuracy`.
+    """
+    table = contingency(labels_true, labels_pred)
+    together = _pairs(table.data)
+    clustered, classed = _pairs(table.sum(axis=0)), _pairs(table.sum(axis=1))
+    return 2 * together / (clustered + classed) if clustered + classed else 1.0
+
+
+def adjusted_rand(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> float:
+    """ARI (Hubert and Arabie 1985), scikit-learn's; parameters as of `accuracy`. In [-.5, 1], 0 by chance."""
+    return float(adjusted_rand_score(*_both_codes(labels_true, labels_pred)))
+
+
+def nmi(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike, average: Average = "arithmetic") -> float:
+    """NMI: mutual information over a mean of the two entropies, scikit-learn's; parameters as of `accuracy`.
+
+    Parameters
+    ----------
+    average : {"arithmetic", "geometric", "max", "min"}
+        The mean that normalises.
+    """
+    if average not in ("arithmetic", "geometric", "max", "min"):
+        allowed = "'arithmetic', 'geometric', 'max' or 'min'"
+        raise BadInput("average", repr(average), allowed, "NMI would have no denominator", "leave it out")
+    codes = _both_codes(labels_true, labels_pred)
+    return float(normalized_mutual_info_score(*codes, average_method=average))
+
+
+def scores(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> dict[str, float]:
+    """All five, as ``acc, ari, fscore, nmi, purity``; parameters as of `accuracy`."""
+    true, pred = _both_codes(labels_true, labels_pred)  # once: sorting names is what takes time
+    return {
+        "acc": accuracy(true, pred),
+        "ari": adjusted_rand(true, pred),
+        "fscore": pairwise_f_score(true, pred),
+        "nmi": nmi(true, pred),
+        "purity": purity(true, pred),
+    }
+
+
+def contingency(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> csr_array:
+    """How many samples of each class are in each cluster, int64 (classes, clusters), both in sorted order."""
+    true, pred = _both_codes(labels_true, labels_pred)
+    shape = (int(true.max()) + 1, int(pred.max()) + 1)
+    table = csr_array((np.ones(len(true), dtype=np.int64), (true, pred)), shape=shape)
+    table.sum_duplicates()
+    return table
+
+
+def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple[Codes, Codes]:
+    true, pred = _codes(labels_true, "labels_true"), _codes(labels_pred, "labels_pred")
+    if len(true) != len(pred):
+        found = f"{len(pred)} labels for {len(true)} samples"
+        raise BadInput("labels_pred", found, "one a sample", "labels would be compared with others'", "pass both whole")
+    return true, pred
+
+
+def _codes(labels: npt.ArrayLike, name: str) -> Codes:
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or len(labels) == 0:
+        found = f"shape {labels.shape}"
+        raise BadInput(name, found, "(m,), m >= 1", "there would be nothing to compare", "pass one label a sample")
+    if labels.dtype == object:  # mixed kinds can't be sorted, but counted they can be
+        seen: dict[object, int] = {}
+        return np.array([seen.setdefault(label, len(seen)) for label in labels], dtype=np.int64)
+    return np.unique(labels, return_inverse=True)[1].astype(np.int64)
+
+
+def _pairs(sizes: npt.NDArray[np.int64]) -> int:
+    """How many pairs groups of these sizes hold; in Python's integers, which don't overflow."""
+    return sum(int(size) * (int(size) - 1) // 2 for size in np.asarray(sizes).ravel())

@@ -1,0 +1,51 @@
+"""The sample graph as a cheap start: its leading eigenvectors, carried over to the pairs."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ips2_dask.kernels.eigen import ArraySpace, Known, block_width, leading_eigenpairs
+from ips2_dask.kernels.operator import MatrixOperator, inverse_root
+
+Float = NDArray[np.floating]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+
+GRAPH_TOL = 1e-2
+"""Residual of the sample graph's eigenvectors: the pairs' first residual is .1 whatever is gained below this."""
+
+
+def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int) -> Float:
+    """w = D^-1/2 u for the leading eigenvectors u of the normalised kNN graph outside eigenvalue 1: (m, columns).
+
+    Parameters
+    ----------
+    N : (m, k) int32
+        Neighbourhoods, the sample itself first.
+    component : (m,) int32
+    count : int
+        Number of components.
+    columns : int
+    seed : int
+    """
+    m, k = N.shape
+    i = np.repeat(np.arange(m, dtype=np.int32), k)
+    A = sp.coo_array((np.ones(m * k, np.float32), (i, N.ravel())), shape=(m, m)).tocsr()
+    A = sp.csr_array(A.maximum(A.T))
+    A.sort_indices()
+    degrees = np.asarray(A.sum(axis=1), np.float64).ravel()
+    scale = inverse_root(degrees)
+    A.data = (np.repeat(scale, np.diff(A.indptr)) * scale[A.indices]).astype(np.float32)
+    space = ArraySpace(MatrixOperator(A), Known(np.sqrt(degrees), component, count))
+    width = min(block_width(columns), m)
+    solution = leading_eigenpairs(
+        space, max(1, columns * 2 // 3), space.random(width, seed), tol=GRAPH_TOL, seed=seed, most_products=80
+    )
+    return np.asarray(solution.vectors[:, :columns] * scale[:, None], np.float32)
+
+
+def start_on_pairs(w: Float, pairs: Int32, root: Float64) -> Float:
+    """x_ij = (w_i + w_j) sqrt(degree_ij) unit_ij, the start of the pairs' solver (DESIGN 2): (n, columns) float32."""
+    return ((w[pairs[:, 0]] + w[pairs[:, 1]]) * root[:, None]).astype(np.float32)

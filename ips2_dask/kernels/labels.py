@@ -1,0 +1,166 @@
+"""From the fused similarity U to labels: loose components tied, a spectral embedding, k-means, stable numbering."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans, MiniBatchKMeans
+
+from ips2_dask.kernels.eigen import (
+    DENSE_BELOW,
+    ArraySpace,
+    Known,
+    Solution,
+    block_width,
+    dense_eigenpairs,
+    leading_eigenpairs,
+)
+from ips2_dask.kernels.operator import MatrixOperator, inverse_root
+
+Float = NDArray[np.floating]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Affinity = Any  # SciPy CSR or a dense array (m, m)
+
+RESTARTS = 10
+MINIBATCH_ABOVE = 500_000
+"""Above so many samples k-means works on mini-batches."""
+
+
+class Tie(NamedTuple):
+    """An edge that joins a loose component to its nearest one."""
+
+    sample: int
+    nearest: int
+    size: int  # samples of the loose component
+
+
+def _nearest_outside(X: Any, row: int, inside: NDArray[np.bool_]) -> int:
+    """The sample outside that is nearest to sample ``row`` (ties: smallest id)."""
+    best, at = np.inf, -1
+    for start in range(0, len(X), 1 << 16):
+        block = X[start : start + (1 << 16)]
+        square = np.square(block - X[row]).sum(axis=1)
+        square[inside[start : start + (1 << 16)]] = np.inf
+        candidate = int(np.argmin(square))
+        if square[candidate] < best:
+            best, at = float(square[candidate]), start + candidate
+    return at
+
+
+def tie_components(U: sp.csr_array, X: Any, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
+    """U with each loose component joined to its nearest one by a single edge, the edges, and the components before.
+
+    Loose are components of fewer than m / (10 c) samples, and the smallest ones while there are more than c: a
+    spectral embedding of c columns can't tell more than c components apart. The edge runs from the member nearest to
+    the component's mean to the nearest sample outside, and weighs as much as the median edge.
+    """
+    m = U.shape[0]
+    count, label = connected_components(U, directed=False)
+    before = int(count)
+    ties: list[Tie] = []
+    weight = float(np.median(U.data)) if U.nnz else 1.0
+    while count > 1:
+        sizes = np.bincount(label, minlength=count)
+        loose = np.flatnonzero(sizes < m / (10 * n_clusters))
+        if count - len(loose) > n_clusters:
+            surplus = count - n_clusters
+            loose = np.argsort(sizes, kind="stable")[: max(surplus, len(loose))]
+        if len(loose) == count:
+            loose = loose[loose != np.argmax(sizes)]
+        if len(loose) == 0:
+            break
+        new = []
+        for component in loose:
+            inside = label == component
+            members = np.flatnonzero(inside)
+            center = X[members].mean(axis=0, dtype=np.float64)
+            row = int(members[np.argmin(np.square(X[members] - center).sum(axis=1))])
+            new.append(Tie(row, _nearest_outside(X, row, inside), len(members)))
+        ties += new
+        i = np.array([t.sample for t in new])
+        j = np.array([t.nearest for t in new])
+        bridge = sp.coo_array((np.full(len(new), weight, U.dtype), (i, j)), shape=U.shape).tocsr()
+        U = sp.csr_array(U.maximum(bridge).maximum(bridge.T))
+        count, label = connected_components(U, directed=False)
+    return U, ties, before
+
+
+def embed(U: Affinity, n_clusters: int, tol: float, seed: int) -> tuple[Float64, Solution]:
+    """Top c eigenvectors of D^-1/2 U D^-1/2, rows normalised (Ng, Jordan, Weiss 2002): (m, c), and the solve.
+
+    Connected components give the eigenvectors of eigenvalue 1; there must be at most c of them.
+    """
+    m = U.shape[0]
+    degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
+    root = np.sqrt(degrees)
+    if sp.issparse(U):
+        count, label = connected_components(U, directed=False)
+    else:
+        count, label = (
+            connected_components(sp.csr_array(U), directed=False) if m <= 1000 else (1, np.zeros(m, np.int32))
+        )
+    scale = inverse_root(degrees)
+    if sp.issparse(U):
+        L = sp.csr_array(
+            ((U.data * np.repeat(scale, np.diff(U.indptr)) * scale[U.indices]).astype(np.float32), U.indices, U.indptr),
+            shape=U.shape,
+        )
+    else:
+        L = U * scale[:, None] * scale
+    known = Known(root, np.asarray(label, np.int32), int(count))
+    solution = solve(MatrixOperator(L), known, max(0, n_clusters - int(count)), tol, seed)
+    vectors = np.concatenate([known.leading(n_clusters), solution.vectors], axis=1)[:, :n_clusters]
+    return normalize_rows(vectors), solution
+
+
+def solve(operator: MatrixOperator, known: Known, wanted: int, tol: float, seed: int) -> Solution:
+    """The ``wanted`` leading eigenpairs outside eigenvalue 1 from a random start; by LAPACK where that is small."""
+    n = operator.shape[0]
+    width = block_width(wanted)
+    if n <= DENSE_BELOW or n < 4 * width + known.count:
+        return dense_eigenpairs(operator, known, wanted)
+    space = ArraySpace(operator, known)
+    solution = leading_eigenpairs(space, wanted, space.random(width, seed), tol=tol, seed=seed)
+    solution.vectors = solution.vectors[:, :wanted]
+    return solution
+
+
+def normalize_rows(vectors: Float) -> Float64:
+    """Rows scaled to length 1; rows of zeros stay."""
+    vectors = np.asarray(vectors, np.float64)
+    length = np.linalg.norm(vectors, axis=1, keepdims=True)
+    return np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
+
+
+class Partitioning(NamedTuple):
+    """One k-means result."""
+
+    inertia: float
+    labels: Int32
+
+
+def kmeans_once(points: Affinity, n_clusters: int, seed: int, restart: int) -> Partitioning:
+    """One k-means++ start of k-means, decided by (seed, restart); mini-batches above half a million points."""
+    state = int(np.random.SeedSequence([seed, 7, restart]).generate_state(1)[0] >> 1)
+    kind = MiniBatchKMeans if points.shape[0] > MINIBATCH_ABOVE else KMeans
+    extra = {"batch_size": 16384} if kind is MiniBatchKMeans else {}
+    fitted = kind(n_clusters, n_init=1, random_state=state, **extra).fit(points)
+    return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
+
+
+def best(partitionings: list[Partitioning]) -> Int32:
+    """Labels of the smallest inertia; the first of several."""
+    return min(partitionings, key=lambda p: p.inertia).labels
+
+
+def renumber(labels: Int32) -> Int32:
+    """Clusters numbered by their first sample, so that equal partitions have equal labels."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    rank = np.empty(len(first), np.int32)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse]

@@ -1,0 +1,237 @@
+"""Nearest neighbours: exact by BLAS with every tie decided by (distance, id), and checks for an approximate graph.
+
+Everywhere ``indices`` (m, n) int32 and ``distances`` (m, n) float32 hold the n nearest samples of each sample, the
+sample itself in column 0, the others by (distance, id).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+EXACT_ROWS = 512
+"""Rows of one BLAS product: a block of 512 x 8,192 float32 stays near the cores."""
+EXACT_COLUMNS = 8192
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def squared_distance(x, y):  # type: ignore[no-untyped-def]
+    """||x - y||^2 from the differences: float32 inside runs of 512 features, float64 across them."""
+    total = 0.0
+    for start in range(0, x.shape[0], 512):
+        part = np.float32(0.0)
+        for t in range(start, min(start + 512, x.shape[0])):
+            z = x[t] - y[t]
+            part += z * z
+        total += part  # type: ignore[assignment]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _keep(squares, ids, held, square, identity):  # type: ignore[no-untyped-def]
+    """Insert (square, identity) into the first ``held`` sorted entries; what falls off the end is forgotten."""
+    n = squares.shape[0]
+    if held == n:
+        if square > squares[n - 1] or (square == squares[n - 1] and identity >= ids[n - 1]):
+            return held
+        at = n - 1
+    else:
+        at = held
+        held += 1
+    while at > 0 and (squares[at - 1] > square or (squares[at - 1] == square and ids[at - 1] > identity)):
+        squares[at], ids[at] = squares[at - 1], ids[at - 1]
+        at -= 1
+    squares[at], ids[at] = square, identity
+    return held
+
+
+@njit(nogil=True, cache=True)
+def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, held):  # type: ignore[no-untyped-def]
+    """Take in one block of columns: per row the n smallest upper limits, and whoever's lower limit is not above them.
+
+    G holds x.y; the squared distance is norms_x + norms_y - 2 G, right to slack (norms_x + norms_y). ``held`` becomes
+    -1 in a row whose candidates do not fit: too many samples are nearly as near as the n-th.
+    """
+    rows, columns = G.shape
+    n, room = bound.shape[1], low.shape[1]
+    for r in range(rows):
+        if held[r] < 0:
+            continue
+        worst, count = bound[r, n - 1], held[r]
+        for s in range(columns):
+            scale = norms_x[r] + norms_y[s]
+            middle = scale - np.float32(2.0) * G[r, s]
+            lower = middle - slack * scale
+            if lower > worst or s == own[r]:
+                continue
+            upper = middle + slack * scale
+            if upper < worst:
+                at = n - 1
+                while at > 0 and bound[r, at - 1] > upper:
+                    bound[r, at] = bound[r, at - 1]
+                    at -= 1
+                bound[r, at] = upper
+                worst = bound[r, n - 1]
+            if count == room:
+                count = 0
+                for t in range(room):
+                    if low[r, t] <= worst:
+                        low[r, count], ids[r, count] = low[r, t], ids[r, t]
+                        count += 1
+                if count == room:
+                    count = -1
+                    break
+            low[r, count], ids[r, count] = lower, first + s
+            count += 1
+        held[r] = count
+
+
+@njit(nogil=True, cache=True)
+def _settle(X_rows, X, bound, low, ids, held, indices, distances):  # type: ignore[no-untyped-def]
+    """Measure exactly whoever may be among the nearest, and keep the best by (distance, id)."""
+    n = bound.shape[1]
+    squares, kept = np.empty(n), np.empty(n, np.int64)
+    for r in range(len(X_rows)):
+        count = 0
+        for t in range(held[r]):
+            if low[r, t] <= bound[r, n - 1]:
+                count = _keep(squares, kept, count, squared_distance(X_rows[r], X[ids[r, t]]), ids[r, t])
+        for t in range(count):
+            indices[r, 1 + t], distances[r, 1 + t] = kept[t], np.sqrt(squares[t])
+
+
+@njit(nogil=True, cache=True)
+def _scan(x, own, X, indices, distances):  # type: ignore[no-untyped-def]
+    """One row against all samples from their differences: for rows with more near ties than `_narrow` has room for."""
+    n = len(indices) - 1
+    squares, kept = np.empty(n), np.empty(n, np.int64)
+    count = 0
+    for j in range(len(X)):
+        if j != own:
+            count = _keep(squares, kept, count, squared_distance(x, X[j]), j)
+    for t in range(n):
+        indices[1 + t], distances[1 + t] = kept[t], np.sqrt(squares[t])
+
+
+def rounding_slack(f: int) -> np.float32:
+    """How far a float32 squared distance by BLAS may be off, as a share of the two squared norms.
+
+    A sum of f products rounds like a random walk; eight standard deviations, and eight roundings for the rest.
+    """
+    return np.float32(np.finfo(np.float32).eps * (8.0 + 8.0 * np.sqrt(f)))
+
+
+def exact_neighbors(X_rows: Float32, start: int, X: Float32, n: int) -> tuple[Int32, Float32]:
+    """The n nearest samples of ``X_rows``, which are the rows from ``start`` on of X, the sample itself first.
+
+    BLAS narrows each row down to those that could be among the nearest whatever it rounded; those are measured from
+    their differences, so that equal distances are equal and the smaller id wins.
+
+    Parameters
+    ----------
+    X_rows : (rows, f) float32
+    start : int
+    X : (m, f) float32
+    n : int
+        1 <= n <= m.
+
+    Returns
+    -------
+    indices, distances : (rows, n) int32, float32
+    """
+    norms = np.einsum("ij,ij->i", X, X)
+    slack = rounding_slack(X.shape[1])
+    indices = np.empty((len(X_rows), n), np.int32)
+    distances = np.zeros((len(X_rows), n), np.float32)
+    indices[:, 0] = np.arange(start, start + len(X_rows))
+
+    def block(a: int, b: int) -> None:
+        rows, own = X_rows[a:b], np.arange(start + a, start + b)
+        bound = np.full((b - a, n - 1), np.inf, np.float32)
+        low = np.empty((b - a, max(64, 4 * n)), np.float32)
+        ids = np.empty(low.shape, np.int32)
+        held = np.zeros(b - a, np.int64)
+        for first, last in chunk_bounds(len(X), EXACT_COLUMNS):
+            G = rows @ X[first:last].T
+            _narrow(G, norms[own], norms[first:last], slack, own - first, first, bound, low, ids, held)
+        _settle(rows, X, bound, low, ids, held, indices[a:b], distances[a:b])
+        for row in a + np.flatnonzero(held < 0):
+            _scan(X_rows[row], start + row, X, indices[row], distances[row])
+
+    if n > 1:
+        map_chunks(block, len(X_rows), EXACT_ROWS)
+    return indices, distances
+
+
+@njit(nogil=True, cache=True)
+def _measure(X_rows, start, X, candidates, indices, distances):  # type: ignore[no-untyped-def]
+    rows, width = candidates.shape
+    n = indices.shape[1]
+    squares, ids = np.empty(n - 1), np.empty(n - 1, np.int64)
+    short = np.zeros(rows, np.bool_)
+    for r in range(rows):
+        held = 0
+        for s in range(width):
+            j = candidates[r, s]
+            if j < 0 or j == start + r:
+                continue
+            repeated = False
+            for t in range(held):
+                if ids[t] == j:
+                    repeated = True
+                    break
+            if not repeated:
+                held = _keep(squares, ids, held, squared_distance(X_rows[r], X[j]), j)
+        short[r] = held < n - 1
+        indices[r, 0] = start + r
+        distances[r, 0] = 0.0
+        for t in range(held):
+            indices[r, 1 + t] = ids[t]
+            distances[r, 1 + t] = np.sqrt(squares[t])
+    return short
+
+
+def settle_candidates(X: Float32, candidates: Int32, n: int) -> tuple[Int32, Float32, int]:
+    """The n nearest of each sample's ``candidates`` (m, width), measured from differences; short rows done exactly.
+
+    Ids below zero, repeated ids and the sample itself among the candidates are passed over, so that whatever an
+    approximate builder returned, each row ends with n different samples, itself first. Rows with too few candidates,
+    or with a distance that is not finite, are computed exactly.
+
+    Returns
+    -------
+    indices, distances : (m, n) int32, float32
+    repaired : int
+        Rows that had to be computed exactly.
+    """
+    m = len(X)
+    indices, distances = np.zeros((m, n), np.int32), np.zeros((m, n), np.float32)
+    parts = map_chunks(lambda a, b: _measure(X[a:b], a, X, candidates[a:b], indices[a:b], distances[a:b]), m, 4096)
+    bad = np.concatenate(parts) | ~np.isfinite(distances).all(axis=1)
+    for row in np.flatnonzero(bad):
+        indices[row : row + 1], distances[row : row + 1] = exact_neighbors(X[row : row + 1], int(row), X, n)
+    return indices, distances, int(bad.sum())
+
+
+def recall(found: Int32, exact: Int32) -> float:
+    """Share of the exact neighbours, the sample itself left out, that were found; rows correspond."""
+    hits = (found[:, 1:, None] == exact[:, None, 1:]).any(axis=1)
+    return float(hits.mean()) if hits.size else 1.0
+
+
+BANDWIDTH_SAMPLE = 2000
+"""Above 5,000 samples the bandwidth comes from the pairs among so many of them: two million pairs."""
+
+
+def bandwidth_rows(m: int, most: int, seed: int) -> Int64:
+    """Samples whose pairs decide the bandwidth: all of them up to ``most``, above it a seeded choice of 2,000."""
+    if m <= most:
+        return np.arange(m, dtype=np.int64)
+    return np.sort(np.random.default_rng([seed, 1]).choice(m, BANDWIDTH_SAMPLE, replace=False))

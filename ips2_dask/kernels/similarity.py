@@ -1,0 +1,92 @@
+"""The pairwise similarity S: a heat kernel on the five nearest others, or a Gaussian of all pairs or of given ones."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from sklearn.metrics.pairwise import euclidean_distances
+
+from ips2_dask.kernels.neighbors import squared_distance
+from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.reverse import Reverse
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+
+
+def heat(distances: NDArray[np.floating], t: float) -> Float64:
+    """exp(-d^2 / 2 t^2); t = 0, where all samples are equal, counts as 1."""
+    return np.exp(-np.square(np.asarray(distances, np.float64) / (t if t > 0 else 1.0)) / 2.0)
+
+
+@njit(nogil=True, cache=True)
+def _edges(N, d, start, centers, low, high, out, length, write):  # type: ignore[no-untyped-def]
+    n = N.shape[1]
+    total = 0
+    for i in range(low, high):
+        begin = total
+        for a in range(1, n):
+            if N[i, a] > i:
+                if write:
+                    out[total, 0], out[total, 1], length[total] = i, N[i, a], d[i, a]
+                total += 1
+        for t in range(start[i], start[i + 1]):
+            p = centers[t]
+            if p <= i:
+                continue
+            mutual = False
+            for a in range(1, n):
+                if N[i, a] == p:
+                    mutual = True
+                    break
+            if mutual:
+                continue
+            if write:
+                for a in range(1, n):
+                    if N[p, a] == i:
+                        out[total, 0], out[total, 1], length[total] = i, p, d[p, a]
+            total += 1
+        if write:
+            order = np.argsort(out[begin:total, 1], kind="mergesort")
+            out[begin:total] = out[begin:total][order]
+            length[begin:total] = length[begin:total][order]
+    return total
+
+
+def graph_edges(N: Int32, distances: Float32, reverse: Reverse, low: int, high: int) -> tuple[Int32, Float32]:
+    """Edges {i, j}, i < j, low <= i < high, where one is among the other's neighbours: (n, 2) sorted, and lengths (n,).
+
+    ``N`` (m, n) has the sample itself in column 0; ``reverse`` are its reverse lists.
+    """
+    empty = np.empty((0, 2), np.int32), np.empty(0, np.float32)
+    n = _edges(N, distances, reverse.start, reverse.centers, low, high, *empty, False)
+    out, length = np.empty((n, 2), np.int32), np.empty(n, np.float32)
+    _edges(N, distances, reverse.start, reverse.centers, low, high, out, length, True)
+    return out, length
+
+
+@njit(nogil=True, cache=True)
+def _pair_lengths(X, left, right, out):  # type: ignore[no-untyped-def]
+    for t in range(len(left)):
+        out[t] = np.sqrt(squared_distance(X[left[t]], X[right[t]]))
+
+
+def pair_lengths(X: Float32, pairs: NDArray[np.integer]) -> Float64:
+    """Distances ||x_i - x_j|| of given pairs (n, 2) of rows of X: (n,) float64."""
+    out = np.empty(len(pairs))
+    left, right = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
+    map_chunks(lambda a, b: _pair_lengths(X, left[a:b], right[a:b], out[a:b]), len(pairs), 1 << 18)
+    return out
+
+
+def all_lengths(X: Float32) -> Float32:
+    """All distances among the rows of X: (m, m) float32, zero diagonal; products in float64 by scikit-learn."""
+    return np.asarray(euclidean_distances(X), np.float32)
+
+
+def bandwidths(lengths: NDArray[np.floating]) -> tuple[float, float]:
+    """Mean and median of the distances of the pairs i < j, from all distances (n, n)."""
+    upper = lengths[np.triu_indices(len(lengths), 1)]
+    return (float(upper.mean(dtype=np.float64)), float(np.median(upper))) if len(upper) else (0.0, 0.0)

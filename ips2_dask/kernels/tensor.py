@@ -1,0 +1,320 @@
+"""The indecomposable tensor by neighbourhoods: active pairs, block distances, who owns an entry, entry values.
+
+Letters: N (m, k) neighbourhoods, q = k (k + 1) / 2 local pairs of one of them, P active pairs in all. A local pair r is
+(first[r], second[r]) with first <= second, in the order (0,0), (0,1), ..., (0,k-1), (1,1), ...
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from ips2_dask.kernels.neighbors import squared_distance
+from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.reverse import Reverse
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+UInt8 = NDArray[np.uint8]
+Bool = NDArray[np.bool_]
+
+HUB = 256
+"""A sample in more neighbourhoods than this is a hub: its reverse list is never walked once for each of its centres."""
+
+
+class LocalPairs(NamedTuple):
+    """Tables of one neighbourhood's local pairs and of its subsets of one to four samples."""
+
+    first: Int64  # (q,)
+    second: Int64  # (q,)
+    subset: Int32  # (q, q): which subset {i, j} with {k, l} is
+    members: Int32  # (n_subsets, 4) local samples of each subset, padded with -1
+    masks: Int64  # (n_subsets,) the same as bits
+
+
+@lru_cache(maxsize=8)
+def local_pairs(k: int) -> LocalPairs:
+    """The tables for neighbourhoods of k samples."""
+    first, second = np.triu_indices(k)
+    subsets = [c for size in range(1, min(k, 4) + 1) for c in itertools.combinations(range(k), size)]
+    number = {frozenset(c): t for t, c in enumerate(subsets)}
+    pairs = list(zip(first.tolist(), second.tolist(), strict=True))
+    subset = np.array([[number[frozenset(r + s)] for s in pairs] for r in pairs], np.int32)
+    members = np.array([c + (-1,) * (4 - len(c)) for c in subsets], np.int32)
+    masks = np.array([sum(1 << i for i in c) for c in subsets], np.int64)
+    return LocalPairs(first.astype(np.int64), second.astype(np.int64), subset, members, masks)
+
+
+@njit(nogil=True, cache=True)
+def _pairs_of(N, start, centers, low, high, out, write):  # type: ignore[no-untyped-def]
+    """Pairs (i, j), low <= i < high, i <= j, that share a neighbourhood, into ``out`` if ``write``; their number."""
+    m, k = N.shape
+    seen = np.full(m, -1, np.int32)  # the last i that j was paired with
+    mates = np.empty(64, np.int64)
+    total = 0
+    for i in range(low, high):
+        count = 0
+        for t in range(start[i], start[i + 1]):
+            p = centers[t]
+            for a in range(k):
+                j = N[p, a]
+                if j >= i and seen[j] != i:
+                    seen[j] = i
+                    if count == len(mates):
+                        wider = np.empty(2 * count, np.int64)
+                        wider[:count] = mates
+                        mates = wider
+                    mates[count] = j
+                    count += 1
+        if write:
+            mates[:count].sort()
+            for t in range(count):
+                out[total + t, 0], out[total + t, 1] = i, mates[t]
+        total += count
+    return total
+
+
+def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
+    """Active pairs (i, j), i <= j, whose first sample is in [low, high), sorted: (pairs, 2).
+
+    A pair is active where some neighbourhood holds both (DESIGN 1.5). Linear in the centres that are looked at.
+    """
+    counted = _pairs_of(N, reverse.start, reverse.centers, low, high, np.empty((0, 2), np.int32), False)
+    out = np.empty((counted, 2), np.int32)
+    _pairs_of(N, reverse.start, reverse.centers, low, high, out, True)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _block_distances(X, local, out):  # type: ignore[no-untyped-def]
+    rows, k = local.shape
+    for p in range(rows):
+        t = 0
+        for a in range(k):
+            for b in range(a + 1, k):
+                out[p, t] = np.sqrt(squared_distance(X[local[p, a]], X[local[p, b]]))
+                t += 1
+
+
+def block_distances(X: Float32, local: Int32) -> Float32:
+    """Distances among the samples of each neighbourhood, upper triangle by rows: (rows, k (k - 1) / 2).
+
+    Parameters
+    ----------
+    X : (n, f) float32
+        The samples that the neighbourhoods use.
+    local : (rows, k) int32
+        Neighbourhoods as rows of ``X``.
+    """
+    k = local.shape[1]
+    out = np.empty((len(local), k * (k - 1) // 2), np.float32)
+    map_chunks(lambda a, b: _block_distances(X, local[a:b], out[a:b]), len(local), 2048)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _owned_subsets(N, start, centers, low, high, members, masks, limit, owned, hubs):  # type: ignore[no-untyped-def]
+    """Clear ``owned[p - low, u]`` where an earlier neighbourhood holds subset u of N(p), through non-hub members."""
+    m, k = N.shape
+    n_subsets = len(masks)
+    place = np.full(m, -1, np.int32)  # column of a sample in N(p)
+    visited = np.full(m, -1, np.int32)
+    known = np.empty(k * limit + 1, np.int64)
+    for p in range(low, high):
+        row = owned[p - low]
+        hub = 0
+        for a in range(k):
+            place[N[p, a]] = a
+            if start[N[p, a] + 1] - start[N[p, a]] > limit:
+                hub |= 1 << a
+        hubs[p - low] = hub
+        count = 0
+        for a in range(k):
+            if hub >> a & 1:
+                continue
+            for t in range(start[N[p, a]], start[N[p, a] + 1]):
+                other = centers[t]
+                if other >= p:
+                    break
+                if visited[other] == p:
+                    continue
+                visited[other] = p
+                mask = 0
+                for b in range(k):
+                    if place[N[other, b]] >= 0:
+                        mask |= 1 << place[N[other, b]]
+                fresh = True
+                for s in range(count):
+                    if known[s] & mask == mask:
+                        fresh = False
+                        break
+                if fresh:
+                    known[count] = mask
+                    count += 1
+        for u in range(n_subsets):
+            for s in range(count):
+                if masks[u] & known[s] == masks[u]:
+                    row[u] = False
+                    break
+        for a in range(k):
+            place[N[p, a]] = -1
+
+
+@njit(nogil=True, cache=True)
+def _first_center(N, start, centers, samples):  # type: ignore[no-untyped-def]
+    """The smallest centre whose neighbourhood holds all of ``samples``."""
+    shortest = samples[0]
+    for i in samples:
+        if start[i + 1] - start[i] < start[shortest + 1] - start[shortest]:
+            shortest = i
+    for t in range(start[shortest], start[shortest + 1]):
+        p = centers[t]
+        holds = True
+        for i in samples:
+            inside = False
+            for a in range(N.shape[1]):
+                if N[p, a] == i:
+                    inside = True
+                    break
+            if not inside:
+                holds = False
+                break
+        if holds:
+            return p
+    return -1
+
+
+def owned_subsets(N: Int32, reverse: Reverse, low: int, high: int) -> Bool:
+    """Which subsets of one to four samples of N(p) no smaller centre's neighbourhood holds: (high - low, n_subsets).
+
+    An entry T_ijkl belongs to the smallest centre whose neighbourhood holds {i, j, k, l}: so each entry has one owner,
+    found from the reverse lists of its samples, and is kept once however many neighbourhoods give it. Subsets with a
+    sample in few neighbourhoods are decided by walking that sample's list; those of hubs alone, which are few and
+    shared by many centres, are looked up once for all centres that hold them.
+    """
+    tables = local_pairs(N.shape[1])
+    owned = np.ones((high - low, len(tables.masks)), np.bool_)
+    hubs = np.zeros(high - low, np.int64)
+    _owned_subsets(N, reverse.start, reverse.centers, low, high, tables.members, tables.masks, HUB, owned, hubs)
+    with_hubs = np.flatnonzero(hubs)
+    if len(with_hubs):
+        _settle_hubs(N, reverse, low, tables, owned, hubs, with_hubs)
+    return owned
+
+
+def _settle_hubs(
+    N: Int32, reverse: Reverse, low: int, tables: LocalPairs, owned: Bool, hubs: Int64, rows: Int64
+) -> None:
+    """Decide the subsets of hubs alone; each set of samples is looked up once, whoever holds it."""
+    for pattern in np.unique(hubs[rows]):
+        same = rows[hubs[rows] == pattern]
+        inside = np.flatnonzero(tables.masks & ~pattern == 0)
+        for u in inside:
+            columns = tables.members[u][tables.members[u] >= 0]
+            samples = np.sort(N[low + same][:, columns], axis=1)
+            sets, which = np.unique(samples, axis=0, return_inverse=True)
+            first = np.array([_first_center(N, reverse.start, reverse.centers, s) for s in sets])
+            owned[same, u] &= first[which.ravel()] == low + same
+
+
+@njit(nogil=True, cache=True)
+def _pair_ids(N, low, high, first, second, codes, offset_of, ids):  # type: ignore[no-untyped-def]
+    m = np.int64(N.shape[0])
+    for p in range(low, high):
+        for r in range(len(first)):
+            i, j = np.int64(N[p, first[r]]), np.int64(N[p, second[r]])
+            if i > j:
+                i, j = j, i
+            at = np.searchsorted(codes, i * m + j)
+            ids[p - low, r] = at + offset_of[at]
+
+
+def pair_ids(N: Int32, low: int, high: int, pairs: Int32, numbers: Int64) -> Int64:
+    """Global numbers of the local pairs of the neighbourhoods low .. high - 1: (high - low, q) int64.
+
+    Parameters
+    ----------
+    pairs : (n, 2) int32
+        All active pairs that these neighbourhoods hold, and maybe more, sorted.
+    numbers : (n,) int64
+        Their global numbers.
+    """
+    tables = local_pairs(N.shape[1])
+    codes = pairs[:, 0].astype(np.int64) * len(N) + pairs[:, 1]
+    ids = np.empty((high - low, len(tables.first)), np.int64)
+    _pair_ids(N, low, high, tables.first, tables.second, codes, numbers - np.arange(len(numbers)), ids)
+    return ids
+
+
+@njit(nogil=True, cache=True)
+def _block(d, k, first, second, sigma, epsilon, B):  # type: ignore[no-untyped-def]
+    """R of one neighbourhood without regard to owners: (q, q), upper triangle, DESIGN 1.6."""
+    q = len(first)
+    D = np.zeros((k, k), np.float32)
+    t = 0
+    for a in range(k):
+        for b in range(a + 1, k):
+            D[a, b] = D[b, a] = d[t]
+            t += 1
+    half = np.float32(np.sqrt(0.5))
+    for r in range(q):
+        i, j = first[r], second[r]
+        unit_r = half if i == j else np.float32(1.0)
+        for s in range(r, q):
+            g, h = first[s], second[s]
+            unit_s = half if g == h else np.float32(1.0)
+            top = -sigma * (D[i, j] + D[g, h])
+            straight = np.exp(top / (D[i, g] + D[j, h] + epsilon))
+            crossed = np.exp(top / (D[i, h] + D[j, g] + epsilon))
+            B[r, s] = (straight + crossed) * unit_r * unit_s
+
+
+@njit(nogil=True, cache=True)
+def _triplets(blocks, ids, owned, k, first, second, subset, sigma, epsilon, rows, columns, values):  # type: ignore[no-untyped-def]
+    q = len(first)
+    B = np.empty((q, q), np.float32)
+    count = 0
+    for p in range(len(ids)):
+        _block(blocks[p], k, first, second, sigma, epsilon, B)
+        for r in range(q):
+            for s in range(r, q):
+                if owned[p, subset[r, s]]:
+                    x, y = ids[p, r], ids[p, s]
+                    rows[count], columns[count] = min(x, y), max(x, y)
+                    values[count] = B[r, s]
+                    count += 1
+    return count
+
+
+def triplets(
+    blocks: Float32, ids: Int64, owned: Bool, k: int, sigma: float, epsilon: float
+) -> tuple[Int64, Int64, Float32]:
+    """Entries of the restricted matrix R that these neighbourhoods own, as (row, column, value), row <= column.
+
+    R is T-hat on unordered pairs in the orthonormal basis (e_ij + e_ji) / sqrt(2), e_ii (DESIGN 1.6), with
+    T_ijkl = exp(-sigma (d_ij + d_kl) / (d_ik + d_jl + epsilon)), eq. (7) of the paper.
+
+    Parameters
+    ----------
+    blocks : (rows, k (k - 1) / 2) float32
+        From `block_distances`.
+    ids : (rows, q) int64
+        From `pair_ids`.
+    owned : (rows, n_subsets) bool
+        From `owned_subsets`.
+    """
+    tables = local_pairs(k)
+    upper = tables.subset[np.triu_indices(len(tables.first))]
+    n = int((owned.sum(axis=0) * np.bincount(upper, minlength=owned.shape[1])).sum())
+    rows, columns, values = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
+    _triplets(
+        blocks, ids, owned, k, tables.first, tables.second, tables.subset,
+        np.float32(sigma), np.float32(epsilon), rows, columns, values,
+    )  # fmt: skip
+    return rows, columns, values

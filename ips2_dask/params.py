@@ -1,0 +1,222 @@
+"""What a run is asked to do: ``Params`` (the method's) and ``Resources`` (the machine's), both frozen and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from typing import Any
+
+from ips2_dask.errors import BadInput
+
+N_AFFINITY_NEIGHBORS = 5
+"""How many nearest others the heat-kernel graph joins a sample with, whatever ``n_neighbors`` is."""
+
+MAX_NEIGHBORS = 64
+"""The tensor has m k^4 entries: at 64 neighbours a sample's block already holds two million."""
+
+DENSE_MAX_SAMPLES = 5000
+"""Up to so many samples a Gaussian affinity is kept for all pairs; above it, for the active pairs alone."""
+
+PAPER: dict[str, Any] = {"n_neighbors": 10, "affinity": "gaussian", "assign_labels": "kmeans"}
+"""The paper's own settings, for ``IPS2(**PAPER, n_clusters=4)``; everything else is the default."""
+
+PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
+
+CHOICES: dict[str, tuple[str, ...]] = {
+    "tensor": ("indecomposable", "decomposable"),
+    "affinity": ("heat-knn", "gaussian"),
+    "high_order": ("rms", "abs", "signed"),
+    "fusion": ("average", "normalized"),
+    "method": ("ips2", "ppc"),
+    "assign_labels": ("spectral", "kmeans", "rows"),
+    "scale": ("none", "zscore", "minmax", "l2"),
+    "operator": ("auto", "triplets"),
+}
+"""The allowed words of every parameter that is a word."""
+
+WHY: dict[str, str] = {
+    "n_clusters": "there would be nothing to separate",
+    "n_neighbors": "a neighbourhood would hold no pair, or blocks of k^4 entries that no memory holds",
+    "sigma": "every tensor entry would be 1 or grow with the distance",
+    "epsilon": "equal samples would divide by zero, or the paper's formula (epsilon < 0.001) would be another",
+    "fusion_weight": "the fused similarity would not lie between its two parts",
+    "tol": "the solver could never stop, or would stop at once",
+    "random_state": "two runs could not be told to agree",
+    "bandwidth": "the kernel exp(-d^2 / 2 t^2) would not be defined",
+}
+
+
+def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
+    allowed = f"a whole number of at least {low}" + (f" and at most {high}" if high is not None else "")
+    is_whole = isinstance(value, int) or (hasattr(value, "__index__") and not isinstance(value, bool))
+    if isinstance(value, bool) or not is_whole or int(value) < low or (high is not None and int(value) > high):
+        raise BadInput(name, repr(value), allowed, WHY[name], f"give {name}={low} or more")
+    return int(value)
+
+
+def _real(name: str, value: Any, low: float, high: float, *, closed: bool = False) -> float:
+    inside = False
+    try:
+        number = float(value)
+        inside = (low <= number <= high) if closed else (low < number < high)
+    except (TypeError, ValueError):
+        number = math.nan
+    if isinstance(value, bool | str) or not inside or math.isinf(number):
+        between = f"a number from {low:g} to {high:g}" if closed else f"a number above {low:g}"
+        if not closed and math.isfinite(high):
+            between += f" and below {high:g}"
+        raise BadInput(name, repr(value), between, WHY[name], f"give {name} inside that range")
+    return number
+
+
+def _choice(name: str, value: Any) -> str:
+    if value not in CHOICES[name]:
+        allowed = ", ".join(CHOICES[name])
+        raise BadInput(name, repr(value), f"one of {allowed}", "no rule would be known for it", "choose one of them")
+    return str(value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Params:
+    """The method's parameters, checked when the record is made.
+
+    Parameters
+    ----------
+    n_clusters : int
+        c, at least 2.
+    n_neighbors : int
+        k, the size of a neighbourhood, the sample itself included (2 to 64).
+    sigma, epsilon : float
+        Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, 0 < epsilon < 0.001.
+    tensor : {"indecomposable", "decomposable"}
+    affinity : {"heat-knn", "gaussian"}
+        The pairwise similarity S.
+    bandwidth : {"mean", "median"} or float
+        t of the kernel exp(-d^2 / 2 t^2), in units of the (scaled) data.
+    high_order : {"rms", "abs", "signed"}
+        How the c eigenvectors become one high-order similarity V.
+    fusion : {"average", "normalized"}
+    fusion_weight : float
+        w of U = (1 - w) S + w V, 0 to 1.
+    method : {"ips2", "ppc"}
+        ``ppc`` labels V alone.
+    assign_labels : {"spectral", "kmeans", "rows"}
+    scale : {"none", "zscore", "minmax", "l2"}
+        What is done to the columns (``l2``: to the rows) of X first.
+    operator : {"auto", "triplets"}
+        How far the tensor is assembled.
+    tol : float
+        Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1.
+    random_state : int
+        Seed of everything random.
+
+    Raises
+    ------
+    BadInput
+        Where a value is outside its range.
+    """
+
+    n_clusters: int = 8
+    n_neighbors: int = 5
+    sigma: float = 1.0
+    epsilon: float = 1e-4
+    tensor: str = "indecomposable"
+    affinity: str = "heat-knn"
+    bandwidth: str | float = "mean"
+    high_order: str = "rms"
+    fusion: str = "average"
+    fusion_weight: float = 0.5
+    method: str = "ips2"
+    assign_labels: str = "spectral"
+    scale: str = "none"
+    operator: str = "auto"
+    tol: float = 1e-3
+    random_state: int = 0
+
+    def __post_init__(self) -> None:
+        checked = {
+            "n_clusters": _whole("n_clusters", self.n_clusters, 2),
+            "n_neighbors": _whole("n_neighbors", self.n_neighbors, 2, MAX_NEIGHBORS),
+            "sigma": _real("sigma", self.sigma, 0.0, math.inf),
+            "epsilon": _real("epsilon", self.epsilon, 0.0, 1e-3),
+            "fusion_weight": _real("fusion_weight", self.fusion_weight, 0.0, 1.0, closed=True),
+            "tol": _real("tol", self.tol, 0.0, 1.0),
+            "random_state": _whole("random_state", self.random_state, 0),
+            **{name: _choice(name, getattr(self, name)) for name in CHOICES},
+        }
+        if self.bandwidth not in ("mean", "median"):
+            if isinstance(self.bandwidth, str):
+                raise BadInput(
+                    "bandwidth", repr(self.bandwidth), "mean, median or a number above 0", WHY["bandwidth"], "give one"
+                )
+            checked["bandwidth"] = _real("bandwidth", self.bandwidth, 0.0, math.inf)
+        for name, value in checked.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def n_stored_neighbors(self) -> int:
+        """Columns of the stored graph: the tensor's k, and enough for the heat-kernel graph, the sample included."""
+        return max(self.n_neighbors, N_AFFINITY_NEIGHBORS + 1)
+
+    def as_dict(self) -> dict[str, Any]:
+        """All parameters as plain values that JSON can hold."""
+        return dataclasses.asdict(self)
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+
+
+def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | None:
+    """Bytes of a size such as ``4GiB``, ``512 MB`` or ``2000000000``; None stays None.
+
+    Raises
+    ------
+    BadInput
+        Where the text is no size above zero.
+    """
+    if text is None:
+        return None
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", str(text).lower())
+    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
+    if size <= 0:
+        raise BadInput(
+            name, repr(text), "a size such as 4GiB or 512MB", "no memory could be promised", "give a number with a unit"
+        )
+    return size
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Resources:
+    """What a run may use; nothing here changes the labels.
+
+    Parameters
+    ----------
+    n_workers : int, optional
+        Worker processes of a local cluster; None takes one per core, at most four.
+    threads_per_worker : int
+        Threads that a task of one worker may use.
+    memory_limit : int, optional
+        Bytes that each process may use; None takes an equal share of the machine.
+    scratch : str, optional
+        Folder for what workers spill.
+    scheduler : str, optional
+        Address of a running scheduler; None starts a local cluster.
+    partition_rows : int, optional
+        Samples in a partition; None follows the shape of the data.
+    """
+
+    n_workers: int | None = None
+    threads_per_worker: int = 1
+    memory_limit: int | None = None
+    scratch: str | None = None
+    scheduler: str | None = None
+    partition_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("n_workers", "threads_per_worker", "partition_rows"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise BadInput(
+                    name, repr(value), "a whole number of at least 1", "nothing would do the work", f"give {name}=1"
+                )

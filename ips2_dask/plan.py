@@ -1,0 +1,167 @@
+"""What a run will do before it does it: partitions, builders, projected memory and disk of each stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+
+from ips2_dask.errors import BadInput, Refused
+from ips2_dask.params import DENSE_MAX_SAMPLES, Params
+
+PARTITION_BYTES = 16 << 20
+MOST_PARTITIONS = 20_000
+BASELINE_BYTES = 420 << 20
+"""What a process holds before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class StagePlan:
+    """Projections of one stage."""
+
+    name: str
+    what: str
+    tasks: int
+    worker_bytes: int
+    client_bytes: int
+    disk_bytes: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """Everything that follows from the shape of the data and the parameters, settled before the first task."""
+
+    m: int
+    f: int
+    bounds: tuple[int, ...]
+    stages: tuple[StagePlan, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def worker_bytes(self) -> int:
+        """Projected peak of a worker process."""
+        return max(s.worker_bytes for s in self.stages)
+
+    @property
+    def client_bytes(self) -> int:
+        """Projected peak of the client process."""
+        return max(s.client_bytes for s in self.stages)
+
+    @property
+    def disk_bytes(self) -> int:
+        """Projected size of the run directory."""
+        return sum(s.disk_bytes for s in self.stages)
+
+
+def partition_bounds(m: int, f: int, rows: int | None = None) -> tuple[int, ...]:
+    """Limits of the partitions: they follow the shape of the data alone, never the number of workers.
+
+    A partition holds about 16 MiB of X, at least 1,024 and at most 16,384 samples, and there are at most 20,000.
+    """
+    if rows is None:
+        rows = min(max(PARTITION_BYTES // (4 * max(f, 1)), 1024), 16384)
+        rows = max(rows, math.ceil(m / MOST_PARTITIONS))
+    return (*range(0, m, rows), m)
+
+
+def check_shape(m: int, f: int, params: Params, name: str) -> None:
+    """Refuse parameters that this many samples can't satisfy.
+
+    Raises
+    ------
+    BadInput
+    """
+    if m < 2:
+        raise BadInput(
+            name,
+            f"n_samples = {m}",
+            "a minimum of 2 samples",
+            "there would be nothing to compare",
+            "give more than 1 sample",
+        )
+    if f < 1:
+        raise BadInput(name, "0 feature(s)", "a minimum of 1 feature", "all samples would be equal", "give a column")
+    if params.n_clusters > m:
+        raise BadInput(
+            "n_clusters", f"{params.n_clusters} with {m} samples", "at most one cluster a sample",
+            "some clusters would be empty", f"give n_clusters={m} or less",
+        )  # fmt: skip
+    if params.n_neighbors > m:
+        raise BadInput(
+            "n_neighbors", f"{params.n_neighbors} with {m} samples", "at most the number of samples",
+            "a neighbourhood would hold a sample twice", f"give n_neighbors={m} or less",
+        )  # fmt: skip
+
+
+def make_plan(
+    m: int, f: int, params: Params, *, rows: int | None = None, resident: int = 0, n_workers: int = 2
+) -> Plan:
+    """The plan for m samples of f features.
+
+    Parameters
+    ----------
+    rows : int, optional
+        Samples in a partition, instead of what the shape decides.
+    resident : int
+        Bytes that the input's format needs in one process to be read at all.
+    n_workers : int
+        For the warning about too few partitions only.
+    """
+    bounds = partition_bounds(m, f, rows)
+    n, k, c = len(bounds) - 1, params.n_neighbors, params.n_clusters
+    part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
+    q = k * (k + 1) // 2
+    n_pairs = min(m * (m + 1) // 2, int(m * q * 0.75) + m)
+    entries = m * q * (q + 1) // 2
+    block = 4 * (c + 1 + max(7, (c + 1) // 3)) * n_pairs
+    X, graph = 4 * m * f, m * (8 * max(k, 6) + 8)
+    dense = params.affinity == "gaussian" and m <= DENSE_MAX_SAMPLES
+    similarity = 8 * 3 * m * m if dense else 60 * (n_pairs + 5 * m)
+    triplets = 20 * entries
+    csr = 8 * 2 * entries
+    base = BASELINE_BYTES
+    stages = (
+        StagePlan(
+            "ingest", "check, centre and scale X", 2 * n, base + 24 * part * f, base + 24 * part * f + resident, X,
+        ),
+        StagePlan(
+            "neighbors", f"{max(k, 6)} nearest of each sample", n, base + X + graph, base + X + graph,
+            8 * m * max(k, 6),
+        ),
+        StagePlan(
+            "tensor", f"{n_pairs:,} pairs at most, {entries:,} entries at most", 2 * n,
+            base + graph + 8 * part * f * 2 + 40 * triplets * part // (20 * m) * 2, base, triplets // 2 + 8 * n_pairs,
+        ),
+        StagePlan("assemble", "degrees and components", 1, base, base + graph + triplets + 2 * csr, 8 * n_pairs),
+        StagePlan(
+            "eigen", f"{c} eigenpairs to {params.tol:g}", 1, base, base + graph + 2 * csr + 5 * block,
+            4 * c * n_pairs,
+        ),
+        StagePlan("fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + graph, base + similarity, similarity),
+        StagePlan(
+            "label", f"embedding, k-means in {c}", 10, base + 24 * m * c, base + 2 * similarity + 60 * m * c,
+            12 * m * c,
+        ),
+    )  # fmt: skip
+    warnings = []
+    if 1 < n < 2 * n_workers:
+        warnings.append(f"{n} partitions for {n_workers} workers: some will have nothing to do at times")
+    return Plan(m, f, bounds, stages, tuple(warnings))
+
+
+def check_memory(plan: Plan, limit: int | None) -> None:
+    """Refuse a run that could not keep the memory limit.
+
+    Raises
+    ------
+    Refused
+        With the smallest limit that would do.
+    """
+    needed = max(plan.worker_bytes, plan.client_bytes)
+    if limit is not None and needed > limit:
+        worst = max(plan.stages, key=lambda s: max(s.worker_bytes, s.client_bytes))
+        raise Refused(
+            f"memory_limit: stage {worst.name} needs {needed / 2**30:.2f} GiB in one process and the limit is "
+            f"{limit / 2**30:.2f} GiB, so the process would be killed. "
+            f"Remedy: give --memory-limit {math.ceil(needed / 2**28) / 4:g}GiB, or lower n_neighbors."
+        )

@@ -1,0 +1,174 @@
+"""Stage 5: the leading eigenpairs of the pair Laplacian outside eigenvalue 1, or of L kron L without forming it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ips2_dask.executors import Executor, Report
+from ips2_dask.kernels import decomposable, graph
+from ips2_dask.kernels import eigen as kernel
+from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
+from ips2_dask.params import Params
+from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.graph import (
+    dense_pairwise,
+    heat_edges,
+    keeps_all_pairs,
+    neighborhoods,
+    read_pairs,
+    restricted_tensor,
+    unit,
+)
+
+VERSION = 1
+
+TIE = 1e-6
+"""Eigenvalues closer than this to the last wanted one count as tied with it."""
+
+FLOAT32_TOL = 1e-5
+"""Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
+
+
+def depends_on(params: Params) -> dict[str, Any]:
+    """The parameters that this stage's arrays depend on, besides the Laplacian."""
+    own: dict[str, Any] = {"n_clusters": params.n_clusters, "tol": params.tol, "seed": params.random_state}
+    if params.tensor == "decomposable":
+        own |= {"affinity": params.affinity, "bandwidth": params.bandwidth}
+    return own
+
+
+def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store eigenvalues and eigenvectors; returns the solve's verdict, products, gap and warnings."""
+    del executor
+    report(0, 1)
+    facts = _decomposable(context) if context.params.tensor == "decomposable" else _indecomposable(context)
+    report(1, 1)
+    return facts
+
+
+def _solve(context: Context, known: kernel.Known, wanted: int, pairs: Any, root: Any) -> kernel.Solution:
+    """The ``wanted`` leading pairs and one more, for the gap, by the method that fits the size."""
+    params = context.params
+    dtype = np.float32 if params.tol >= FLOAT32_TOL else np.float64
+    operator = MatrixOperator(normalized(restricted_tensor(context), root**2 / unit(pairs) ** 2, dtype))
+    width = kernel.block_width(wanted + 1)
+    n = len(pairs)
+    if n <= kernel.DENSE_BELOW or n < 4 * width + known.count:
+        return kernel.dense_eigenpairs(operator, known, wanted + 8)
+    space = kernel.ArraySpace(operator, known, dtype)
+    N, _ = neighborhoods(context, params.n_neighbors)
+    start = np.empty((n, width), dtype)
+    component = np.asarray(context.read("assemble", "whole", "components"))
+    found = graph.graph_start(N, component, known.count, width, params.random_state)
+    start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
+    if found.shape[1] < width:
+        start[:, found.shape[1] :] = space.random(width - found.shape[1], params.random_state)
+    return kernel.leading_eigenpairs(space, wanted + 1, start, tol=params.tol, seed=params.random_state)
+
+
+def _indecomposable(context: Context) -> dict[str, Any]:
+    store, folder, c = context.store, context.folders["eigen"], context.params.n_clusters
+    pairs = read_pairs(context)
+    component = np.asarray(context.read("assemble", "whole", "components"))
+    count = context.facts["assemble"]["components"]
+    root = np.sqrt(context.read_all("assemble", "degrees")) * unit(pairs)
+    known = kernel.Known(root, component[pairs[:, 0]], count)
+    wanted = c - count if count < c else c
+    solution = _solve(context, known, wanted, pairs, root)
+    kept, warnings = _with_ties(solution.values, wanted)
+    if solution.verdict is not kernel.Verdict.CONVERGED:
+        worst = float(solution.residuals[:wanted].max())
+        warnings.append(f"eigenpairs: residual {worst:.2g} above tol {context.params.tol:g}: {solution.verdict.value}")
+    vectors = np.ascontiguousarray(solution.vectors[:, :kept])
+    sums = unit(pairs) @ vectors.astype(np.float64)
+    store.write(
+        folder,
+        "whole",
+        {
+            "values": solution.values[:kept],
+            "residuals": solution.residuals[:kept],
+            "volumes": known.volume,
+            "sums": sums,
+        },
+        {},
+    )
+    offsets = context.facts["tensor"]["pair_offsets"]
+    for b in range(context.n_partitions):
+        store.write(folder, part_name(b), {"vectors": vectors[offsets[b] : offsets[b + 1]]}, {})
+    eigenvalues = np.concatenate([np.ones(min(count, c)), solution.values[:wanted]])[:c]
+    gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
+    return {
+        "eigenvalues": eigenvalues.tolist(),
+        "residual_max": float(solution.residuals[:kept].max(initial=0.0)),
+        "n_vectors": kept,
+        "gap": gap,
+        "products": solution.products,
+        "verdict": solution.verdict.name.lower(),
+        "history": solution.history,
+        "warnings": warnings,
+    }
+
+
+def _with_ties(values: Any, wanted: int) -> tuple[int, list[str]]:
+    """How many vectors V is made of: the wanted ones and those tied with the last of them."""
+    wanted = min(wanted, len(values))
+    kept = wanted
+    while 0 < kept < len(values) and values[kept] > values[wanted - 1] - TIE:
+        kept += 1
+    if kept > wanted:
+        return kept, [f"eigenvalue {values[wanted - 1]:.6f} is repeated: {kept - wanted} tied eigenvectors were added"]
+    return kept, []
+
+
+def _decomposable(context: Context) -> dict[str, Any]:
+    """Eigenpairs of L from both ends of its spectrum, and the c largest products of its eigenvalues."""
+    store, folder, params = context.store, context.folders["eigen"], context.params
+    if keeps_all_pairs(context):
+        S: Any = dense_pairwise(context).astype(np.float64)
+        degrees = S.sum(axis=1)
+        L: Any = S * inverse_root(degrees)[:, None] * inverse_root(degrees)
+    else:
+        edges, values = heat_edges(context, 0, context.m)
+        S = assemble(edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64), values, context.m)
+        degrees = np.asarray(S.sum(axis=1)).ravel()
+        L = normalized(S, degrees, np.float64)
+    spectrum, vectors, residual = _both_ends(L, params)
+    products, chosen = decomposable.leading_products(spectrum, params.n_clusters)
+    store.write(
+        folder,
+        "whole",
+        {"values": products, "spectrum": spectrum, "chosen": chosen, "sample_vectors": vectors},
+        {},
+    )
+    return {
+        "eigenvalues": products[: params.n_clusters].tolist(),
+        "residual_max": residual,
+        "n_vectors": len(products),
+        "gap": None,
+        "products": 0,
+        "verdict": "converged",
+        "history": [],
+        "warnings": [],
+    }
+
+
+def _both_ends(L: Any, params: Params) -> tuple[Any, Any, float]:
+    """Eigenpairs of L: all of a small or dense one, else the c + 2 outermost of each end."""
+    m = L.shape[0]
+    n = params.n_clusters + 2
+    if not sp.issparse(L) or m <= 4 * n + 64:
+        values, vectors = np.linalg.eigh(L.toarray() if sp.issparse(L) else L)
+        return values[::-1].copy(), np.ascontiguousarray(vectors[:, ::-1]), 0.0
+    ends = []
+    for sign in (1.0, -1.0):
+        space = kernel.ArraySpace(MatrixOperator(sp.csr_array(L * sign)), None, np.float64)
+        start = space.random(kernel.block_width(n), params.random_state)
+        ends.append((sign, kernel.leading_eigenpairs(space, n, start, tol=params.tol)))
+    values = np.concatenate([sign * s.values[:n] for sign, s in ends])
+    vectors = np.concatenate([s.vectors[:, :n] for _, s in ends], axis=1)
+    residual = max(float(s.residuals[:n].max()) for _, s in ends)
+    order = np.argsort(-values, kind="stable")
+    return values[order], np.ascontiguousarray(vectors[:, order]), residual

@@ -1,0 +1,137 @@
+"""Stage 6: the high-order similarity V from the eigenvectors, and U from S and V, on pairs or on all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.kernels import decomposable, similarity
+from ips2_dask.kernels import fusion as kernel
+from ips2_dask.kernels.operator import inverse_root
+from ips2_dask.params import Params
+from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.graph import active_lengths, bandwidth, dense_pairwise, heat_edges, keeps_all_pairs, unit
+
+VERSION = 1
+
+
+def depends_on(params: Params) -> dict[str, Any]:
+    """The parameters that this stage's arrays depend on, besides the eigenvectors."""
+    names = ("affinity", "bandwidth", "high_order", "fusion", "fusion_weight", "method", "n_clusters")
+    return {name: getattr(params, name) for name in names}
+
+
+def high_order(context: Context, b: int, pairs: Any) -> Any:
+    """V on the active pairs of partition b, not yet scaled."""
+    rule = context.params.high_order
+    whole = {name: context.read("eigen", "whole", name) for name in ("volumes", "sums")}
+    diagonal = pairs[:, 0] == pairs[:, 1]
+    root = np.sqrt(np.asarray(context.read("assemble", b, "degrees"))) * unit(pairs)
+    label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
+    trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_clusters)
+    vectors = np.asarray(context.read("eigen", b, "vectors"))
+    return kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"]))
+
+
+def decomposable_at(context: Context, pairs: Any) -> Any:
+    """V of a decomposable tensor at given pairs, not yet scaled."""
+    vectors = np.asarray(context.read("eigen", "whole", "sample_vectors"))
+    chosen = np.asarray(context.read("eigen", "whole", "chosen"))
+    return decomposable.high_order_at(vectors, chosen, pairs[:, 0], pairs[:, 1], context.params.high_order)
+
+
+def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j."""
+    pairs = np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))
+    folded = context.params.tensor == "decomposable"
+    if context.params.affinity == "gaussian":
+        joined, S = pairs, similarity.heat(active_lengths(context, pairs), bandwidth(context))
+        V = decomposable_at(context, pairs) if folded else high_order(context, b, pairs)
+    else:
+        edges, weights = heat_edges(context, *context.span(b))
+        V = np.zeros(len(pairs)) if folded else high_order(context, b, pairs)
+        joined, S, V = kernel.merge_entries((edges, weights), (pairs, V), context.m)
+        V = decomposable_at(context, joined) if folded else V
+    facts = {"largest": float(np.abs(V).max(initial=0.0)), "n_entries": len(joined)}
+    return {"entries": joined, "pairwise": S, "high_order": V}, facts
+
+
+def row_sums(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """This partition's share of the row sums of S and of unscaled V."""
+    joined = np.asarray(context.read("fuse", b, "entries"))
+    sums = np.zeros((2, context.m))
+    off = joined[:, 0] != joined[:, 1]
+    for row, name in enumerate(("pairwise", "high_order")):
+        values = np.asarray(context.read("fuse", b, name))
+        sums[row] = np.bincount(joined[:, 0], values, context.m)
+        sums[row] += np.bincount(joined[off, 1], values[off], context.m)
+    return {"sums": sums}, {}
+
+
+def fused(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """U on one partition's pairs."""
+    params = context.params
+    V = np.asarray(context.read("fuse", b, "high_order")) / context.facts["fuse"]["largest"]
+    if params.method == "ppc":
+        return {"fused": V}, {}
+    S = np.asarray(context.read("fuse", b, "pairwise"))
+    if params.fusion == "normalized":
+        i, j = np.asarray(context.read("fuse", b, "entries")).T
+        sums = np.asarray(context.read("fuse", "sums-whole", "sums"))
+        roots = [inverse_root(np.maximum(row, 0.0)) for row in sums]
+        S, V = S * roots[0][i] * roots[0][j], V * roots[1][i] * roots[1][j]
+    return {"fused": kernel.fuse(S, V, params.fusion_weight)}, {}
+
+
+def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store S, V and U; returns V's scale and the number of stored entries."""
+    if keeps_all_pairs(context):
+        return _dense(context, report)
+    parts = range(context.n_partitions)
+    receipts = executor.map(Job("fuse", entries), context, parts, report)
+    facts: dict[str, Any] = {
+        "dense": False,
+        "largest": max(r["facts"]["largest"] for r in receipts) or 1.0,
+        "n_entries": sum(r["facts"]["n_entries"] for r in receipts),
+        "warnings": [],
+    }
+    inner = dataclasses.replace(context, facts={**context.facts, "fuse": facts})
+    if context.params.fusion == "normalized" and context.params.method == "ips2":
+        executor.map(Job("fuse", row_sums, "sums-"), inner, parts, report)
+        shares = [context.store.read(context.folders["fuse"], "sums-" + part_name(b), "sums") for b in parts]
+        total = np.sum(shares, axis=0) / np.array([[1.0], [facts["largest"]]])
+        context.store.write(context.folders["fuse"], "sums-whole", {"sums": total}, {})
+    executor.map(Job("fuse", fused, "fused-"), inner, parts, report)
+    return facts
+
+
+def _dense(context: Context, report: Report) -> dict[str, Any]:
+    """S, V and U for all pairs, in this process."""
+    params, m = context.params, context.m
+    S = dense_pairwise(context).astype(np.float64)
+    V = np.zeros((m, m))
+    if params.tensor == "decomposable":
+        i, j = np.indices((m, m)).reshape(2, -1)
+        V[i, j] = decomposable_at(context, np.stack([i, j], axis=1))
+    else:
+        for b in range(context.n_partitions):
+            pairs = np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))
+            V[pairs[:, 0], pairs[:, 1]] = V[pairs[:, 1], pairs[:, 0]] = high_order(context, b, pairs)
+    largest = float(np.abs(V).max()) or 1.0
+    V /= largest
+    if params.method == "ppc":
+        U = V
+    elif params.fusion == "normalized":
+        roots = [inverse_root(np.maximum(M.sum(axis=1), 0.0)) for M in (S, V)]
+        U = kernel.fuse(S * roots[0][:, None] * roots[0], V * roots[1][:, None] * roots[1], params.fusion_weight)
+    else:
+        U = kernel.fuse(S, V, params.fusion_weight)
+    for b in range(context.n_partitions):
+        low, high = context.span(b)
+        arrays = {"pairwise": S[low:high], "high_order": V[low:high], "fused": U[low:high]}
+        context.store.write(context.folders["fuse"], part_name(b), arrays, {})
+        report(b + 1, context.n_partitions)
+    return {"dense": True, "largest": largest, "n_entries": m * m, "warnings": []}

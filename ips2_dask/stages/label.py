@@ -1,0 +1,134 @@
+"""Stage 7: labels from the fused similarity: components tied, spectral embedding, k-means restarts as tasks."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from ips2_dask.errors import BadInput
+from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.kernels import labels as kernel
+from ips2_dask.kernels import similarity
+from ips2_dask.kernels.neighbors import exact_neighbors
+from ips2_dask.kernels.operator import assemble
+from ips2_dask.kernels.reverse import reverse_lists
+from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
+from ips2_dask.storage.context import Context
+from ips2_dask.storage.similarities import read_similarity
+
+VERSION = 1
+
+ROWS_MAX_SAMPLES = 20_000
+"""``rows`` treats the rows of U as points of m features: above this they would not fit."""
+
+
+def depends_on(params: Params) -> dict[str, Any]:
+    """The parameters that this stage's arrays depend on, besides the fused similarity."""
+    return {
+        "n_clusters": params.n_clusters,
+        "assign_labels": params.assign_labels,
+        "tol": params.tol,
+        "seed": params.random_state,
+    }
+
+
+class StoredRows:
+    """X by rows, read partition by partition: what tying components needs of it."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    def __len__(self) -> int:
+        return self._context.m
+
+    def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
+        if isinstance(rows, slice):
+            rows = np.arange(*rows.indices(len(self)))
+        found = self._context.rows_of("ingest", "samples", np.atleast_1d(rows))
+        return np.asarray(found[0] if np.ndim(rows) == 0 else found)
+
+
+def points(context: Context) -> Any:
+    """What k-means works on: the embedding, or the rows of U."""
+    if context.params.assign_labels == "kmeans":
+        return context.remembered("U", lambda: read_similarity(context, "fused"), 8 * context.m)
+    return np.asarray(context.read("label", "embedding", "embedding"))
+
+
+def restart(context: Context, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One seeded start of k-means."""
+    params = context.params
+    found = kernel.kmeans_once(points(context), params.n_clusters, params.random_state, number)
+    return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
+
+
+def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store embedding and labels; returns components, ties and warnings."""
+    facts: dict[str, Any] = {"u_components": None, "ties": [], "warnings": []}
+    if context.params.assign_labels != "kmeans":
+        facts |= _embed(context)
+    starts = range(kernel.RESTARTS)
+    inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
+    executor.map(Job("label", restart, "restart-"), inner, starts, report)
+    store, folder = context.store, context.folders["label"]
+    found = [
+        kernel.Partitioning(
+            float(store.read(folder, f"restart-p{s:06d}", "inertia")[0]),
+            store.read(folder, f"restart-p{s:06d}", "labels"),
+        )
+        for s in starts
+    ]
+    labels = kernel.renumber(kernel.best(found))
+    distinct = len(np.unique(labels))
+    if distinct < context.params.n_clusters:
+        facts["warnings"].append(f"only {distinct} of {context.params.n_clusters} clusters could be told apart")
+    store.write(folder, "whole", {"labels": labels}, {})
+    return facts
+
+
+def _embed(context: Context) -> dict[str, Any]:
+    """Store the spectral embedding; returns its components, ties, residual and warnings."""
+    params = context.params
+    U = read_similarity(context, "fused")
+    if params.high_order == "signed":
+        U = abs(U)  # a signed mean may be negative, and an affinity may not
+    if params.assign_labels == "rows":
+        U = _rows_graph(context, U)
+    ties: list[kernel.Tie] = []
+    count = 1
+    if sp.issparse(U):
+        U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters)
+    embedding, solution = kernel.embed(U, params.n_clusters, params.tol, params.random_state)
+    context.store.write(context.folders["label"], "embedding", {"embedding": embedding}, {})
+    warnings = []
+    if ties:
+        warnings.append(
+            f"the fused similarity falls into {count} components; {len(ties)} loose ones "
+            f"(the largest of {max(t.size for t in ties)} samples) were tied to their nearest one by an edge each"
+        )
+    return {
+        "u_components": count,
+        "ties": [list(t) for t in ties[:100]],
+        "embedding_products": solution.products,
+        "embedding_residual": float(solution.residuals.max(initial=0.0)),
+        "warnings": warnings,
+    }
+
+
+def _rows_graph(context: Context, U: Any) -> sp.csr_array:
+    """The heat-kernel graph on the rows of U as points."""
+    m = context.m
+    if m > ROWS_MAX_SAMPLES:
+        raise BadInput(
+            "assign_labels", f"'rows' with {m} samples", f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
+            f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB", "use assign_labels='spectral'",
+        )  # fmt: skip
+    rows = np.ascontiguousarray(U.toarray() if sp.issparse(U) else U, np.float32)
+    N, d = exact_neighbors(rows, 0, rows, min(N_AFFINITY_NEIGHBORS + 1, m))
+    lengths = similarity.all_lengths(rows) if m <= 5000 else d
+    t = similarity.bandwidths(lengths)[0] if m <= 5000 else float(d[:, 1:].mean())
+    edges, length = similarity.graph_edges(N, d, reverse_lists(N), 0, m)
+    return assemble(edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64), similarity.heat(length, t), m)

@@ -1,0 +1,138 @@
+"""What a task is given: the store, the parameters, the partitions, and what earlier stages found."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.params import Params
+from ips2_dask.storage.store import MemoryStore, Receipt, Store
+
+AnyArray = NDArray[Any]
+
+CACHE_BYTES = 256 << 20
+
+
+class _Cache:
+    """Arrays this process read or made lately, least used first out, bounded in bytes."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._held: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
+        self._bytes = 0
+        self.limit = CACHE_BYTES
+
+    def get(self, key: tuple[Any, ...], make: Callable[[], Any], size: Callable[[Any], int]) -> Any:
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key][0]
+        value = make()
+        with self._lock:
+            if key not in self._held:
+                self._held[key] = value, size(value)
+                self._bytes += self._held[key][1]
+            while self._bytes > self.limit and len(self._held) > 1:
+                self._bytes -= self._held.popitem(last=False)[1][1]
+        return value
+
+    def clear(self) -> None:
+        with self._lock:
+            self._held.clear()
+            self._bytes = 0
+
+
+cache = _Cache()
+
+
+@dataclasses.dataclass
+class Context:
+    """Everything a stage function may look at.
+
+    Attributes
+    ----------
+    store : Store
+    params : Params
+    bounds : (n_partitions + 1,) int
+        Partition b holds the samples bounds[b] .. bounds[b + 1] - 1.
+    n_features : int
+    folders : dict
+        Folder of each stage, named by its key.
+    facts : dict
+        What each finished stage found: sizes, counts, warnings.
+    threads : int
+        Threads that one task may use.
+    source : Source, optional
+        The input, for the ingest stage.
+    """
+
+    store: Store
+    params: Params
+    bounds: tuple[int, ...]
+    n_features: int
+    folders: dict[str, str] = dataclasses.field(default_factory=dict)
+    facts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
+    threads: int = 1
+    source: Any = None
+
+    @property
+    def m(self) -> int:
+        """Number of samples."""
+        return self.bounds[-1]
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of partitions."""
+        return len(self.bounds) - 1
+
+    def span(self, b: int) -> tuple[int, int]:
+        """First sample of partition b, and one past its last."""
+        return self.bounds[b], self.bounds[b + 1]
+
+    def owner(self, samples: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The partition of each sample."""
+        return np.searchsorted(self.bounds, samples, side="right") - 1
+
+    def read(self, stage: str, part: int | str, name: str) -> AnyArray:
+        """One stored array of an earlier stage; lately read ones are remembered. Do not write into it."""
+        folder, part = self.folders[stage], part_name(part)
+        if isinstance(self.store, MemoryStore):
+            return self.store.read(folder, part, name)
+        key = (self.store.location, folder, part, name)
+        array: AnyArray = cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes)
+        return array
+
+    def read_all(self, stage: str, name: str) -> AnyArray:
+        """A stage's array over all partitions, one after the other; not remembered."""
+        folder = self.folders[stage]
+        parts = [self.store.read(folder, part_name(b), name) for b in range(self.n_partitions)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def receipt(self, stage: str, part: int | str) -> Receipt | None:
+        """The receipt of a part, or None."""
+        return self.store.receipt(self.folders[stage], part_name(part))
+
+    def remembered(self, name: str, make: Callable[[], Any], size: int) -> Any:
+        """Something made from stored arrays once in this process, as long as the cache holds it."""
+        if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
+            if name not in self.store.made:
+                self.store.made[name] = make()
+            return self.store.made[name]
+        return cache.get((self.store.location, *self.folders.values(), name), make, lambda _: size)
+
+    def rows_of(self, stage: str, name: str, samples: NDArray[np.integer]) -> AnyArray:
+        """Rows of a partitioned array for sorted samples, read partition by partition."""
+        owners = self.owner(samples)
+        parts = [self.read(stage, int(b), name)[samples[owners == b] - self.bounds[b]] for b in np.unique(owners)]
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def part_name(part: int | str) -> str:
+    """The name of a partition's part; other parts have names of their own."""
+    return f"p{part:06d}" if isinstance(part, int) else part

@@ -1,0 +1,69 @@
+"""Every array of a run directory, once: which stage writes it, its meaning, and how it is packed."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
+"""The stages in their order; each reads what earlier ones stored."""
+
+
+class Array(NamedTuple):
+    """What one stored array is. ``packed`` arrays are compressed with zstd; all of them carry a crc32c."""
+
+    meaning: str
+    packed: bool
+
+
+ARRAYS: dict[str, dict[str, Array]] = {
+    "ingest": {
+        "raw": Array("rows as the source gave them, kept only while a sequential source is read", False),
+        "statistics": Array("sums, squares and range of the columns of a partition: (6, f) float64", False),
+        "samples": Array("X, centred and scaled: (rows, f) float32", False),
+        "known": Array("known labels as codes: (m,) int32", True),
+        "center": Array("what was taken from each column: (f,) float64", False),
+        "spread": Array("what each column was divided by: (f,) float64", False),
+    },
+    "neighbors": {
+        "indices": Array("nearest samples, the sample itself first: (rows, max(k, 6)) int32", True),
+        "distances": Array("their distances: (rows, max(k, 6)) float32", False),
+        "bandwidths": Array("mean and median distance: (2,) float64", False),
+    },
+    "tensor": {
+        "pairs": Array("active pairs (i, j), i <= j, whose first sample is in the partition: (pairs, 2) int32", True),
+        "blocks": Array("distances inside each neighbourhood: (rows, k (k - 1) / 2) float32", False),
+        "owned": Array("which subsets of each neighbourhood it owns, as bits: (rows, bytes) uint8", True),
+        "indices_0": Array("rows of the owned entries of R (binsparse COO, upper triangle): (entries,) int64", True),
+        "indices_1": Array("their columns: (entries,) int64", True),
+        "values": Array("their values: (entries,) float32", True),
+    },
+    "assemble": {
+        "degrees": Array("degrees of the active pairs in the full T-hat: (pairs,) float64", False),
+        "components": Array("connected component of each sample: (m,) int32", True),
+    },
+    "eigen": {
+        "values": Array("eigenvalues outside 1 that V is made of, descending: (columns,) float64", False),
+        "residuals": Array("their residual norms: (columns,) float64", False),
+        "volumes": Array("volume of each connected component: (components,) float64", False),
+        "sums": Array("sum of each eigenvector's entries in the pairs' own basis: (columns,) float64", False),
+        "vectors": Array("their eigenvectors on the partition's pairs: (pairs, columns)", False),
+        "spectrum": Array("eigenvalues of the pairwise L, of a decomposable tensor: (n,) float64", False),
+        "sample_vectors": Array("their eigenvectors: (m, n) float64", False),
+        "chosen": Array("which two of them each product is made of: (columns, 2) int64", False),
+        "state": Array("the block of a solve that goes on: (pairs, columns)", False),
+        "state_values": Array("its Ritz values: (columns,) float64", False),
+        "state_residuals": Array("its residual norms: (columns,) float64", False),
+    },
+    "fuse": {
+        "entries": Array("pairs (i, j), i <= j, of the similarities: (entries, 2) int32", True),
+        "pairwise": Array("S there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
+        "high_order": Array("V there: (entries,) float64", False),
+        "sums": Array("this partition's share of the row sums of S and V: (2, m) float64", False),
+        "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
+    },
+    "label": {
+        "embedding": Array("spectral embedding, rows of length 1: (m, c) float64", False),
+        "labels": Array("clusters, numbered by their first sample: (m,) int32", True),
+        "inertia": Array("the k-means objective of one restart: (1,) float64", False),
+    },
+}

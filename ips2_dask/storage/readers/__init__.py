@@ -1,0 +1,203 @@
+"""Readers of the input formats: `open_source` gives a `Source` for whatever a user names or has in memory.
+
+============================  ==========================================  =================================
+format                        what may follow ``::``                      read in parts
+============================  ==========================================  =================================
+.npy                                                                      yes
+.npz                          a member                                    from the start on, if compressed;
+                                                                          whole, if sparse
+.csv .tsv .txt .data, .gz                                                 yes; gzipped: from the start on
+.parquet                                                                  yes, by row groups
+.h5 .hdf5                     a dataset                                   yes
+.mat                          a variable, ``X[0]`` or ``X{1}`` of a cell  whole; 7.3 (HDF5): yes
+.mtx, .mtx.gz                                                             whole
+.h5ad                         ``X``, ``layers/...``, ``obsm/...``         yes; compressed by column: whole
+.zarr, also s3:// and such    an array of a group                         yes
+============================  ==========================================  =================================
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+from typing import Any
+
+from ips2_dask.errors import BadInput
+from ips2_dask.storage.readers.arrays import open_array
+from ips2_dask.storage.readers.base import Request, Source, Table, check_block
+from ips2_dask.storage.readers.faults import pickled
+from ips2_dask.storage.readers.frames import is_frame, open_frame
+
+__all__ = ["FORMATS", "Source", "check_block", "open_source"]
+
+# A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
+FORMATS = {
+    ".npy": "npy",
+    ".npz": "npz",
+    ".csv": "text",
+    ".tsv": "text",
+    ".txt": "text",
+    ".data": "text",
+    ".parquet": "parquet",
+    ".h5": "hdf5",
+    ".hdf5": "hdf5",
+    ".mat": "mat",
+    ".mtx": "mtx",
+    ".h5ad": "h5ad",
+    ".zarr": "zarr_arrays",
+}
+GZIPPED = frozenset({"text", "mtx"})
+# What the text files of older collections are called; ".data" may have a tail, as in kddcup.data_10_percent.gz.
+OTHER_TEXT = frozenset({".dat", ".train", ".test", ".tra", ".tes"})
+PICKLES = frozenset({".pkl", ".pickle", ".joblib", ".pt", ".pth"})
+
+
+def open_source(spec: Any, *, labels_column: str | int | None = None, transpose: bool = False) -> Source:
+    """Open a table of numbers, samples by features, without reading more of it than has to be read.
+
+    Parameters
+    ----------
+    spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame or zarr.Array
+        A file may be followed by ``::`` and the name of what is in it; a URL is opened as Zarr.
+    labels_column : str or int, optional
+        Column that holds known labels, by name or by number, negative from the end; or, in a file with several
+        variables, the name of that which holds them.
+    transpose : bool
+        Whether the columns are the samples.
+
+    Returns
+    -------
+    Source
+        Its `labels` should be asked for early: it is then that labels are read and checked.
+
+    Raises
+    ------
+    BadInput
+        If it can't be read as a matrix of real numbers. Text files are checked whole; of the others the shape, type
+        and names are checked here, and the values by `check_block` when they are read.
+    """
+    if isinstance(spec, str | os.PathLike):
+        return _open_named(os.fspath(spec), labels_column, transpose)
+    if is_frame(spec):
+        return open_frame(spec, labels_column, transpose)
+    zarr = sys.modules.get("zarr")  # nobody holds a zarr.Array before zarr is imported
+    if zarr is not None and isinstance(spec, zarr.Array):
+        table: Table = _module("zarr_arrays").open_zarr_array(spec, labels_column, transpose)
+        return table
+    return open_array(spec, labels_column, transpose)
+
+
+def _open_named(name: str, labels_column: str | int | None, transpose: bool) -> Table:
+    path, member = _split(name)
+    module = "zarr_arrays" if "://" in path else _format(path, name)
+    if module in ("npy", "text", "parquet", "mtx") and member is not None:
+        raise BadInput(
+            name,
+            f"the name {member!r} after '::'",
+            "no name, as a file of this format holds a single table",
+            "it would be ignored",
+            f"leave it out: {path}",
+        )
+    table: Table = _module(module).open_file(Request(name, path, member, labels_column, transpose))
+    return table
+
+
+def _module(module: str) -> Any:
+    return import_module(f"ips2_dask.storage.readers.{module}")
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Return path and member of ``path::member``."""
+    if os.path.exists(name) or "::" not in name:
+        return name, None
+    path, _, member = name.rpartition("::") if "://" in name else name.partition("::")
+    if "://" in member or not member:  # the chained URLs of fsspec, as in simplecache::s3://bucket/x.zarr
+        return name.removesuffix("::"), None
+    return path, member
+
+
+def _format(path: str, name: str) -> str:
+    """Return the module that reads a path, after checking that there is something of that format.
+
+    Raises
+    ------
+    BadInput
+        If it is missing, a folder where a file is meant, empty, or of an unknown format.
+    """
+    if not os.path.lexists(path):
+        raise _no_such(name, path)
+    module = _module_of(path)
+    if os.path.isdir(path):
+        if module == "zarr_arrays" or _module("zarr_arrays").is_zarr(path):
+            return "zarr_arrays"
+        raise _not_a_file(name, "a directory")
+    if module is None:
+        raise _unknown(name, path)
+    if module == "zarr_arrays":
+        raise _not_a_file(name, "a file", "the folder of a Zarr array or group")
+    if not os.path.isfile(path):
+        raise _not_a_file(name, "neither a file nor a directory")
+    _check_readable(path, name)
+    return module
+
+
+def _module_of(path: str) -> str | None:
+    """Return the module that reads files called so, if any."""
+    stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).lower())
+    if ending == ".gz":
+        module = _module_of(stem)
+        return module if module in GZIPPED else None
+    if ending.startswith(".data") or ending in OTHER_TEXT:
+        return "text"
+    return FORMATS.get(ending)
+
+
+def _check_readable(path: str, name: str) -> None:
+    try:
+        with open(path, "rb") as stream:
+            empty = not stream.read(1)
+    except OSError as error:
+        raise BadInput(
+            name,
+            f"a file that can't be opened ({error.strerror})",
+            "a file this user may read",
+            "there would be nothing to read",
+            "change its permissions",
+        ) from error
+    if empty:
+        raise BadInput(
+            name,
+            "an empty file",
+            "a file with at least one row of numbers",
+            "there would be nothing to cluster",
+            "check that it was written or downloaded whole",
+        )
+
+
+def _no_such(name: str, path: str) -> BadInput:
+    folder = os.path.dirname(os.path.abspath(path))
+    return BadInput(
+        name,
+        "no such file",
+        "a file or Zarr folder that exists",
+        "there would be nothing to read",
+        "check the path" if os.path.isdir(folder) else f"check the path, as {folder} does not exist either",
+    )
+
+
+def _not_a_file(name: str, found: str, allowed: str = "a file, or the folder of a Zarr array or group") -> BadInput:
+    return BadInput(name, found, allowed, "there would be nothing to read", "name the input itself")
+
+
+def _unknown(name: str, path: str) -> BadInput:
+    ending = os.path.splitext(path)[1].lower()
+    if ending in PICKLES:
+        return pickled(name, f"a pickle ({ending})")
+    return BadInput(
+        name,
+        f"an unknown format ({ending or 'no ending'})",
+        f"{', '.join(FORMATS)}, and .gz after those of text and .mtx",
+        "its bytes would be guessed at",
+        "convert it, or rename it after what it holds",
+    )

@@ -1,0 +1,136 @@
+"""The faults that several formats share, each written once as a five-part ``BadInput``."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from ips2_dask.errors import BadInput
+
+LISTED = 8  # how many names a message lists before it says how many more there are
+
+
+def listing(names: Sequence[str], nothing: str = "nothing") -> str:
+    """Return ``names`` joined by commas, the first few of them if there are many."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more if names else nothing
+
+
+def nearest(wanted: str, names: Sequence[str]) -> str:
+    """Return the names most like ``wanted``, or all of them where none is near."""
+    near = difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
+    return f"the nearest names are {listing(near)}" if near else f"there is {listing(names)}"
+
+
+def unreadable(name: str, error: BaseException) -> BadInput:
+    """Return the fault of a file whose bytes its own library can't make sense of."""
+    said = " ".join(str(error).split())[:200] or "no reason"
+    return BadInput(
+        name,
+        f"bytes that can't be read ({type(error).__name__}: {said})",
+        "a whole, undamaged file of the format its name says",
+        "part of the samples would be missing or wrong",
+        "write or download the file again",
+    )
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """Turn what a library raises over the bytes of ``name`` into a ``BadInput`` that says what it said.
+
+    Whatever is raised counts: on damaged bytes the libraries raise anything from KeyError to AssertionError.
+    So keep the body down to the library's own calls.
+    """
+    try:
+        yield
+    except BadInput:
+        raise
+    except MemoryError as error:
+        raise BadInput(
+            name,
+            f"more than this process may hold ({error})",
+            "what fits in memory, as this format can't be read in parts",
+            "the process would be killed",
+            "convert it to .zarr or .npy, which are read in parts, or raise the memory limit",
+        ) from error
+    except Exception as error:
+        raise unreadable(name, error) from error
+
+
+def changed(name: str) -> BadInput:
+    """Return the fault of a file that is not what it was when it was opened."""
+    return BadInput(
+        name,
+        "another size or modification time than when it was opened",
+        "a file that stays as it is during a run",
+        "rows of two versions would be mixed",
+        "start again once nothing writes to it",
+    )
+
+
+def absent(name: str, kind: str, wanted: str, there: Sequence[str]) -> BadInput:
+    """Return the fault of a variable, dataset or member that a file does not hold."""
+    return BadInput(
+        name,
+        f"no {kind} {wanted!r}",
+        f"a {kind} that is in it ({nearest(wanted, there)})",
+        "there would be nothing to read",
+        f"name it after '::', as in file::{there[0] if there else 'name'}",
+    )
+
+
+def undecided(name: str, kind: str, suitable: Sequence[str], there: Sequence[str]) -> BadInput:
+    """Return the fault of a file that was named alone but does not hold exactly one matrix."""
+    found = f"{len(suitable)} of them ({listing(suitable)})" if suitable else f"none (it holds {listing(there)})"
+    return BadInput(
+        name,
+        f"{found} where one {kind} of two dimensions, with numbers and with several rows and columns, was looked for",
+        "exactly one, or one that is named",
+        "the wrong data might be clustered",
+        f"name it after '::', as in file::{(suitable or there or ['name'])[0].split()[0]}",
+    )
+
+
+def outside(name: str, what: str) -> BadInput:
+    """Return the fault of a file that refers to bytes outside of itself."""
+    return BadInput(
+        name,
+        what,
+        "data that are inside the file",
+        "a file from elsewhere could make this process read any other file",
+        "copy the data into the file",
+    )
+
+
+def pickled(name: str, what: str) -> BadInput:
+    """Return the fault of data that could be read only by running what is in them."""
+    return BadInput(
+        name,
+        what,
+        "plain numbers",
+        "loading it could run any code, so it is never loaded",
+        "save it as an array of numbers, for instance with np.save(path, array.astype(np.float32))",
+    )
+
+
+def textual(name: str, found: str) -> BadInput:
+    """Return the fault of text where numbers are needed."""
+    return BadInput(
+        name,
+        found,
+        "numbers in every column but the label column",
+        "distances between samples would be undefined",
+        "drop or encode these columns, or name the label column (labels_column, --labels-column)",
+    )
+
+
+def missing_value(name: str, where: str, found: str) -> BadInput:
+    """Return the fault of a value that is missing, not a number or not finite."""
+    return BadInput(
+        name,
+        f"{found} at {where}",
+        "finite numbers",
+        "every distance to that row would be undefined",
+        "drop the row or fill the value in",
+    )

@@ -1,0 +1,80 @@
+"""Data frames the caller has in memory: pandas, or anything that has its ``iloc``, ``columns`` and ``index``."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.storage.readers import faults
+from ips2_dask.storage.readers.arrays import content_digest, held_table
+from ips2_dask.storage.readers.base import Table, check_dtype, check_shape, digest
+from ips2_dask.storage.readers.labels import as_labels, find_column, take_label_column
+from ips2_dask.storage.readers.resident import transposed
+
+NAME = "the data frame given"
+
+
+def is_frame(spec: Any) -> bool:
+    """Return whether something is a data frame, without importing pandas."""
+    return all(hasattr(spec, part) for part in ("iloc", "columns", "index", "dtypes"))
+
+
+def open_frame(frame: Any, labels_column: str | int | None, transpose: bool) -> Table:
+    """Return the table of a data frame; one of its columns may hold the labels."""
+    if transpose:
+        table = transposed(open_frame(frame, None, False))
+        return table if labels_column is None else take_label_column(table, labels_column)
+    titles = [str(title) for title in frame.columns]
+    label = None if labels_column is None else find_column(NAME, labels_column, titles, len(titles))
+    kept = [position for position in range(len(titles)) if position != label]
+    check_shape(NAME, (len(frame), len(kept)))
+    columns = [_values(frame.iloc[:, position]) for position in kept]
+    _check_columns(columns, [titles[position] for position in kept])
+    matrix = np.empty((len(frame), len(kept)), np.result_type(*columns))
+    for position, values in enumerate(columns):
+        matrix[:, position] = values
+    labels = None if label is None else as_labels(np.asarray(frame.iloc[:, label].to_numpy(dtype=object)), NAME)
+    names = _names(frame.index)
+    table = held_table(
+        matrix,
+        NAME,
+        feature_names=[titles[position] for position in kept] if _names(frame.columns) is not None else None,
+        read_sample_names=None if names is None else partial(np.array, names),
+        read_labels=None if labels is None else partial(np.array, labels),
+    )
+    return table if labels is None else replace(table, fingerprint=digest(table.fingerprint, content_digest(labels)))
+
+
+def _values(column: Any) -> NDArray[Any]:
+    """Return a column's values; missing ones of a nullable column of numbers become NaN."""
+    dtype = column.dtype
+    if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf":
+        if column.isna().any():
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        return np.asarray(column.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
+    return np.asarray(column.to_numpy())
+
+
+def _check_columns(columns: list[NDArray[Any]], titles: list[str]) -> None:
+    """Raise ``BadInput`` that names the columns that hold no numbers, and the first text in them."""
+    text = [position for position, values in enumerate(columns) if values.dtype.kind in "OUST"]
+    for position in text:
+        for row, value in enumerate(columns[position].tolist()):
+            if isinstance(value, str | bytes):
+                listed = faults.listing([f"{position} ({titles[position]!r})" for position in text])
+                where = f"in row {row} of column {position} ({titles[position]!r})"
+                raise faults.textual(NAME, f"no numbers in the columns {listed}, the first text is {value!r} {where}")
+    for position, values in enumerate(columns):
+        check_dtype(f"{NAME}, column {position} ({titles[position]!r})", values.dtype)
+
+
+def _names(index: Any) -> NDArray[np.str_] | None:
+    """Return the names of rows or columns, or None where they only count them."""
+    names = np.asarray(index)
+    if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
+        return None
+    return np.array([str(name) for name in index], dtype=np.str_)

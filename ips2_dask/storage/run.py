@@ -1,0 +1,241 @@
+"""A finished run, opened for reading: labels, graph, tensor, eigenpairs, similarities, in the user's numbering."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels.eigen import Known
+from ips2_dask.params import Params
+from ips2_dask.storage.context import Context
+from ips2_dask.storage.files import open_files
+from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
+from ips2_dask.storage.layout import STAGES
+from ips2_dask.storage.similarities import read_similarity
+from ips2_dask.storage.store import Store, ZarrStore
+
+FORMAT = 1
+"""Version of the run directory; another one is refused."""
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+
+class Neighbors(NamedTuple):
+    """The graph: column 0 is the sample itself."""
+
+    indices: Int32  # (m, k)
+    distances: Float32  # (m, k)
+
+
+class Run:
+    """What a run has found.
+
+    Parameters
+    ----------
+    store : Store
+    manifest : dict
+    keep : object, optional
+        Something that must live as long as the run, such as its temporary folder.
+    """
+
+    def __init__(self, store: Store, manifest: dict[str, Any], keep: Any = None) -> None:
+        self._store, self.manifest, self._keep = store, manifest, keep
+        self.params = Params(**manifest["params"])
+        self._context = Context(store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1])
+        for stage in manifest["stages"]:
+            self._context.folders[stage["name"]] = stage["folder"]
+            self._context.facts[stage["name"]] = stage["facts"]
+
+    def __repr__(self) -> str:
+        m, f = self.manifest["input"]["shape"]
+        done = len(self.manifest["stages"])
+        return f"<Run of {self.manifest['input']['name']}: {m} x {f}, {done} of {len(STAGES)} stages, {self.path}>"
+
+    @property
+    def path(self) -> str | None:
+        """The run directory, or None for a run in memory."""
+        return self._store.location
+
+    @cached_property
+    def labels(self) -> Int32:
+        """Cluster of each sample, 0 .. c - 1, numbered by first sample: (m,) int32."""
+        return np.array(self._context.read("label", "whole", "labels"))
+
+    @cached_property
+    def neighbors(self) -> Neighbors:
+        """The nearest neighbours of each sample and their distances."""
+        k = self.params.n_neighbors
+        indices, distances = (self._context.read_all("neighbors", name)[:, :k] for name in ("indices", "distances"))
+        return Neighbors(np.array(indices), np.array(distances))
+
+    @cached_property
+    def pairs(self) -> Int32:
+        """The active pairs, i <= j, sorted: (P, 2) int32."""
+        return read_pairs(self._context)
+
+    def tensor(self) -> sp.csr_array:
+        """R of DESIGN 1.6, the unfolded tensor on unordered pairs: CSR (P, P) float32, each entry once.
+
+        Raises
+        ------
+        BadInput
+            For a decomposable run, which never builds it.
+        """
+        self._refuse_decomposable("tensor")
+        return restricted_tensor(self._context).copy()
+
+    @cached_property
+    def degrees(self) -> Float64:
+        """Degree of each active pair in the full unfolded tensor: (P,) float64."""
+        self._refuse_decomposable("degrees")
+        return self._context.read_all("assemble", "degrees")
+
+    @cached_property
+    def eigenvalues(self) -> Float64:
+        """The c leading eigenvalues, descending, those of the component vectors first: (c,) float64."""
+        return np.array(self._context.facts["eigen"]["eigenvalues"])
+
+    @cached_property
+    def eigenvectors(self) -> NDArray[np.floating]:
+        """Their eigenvectors in the orthonormal basis of DESIGN 1.6, component vectors first: (P, c)."""
+        self._refuse_decomposable("eigenvectors")
+        c = self.params.n_clusters
+        label = np.asarray(self._context.read("assemble", "whole", "components"))[self.pairs[:, 0]]
+        known = Known(np.sqrt(self.degrees) * unit(self.pairs), label, self._context.facts["assemble"]["components"])
+        return np.concatenate([known.leading(c), self._context.read_all("eigen", "vectors")], axis=1)[:, :c]
+
+    def similarity(self, kind: str = "fused") -> sp.csr_array | NDArray[np.floating]:
+        """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m)."""
+        if kind not in ("pairwise", "high_order", "fused"):
+            raise BadInput(
+                "kind",
+                repr(kind),
+                "pairwise, high_order or fused",
+                "no such similarity is stored",
+                "choose one of them",
+            )
+        return read_similarity(self._context, kind)
+
+    @cached_property
+    def embedding(self) -> Float64 | None:
+        """The spectral embedding that k-means saw, rows of length 1: (m, c); None for ``assign_labels='kmeans'``."""
+        if self._context.receipt("label", "embedding") is None:
+            return None
+        return np.array(self._context.read("label", "embedding", "embedding"))
+
+    @cached_property
+    def known_labels(self) -> Int32 | None:
+        """Codes of the known labels that came with the input, or None: (m,)."""
+        receipt = self._context.receipt("ingest", "whole")
+        if receipt is None or "known" not in receipt["arrays"]:
+            return None
+        return np.array(self._context.read("ingest", "whole", "known"))
+
+    def report(self) -> dict[str, Any]:
+        """Sizes, timings, peak memory, recall, residuals, components and warnings, as plain values."""
+        facts = self._context.facts
+        m, f = self.manifest["input"]["shape"]
+        stages = self.manifest["stages"]
+        return {
+            "m": m,
+            "f": f,
+            "k": self.params.n_neighbors,
+            "c": self.params.n_clusters,
+            "P": facts["tensor"]["pair_offsets"][-1],
+            "nnz": facts["tensor"]["nnz"],
+            "partitions": self._context.n_partitions,
+            "stages": [{name: s[name] for name in ("name", "seconds", "skipped")} for s in stages],
+            "peak_rss_bytes": max(s["peak_rss_bytes"] for s in stages),
+            "eigenvalues": facts["eigen"]["eigenvalues"],
+            "residual_max": facts["eigen"]["residual_max"],
+            "gap": facts["eigen"]["gap"],
+            "products": facts["eigen"]["products"],
+            "verdict": facts["eigen"]["verdict"],
+            "components": facts["assemble"]["components"],
+            "fused_components": facts["label"]["u_components"],
+            "ties": facts["label"]["ties"],
+            "builder": facts["neighbors"]["builder"],
+            "recall": facts["neighbors"]["recall"],
+            "run_dir": self.path,
+            "warnings": [w for s in stages for w in s["facts"].get("warnings", [])],
+        }
+
+    def _refuse_decomposable(self, what: str) -> None:
+        if self.params.tensor == "decomposable":
+            raise BadInput(
+                what, "a decomposable run", "an indecomposable one",
+                "a tensor of m^4 entries would be built that Theorem 3.1 makes needless",
+                "use ips2_dask.explicit.tensor_similarity(X, kind='decomposable') on few samples",
+            )  # fmt: skip
+
+
+def check_directory(path: str) -> None:
+    """Refuse an output directory that holds something else.
+
+    Raises
+    ------
+    BadInput
+    """
+    if "://" not in path and Path(path).exists() and not Path(path).is_dir():
+        raise BadInput(
+            path, "a file", "a directory, new or of an earlier run", "it would be overwritten", "give another --out"
+        )
+    files = open_files(path)
+    held = [name for name in files.names("") if not name.endswith(".partial")]
+    if held and files.read("manifest.json") is None and "zarr.json" not in held:
+        raise BadInput(
+            path, f"a directory that holds something else ({', '.join(held[:3])})", "an empty directory or a run's",
+            "the run's files would mix with others", "give another --out",
+        )  # fmt: skip
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run directory.
+
+    Parameters
+    ----------
+    path : path or URL
+
+    Raises
+    ------
+    BadInput
+        Where there is no run, an unfinished one, or one of another format.
+    """
+    store = ZarrStore(str(path))
+    manifest = read_manifest(store)
+    if manifest.get("finished") is None:
+        done = ", ".join(s["name"] for s in manifest["stages"]) or "none"
+        raise BadInput(
+            str(path), f"an unfinished run (stages done: {done})", "a finished run",
+            "results would be missing", "run the same command again, which continues it",
+        )  # fmt: skip
+    return Run(store, manifest)
+
+
+def read_manifest(store: ZarrStore) -> dict[str, Any]:
+    """The manifest of a run directory, checked.
+
+    Raises
+    ------
+    BadInput
+    """
+    manifest = store.get_document("manifest.json")
+    if manifest is None:
+        raise BadInput(
+            f"{store.location}", "no manifest.json that can be read", "the directory of a run",
+            "there would be nothing to show", "give the directory that was --out of `ips2 run`",
+        )  # fmt: skip
+    if manifest.get("format") != FORMAT:
+        raise BadInput(
+            f"{store.location}", f"a run directory of format {manifest.get('format')!r}", f"format {FORMAT}",
+            "its arrays would be misread", "open it with the version of ips2_dask that wrote it",
+        )  # fmt: skip
+    return manifest
