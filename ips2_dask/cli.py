@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import argparse
 import json
-import signal
+import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
+from typing import Any, NoReturn
+
+import numpy as np
+from sklearn.datasets import load_digits
 
 from ips2_dask._version import __version__
-from ips2_dask.console import LiveProgress, PlainProgress, print_plan, print_report, print_status
+from ips2_dask.console import print_plan, print_report, print_status, progress
 from ips2_dask.errors import IPS2Error
 from ips2_dask.evaluation.metrics import scores
 from ips2_dask.params import CHOICES, PRESETS, Params, Resources, parse_bytes
-from ips2_dask.pipeline import Silent, plan_run, run
-from ips2_dask.storage.readers import open_source
+from ips2_dask.pipeline import plan_run, run
+from ips2_dask.stopping import Stopping
+from ips2_dask.storage.readers import Source, open_source
+from ips2_dask.storage.readers.arrays import held_table
 from ips2_dask.storage.run import Run, read_manifest
 from ips2_dask.storage.store import ZarrStore
 
-SPELLED = {"n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed"}
-"""Parameters whose option has a shorter name."""
+LEAST_RECALL = 0.95
+"""What the graph promises; ``--strict`` holds a run to it, and to ``--tol``."""
+
+SPELLED = {
+    "n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed",
+    "n_workers": "workers",
+}  # fmt: skip
+"""Parameters whose option has another name."""
 
 HELP = {
     "n_clusters": "number of clusters c",
@@ -38,11 +51,13 @@ HELP = {
     "assign_labels": "how U becomes labels",
     "scale": "what is done to the columns (l2: rows) first",
     "operator": "how far the tensor is assembled",
+    "graph": "how the nearest neighbours are found",
     "tol": "largest residual of an eigenpair",
     "random_state": "seed of everything random",
 }
 
 KINDS: dict[str, type] = {"int": int, "float": float}
+METAVARS = {"int": "N", "float": "X", "str | float": "mean|median|X"}
 
 
 def _option(name: str) -> str:
@@ -56,42 +71,36 @@ def _bandwidth(text: str) -> str | float:
         return text
 
 
-def _label_column(text: str) -> str | int:
-    return int(text) if text.lstrip("-").isdigit() else text
-
-
 def _add_params(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("method")
     group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
     for name, field in Params.__dataclass_fields__.items():
         extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else {}
-        if name == "bandwidth":
-            extra = {"type": _bandwidth}
-        elif name not in CHOICES:
-            extra = {"type": KINDS[str(field.type)]}
+        if name not in CHOICES:
+            kind = str(field.type)
+            extra = {"type": KINDS.get(kind, _bandwidth), "metavar": METAVARS[kind]}
         group.add_argument(
             _option(name), dest=name, default=None, help=f"{HELP[name]} (default {field.default})", **extra
         )
 
 
 def _add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help="data file, or file::dataset")
-    parser.add_argument(
-        "--labels-column", type=_label_column, help="column of known labels, by name or number: scored, never used"
-    )
+    parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array")
+    parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
     parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
 
 
 def _add_resources(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine")
-    group.add_argument(
-        "--workers", type=int, help="worker processes of the local cluster (default: one per core, at most 4)"
+    who = group.add_mutually_exclusive_group()
+    who.add_argument(
+        "--workers", type=int, metavar="N", help="processes of the local cluster (default: cores, up to 4)"
     )
-    group.add_argument("--memory-limit", help="bytes a process may use, such as 4GiB")
-    group.add_argument("--scheduler", help="address of a running Dask scheduler")
-    group.add_argument("--scratch", help="folder for what workers spill")
-    group.add_argument("--partition-rows", type=int, help="samples in a partition (default: by the shape of the data)")
-    group.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
+    who.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
+    who.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
+    group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
+    group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
+    group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
 
 
 def _params(options: argparse.Namespace) -> Params:
@@ -109,12 +118,6 @@ def _resources(options: argparse.Namespace) -> Resources:
     )
 
 
-def _progress(options: argparse.Namespace) -> Silent | LiveProgress | PlainProgress:
-    if options.quiet:
-        return Silent()
-    return LiveProgress() if sys.stderr.isatty() else PlainProgress()
-
-
 def _summary(finished: Run) -> dict[str, Any]:
     report = finished.report()
     if finished.known_labels is not None:
@@ -123,52 +126,67 @@ def _summary(finished: Run) -> dict[str, Any]:
 
 
 def _finish(finished: Run, options: argparse.Namespace) -> int:
+    """Print what was asked for; returns 3 where ``--strict`` finds a promise that was not kept."""
     summary = _summary(finished)
     if not options.quiet:
-        print_report(summary)
+        print_report(summary, finished.manifest["input"]["name"])
+    broken = _broken(summary, finished.params.tol) if options.strict else []
+    for text in broken:
+        print(f"ips2: {text}", file=sys.stderr)
     if options.json:
         print(json.dumps(summary))
-    return 0
+    return 3 if broken else 0
+
+
+def _broken(summary: dict[str, Any], tol: float) -> list[str]:
+    """The promises that a run has not kept, in words."""
+    out = []
+    if not summary["residual_max"] <= tol:
+        out.append(f"the largest residual is {summary['residual_max']:.2g}, and --tol asks for {tol:g}")
+    if not summary["recall"] >= LEAST_RECALL:
+        out.append(f"the graph's recall is {summary['recall']:.4f}, and {LEAST_RECALL} is promised")
+    return out
 
 
 def command_run(options: argparse.Namespace) -> int:
     """``ips2 run``: cluster an input into a run directory."""
-    finished = run(
-        options.input,
-        _params(options),
-        _resources(options),
-        store=options.out,
-        labels_column=options.labels_column,
-        transpose=options.transpose,
-        progress=_progress(options),
-        own_cluster=not options.serial,
-    )
+    params, resources = _params(options), _resources(options)
+    with progress(options.quiet) as told:
+        finished = run(
+            options.input,
+            params,
+            resources,
+            store=options.out,
+            labels_column=options.labels_column,
+            transpose=options.transpose,
+            progress=options.stopping.told(told),
+            own_cluster=not options.serial,
+        )
     return _finish(finished, options)
+
+
+def _digits() -> Source:
+    X, y = load_digits(return_X_y=True)
+    return held_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
 
 
 def command_demo(options: argparse.Namespace) -> int:
     """``ips2 demo``: cluster scikit-learn's digits on a local cluster."""
-    from sklearn.datasets import load_digits  # noqa: PLC0415  only the demo needs it
-
-    X, y = load_digits(return_X_y=True)
-    source = open_source(X)
-    finished = run(
-        source, Params(n_clusters=10), Resources(n_workers=2, partition_rows=512), store=options.out,
-        progress=_progress(options), own_cluster=True,
-    )  # fmt: skip
-    summary = {**_summary(finished), **scores(y, finished.labels)}
-    print_report(summary)
-    if options.json:
-        print(json.dumps(summary))
-    return 0
+    params, resources = Params(n_clusters=10), Resources(n_workers=2, partition_rows=512)
+    with progress(options.quiet) as told:
+        told = options.stopping.told(told)
+        finished = run(_digits(), params, resources, store=options.out, progress=told, own_cluster=True)
+    status = _finish(finished, options)
+    if not (options.quiet or options.json):
+        print(f"look into it    ips2 status {options.out}, or ips2_dask.open_run({options.out!r}) in Python")
+    return status
 
 
 def command_plan(options: argparse.Namespace) -> int:
     """``ips2 plan``: what would be computed; runs nothing."""
-    source = open_source(options.input, labels_column=options.labels_column, transpose=options.transpose)
     params, resources = _params(options), _resources(options)
-    print_plan(plan_run(source, params, resources), source, resources)
-    return 0
+    source = open_source(options.input, labels_column=options.labels_column, transpose=options.transpose)
+    return 0 if print_plan(plan_run(source, params, resources), source, resources) else 4
 
 
 def command_status(options: argparse.Namespace) -> int:
@@ -177,50 +195,88 @@ def command_status(options: argparse.Namespace) -> int:
     return 0
 
 
+class _Parser(argparse.ArgumentParser):
+    """Whose errors are one line."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"ips2: {message}; see `{self.prog} --help`", file=sys.stderr)
+        raise SystemExit(2)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="ips2", description="Clustering by tensor similarity, out of core, on Dask.")
+    parser = _Parser(
+        prog="ips2", description="Clustering by tensor similarity, out of core, on Dask.", allow_abbrev=False,
+        epilog="exit status: 0 done, 1 a fault of ours, 2 bad input, 3 --strict and a promise was not kept, "
+        "4 refused by the plan, 130 interrupted",
+    )  # fmt: skip
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    add = partial(commands.add_parser, allow_abbrev=False)
 
-    said = argparse.ArgumentParser(add_help=False)
+    said = _Parser(add_help=False)
     said.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     said.add_argument("--quiet", action="store_true", help="no progress and no report")
+    said.add_argument(
+        "--strict", action="store_true", help=f"exit with 3 if a residual is above tol or recall below {LEAST_RECALL}"
+    )
 
-    parser_run = commands.add_parser("run", parents=[said], help="cluster an input into a run directory")
+    parser_run = add("run", parents=[said], help="cluster an input into a run directory")
     _add_input(parser_run)
-    parser_run.add_argument("--out", required=True, help="run directory; an earlier run there is continued")
+    parser_run.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
     _add_params(parser_run)
     _add_resources(parser_run)
     parser_run.set_defaults(function=command_run)
 
-    parser_plan = commands.add_parser("plan", help="show what a run would do, and run nothing")
+    parser_plan = add("plan", help="show what a run would do, and run nothing")
     _add_input(parser_plan)
     _add_params(parser_plan)
     _add_resources(parser_plan)
     parser_plan.set_defaults(function=command_plan)
 
-    parser_status = commands.add_parser("status", help="what a run has done")
+    parser_status = add("status", help="what a run has done")
     parser_status.add_argument("directory")
     parser_status.set_defaults(function=command_status)
 
-    parser_demo = commands.add_parser("demo", parents=[said], help="cluster scikit-learn's digits")
-    parser_demo.add_argument("--out", default="ips2-demo", help="run directory (default: ips2-demo)")
+    parser_demo = add("demo", parents=[said], help="cluster scikit-learn's digits")
+    parser_demo.add_argument("--out", default="ips2-demo", metavar="DIR", help="run directory (default: ips2-demo)")
     parser_demo.set_defaults(function=command_demo)
     return parser
 
 
+def _spelled(message: str) -> str:
+    """An error's text with options where the Python names of parameters are."""
+    names = "|".join([*Params.__dataclass_fields__, *Resources.__dataclass_fields__])
+    message = re.sub(rf"^({names})(?=:)", lambda match: _option(match[1]), message)
+    return re.sub(
+        rf"\b(give|use|lower|raise) ({names})\b(?:='?([^\s'.]+)'?)?",
+        lambda match: " ".join(filter(None, (match[1], _option(match[2]), match[3]))),
+        message,
+    )
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1, 2, 3, 4 or 130."""
-    signal.signal(signal.SIGTERM, lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
-    options = _parser().parse_args(arguments)
+    with Stopping() as stopping:
+        return _main(arguments, stopping)
+
+
+def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
+    options = argparse.Namespace(out=None, stopping=stopping)
     try:
+        _parser().parse_args(arguments, options)
         return int(options.function(options))
+    except SystemExit as asked:  # by argparse, after --help or an error
+        return int(asked.code or 0)
     except IPS2Error as error:
-        print(f"ips2: {error}", file=sys.stderr)
+        print(f"ips2: {_spelled(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        print("ips2: interrupted; the same command continues the run", file=sys.stderr)
+        remedy = f"; the same command continues the run in {options.out}" if options.out else ""
+        print(f"ips2: interrupted{remedy}", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # whoever read standard output, `head` say, has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except Exception:
         traceback.print_exc()
         print("ips2: this is a fault of ips2_dask, please report it", file=sys.stderr)

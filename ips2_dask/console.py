@@ -3,62 +3,99 @@
 from __future__ import annotations
 
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from ips2_dask.params import Resources
+from ips2_dask.params import Params, Resources
+from ips2_dask.pipeline import Progress as Told
+from ips2_dask.pipeline import Silent
 from ips2_dask.plan import Plan
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import Source
+
+SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
+
+THERE = "there already"
+PIPE_WIDTH = 110
+"""Columns where there is no terminal to ask."""
 
 
 class PlainProgress:
     """One line a stage, for logs and pipes."""
 
     def begin(self, stage: str) -> None:
-        """Remember when the stage began."""
-        self._begun = time.perf_counter()
+        """Say nothing yet."""
 
     def advance(self, stage: str, done: int, total: int) -> None:
         """Say nothing: a log wants no bar."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Say what it took."""
-        took = "there already" if skipped else f"{seconds:.2f} s"
-        print(f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage:<10} {took}", file=sys.stderr, flush=True)
+        took = THERE if skipped else f"{seconds:.2f} s"
+        print(f"{_numbered(stage)} {took}", file=sys.stderr, flush=True)
 
 
 class LiveProgress:
-    """A bar a stage on a terminal."""
+    """A bar a stage on a terminal; the first one is that of what comes before the stages."""
 
     def __init__(self) -> None:
         self._bars = Progress(
-            TextColumn("{task.description:<10}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
             TextColumn("{task.fields[note]}"), console=Console(stderr=True),
         )  # fmt: skip
-        self._task: Any = None
+        self._bars.start()
+        self._task: TaskID | None = self._bars.add_task(f"    {'start':<10}", total=None, note="input and workers")
+
+    def close(self) -> None:
+        """Leave the terminal as it was, whatever the bars have come to."""
+        self._bars.stop()
 
     def begin(self, stage: str) -> None:
         """Open the stage's bar."""
-        self._bars.start()
-        self._task = self._bars.add_task(stage, total=None, note="")
+        if self._task is not None:  # the start is over
+            self._finish("")
+        self._task = self._bars.add_task(_numbered(stage), total=None, note="")
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Move the stage's bar."""
-        self._bars.update(self._task, completed=done, total=total)
+        """Move the stage's bar; until the first task is done it only shows that something is going on."""
+        if self._task is not None and done:
+            self._bars.update(self._task, completed=done, total=total)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Close the stage's bar."""
-        task = self._bars.tasks[self._task]
-        total = task.total or 1
-        self._bars.update(self._task, completed=total, total=total, note="there already" if skipped else "")
-        self._bars.stop_task(self._task)
-        if stage == STAGES[-1]:
-            self._bars.stop()
+        self._finish(THERE if skipped else "")
+
+    def _finish(self, note: str) -> None:
+        if self._task is not None:
+            total = self._bars.tasks[self._task].total or 1
+            self._bars.update(self._task, completed=total, total=total, note=note)
+            self._bars.stop_task(self._task)
+            self._task = None
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[Told]:
+    """Progress for whoever reads standard error: nothing, bars on a terminal, or lines."""
+    if quiet:
+        yield Silent()
+    elif sys.stderr.isatty():
+        bars = LiveProgress()
+        try:
+            yield bars
+        finally:
+            bars.close()
+    else:
+        yield PlainProgress()
+
+
+def _numbered(stage: str) -> str:
+    return f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage:<10}"
 
 
 def size(n: float) -> str:
@@ -70,83 +107,128 @@ def size(n: float) -> str:
     return ""
 
 
+def count(n: int, one: str, many: str | None = None) -> str:
+    """A number with its noun."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
 def _console() -> Console:
-    console = Console()
-    return console if console.is_terminal else Console(width=110)
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
 
 
-def print_report(summary: dict[str, Any]) -> None:
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("stage", "what", "found", "state") else "right")
+    return table
+
+
+def _title(console: Console, text: str) -> None:
+    console.print(text, style="bold", soft_wrap=True, markup=False)
+
+
+def _lines(console: Console, rows: dict[str, str | None]) -> None:
+    """Named facts, one a line, the names aligned; those without a value are left out."""
+    for name, text in rows.items():
+        if text:
+            console.print(f"{name:<15} {text}", soft_wrap=True, markup=False)
+
+
+def found(summary: dict[str, Any]) -> dict[str, str]:
+    """What each stage found, in a few words."""
+    nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
+    gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
+    loose = f", {count(len(summary['ties']), 'loose one')} tied" if summary["ties"] else ""
+    parts = summary["fused_components"]
+    return {
+        "ingest": count(summary["partitions"], "partition"),
+        "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
+        "tensor": f"{summary['P']:,} active pairs{nnz}",
+        "assemble": count(summary["components"], "connected component"),
+        "eigen": f"largest residual {summary['residual_max']:.2g}, {count(summary['products'], 'product')}{gap}",
+        "fuse": "" if parts is None else f"U has {count(parts, 'component')}{loose}",
+        "label": count(summary["c"], "cluster"),
+    }
+
+
+def print_report(summary: dict[str, Any], name: str) -> None:
     """Sizes, times, eigenvalues, scores, warnings, and where the run is."""
     console = _console()
-    table = Table("stage", "seconds", title=f"{summary['m']:,} samples x {summary['f']:,} features")
+    title = f"{name}: {summary['m']:,} samples x {summary['f']:,} features, k = {summary['k']}, c = {summary['c']}"
+    _title(console, title)
+    table = _table("stage", "found", "seconds")
+    words = found(summary)
     for stage in summary["stages"]:
-        table.add_row(stage["name"], "there already" if stage["skipped"] else f"{stage['seconds']:.2f}")
-    table.add_row("total", f"{sum(s['seconds'] for s in summary['stages'] if not s['skipped']):.2f}", style="bold")
+        table.add_row(stage["name"], words[stage["name"]], THERE if stage["skipped"] else f"{stage['seconds']:.2f}")
+    table.add_row("total", "", f"{sum(s['seconds'] for s in summary['stages'] if not s['skipped']):.2f}", style="bold")
     console.print(table)
-    nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
-    console.print(f"k = {summary['k']}, c = {summary['c']}: {summary['P']:,} active pairs{nnz}", highlight=False)
-    console.print("eigenvalues " + " ".join(f"{v:.5f}" for v in summary["eigenvalues"]), highlight=False)
-    gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
-    console.print(
-        f"largest residual {summary['residual_max']:.2g} after {summary['products']} products{gap}, "
-        f"{summary['components']} component(s), recall {summary['recall']:.4f}, "
-        f"peak {size(summary['peak_rss_bytes'])} a process",
-        highlight=False,
+    scores = "  ".join(f"{word} {summary[key]:.3f}" for key, word in SCORES.items() if key in summary)
+    _lines(
+        console,
+        {
+            "eigenvalues": " ".join(f"{value:.5f}" for value in summary["eigenvalues"]),
+            "known labels": scores,
+            "peak memory": f"{size(summary['peak_rss_bytes'])} in one process",
+        },
     )
-    if "acc" in summary:
-        names = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
-        console.print("known labels: " + ", ".join(f"{names[n]} {summary[n]:.3f}" for n in names), highlight=False)
     for text in summary["warnings"]:
-        console.print(f"warning: {text}", highlight=False, soft_wrap=True)
-    if summary["run_dir"]:
-        console.print(f"run directory: {summary['run_dir']}", highlight=False, soft_wrap=True)
+        _lines(console, {"warning": text})
+    _lines(console, {"run directory": summary["run_dir"]})
 
 
-def print_plan(plan: Plan, source: Source, resources: Resources) -> None:
-    """Stage by stage: what, tasks, memory a process, disk."""
+def print_plan(plan: Plan, source: Source, resources: Resources) -> bool:
+    """Stage by stage what, tasks, memory a process and disk; returns whether the memory limit can be kept."""
     console = _console()
-    title = f"{source.name}: {plan.m:,} x {plan.f:,}, {len(plan.bounds) - 1} partition(s)"
-    table = Table("stage", "what", "tasks", "worker", "client", "disk", title=title)
+    parts = count(len(plan.bounds) - 1, "partition")
+    title = f"{source.name}: {plan.m:,} samples x {plan.f:,} features, {parts}"
+    _title(console, title)
+    table = _table("stage", "what", "tasks", "a worker", "this process", "disk")
     for stage in plan.stages:
-        table.add_row(
-            stage.name,
-            stage.what,
-            str(stage.tasks),
-            size(stage.worker_bytes),
-            size(stage.client_bytes),
-            size(stage.disk_bytes),
-        )
-    table.add_row(
-        "peak, sum", "", "", size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes), style="bold"
-    )
+        memory = size(stage.worker_bytes), size(stage.client_bytes)
+        table.add_row(stage.name, stage.what, str(stage.tasks), *memory, size(stage.disk_bytes))
+    total = size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes)
+    table.add_row("peak, sum", "", "", *total, style="bold")
     console.print(table)
+    needed = max(plan.worker_bytes, plan.client_bytes)
+    limit = resources.memory_limit
+    fits = limit is None or needed <= limit
     if source.resident_bytes:
-        console.print(
-            f"this format can't be read in parts: {size(source.resident_bytes)} in the client, counted in ingest",
-            highlight=False,
+        text = f"{size(source.resident_bytes)} in this process (counted in ingest)"
+        _lines(console, {"input": f"this format can't be read in parts, and takes {text}"})
+    if limit is not None:
+        _lines(
+            console, {"memory limit": f"{size(limit)} a process: {'fits' if fits else size(needed) + ' are needed'}"}
         )
-    if resources.memory_limit is not None:
-        needed = max(plan.worker_bytes, plan.client_bytes)
-        verdict = "fits" if needed <= resources.memory_limit else f"does not fit: {size(needed)} needed"
-        console.print(f"memory limit {size(resources.memory_limit)} a process: {verdict}", highlight=False)
     for text in plan.warnings:
-        console.print(f"warning: {text}", highlight=False)
+        _lines(console, {"warning": text})
+    return fits
 
 
 def print_status(manifest: dict[str, Any], directory: str) -> None:
     """What a run directory holds."""
     console = _console()
     m, f = manifest["input"]["shape"]
-    state = f"finished {manifest['finished']}" if manifest["finished"] else "not finished: run the same command again"
-    table = Table(
-        "stage", "state", "seconds", "peak", title=f"{directory}: {manifest['input']['name']}, {m:,} x {f:,}, {state}"
-    )
+    _title(console, f"{manifest['input']['name']}: {m:,} samples x {f:,} features")
+    table = _table("stage", "state", "seconds", "peak memory")
     done = {stage["name"]: stage for stage in manifest["stages"]}
     for name in STAGES:
         stage = done.get(name)
         if stage is None:
             table.add_row(name, "to do", "", "")
         else:
-            word = "reused" if stage["skipped"] else "computed"
+            word = "found there" if stage["skipped"] else "computed"
             table.add_row(name, word, f"{stage['seconds']:.2f}", size(stage["peak_rss_bytes"]))
     console.print(table)
+    defaults = Params().as_dict()
+    chosen = " ".join(f"{name}={value}" for name, value in manifest["params"].items() if value != defaults[name])
+    finished = manifest["finished"]
+    _lines(
+        console,
+        {
+            "parameters": f"{chosen} (the rest by default)" if chosen else "all by default",
+            "started": manifest["started"],
+            "state": f"finished {finished}" if finished else "not finished: run the same command again to continue it",
+            "run directory": directory,
+        },
+    )

@@ -6,19 +6,29 @@ import warnings
 from typing import Any
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.base import BaseEstimator, ClusterMixin, clone
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.params import Params, Resources, parse_bytes
-from ips2_dask.pipeline import run
+from ips2_dask.pipeline import Silent, run
+from ips2_dask.storage.readers import is_chunked, open_source
+
+
+class _Spoken(Silent):
+    """What ``verbose`` shows: a line a stage."""
+
+    def end(self, stage: str, seconds: float, skipped: bool) -> None:
+        """Say what the stage took."""
+        print(f"[IPS2] {stage}: {'there already' if skipped else f'{seconds:.2f} s'}", flush=True)
 
 
 class IPS2(ClusterMixin, BaseEstimator):
     """Clustering by pairwise and tensor similarity, fused (Peng et al., arXiv 1905.03920).
 
-    Without ``client`` it runs serially in this process, and with ``store=None`` in memory.
+    Without ``client`` it runs serially in this process, and with ``store=None`` in memory. What makes a result worth
+    less than it looks is said in an `IPS2Warning`; what can't be clustered at all raises a ValueError.
 
     Parameters
     ----------
@@ -39,6 +49,7 @@ class IPS2(ClusterMixin, BaseEstimator):
     operator : {"auto", "triplets"}
     tol : float, default=1e-3
     random_state : int, RandomState instance or None, default=0
+        None takes another seed at each fit; ``run_.params.random_state`` says which.
     client : distributed.Client, optional
         Its workers compute; a second cluster is never started. Clones share it.
     store : path or URL, optional
@@ -46,10 +57,12 @@ class IPS2(ClusterMixin, BaseEstimator):
     memory_limit : int or str, optional
         Bytes a process may use, such as "4GiB"; a run that would need more is refused.
     verbose : bool, default=False
+        Print a line for each stage.
 
     Attributes
     ----------
     labels_ : (n_samples,) int32
+        0 to n_clusters - 1, numbered by each cluster's first sample.
     affinity_matrix_ : (n_samples, n_samples)
         The fused similarity U: CSR, or dense where all pairs are kept.
     pairwise_similarity_, high_order_similarity_ : (n_samples, n_samples)
@@ -57,8 +70,20 @@ class IPS2(ClusterMixin, BaseEstimator):
     eigenvalues_ : (n_clusters,)
         Leading eigenvalues of the unfolded tensor's Laplacian.
     embedding_ : (n_samples, n_clusters) or None
+        What k-means saw; None for ``assign_labels="kmeans"``.
     n_features_in_ : int
+    feature_names_in_ : (n_features,)
+        Where X is a data frame whose columns have names.
     run_ : Run
+        Everything else that was found: neighbours, pairs, tensor, eigenvectors, report.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from ips2_dask import IPS2
+    >>> X, _ = make_blobs(100, centers=3, random_state=5)
+    >>> len(set(IPS2(n_clusters=3).fit(X).labels_.tolist()))
+    3
     """
 
     _method = "ips2"
@@ -113,7 +138,8 @@ class IPS2(ClusterMixin, BaseEstimator):
 
     def __sklearn_clone__(self) -> IPS2:
         """A clone shares the client, which can't be copied."""
-        return type(self)(**self.get_params(deep=False))
+        params = self.get_params(deep=False)
+        return type(self)(**{n: v if n == "client" else clone(v, safe=False) for n, v in params.items()})
 
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
@@ -134,6 +160,7 @@ class IPS2(ClusterMixin, BaseEstimator):
         Parameters
         ----------
         X : (n_samples, n_features) array, data frame, SciPy sparse matrix, Dask or Zarr array
+            Chunked arrays are read or computed by rows, never as a whole; with a client the workers do it.
         y : ignored
 
         Returns
@@ -148,17 +175,16 @@ class IPS2(ClusterMixin, BaseEstimator):
             Where ``memory_limit`` can't be kept.
         """
         del y
-        params = self._params()
-        if hasattr(X, "chunks"):  # Dask and Zarr arrays are read by rows, never as a whole
-            self.n_features_in_ = int(X.shape[1])
+        if is_chunked(X):
+            source = open_source(X)
+            validate_data(self, X, skip_check_array=True)
         else:
-            X = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
+            source = open_source(validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2))
+        progress = _Spoken() if self.verbose else Silent()
         resources = Resources(memory_limit=parse_bytes(self.memory_limit))
-        self.run_ = run(X, params, resources, store=self.store, client=self.client)
+        self.run_ = run(source, self._params(), resources, store=self.store, client=self.client, progress=progress)
         for text in self.run_.report()["warnings"]:
             warnings.warn(text, IPS2Warning, stacklevel=2)
-        if self.verbose:
-            print(self.run_)
         self.labels_ = self.run_.labels
         self.eigenvalues_ = self.run_.eigenvalues
         self.embedding_ = self.run_.embedding
@@ -180,8 +206,7 @@ class IPS2(ClusterMixin, BaseEstimator):
         return self._fitted("high_order")
 
     def _fitted(self, kind: str) -> Any:
-        if "run_" not in vars(self):
-            raise AttributeError(f"{type(self).__name__} is not fitted yet: call fit first")
+        check_is_fitted(self, "run_")
         return self.run_.similarity(kind)
 
 

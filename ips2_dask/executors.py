@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import logging
+import multiprocessing.resource_tracker
+import multiprocessing.util
+import os
+import signal
 import socket
+import sys
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
@@ -18,10 +25,13 @@ from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import Resources
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.memory import peak_rss
+from ips2_dask.storage.readers import Source
+from ips2_dask.storage.readers.lazy import LazySource
 from ips2_dask.storage.store import Receipt
 
-PartFunction = Callable[[Context, Any], tuple[dict[str, Any], dict[str, Any]]]
-"""From a context and an item to the arrays of its part and what is to be said of them."""
+PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
+"""From a context, an item and, while a source is staged, its rows, to a part's arrays and what is to be said of them.
+"""
 
 Report = Callable[[int, int], None]
 
@@ -35,7 +45,7 @@ class Job:
     prefix: str = ""
 
 
-def compute_part(item: Any, job: Job, context: Context) -> Receipt:
+def compute_part(item: Any, job: Job, context: Context, *rows: Any) -> Receipt:
     """Run one task unless its part is there already, and store what it gives."""
     name = job.prefix + part_name(item)
     folder = context.folders[job.stage]
@@ -43,7 +53,7 @@ def compute_part(item: Any, job: Job, context: Context) -> Receipt:
     if receipt is not None:
         return receipt
     with threads(context.threads):
-        arrays, facts = job.function(context, item)
+        arrays, facts = job.function(context, item, *rows)
         return context.store.write(folder, name, arrays, {**facts, "peak_rss_bytes": peak_rss()})
 
 
@@ -89,15 +99,66 @@ class DaskExecutor:
         """Every item's receipt; ``report(done, total)`` is called as they come."""
         if not items:
             return []
-        shared = delayed(dataclasses.replace(context, threads=self._threads), name=f"{job.stage}-context", pure=True)
+        shared = self._shared(job, context)
         bag = dask.bag.from_sequence(items, npartitions=len(items)).map(compute_part, job=job, context=shared)
-        futures = self.client.compute(bag.to_delayed())
+        return [receipt for part in self._gather(bag.to_delayed(), report) for receipt in part]
+
+    def map_blocks(self, job: Job, context: Context, blocks: Sequence[Any], report: Report) -> None:
+        """Run a job on each partition's rows, given as delayed values, which stay on the worker that computes them."""
+        shared = self._shared(job, context)
+        missing = [b for b in range(len(blocks)) if context.receipt(job.stage, job.prefix + part_name(b)) is None]
+        self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
+
+    def _shared(self, job: Job, context: Context) -> Any:
+        """The context as one task that all others share.
+
+        Its key is never used again: a scheduler that serves several runs at once takes equal keys for equal tasks.
+        """
+        name = f"{job.stage}-context-{uuid.uuid4().hex}"
+        return delayed(dataclasses.replace(context, threads=self._threads), name=name)
+
+    def _gather(self, tasks: Sequence[Any], report: Report) -> list[Any]:
+        """What the tasks return, in their order; an error is raised when all of them have ended."""
+        futures = self.client.compute(list(tasks))
         try:
             for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
-                report(done + 1, len(items))
-            return [receipt for part in self.client.gather(futures) for receipt in part]
+                report(done + 1, len(futures))
+            return list(self.client.gather(futures))
         finally:
             self.client.cancel(futures)
+
+
+def stage_source(executor: Executor, job: Job, context: Context, source: Source, report: Report) -> None:
+    """Run a job on each partition's rows of a source that not every process can read from any row on.
+
+    The workers compute the rows of a lazy source; any other one goes through this process in one pass.
+    """
+    if isinstance(executor, DaskExecutor) and isinstance(source, LazySource):
+        executor.map_blocks(job, context, source.delayed_blocks(context.bounds), report)
+        return
+    for b, block in enumerate(source.blocks(context.bounds[1])):
+        compute_part(b, job, context, block)
+        report(b + 1, context.n_partitions)
+
+
+def dask_setup(worker: Any) -> None:
+    """Prepare a worker of a local cluster; Dask calls this before it registers, so that no stage's time holds imports.
+
+    It logs no errors: those of a task come back to the client, and the others are of connections that a run which
+    stops has closed. And the process ends without taking the interpreter apart, which takes most of a second; that is
+    how forked processes end, too.
+    """
+    del worker
+    for name in ("distributed.worker", "distributed.core", "distributed.comm"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    multiprocessing.util.Finalize(None, _leave, exitpriority=-1000)  # the last of all
+
+
+def _leave() -> None:
+    if sys.exc_info()[0] is None:  # an error should still be shown
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
 
 
 def check_address(address: str) -> None:
@@ -119,10 +180,35 @@ def check_address(address: str) -> None:
         except OSError as error:
             found = f"{address!r}, where nothing answers ({error})"
     if found:
-        raise BadInput(
-            "--scheduler", found, "the address of a running Dask scheduler, such as tcp://127.0.0.1:8786",
-            "the run would wait for a cluster that never comes", "start `dask scheduler`, or leave the option out",
-        )  # fmt: skip
+        raise _no_scheduler(found)
+
+
+def _no_scheduler(found: str) -> BadInput:
+    return BadInput(
+        "scheduler", found, "the address of a running Dask scheduler, such as tcp://127.0.0.1:8786",
+        "the run would wait for a cluster that never comes", "start `dask scheduler`, or leave the option out",
+    )  # fmt: skip
+
+
+def _connect(address: str) -> Client:
+    """A client of a running scheduler.
+
+    Raises
+    ------
+    BadInput
+        Where nothing listens, or something that is no scheduler with at least one worker.
+    """
+    check_address(address)
+    try:
+        client = Client(address, timeout="30s", set_as_default=False)
+    except OSError as error:  # what Dask raises when nobody answers in its language
+        raise _no_scheduler(f"{address!r}, which does not answer as a scheduler ({error})") from error
+    try:
+        client.wait_for_workers(1, timeout=60)
+    except TimeoutError as error:
+        client.close()
+        raise _no_scheduler(f"{address!r}, a scheduler without a worker") from error
+    return client
 
 
 @contextlib.contextmanager
@@ -133,8 +219,7 @@ def cluster(resources: Resources) -> Iterator[DaskExecutor]:
     Numba from starting threads of their own.
     """
     if resources.scheduler is not None:
-        check_address(resources.scheduler)
-        with Client(resources.scheduler, timeout="30s", set_as_default=False) as client:
+        with _connect(resources.scheduler) as client:
             yield DaskExecutor(client, resources.threads_per_worker)
         return
     one_each = {
@@ -143,23 +228,40 @@ def cluster(resources: Resources) -> Iterator[DaskExecutor]:
     settings = {
         "distributed.nanny.pre-spawn-environ": {**one_each, "MALLOC_TRIM_THRESHOLD_": "65536"},
         "distributed.worker.daemon": False,
+        "distributed.worker.preload": [__name__],
         "distributed.comm.timeouts.connect": "30s",
     }
-    with (
-        dask.config.set(settings),
-        LocalCluster(
-            n_workers=resources.n_workers or min(4, usable_cores()),
-            threads_per_worker=1,
-            processes=True,
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-            memory_limit=resources.memory_limit or "auto",
-            local_directory=resources.scratch,
-            silence_logs=40,
-        ) as local,
-        Client(local, set_as_default=False) as client,
-    ):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(dask.config.set(settings))
+        with _deaf_children():
+            local = LocalCluster(
+                n_workers=resources.n_workers or min(4, usable_cores()),
+                threads_per_worker=1,
+                processes=True,
+                host="127.0.0.1",
+                dashboard_address="127.0.0.1:0",
+                memory_limit=resources.memory_limit or "auto",
+                local_directory=resources.scratch,
+                silence_logs=40,
+            )
+            stack.enter_context(local)
+        client = stack.enter_context(Client(local, set_as_default=False))
         yield DaskExecutor(client, resources.threads_per_worker)
+
+
+@contextlib.contextmanager
+def _deaf_children() -> Iterator[None]:
+    """While this lasts, threads that start, and the processes that these start, don't hear Ctrl-C.
+
+    A terminal sends it to all processes at once. The client hears it (once the workers are there), and ends them.
+    """
+    multiprocessing.resource_tracker.ensure_running()  # which else would undo the mask when the first process starts
+    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    try:
+        yield
+    finally:
+        if heard is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
 
 
 def dashboard(executor: Executor) -> str | None:

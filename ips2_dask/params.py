@@ -31,7 +31,9 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "method": ("ips2", "ppc"),
     "assign_labels": ("spectral", "kmeans", "rows"),
     "scale": ("none", "zscore", "minmax", "l2"),
-    "operator": ("auto", "triplets"),
+    "operator": ("auto", "matrix-free", "elements", "triplets"),
+    "vectors": ("auto", "in-core", "chunked"),
+    "graph": ("auto", "exact", "shards", "pynndescent"),
 }
 """The allowed words of every parameter that is a word."""
 
@@ -104,8 +106,10 @@ class Params:
     assign_labels : {"spectral", "kmeans", "rows"}
     scale : {"none", "zscore", "minmax", "l2"}
         What is done to the columns (``l2``: to the rows) of X first.
-    operator : {"auto", "triplets"}
+    operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled.
+    graph : {"auto", "exact", "shards", "pynndescent"}
+        How the nearest neighbours are found.
     tol : float
         Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1.
     random_state : int
@@ -131,10 +135,12 @@ class Params:
     assign_labels: str = "spectral"
     scale: str = "none"
     operator: str = "auto"
+    graph: str = "auto"
     tol: float = 1e-3
     random_state: int = 0
 
     def __post_init__(self) -> None:
+        fields = {field.name for field in dataclasses.fields(self)}
         checked = {
             "n_clusters": _whole("n_clusters", self.n_clusters, 2),
             "n_neighbors": _whole("n_neighbors", self.n_neighbors, 2, MAX_NEIGHBORS),
@@ -143,7 +149,7 @@ class Params:
             "fusion_weight": _real("fusion_weight", self.fusion_weight, 0.0, 1.0, closed=True),
             "tol": _real("tol", self.tol, 0.0, 1.0),
             "random_state": _whole("random_state", self.random_state, 0),
-            **{name: _choice(name, getattr(self, name)) for name in CHOICES},
+            **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
         }
         if self.bandwidth not in ("mean", "median"):
             if isinstance(self.bandwidth, str):
@@ -200,8 +206,12 @@ class Resources:
         Bytes that each process may use; None takes an equal share of the machine.
     scratch : str, optional
         Folder for what workers spill.
+    shards : int, optional
+        Overlapping shards of the sample graph; None follows the shape of the data, and a number asks for them.
     scheduler : str, optional
         Address of a running scheduler; None starts a local cluster.
+    vectors : {"auto", "in-core", "chunked"}
+        Where block vectors live: in this process, or in chunks on the workers.
     partition_rows : int, optional
         Samples in a partition; None follows the shape of the data.
     """
@@ -212,9 +222,12 @@ class Resources:
     scratch: str | None = None
     scheduler: str | None = None
     partition_rows: int | None = None
+    shards: int | None = None
+    vectors: str = "auto"
 
     def __post_init__(self) -> None:
-        for name in ("n_workers", "threads_per_worker", "partition_rows"):
+        _choice("vectors", self.vectors)
+        for name in ("n_workers", "threads_per_worker", "partition_rows", "shards"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadInput(

@@ -3,29 +3,33 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import datetime
 import hashlib
 import importlib.metadata
 import json
 import platform
+import shutil
 import tempfile
 import time
+import weakref
 from pathlib import Path
 from typing import Any, Protocol
 
 from distributed import Client
 
 from ips2_dask._version import __version__
+from ips2_dask.errors import BadInput
 from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor, cluster
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import Params, Resources
-from ips2_dask.plan import Plan, check_memory, check_shape, make_plan
+from ips2_dask.plan import Choices, Plan, check_memory, check_shape, make_plan
 from ips2_dask.stages import assemble, eigen, fuse, ingest, label, neighbors, tensor
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.readers import Source, open_source
-from ips2_dask.storage.run import FORMAT, Run, check_directory
+from ips2_dask.storage.run import FORMAT, Run, check_directory, withdraw
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
 
 MODULES: dict[str, Any] = {
@@ -79,7 +83,16 @@ def plan_run(source: Source, params: Params, resources: Resources) -> Plan:
     m, f = source.shape
     check_shape(m, f, params, source.name)
     n_workers = resources.n_workers or min(4, usable_cores())
-    return make_plan(m, f, params, rows=resources.partition_rows, resident=source.resident_bytes, n_workers=n_workers)
+    return make_plan(
+        m,
+        f,
+        params,
+        rows=resources.partition_rows,
+        resident=source.resident_bytes,
+        n_workers=n_workers,
+        shards=resources.shards,
+        vectors=resources.vectors,
+    )
 
 
 def run(
@@ -136,7 +149,7 @@ def run(
         folder = None
         if store is None and (client is not None or own_cluster):
             # workers need a folder to meet in; it goes when the run does
-            folder = tempfile.TemporaryDirectory(prefix="ips2-", ignore_cleanup_errors=True)
+            folder = _Folder()
             store = folder.name
         kept = _open_store(store)
         executor: Executor = SerialExecutor()
@@ -149,47 +162,62 @@ def run(
         return Run(kept, finished.manifest, keep=folder)
 
 
+class _Folder:
+    """A temporary folder that goes, without a word, when this object or the process does."""
+
+    def __init__(self) -> None:
+        self.name = tempfile.mkdtemp(prefix="ips2-")
+        weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+
 def _open_store(store: str | Path | None) -> Store:
-    """The store of a run: in memory, or a checked directory."""
+    """The store of a run: in memory, or a checked directory that is not made yet."""
     if store is None:
         return MemoryStore()
     location = str(store)
     if "://" not in location:
         location = str(Path(location).absolute())  # workers may live in another folder
     check_directory(location)
-    made = ZarrStore(location)
-    made.create()
-    return made
+    return ZarrStore(location)
 
 
 def execute(source: Source, params: Params, plan: Plan, store: Store, executor: Executor, progress: Progress) -> Run:
-    """Run the stages that are not there yet."""
-    context = Context(store, params, plan.bounds, plan.f, threads=usable_cores(), source=source)
-    manifest = store.get_document("manifest.json") or _new_manifest()
-    manifest |= {
+    """Run the stages that are not there yet; one that refuses its input leaves nothing behind."""
+    context = Context(store, params, plan.bounds, plan.f, plan.choices, threads=usable_cores(), source=source)
+    before = store.get_document("manifest.json")
+    manifest = (before or _new_manifest()) | {
         "params": params.as_dict(),
         "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint},
         "bounds": list(plan.bounds),
+        "choices": dataclasses.asdict(plan.choices),
         "versions": versions(),
         "started": _now(),
         "finished": None,
         "stages": [],
     }
+    store.create()
+    store.put_document("manifest.json", manifest)
     above = {"input": source.fingerprint, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
     for name in STAGES:
-        above[name] = _key(name, params, above)
+        above[name] = _key(name, params, plan.choices, above)
         folder = context.folders[name] = f"{name}-{above[name][:16]}"
         progress.begin(name)
         begun = time.perf_counter()
         known = store.get_document(f"{folder}/stage.json")
         if known is None:
-            facts = MODULES[name].run(context, executor, _reporter(progress, name))
+            try:
+                facts = MODULES[name].run(context, executor, _reporter(progress, name))
+            except BadInput:
+                withdraw(store, folder, before if name == STAGES[0] else manifest)
+                raise
             known = {"facts": facts, "seconds": time.perf_counter() - begun, "peak_rss_bytes": _peak(context, name)}
             store.put_document(f"{folder}/stage.json", known)
             skipped = False
         else:
             skipped = True
         context.facts[name] = known["facts"]
+        context.adopt(known["facts"])
+        context.source = None  # from here on tasks are sent without it
         entry = {"name": name, "folder": folder, "seconds": known["seconds"], "skipped": skipped}
         manifest["stages"].append({**entry, "peak_rss_bytes": known["peak_rss_bytes"], "facts": known["facts"]})
         store.put_document("manifest.json", manifest)
@@ -203,11 +231,16 @@ def _reporter(progress: Progress, name: str) -> Any:
     return lambda done, total: progress.advance(name, done, total)
 
 
-def _key(name: str, params: Params, above: dict[str, str]) -> str:
+def _key(name: str, params: Params, choices: Choices, above: dict[str, str]) -> str:
     """Digest of a stage's inputs' keys, its own parameters and its version."""
     module = MODULES[name]
     feeding = {stage: key for stage, key in above.items() if stage in _feeds(name)}
-    content = {"inputs": feeding, "params": module.depends_on(params), "version": module.VERSION, "format": FORMAT}
+    content = {
+        "inputs": feeding,
+        "params": module.depends_on(params, choices),
+        "version": module.VERSION,
+        "format": FORMAT,
+    }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

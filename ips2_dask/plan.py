@@ -7,12 +7,76 @@ import itertools
 import math
 
 from ips2_dask.errors import BadInput, Refused
+from ips2_dask.kernels.eigen import block_width
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
 MOST_PARTITIONS = 20_000
 BASELINE_BYTES = 420 << 20
 """What a process holds before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
+
+
+EXACT_WORK = 1e12
+"""m^2 (f + 64) up to which every pair is compared: about ten seconds on one core (measured)."""
+
+SHARD_WORK = 2.5e6
+SHARD_MEMBERS = (2048, 8192)
+"""Members of a shard times (f + 64), and the limits of their number: recall@5 on MNIST .97 with 2,900 (measured)."""
+
+TRIPLETS_BELOW = 2_000_000
+"""Tensor entries before sharing up to which a stored matrix is the faster operator (measured)."""
+
+
+CHUNK_SAMPLES = 1 << 15
+"""Samples of a chunk of block vectors: a product of it takes a tenth of a second."""
+
+PAIRS_PER_SAMPLE = 12
+IN_CORE_BYTES = 3 << 30
+"""Bytes of one block of vectors, at so many pairs a sample, above which it is cut into chunks."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Choices:
+    """What was chosen automatically. It follows from the data's shape, the parameters and explicit requests alone.
+
+    Attributes
+    ----------
+    graph : {"exact", "shards", "pynndescent"}
+    n_shards : int
+        Overlapping shards of the sample graph, 0 where there are none.
+    operator : {"triplets", "elements", "matrix-free"}
+    vectors : {"in-core", "chunked"}
+        Where block vectors live.
+    chunk_samples : int
+        Samples of a chunk of them, about.
+    """
+
+    graph: str
+    n_shards: int
+    operator: str
+    vectors: str = "in-core"
+    chunk_samples: int = CHUNK_SAMPLES
+
+
+def choose(
+    m: int, f: int, params: Params, shards: int | None = None, vectors: str = "auto", rows: int | None = None
+) -> Choices:
+    """The automatic choices for m samples of f features; ``shards`` and ``vectors`` may ask for something else."""
+    graph = params.graph
+    if graph == "auto":
+        graph = "shards" if shards or m * m * (f + 64) > EXACT_WORK else "exact"
+    members = min(max(int(SHARD_WORK / (f + 64)), SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
+    n_shards = 0 if graph != "shards" else min(shards or math.ceil(2 * m / members), m // 2)
+    operator = params.operator
+    if operator == "auto":
+        q = params.n_neighbors * (params.n_neighbors + 1) // 2
+        operator = "triplets" if m * q * (q + 1) // 2 <= TRIPLETS_BELOW else "matrix-free"
+    if vectors == "auto":
+        block = 4 * block_width(params.n_clusters + 1) * m * PAIRS_PER_SAMPLE
+        vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
+    if vectors == "chunked" and operator == "triplets":
+        operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
+    return Choices(graph, n_shards, operator, vectors, CHUNK_SAMPLES if rows is None else 2 * rows)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +98,7 @@ class Plan:
     m: int
     f: int
     bounds: tuple[int, ...]
+    choices: Choices
     stages: tuple[StagePlan, ...]
     warnings: tuple[str, ...]
 
@@ -94,7 +159,15 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
 
 
 def make_plan(
-    m: int, f: int, params: Params, *, rows: int | None = None, resident: int = 0, n_workers: int = 2
+    m: int,
+    f: int,
+    params: Params,
+    *,
+    rows: int | None = None,
+    resident: int = 0,
+    n_workers: int = 2,
+    shards: int | None = None,
+    vectors: str = "auto",
 ) -> Plan:
     """The plan for m samples of f features.
 
@@ -104,6 +177,10 @@ def make_plan(
         Samples in a partition, instead of what the shape decides.
     resident : int
         Bytes that the input's format needs in one process to be read at all.
+    shards : int, optional
+        Shards asked for.
+    vectors : {"auto", "in-core", "chunked"}
+        Where block vectors shall live.
     n_workers : int
         For the warning about too few partitions only.
     """
@@ -146,7 +223,7 @@ def make_plan(
     warnings = []
     if 1 < n < 2 * n_workers:
         warnings.append(f"{n} partitions for {n_workers} workers: some will have nothing to do at times")
-    return Plan(m, f, bounds, stages, tuple(warnings))
+    return Plan(m, f, bounds, choose(m, f, params, shards, vectors, rows), stages, tuple(warnings))
 
 
 def check_memory(plan: Plan, limit: int | None) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -19,7 +20,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.operator import Operator
+from ips2_dask.kernels.operator import NeighborhoodOperator, Operator
 from ips2_dask.kernels.parallel import map_chunks
 
 Float = NDArray[np.floating]
@@ -60,7 +61,7 @@ class Space(Protocol):
         ...
 
     def deflate(self, y: Any) -> Any:
-        """The block without its part in the span of the known eigenvectors; ``y`` may be overwritten."""
+        """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
         ...
 
     def gram(self, x: Any, y: Any) -> Float64:
@@ -68,7 +69,7 @@ class Space(Protocol):
         ...
 
     def rotate(self, y: Any, C: Float64) -> Any:
-        """y C; ``y`` may be overwritten."""
+        """y C; ``y`` is given up."""
         ...
 
     def residuals(self, Ly: Any, y: Any, values: Float64) -> Float64:
@@ -87,39 +88,50 @@ class Known:
         Component of each row.
     count : int
         Number of components.
+    volumes : (count,) float64, optional
+        Volume of each component, where these rows are a part of all; None sums it over them.
     """
 
-    def __init__(self, root: Float, label: Int32, count: int) -> None:
-        volume = np.bincount(label, weights=np.asarray(root, np.float64) ** 2, minlength=count)
-        self.volume = volume  # (count,)
+    def __init__(self, root: Float, label: Int32, count: int, volumes: Float64 | None = None) -> None:
+        root = np.asarray(root, np.float64)
+        self.volume = np.bincount(label, weights=root**2, minlength=count) if volumes is None else volumes  # (count,)
         self.label, self.count = label, count
-        scale = np.divide(1.0, np.sqrt(volume), out=np.zeros(count), where=volume > 0)
-        self.vector = np.asarray(root, np.float64) * scale[label]  # (n,)
+        scale = np.divide(1.0, np.sqrt(self.volume), out=np.zeros(count), where=self.volume > 0)
+        self.vector = root * scale[label]  # (n,)
 
-    def project_out(self, y: Float) -> Float:
-        """``y`` minus its part in the span of the known vectors, in place; sums in float64 by fixed chunks."""
+    def coefficients(self, y: Float) -> tuple[Any, Float64]:
+        """Components that these rows hold, and their vectors' products with y, summed by fixed chunks in float64."""
 
         def partial(a: int, b: int) -> tuple[Any, Float64]:
             held, at = np.unique(self.label[a:b], return_inverse=True)
-            part = np.zeros((len(held), y.shape[1]))
             weighted = y[a:b] * self.vector[a:b, None]
             if len(held) == 1:
-                part[0] = weighted.sum(axis=0)
-            else:
-                order = np.argsort(at, kind="stable")
-                part = np.add.reduceat(weighted[order], np.flatnonzero(np.diff(at[order], prepend=-1)), axis=0)
-            return held, part
+                return held, weighted.sum(axis=0)[None]
+            order = np.argsort(at, kind="stable")
+            return held, np.add.reduceat(weighted[order], np.flatnonzero(np.diff(at[order], prepend=-1)), axis=0)
 
         parts = map_chunks(partial, len(y), CHUNK)
-        coefficient = np.zeros((self.count, y.shape[1]))
-        for held, part in parts:
-            coefficient[held] += part
+        held = np.unique(np.concatenate([h for h, _ in parts])) if parts else np.empty(0, np.int64)
+        total = np.zeros((len(held), y.shape[1]))
+        for some, part in parts:
+            total[np.searchsorted(held, some)] += part
+        return held, total
 
-        def subtract(a: int, b: int) -> None:
+    def subtract(self, y: Float, coefficient: Float64) -> Float:
+        """``y`` minus the known vectors times their coefficients (count, columns), in place."""
+
+        def chunk(a: int, b: int) -> None:
             y[a:b] -= self.vector[a:b, None] * coefficient[self.label[a:b]]
 
-        map_chunks(subtract, len(y), CHUNK)
+        map_chunks(chunk, len(y), CHUNK)
         return y
+
+    def project_out(self, y: Float) -> Float:
+        """``y`` minus its part in the span of the known vectors, in place."""
+        held, total = self.coefficients(y)
+        coefficient = np.zeros((self.count, y.shape[1]))
+        coefficient[held] = total
+        return self.subtract(y, coefficient)
 
     def leading(self, most: int, dtype: type = np.float64) -> Float:
         """Vectors of the ``most`` largest components, largest volume first (ties: smaller label): (n, <= most)."""
@@ -154,6 +166,8 @@ class ArraySpace:
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
         """a L y + b y + c previous, into the product's own memory."""
+        if isinstance(self.operator, NeighborhoodOperator):
+            return self.operator.recur(y, previous, a, b, c)
         out = self.operator.matmat(y)
         kind = self.dtype
 
@@ -257,6 +271,23 @@ def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, 
     return current
 
 
+MOST_GAIN = 1e6
+"""Where a filter raises the top of the spectrum more than this above the last wanted pair, rounding drowns the pair."""
+
+
+def safe_degree(last: float, low: float, high: float, most: int) -> int:
+    """The largest degree, up to ``most``, whose filter raises eigenvalue 1 at most `MOST_GAIN` times above ``last``.
+
+    A spectrum that falls fast, like that of a dense Gaussian affinity, is parted by few products as well.
+    """
+    half, middle = (high - low) / 2, (high + low) / 2
+    top, wanted = (math.acosh(max(1.0, (x - middle) / half)) for x in (1.0, last))
+    for degree in range(most, 1, -1):
+        if math.cosh(degree * top) <= MOST_GAIN * math.cosh(degree * wanted):
+            return degree
+    return 1
+
+
 def lowest_estimate(space: Space, seed: int, steps: int = 8) -> float:
     """A lower limit of the spectrum that is safe in practice, not below -1, from a few Lanczos steps."""
     v = space.deflate(space.random(1, seed))
@@ -320,9 +351,10 @@ def leading_eigenpairs(
         low = min(state.low, float(state.values[-1]) - 1e-3)
         high = max(float(state.values[-1]), low + 1e-3)
         top = max(float(state.values[0]), high + 1e-3)
-        products, history = state.products + degree + 1, state.history
+        steps = safe_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree)
+        products, history = state.products + steps + 1, state.history
         y, state.y = state.y, None  # the filter needs three blocks, and this would be a fourth
-        y = chebyshev_filter(space, y, low, high, top, degree)
+        y = chebyshev_filter(space, y, low, high, top, steps)
         y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         history = [*history, {"products": products, "residual": float(residuals[:wanted].max())}]
         state = State(y, values, residuals, low, products, history)
@@ -344,16 +376,16 @@ def _verdict(state: State, tol: float, most_products: int) -> Verdict | None:
 def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solution:
     """All that `leading_eigenpairs` gives, by LAPACK on the dense deflated matrix, for small problems."""
     n = operator.shape[0]
+    count = min(most, n - (0 if known is None else known.count))
+    if count <= 0:
+        empty = np.zeros(0)
+        return Solution(empty, np.zeros((n, 0)), empty, Verdict.CONVERGED, 0, [])
     L = np.asarray(operator.matmat(np.eye(n)), np.float64)
     L = (L + L.T) / 2
     if known is not None:
         # a known vector's eigenvalue 1 is moved below the spectrum, where no wanted one is
         K = known.leading(known.count)
         L = L - 3.0 * (K @ K.T)
-    count = min(most, n - (0 if known is None else known.count))
-    if count <= 0:
-        empty = np.zeros(0)
-        return Solution(empty, np.zeros((n, 0)), empty, Verdict.CONVERGED, 0, [])
     values, y = scipy.linalg.eigh(L, subset_by_index=(n - count, n - 1))
     values, y = values[::-1].copy(), np.ascontiguousarray(y[:, ::-1])
     residuals = np.linalg.norm(L @ y - y * values, axis=0)
@@ -361,5 +393,8 @@ def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solu
 
 
 def block_width(wanted: int) -> int:
-    """Columns of the iteration for so many wanted pairs: guards are what the filter lives on (DESIGN 2)."""
-    return wanted + max(7, wanted // 3)
+    """Columns of the iteration for so many wanted pairs: guards are what the filter lives on (DESIGN 2).
+
+    A multiple of 8, so that rows of a block are whole vectors.
+    """
+    return -(-(wanted + max(7, wanted // 3)) // 8) * 8

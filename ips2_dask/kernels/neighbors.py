@@ -94,7 +94,7 @@ def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, held):  # t
 
 
 @njit(nogil=True, cache=True)
-def _settle(X_rows, X, bound, low, ids, held, indices, distances):  # type: ignore[no-untyped-def]
+def _settle(X_rows, X, bound, low, ids, held, first, indices, distances):  # type: ignore[no-untyped-def]
     """Measure exactly whoever may be among the nearest, and keep the best by (distance, id)."""
     n = bound.shape[1]
     squares, kept = np.empty(n), np.empty(n, np.int64)
@@ -104,20 +104,20 @@ def _settle(X_rows, X, bound, low, ids, held, indices, distances):  # type: igno
             if low[r, t] <= bound[r, n - 1]:
                 count = _keep(squares, kept, count, squared_distance(X_rows[r], X[ids[r, t]]), ids[r, t])
         for t in range(count):
-            indices[r, 1 + t], distances[r, 1 + t] = kept[t], np.sqrt(squares[t])
+            indices[r, t], distances[r, t] = first + kept[t], np.sqrt(squares[t])
 
 
 @njit(nogil=True, cache=True)
-def _scan(x, own, X, indices, distances):  # type: ignore[no-untyped-def]
+def _scan(x, own, X, first, indices, distances):  # type: ignore[no-untyped-def]
     """One row against all samples from their differences: for rows with more near ties than `_narrow` has room for."""
-    n = len(indices) - 1
+    n = len(indices)
     squares, kept = np.empty(n), np.empty(n, np.int64)
     count = 0
     for j in range(len(X)):
         if j != own:
             count = _keep(squares, kept, count, squared_distance(x, X[j]), j)
-    for t in range(n):
-        indices[1 + t], distances[1 + t] = kept[t], np.sqrt(squares[t])
+    for t in range(count):
+        indices[t], distances[t] = first + kept[t], np.sqrt(squares[t])
 
 
 def rounding_slack(f: int) -> np.float32:
@@ -128,11 +128,53 @@ def rounding_slack(f: int) -> np.float32:
     return np.float32(np.finfo(np.float32).eps * (8.0 + 8.0 * np.sqrt(f)))
 
 
+def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0) -> tuple[NDArray[np.int32], Float32]:
+    """The n nearest rows of X to each query by (distance, id), those with the query's own id left out.
+
+    BLAS narrows each query down to those that could be among the nearest whatever it rounded; those are measured from
+    their differences, so that equal distances are equal and the smaller id wins.
+
+    Parameters
+    ----------
+    queries : (rows, f) float32
+    own : (rows,) int
+        Ids of the queries; -1 where a query is no row of X.
+    X : (m, f) float32
+        Rows with the ids first, first + 1, ...
+    n : int
+
+    Returns
+    -------
+    indices, distances : (rows, n) int32, float32
+        -1 and infinity where X has too few rows.
+    """
+    norms = np.einsum("ij,ij->i", X, X)
+    slack = rounding_slack(X.shape[1])
+    indices = np.full((len(queries), n), -1, np.int32)
+    distances = np.full((len(queries), n), np.inf, np.float32)
+    place = np.where((own >= first) & (own < first + len(X)), own - first, -1)
+
+    def block(a: int, b: int) -> None:
+        rows, at = queries[a:b], place[a:b]
+        bound = np.full((b - a, n), np.inf, np.float32)
+        low = np.empty((b - a, max(64, 4 * n)), np.float32)
+        ids = np.empty(low.shape, np.int32)
+        held = np.zeros(b - a, np.int64)
+        squares = np.einsum("ij,ij->i", rows, rows)
+        for c, d in chunk_bounds(len(X), EXACT_COLUMNS):
+            G = rows @ X[c:d].T
+            _narrow(G, squares, norms[c:d], slack, at - c, c, bound, low, ids, held)
+        _settle(rows, X, bound, low, ids, held, first, indices[a:b], distances[a:b])
+        for row in a + np.flatnonzero(held < 0):
+            _scan(queries[row], place[row], X, first, indices[row], distances[row])
+
+    if n > 0 and len(X):
+        map_chunks(block, len(queries), EXACT_ROWS)
+    return indices, distances
+
+
 def exact_neighbors(X_rows: Float32, start: int, X: Float32, n: int) -> tuple[Int32, Float32]:
     """The n nearest samples of ``X_rows``, which are the rows from ``start`` on of X, the sample itself first.
-
-    BLAS narrows each row down to those that could be among the nearest whatever it rounded; those are measured from
-    their differences, so that equal distances are equal and the smaller id wins.
 
     Parameters
     ----------
@@ -145,29 +187,14 @@ def exact_neighbors(X_rows: Float32, start: int, X: Float32, n: int) -> tuple[In
     Returns
     -------
     indices, distances : (rows, n) int32, float32
+        Column 0 is the sample itself, the others are by (distance, id).
     """
-    norms = np.einsum("ij,ij->i", X, X)
-    slack = rounding_slack(X.shape[1])
-    indices = np.empty((len(X_rows), n), np.int32)
-    distances = np.zeros((len(X_rows), n), np.float32)
-    indices[:, 0] = np.arange(start, start + len(X_rows))
-
-    def block(a: int, b: int) -> None:
-        rows, own = X_rows[a:b], np.arange(start + a, start + b)
-        bound = np.full((b - a, n - 1), np.inf, np.float32)
-        low = np.empty((b - a, max(64, 4 * n)), np.float32)
-        ids = np.empty(low.shape, np.int32)
-        held = np.zeros(b - a, np.int64)
-        for first, last in chunk_bounds(len(X), EXACT_COLUMNS):
-            G = rows @ X[first:last].T
-            _narrow(G, norms[own], norms[first:last], slack, own - first, first, bound, low, ids, held)
-        _settle(rows, X, bound, low, ids, held, indices[a:b], distances[a:b])
-        for row in a + np.flatnonzero(held < 0):
-            _scan(X_rows[row], start + row, X, indices[row], distances[row])
-
-    if n > 1:
-        map_chunks(block, len(X_rows), EXACT_ROWS)
-    return indices, distances
+    own = np.arange(start, start + len(X_rows))
+    indices, distances = nearest_in(X_rows, own, X, n - 1)
+    return (
+        np.concatenate([own[:, None].astype(np.int32), indices], axis=1),
+        np.concatenate([np.zeros((len(own), 1), np.float32), distances], axis=1),
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -220,10 +247,28 @@ def settle_candidates(X: Float32, candidates: Int32, n: int) -> tuple[Int32, Flo
     return indices, distances, int(bad.sum())
 
 
-def recall(found: Int32, exact: Int32) -> float:
-    """Share of the exact neighbours, the sample itself left out, that were found; rows correspond."""
-    hits = (found[:, 1:, None] == exact[:, None, 1:]).any(axis=1)
-    return float(hits.mean()) if hits.size else 1.0
+RECALL_ROWS = 1000
+
+
+def recall_rows(m: int, seed: int) -> Int64:
+    """The samples whose exact neighbours a graph is measured against, ascending."""
+    return np.sort(np.random.default_rng([seed, 2]).choice(m, min(RECALL_ROWS, m), replace=False))
+
+
+def recall(distances: Float32, reach: Float32) -> float:
+    """Share of the listed neighbours that are no farther than the true n-th one.
+
+    Equal distances make several answers right, so that distances are compared and not ids.
+
+    Parameters
+    ----------
+    distances : (rows, n) float32
+        Listed distances, the sample itself in column 0.
+    reach : (rows,) float32
+        Distance of the true n-th one.
+    """
+    near = distances[:, 1:] <= reach[:, None] * np.float32(1 + 1e-5)
+    return float(near.mean()) if near.size else 1.0
 
 
 BANDWIDTH_SAMPLE = 2000

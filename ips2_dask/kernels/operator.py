@@ -9,12 +9,28 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.product import (
+    add_slots,
+    assign_slots,
+    combine,
+    element_blocks,
+    find_shared,
+    multiply,
+    padded,
+)
+from ips2_dask.kernels.tensor import local_pairs
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 
 ROWS = 1 << 14
 """Rows of one chunk of a product; the chunks are cut by the shape alone."""
+
+PIECE = 1024
+MOST_PIECES = 64
+"""Neighbourhoods of one piece of a matrix-free product: at least 1,024, and never more than 64 pieces."""
+
+SLOTS = 1 << 16
 
 
 class Operator(Protocol):
@@ -58,6 +74,170 @@ class MatrixOperator:
 
         map_chunks(chunk, self.shape[0], ROWS)
         return out
+
+
+class NeighborhoodOperator:
+    """D^-1/2 R D^-1/2 from block distances and owner bits, without R (DESIGN 2), or from element blocks.
+
+    Neighbourhoods are worked on in fixed pieces. A pair that one piece alone uses is summed in place; each piece sums
+    a pair that it shares into a slot of its own, and the slots are added in piece order. So the sums have one order
+    for any number of threads.
+
+    Parameters
+    ----------
+    blocks : (m, k (k - 1) / 2) float32
+        Distances inside each neighbourhood.
+    owned : (m, bytes) uint8
+        Packed bits of `kernels.tensor.owned_subsets`.
+    ids : (m, q) int32
+        Numbers of each neighbourhood's pairs.
+    n_pairs : int
+    k : int
+    sigma, epsilon : float
+    elements : bool
+        Whether to keep the blocks' values (4 q (q + 1) / 2 bytes a sample) instead of making them for each product.
+    dtype : numpy type
+        Of the block vectors.
+    """
+
+    def __init__(
+        self, blocks: Float, owned: Any, ids: Any, n_pairs: int, k: int, sigma: float, epsilon: float,
+        *, elements: bool = False, dtype: type = np.float32,
+    ) -> None:  # fmt: skip
+        self.shape = (n_pairs, n_pairs)
+        self.dtype = np.dtype(dtype)
+        self.scale: Any = np.ones(n_pairs, dtype)
+        self._blocks, self._owned, self._ids = blocks, owned, ids
+        self._tables = product_tables(k, sigma, epsilon)
+        self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
+        self._split()
+        q = len(self._tables[1])
+        self._elements = np.empty((len(ids) if elements else 0, q * (q + 1) // 2), np.float32)
+        if elements:
+            map_chunks(
+                lambda a, b: element_blocks(blocks[a:b], owned[a:b], *self._tables, self._elements[a:b]),
+                len(ids),
+                self._piece,
+            )
+
+    def _split(self) -> None:
+        """Decide which pairs are shared between pieces, and where each piece sums them."""
+        P = self.shape[0]
+        shared, pieces, slot = np.zeros(P, np.bool_), np.full(P, -1, np.int32), np.empty(P, np.int32)
+        self._out_of = np.empty_like(self._ids)
+        find_shared(self._ids, self._piece, shared, pieces)
+        empty = np.empty(0, np.int32)
+        count = assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, empty)
+        self._owner = np.empty(count, np.int32)
+        assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, self._owner)
+        self._order = np.argsort(self._owner, kind="stable").astype(np.int32)
+        # chunks of slots end where a pair ends, so that no two of them add to one row
+        ends = np.flatnonzero(np.diff(self._owner[self._order], append=-1)) + 1
+        cuts = [int(ends[np.searchsorted(ends, at)]) for at in range(SLOTS, count, SLOTS)]
+        self._cuts = [0, *sorted(set(cuts) - {count}), count]
+
+    def normalize(self, degrees: Float64) -> None:
+        """Use D^-1/2 of these degrees from now on."""
+        self.scale = inverse_root(degrees).astype(self.dtype)
+
+    def _sums(self, x: Float) -> Float:
+        """R (scale x)."""
+        y = np.zeros_like(x)
+        slots = np.zeros((len(self._owner), x.shape[1]), x.dtype)
+
+        def piece(a: int, b: int) -> None:
+            multiply(
+                self._blocks[a:b], self._owned[a:b], self._elements[a:b], self._ids[a:b], self._out_of[a:b],
+                *self._tables, self.scale, x, y, slots,
+            )  # fmt: skip
+
+        map_chunks(piece, len(self._ids), self._piece)
+        map_chunks(
+            lambda a, b: add_slots(self._order, self._owner, self._cuts[a], self._cuts[b], slots, y),
+            len(self._cuts) - 1,
+            1,
+        )
+        return y
+
+    def matmat(self, x: Float) -> Float:
+        """The product with a block of columns (n, columns)."""
+        return self.recur(x, None, 1.0, 0.0, 0.0)
+
+    def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
+        """a L y + b y + c previous, in one pass over the product."""
+        y = np.ascontiguousarray(y, self.dtype)
+        out = self._sums(y)
+        before = out[:0] if previous is None else previous
+        kind = self.dtype.type
+        map_chunks(
+            lambda low, high: combine(
+                out[low:high], self.scale[low:high], y[low:high], before[low:high], kind(a), kind(b), kind(c)
+            ),
+            len(out),
+            ROWS,
+        )
+        return out
+
+
+class ChunkOperator:
+    """The rows of R that one chunk owns, over all neighbourhoods that hold one of its samples, in centre order.
+
+    Parameters
+    ----------
+    blocks, owned : (centres, ...)
+        As in `NeighborhoodOperator`, of all centres whose neighbourhood holds a sample of the chunk.
+    ids : (centres, q) int32
+        Numbers of their pairs, as places in ``touched``.
+    touched : (n,) int64
+        The pairs they hold, ascending.
+    low, high : int
+        The chunk owns the pairs low .. high - 1.
+    k : int
+    sigma, epsilon : float
+    """
+
+    def __init__(
+        self, blocks: Float, owned: Any, ids: Any, touched: Any, low: int, high: int, k: int, sigma: float,
+        epsilon: float,
+    ) -> None:  # fmt: skip
+        self.touched = touched
+        first, last = np.searchsorted(touched, [low, high])
+        self.own = slice(int(first), int(last))
+        self._blocks, self._owned, self._ids = blocks, owned, ids
+        self._out_of = np.where((ids >= first) & (ids < last), ids - first, high - low).astype(np.int32)
+        self._rows = high - low
+        self._tables = product_tables(k, sigma, epsilon)
+
+    def product(self, x: Float, scale: Float) -> Float:
+        """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
+        kind = np.float64 if x.dtype == np.float64 else np.float32
+        y = np.zeros((self._rows, x.shape[1]), kind)
+        rest = np.zeros((1, x.shape[1]), kind)  # rows that other chunks own end here, and nobody reads them
+        none = np.empty((0, 1), np.float32)
+        multiply(
+            self._blocks, self._owned, none, self._ids, self._out_of, *self._tables,
+            scale.astype(kind), np.ascontiguousarray(x, kind), y, rest,
+        )  # fmt: skip
+        return y
+
+    def combine(
+        self, out: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float
+    ) -> Float:
+        """a scale out + b y + c previous on the chunk's own rows, in the memory of ``out``."""
+        kind = out.dtype.type
+        before = out[:0] if previous is None else previous
+        combine(out, scale[self.own].astype(kind), y, before, kind(a), kind(b), kind(c))
+        return out
+
+
+def product_tables(k: int, sigma: float, epsilon: float) -> tuple[Any, ...]:
+    """The tables of `kernels.product`, in the order of its arguments."""
+    tables = local_pairs(k)
+    basis = np.where(tables.first == tables.second, np.sqrt(0.5), 1.0).astype(np.float32)
+    return (
+        k, tables.first.astype(np.uint32), tables.second.astype(np.uint32),
+        padded(tables.subset.astype(np.uint32), 0), padded(basis, 0), np.float32(sigma), np.float32(epsilon),
+    )  # fmt: skip
 
 
 def inverse_root(degrees: Float64) -> Float64:

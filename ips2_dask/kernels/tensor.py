@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import njit
@@ -224,31 +224,43 @@ def _settle_hubs(
 
 
 @njit(nogil=True, cache=True)
-def _pair_ids(N, low, high, first, second, codes, offset_of, ids):  # type: ignore[no-untyped-def]
-    m = np.int64(N.shape[0])
-    for p in range(low, high):
+def _pair_ids(N, first, second, mates, start, lowest, numbers, ids):  # type: ignore[no-untyped-def]
+    for p in range(len(N)):
         for r in range(len(first)):
-            i, j = np.int64(N[p, first[r]]), np.int64(N[p, second[r]])
+            i, j = N[p, first[r]], N[p, second[r]]
             if i > j:
                 i, j = j, i
-            at = np.searchsorted(codes, i * m + j)
-            ids[p - low, r] = at + offset_of[at]
+            a, b = start[i - lowest], start[i - lowest + 1]
+            while b - a > 1:
+                middle = (a + b) // 2
+                if mates[middle] <= j:
+                    a = middle
+                else:
+                    b = middle
+            ids[p, r] = numbers[a] if len(numbers) else a
 
 
-def pair_ids(N: Int32, low: int, high: int, pairs: Int32, numbers: Int64) -> Int64:
-    """Global numbers of the local pairs of the neighbourhoods low .. high - 1: (high - low, q) int64.
+def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None) -> Any:
+    """Numbers of the local pairs of the neighbourhoods N (rows, k): (rows, q).
 
     Parameters
     ----------
     pairs : (n, 2) int32
         All active pairs that these neighbourhoods hold, and maybe more, sorted.
-    numbers : (n,) int64
-        Their global numbers.
+    numbers : (n,) int64, optional
+        Their numbers; None numbers them by place, as int32 where that is wide enough.
     """
     tables = local_pairs(N.shape[1])
-    codes = pairs[:, 0].astype(np.int64) * len(N) + pairs[:, 1]
-    ids = np.empty((high - low, len(tables.first)), np.int64)
-    _pair_ids(N, low, high, tables.first, tables.second, codes, numbers - np.arange(len(numbers)), ids)
+    lowest, highest = int(pairs[0, 0]), int(pairs[-1, 0])
+    start = np.zeros(highest - lowest + 2, np.int64)
+    np.cumsum(np.bincount(pairs[:, 0] - lowest, minlength=highest - lowest + 1), out=start[1:])
+    mates = np.ascontiguousarray(pairs[:, 1])
+    kind = np.int64 if numbers is not None or len(pairs) >= 2**30 else np.int32
+    ids = np.empty((len(N), len(tables.first)), kind)
+    given = np.empty(0, np.int64) if numbers is None else numbers
+    map_chunks(
+        lambda a, b: _pair_ids(N[a:b], tables.first, tables.second, mates, start, lowest, given, ids[a:b]), len(N), 8192
+    )
     return ids
 
 
@@ -292,6 +304,13 @@ def _triplets(blocks, ids, owned, k, first, second, subset, sigma, epsilon, rows
     return count
 
 
+def count_entries(owned: Bool, k: int) -> int:
+    """How many entries of R, on and above the diagonal, these neighbourhoods own."""
+    tables = local_pairs(k)
+    upper = tables.subset[np.triu_indices(len(tables.first))]
+    return int((owned.sum(axis=0) * np.bincount(upper, minlength=owned.shape[1])).sum())
+
+
 def triplets(
     blocks: Float32, ids: Int64, owned: Bool, k: int, sigma: float, epsilon: float
 ) -> tuple[Int64, Int64, Float32]:
@@ -310,8 +329,7 @@ def triplets(
         From `owned_subsets`.
     """
     tables = local_pairs(k)
-    upper = tables.subset[np.triu_indices(len(tables.first))]
-    n = int((owned.sum(axis=0) * np.bincount(upper, minlength=owned.shape[1])).sum())
+    n = count_entries(owned, k)
     rows, columns, values = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
     _triplets(
         blocks, ids, owned, k, tables.first, tables.second, tables.subset,

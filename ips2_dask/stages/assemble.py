@@ -6,36 +6,63 @@ from typing import Any
 
 import numpy as np
 
-from ips2_dask.executors import Executor, Report
+from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import reverse
 from ips2_dask.params import Params
+from ips2_dask.plan import Choices
+from ips2_dask.stages import chunked
 from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.graph import neighborhoods, read_pairs, restricted_tensor, unit
+from ips2_dask.storage.graph import n_pairs, neighborhood_operator, neighborhoods, read_pairs, restricted_tensor, unit
 
 VERSION = 1
 
 
-def depends_on(params: Params) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the tensor."""
-    return {"n_neighbors": params.n_neighbors}
+    own: dict[str, Any] = {"n_neighbors": params.n_neighbors, "operator": choices.operator}
+    if params.tensor == "indecomposable":
+        own |= {"sigma": params.sigma, "epsilon": params.epsilon}
+    return own
+
+
+def degrees_of(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Degrees of the pairs of chunk g, each partition's written as a part of its own."""
+    found = chunked.degrees(context, g)
+    first, _ = chunked.chunk_partitions(context)[g]
+    for b, degrees in enumerate(found, first):
+        context.store.write(context.folders["assemble"], part_name(b), {"degrees": degrees}, {})
+    return {}, {"empty": sum(int(np.count_nonzero(degrees == 0)) for degrees in found)}
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store degrees by partition and components; returns how many there are and warnings."""
-    del executor
-    store, folder = context.store, context.folders["assemble"]
     N, _ = neighborhoods(context, context.params.n_neighbors)
     component, count = reverse.components(N)
-    store.write(folder, "whole", {"components": component}, {})
+    context.store.write(context.folders["assemble"], "whole", {"components": component}, {})
+    empty = 0
+    if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":
+        chunks = range(len(chunked.chunk_partitions(context)))
+        receipts = executor.map(Job("assemble", degrees_of, "chunk-"), context, chunks, report)
+        empty = sum(int(r["facts"]["empty"]) for r in receipts)
+    elif context.params.tensor == "indecomposable":
+        empty = _degrees_here(context, report)
     warnings = []
-    if context.params.tensor == "indecomposable":
-        ones = unit(read_pairs(context))
-        degrees = (restricted_tensor(context) @ ones) / ones
-        empty = int(np.count_nonzero(degrees == 0))
-        if empty:
-            warnings.append(f"{empty} of {len(degrees)} pairs have no entry above zero in float32: sigma is too large")
-        offsets = context.facts["tensor"]["pair_offsets"]
-        for b in range(context.n_partitions):
-            store.write(folder, part_name(b), {"degrees": degrees[offsets[b] : offsets[b + 1]]}, {})
-            report(b + 1, context.n_partitions)
+    if empty:
+        warnings.append(f"{empty} of {n_pairs(context)} pairs have no entry above zero in float32: sigma is too large")
     return {"components": count, "largest": int(np.bincount(component).max()), "warnings": warnings}
+
+
+def _degrees_here(context: Context, report: Report) -> int:
+    """Store the degrees, computed in this process; returns how many are zero."""
+    ones = unit(read_pairs(context))
+    if context.choices.operator == "triplets":
+        degrees = (restricted_tensor(context) @ ones) / ones
+    else:
+        operator = neighborhood_operator(context, np.float64)
+        degrees = operator.matmat(ones[:, None])[:, 0] / ones
+    offsets = context.facts["tensor"]["pair_offsets"]
+    for b in range(context.n_partitions):
+        part = {"degrees": degrees[offsets[b] : offsets[b + 1]]}
+        context.store.write(context.folders["assemble"], part_name(b), part, {})
+        report(b + 1, context.n_partitions)
+    return int(np.count_nonzero(degrees == 0))

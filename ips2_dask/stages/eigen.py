@@ -12,11 +12,14 @@ from ips2_dask.kernels import decomposable, graph
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
 from ips2_dask.params import Params
+from ips2_dask.plan import Choices
+from ips2_dask.stages import chunked
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import (
     dense_pairwise,
     heat_edges,
     keeps_all_pairs,
+    neighborhood_operator,
     neighborhoods,
     read_pairs,
     restricted_tensor,
@@ -32,8 +35,9 @@ FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
 
 
-def depends_on(params: Params) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
+    del choices
     own: dict[str, Any] = {"n_clusters": params.n_clusters, "tol": params.tol, "seed": params.random_state}
     if params.tensor == "decomposable":
         own |= {"affinity": params.affinity, "bandwidth": params.bandwidth}
@@ -42,62 +46,103 @@ def depends_on(params: Params) -> dict[str, Any]:
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store eigenvalues and eigenvectors; returns the solve's verdict, products, gap and warnings."""
-    del executor
     report(0, 1)
-    facts = _decomposable(context) if context.params.tensor == "decomposable" else _indecomposable(context)
+    if context.params.tensor == "decomposable":
+        facts = _decomposable(context)
+    elif context.choices.vectors == "chunked":
+        facts = _chunked(context, executor)
+    else:
+        facts = _in_core(context)
     report(1, 1)
     return facts
 
 
-def _solve(context: Context, known: kernel.Known, wanted: int, pairs: Any, root: Any) -> kernel.Solution:
-    """The ``wanted`` leading pairs and one more, for the gap, by the method that fits the size."""
-    params = context.params
-    dtype = np.float32 if params.tol >= FLOAT32_TOL else np.float64
-    operator = MatrixOperator(normalized(restricted_tensor(context), root**2 / unit(pairs) ** 2, dtype))
-    width = kernel.block_width(wanted + 1)
-    n = len(pairs)
-    if n <= kernel.DENSE_BELOW or n < 4 * width + known.count:
-        return kernel.dense_eigenpairs(operator, known, wanted + 8)
-    space = kernel.ArraySpace(operator, known, dtype)
-    N, _ = neighborhoods(context, params.n_neighbors)
-    start = np.empty((n, width), dtype)
+def wanted_pairs(n_clusters: int, components: int) -> int:
+    """How many eigenvectors outside eigenvalue 1 V is made of (DESIGN 1.8)."""
+    return n_clusters - components if components < n_clusters else n_clusters
+
+
+def _graph_start(context: Context, components: int, width: int) -> Any:
+    """The sample graph's leading eigenvectors: (m, <= width)."""
+    N, _ = neighborhoods(context, context.params.n_neighbors)
     component = np.asarray(context.read("assemble", "whole", "components"))
-    found = graph.graph_start(N, component, known.count, width, params.random_state)
-    start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
-    if found.shape[1] < width:
-        start[:, found.shape[1] :] = space.random(width - found.shape[1], params.random_state)
-    return kernel.leading_eigenpairs(space, wanted + 1, start, tol=params.tol, seed=params.random_state)
+    return graph.graph_start(N, component, components, width, context.params.random_state)
 
 
-def _indecomposable(context: Context) -> dict[str, Any]:
-    store, folder, c = context.store, context.folders["eigen"], context.params.n_clusters
+def _in_core(context: Context) -> dict[str, Any]:
+    """Solve with NumPy blocks in this process, by LAPACK where that is small."""
+    params = context.params
     pairs = read_pairs(context)
     component = np.asarray(context.read("assemble", "whole", "components"))
     count = context.facts["assemble"]["components"]
-    root = np.sqrt(context.read_all("assemble", "degrees")) * unit(pairs)
+    degrees = context.read_all("assemble", "degrees")
+    root = np.sqrt(degrees) * unit(pairs)
     known = kernel.Known(root, component[pairs[:, 0]], count)
-    wanted = c - count if count < c else c
-    solution = _solve(context, known, wanted, pairs, root)
+    dtype = np.float32 if params.tol >= FLOAT32_TOL else np.float64
+    operator: Any
+    if context.choices.operator == "triplets":
+        operator = MatrixOperator(normalized(restricted_tensor(context), degrees, dtype))
+    else:
+        operator = neighborhood_operator(context, dtype)
+        operator.normalize(degrees)
+    wanted = wanted_pairs(params.n_clusters, count)
+    width = kernel.block_width(wanted + 1)
+    if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
+        solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
+    else:
+        space = kernel.ArraySpace(operator, known, dtype)
+        start = space.random(width, params.random_state)
+        found = _graph_start(context, count, width)
+        start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
+        solution = kernel.leading_eigenpairs(space, wanted + 1, start, tol=params.tol, seed=params.random_state)
+    kept, warnings = _judge(solution, wanted, params.tol)
+    vectors = np.ascontiguousarray(solution.vectors[:, :kept])
+    offsets = context.facts["tensor"]["pair_offsets"]
+    for b in range(context.n_partitions):
+        part = {"vectors": vectors[offsets[b] : offsets[b + 1]]}
+        context.store.write(context.folders["eigen"], part_name(b), part, {})
+    sums = unit(pairs) @ vectors.astype(np.float64)
+    return _finish(context, solution, wanted, kept, known.volume, sums, warnings)
+
+
+def _chunked(context: Context, executor: Executor) -> dict[str, Any]:
+    """Solve with blocks in chunks on the workers."""
+    params, count = context.params, context.facts["assemble"]["components"]
+    wanted = wanted_pairs(params.n_clusters, count)
+    width = kernel.block_width(wanted + 1)
+    w = _graph_start(context, count, width)
+    if w.shape[1] < width:
+        rng = np.random.default_rng([params.random_state, 5])
+        w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
+    context.store.write(context.folders["eigen"], "start", {"start": w}, {})
+    space = chunked.ChunkedSpace(context, executor)
+    solution = kernel.leading_eigenpairs(space, wanted + 1, space.start(), tol=params.tol, seed=params.random_state)
+    kept, warnings = _judge(solution, wanted, params.tol)
+    sums = space.write(solution.vectors, kept)
+    return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
+
+
+def _judge(solution: kernel.Solution, wanted: int, tol: float) -> tuple[int, list[str]]:
+    """How many vectors are kept, and what is wrong with them."""
     kept, warnings = _with_ties(solution.values, wanted)
     if solution.verdict is not kernel.Verdict.CONVERGED:
         worst = float(solution.residuals[:wanted].max())
-        warnings.append(f"eigenpairs: residual {worst:.2g} above tol {context.params.tol:g}: {solution.verdict.value}")
-    vectors = np.ascontiguousarray(solution.vectors[:, :kept])
-    sums = unit(pairs) @ vectors.astype(np.float64)
-    store.write(
-        folder,
-        "whole",
-        {
-            "values": solution.values[:kept],
-            "residuals": solution.residuals[:kept],
-            "volumes": known.volume,
-            "sums": sums,
-        },
-        {},
-    )
-    offsets = context.facts["tensor"]["pair_offsets"]
-    for b in range(context.n_partitions):
-        store.write(folder, part_name(b), {"vectors": vectors[offsets[b] : offsets[b + 1]]}, {})
+        warnings.append(f"eigenpairs: residual {worst:.2g} above tol {tol:g}: {solution.verdict.value}")
+    return kept, warnings
+
+
+def _finish(
+    context: Context, solution: kernel.Solution, wanted: int, kept: int, volumes: Any, sums: Any, warnings: list[str]
+) -> dict[str, Any]:
+    """Store the small arrays; returns the stage's facts."""
+    c, count = context.params.n_clusters, context.facts["assemble"]["components"]
+    whole = {
+        "values": solution.values[:kept],
+        "residuals": solution.residuals[:kept],
+        "volumes": volumes,
+        "sums": sums,
+    }
+    context.store.write(context.folders["eigen"], "whole", whole, {})
     eigenvalues = np.concatenate([np.ones(min(count, c)), solution.values[:wanted]])[:c]
     gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
     return {

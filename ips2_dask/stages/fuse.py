@@ -12,14 +12,16 @@ from ips2_dask.kernels import decomposable, similarity
 from ips2_dask.kernels import fusion as kernel
 from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.params import Params
+from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import active_lengths, bandwidth, dense_pairwise, heat_edges, keeps_all_pairs, unit
 
 VERSION = 1
 
 
-def depends_on(params: Params) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the eigenvectors."""
+    del choices
     names = ("affinity", "bandwidth", "high_order", "fusion", "fusion_weight", "method", "n_clusters")
     return {name: getattr(params, name) for name in names}
 

@@ -8,17 +8,19 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.executors import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
 from ips2_dask.params import Params
+from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.readers import check_block
 
 VERSION = 1
 
 
-def depends_on(params: Params) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the input."""
+    del choices
     return {"scale": params.scale}
 
 
@@ -28,6 +30,12 @@ def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
     if context.store.receipt(context.folders["ingest"], name) is not None:
         return context.store.read(context.folders["ingest"], name, "raw")
     return np.asarray(context.source.read(*context.span(b)))
+
+
+def raw(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rows of partition b as they come from a source that is staged."""
+    del context, b
+    return {"raw": np.ascontiguousarray(block)}, {}
 
 
 def statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -54,15 +62,15 @@ def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store X by partition and the known labels; returns counts and warnings."""
     source, store, folder = context.source, context.store, context.folders["ingest"]
-    first = np.asarray(source.read(0, 1)) if source.parallel else None
     staged = not source.parallel
     if staged:
-        for b, block in enumerate(source.blocks(context.bounds[1])):
-            first = block[:1] if b == 0 else first
-            if store.receipt(folder, "raw-" + part_name(b)) is None:
-                store.write(folder, "raw-" + part_name(b), {"raw": np.ascontiguousarray(block)}, {})
+        job = Job("ingest", raw, "raw-")
+        stage_source(executor, job, dataclasses.replace(context, source=None), source, report)
+        first = store.read(folder, "raw-" + part_name(0), "raw")[:1]
+    else:
+        first = np.asarray(source.read(0, 1))
     shift = np.asarray(first, np.float64)
-    check_block(np.asarray(first), 0, source.name, source.feature_names)
+    check_block(first, 0, source.name, source.feature_names)
     if context.params.scale == "l2":
         shift = kernel.unit_rows(shift)
     facts: dict[str, Any] = {
@@ -80,7 +88,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         store.drop(folder, "statistics-" + part_name(b))
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
-    return {"warnings": _warnings(statistics_, rounded), "label_names": names, "source": source.name}
+    return {"warnings": _warnings(statistics_, rounded, context.m), "label_names": names, "source": source.name}
 
 
 def _centering(context: Context, shift: np.ndarray[Any, Any]) -> tuple[Any, Any, kernel.Statistics]:
@@ -110,12 +118,12 @@ def _label_names(source: Any) -> list[str] | None:
     return None if labels is None else [str(name) for name in np.unique(labels)]
 
 
-def _warnings(statistics_: kernel.Statistics, rounded: int) -> list[str]:
+def _warnings(statistics_: kernel.Statistics, rounded: int, m: int) -> list[str]:
     out = []
     f = len(statistics_.low)
     constant = int(np.count_nonzero(statistics_.low == statistics_.high))
     if constant == f:
-        out.append("all rows are equal: every partition of them is as good as another")
+        out.append(f"all {m} rows are equal: every partition of them is as good as another")
     elif constant:
         out.append(f"{constant} of {f} columns are constant and tell nothing apart")
     if rounded:

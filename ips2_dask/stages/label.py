@@ -16,6 +16,7 @@ from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.operator import assemble
 from ips2_dask.kernels.reverse import reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
+from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
@@ -25,8 +26,13 @@ ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
 
 
-def depends_on(params: Params) -> dict[str, Any]:
+TASKS = 5
+"""Tasks that the starts of k-means are dealt to."""
+
+
+def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the fused similarity."""
+    del choices
     return {
         "n_clusters": params.n_clusters,
         "assign_labels": params.assign_labels,
@@ -47,21 +53,23 @@ class StoredRows:
     def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
         if isinstance(rows, slice):
             rows = np.arange(*rows.indices(len(self)))
-        found = self._context.rows_of("ingest", "samples", np.atleast_1d(rows))
+        found = self._context.samples(np.atleast_1d(rows))
         return np.asarray(found[0] if np.ndim(rows) == 0 else found)
 
 
 def points(context: Context) -> Any:
     """What k-means works on: the embedding, or the rows of U."""
     if context.params.assign_labels == "kmeans":
-        return context.remembered("U", lambda: read_similarity(context, "fused"), 8 * context.m)
+        return context.remembered("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
     return np.asarray(context.read("label", "embedding", "embedding"))
 
 
-def restart(context: Context, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One seeded start of k-means."""
-    params = context.params
-    found = kernel.kmeans_once(points(context), params.n_clusters, params.random_state, number)
+def group(context: Context, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The best of every TASKS-th seeded start of k-means."""
+    params, X = context.params, points(context)
+    starts = range(number, kernel.restarts(context.m), TASKS)
+    tried = [kernel.kmeans_once(X, params.n_clusters, params.random_state, start) for start in starts]
+    found = min(tried, key=lambda p: p.inertia)
     return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
 
 
@@ -70,23 +78,32 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts: dict[str, Any] = {"u_components": None, "ties": [], "warnings": []}
     if context.params.assign_labels != "kmeans":
         facts |= _embed(context)
-    starts = range(kernel.RESTARTS)
+    starts = range(TASKS)
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
-    executor.map(Job("label", restart, "restart-"), inner, starts, report)
+    executor.map(Job("label", group, "restarts-"), inner, starts, report)
     store, folder = context.store, context.folders["label"]
     found = [
         kernel.Partitioning(
-            float(store.read(folder, f"restart-p{s:06d}", "inertia")[0]),
-            store.read(folder, f"restart-p{s:06d}", "labels"),
+            float(store.read(folder, f"restarts-p{s:06d}", "inertia")[0]),
+            store.read(folder, f"restarts-p{s:06d}", "labels"),
         )
         for s in starts
     ]
-    labels = kernel.renumber(kernel.best(found))
+    labels = kernel.renumber(_in_users_order(context, kernel.best(found)))
     distinct = len(np.unique(labels))
     if distinct < context.params.n_clusters:
         facts["warnings"].append(f"only {distinct} of {context.params.n_clusters} clusters could be told apart")
     store.write(folder, "whole", {"labels": labels}, {})
     return facts
+
+
+def _in_users_order(context: Context, labels: Any) -> Any:
+    order = context.order()
+    if order is None:
+        return labels
+    out = np.empty_like(labels)
+    out[order] = labels
+    return out
 
 
 def _embed(context: Context) -> dict[str, Any]:
@@ -101,7 +118,7 @@ def _embed(context: Context) -> dict[str, Any]:
     count = 1
     if sp.issparse(U):
         U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters)
-    embedding, solution = kernel.embed(U, params.n_clusters, params.tol, params.random_state)
+    embedding, solution = kernel.embed(U, params.n_clusters, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
     context.store.write(context.folders["label"], "embedding", {"embedding": embedding}, {})
     warnings = []
     if ties:

@@ -10,17 +10,21 @@ import numpy as np
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import tensor as kernel
 from ips2_dask.params import Params
+from ips2_dask.plan import Choices
+from ips2_dask.stages import chunked
 from ips2_dask.storage.context import Context
-from ips2_dask.storage.graph import neighborhoods
+from ips2_dask.storage.graph import n_pairs, neighborhoods, numbered_pairs
 
 VERSION = 1
 
 
-def depends_on(params: Params) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the graph."""
     own: dict[str, Any] = {"n_neighbors": params.n_neighbors, "tensor": params.tensor}
-    if params.tensor == "indecomposable":
+    if params.tensor == "indecomposable" and choices.operator == "triplets":
         own |= {"sigma": params.sigma, "epsilon": params.epsilon}
+    if choices.vectors == "chunked":
+        own["chunk"] = choices.chunk_samples
     return own
 
 
@@ -32,35 +36,23 @@ def pairs(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Block distances, owned subsets and triplets of the neighbourhoods whose centre is in partition b."""
+    """Block distances and owned subsets of partition b's neighbourhoods; their triplets if asked."""
     params = context.params
     N, reverse = neighborhoods(context, params.n_neighbors)
     low, high = context.span(b)
     used, local = np.unique(N[low:high], return_inverse=True)
-    X = np.asarray(context.rows_of("ingest", "samples", used))
-    distances = kernel.block_distances(X, local.reshape(high - low, -1).astype(np.int32))
+    distances = kernel.block_distances(
+        np.asarray(context.samples(used)), local.reshape(high - low, -1).astype(np.int32)
+    )
     owned = kernel.owned_subsets(N, reverse, low, high)
-    ids = kernel.pair_ids(N, low, high, *_numbered_pairs(context, used))
-    rows, columns, values = kernel.triplets(distances, ids, owned, N.shape[1], params.sigma, params.epsilon)
-    arrays = {
-        "blocks": distances,
-        "owned": np.packbits(owned, axis=1),
-        "indices_0": rows,
-        "indices_1": columns,
-        "values": values,
-    }
-    total = context.facts["tensor"]["pair_offsets"][-1]
-    diagonal = int(np.count_nonzero(rows == columns))
-    return arrays, {"n_pairs_total": total, "nnz": 2 * len(rows) - diagonal}
-
-
-def _numbered_pairs(context: Context, used: np.ndarray[Any, Any]) -> tuple[Any, Any]:
-    """The active pairs whose first sample is among the partitions of ``used``, and their global numbers."""
-    offsets = context.facts["tensor"]["pair_offsets"]
-    owners = np.unique(context.owner(used)).tolist()
-    lists = [np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs")) for b in owners]
-    numbers = [np.arange(offsets[b], offsets[b + 1]) for b in owners]
-    return np.concatenate(lists), np.concatenate(numbers)
+    arrays = {"blocks": distances, "owned": np.packbits(owned, axis=1)}
+    facts = {"entries": kernel.count_entries(owned, N.shape[1])}
+    if context.choices.operator == "triplets":
+        ids = kernel.pair_ids(N[low:high], *numbered_pairs(context, used))
+        rows, columns, values = kernel.triplets(distances, ids, owned, N.shape[1], params.sigma, params.epsilon)
+        arrays |= {"indices_0": rows, "indices_1": columns, "values": values}
+        facts["n_pairs_total"] = n_pairs(context)
+    return arrays, facts
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -72,5 +64,10 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if context.params.tensor == "indecomposable":
         inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
         receipts = executor.map(Job("tensor", blocks), inner, parts, report)
-        facts["nnz"] = sum(int(r["facts"]["nnz"]) for r in receipts)
+        # of the entries on and above the diagonal one a pair is on it
+        facts["nnz"] = 2 * sum(int(r["facts"]["entries"]) for r in receipts) - sum(counts)
+        if context.choices.vectors == "chunked":
+            inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
+            chunks = range(len(chunked.chunk_partitions(inner)))
+            executor.map(Job("tensor", chunked.prepare, "chunk-"), inner, chunks, report)
     return facts

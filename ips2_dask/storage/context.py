@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.params import Params
+from ips2_dask.plan import Choices
 from ips2_dask.storage.store import MemoryStore, Receipt, Store
 
 AnyArray = NDArray[Any]
@@ -62,6 +63,7 @@ class Context:
     bounds : (n_partitions + 1,) int
         Partition b holds the samples bounds[b] .. bounds[b + 1] - 1.
     n_features : int
+    choices : Choices
     folders : dict
         Folder of each stage, named by its key.
     facts : dict
@@ -76,6 +78,7 @@ class Context:
     params: Params
     bounds: tuple[int, ...]
     n_features: int
+    choices: Choices
     folders: dict[str, str] = dataclasses.field(default_factory=dict)
     facts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     threads: int = 1
@@ -114,22 +117,54 @@ class Context:
         parts = [self.store.read(folder, part_name(b), name) for b in range(self.n_partitions)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
+    def adopt(self, facts: dict[str, Any]) -> None:
+        """Go over to the partitions that a stage made: a sharded graph renumbers the samples."""
+        if "bounds" in facts:
+            self.bounds = tuple(facts["bounds"])
+
+    @property
+    def samples_stage(self) -> str:
+        """The stage whose ``samples`` are in the numbering of the partitions."""
+        return "neighbors" if "bounds" in self.facts.get("neighbors", {}) else "ingest"
+
+    def samples(self, rows: NDArray[np.integer]) -> AnyArray:
+        """X at sorted samples: (n, f) float32."""
+        stage = self.samples_stage
+        return self.rows_of(stage, "samples", rows, "samples-" if stage == "neighbors" else "")
+
+    def all_samples(self) -> AnyArray:
+        """The whole of X in this process, remembered."""
+        stage = self.samples_stage
+        size = 4 * self.m * self.n_features
+        X: AnyArray = self.remembered(stage, "X", lambda: self.samples(np.arange(self.m)), size)
+        return X
+
+    def order(self) -> NDArray[np.int32] | None:
+        """The user's number of each sample, or None where that is the run's own: (m,) int32."""
+        if self.samples_stage == "ingest":
+            return None
+        return np.asarray(self.read("neighbors", "whole", "order"))
+
     def receipt(self, stage: str, part: int | str) -> Receipt | None:
         """The receipt of a part, or None."""
         return self.store.receipt(self.folders[stage], part_name(part))
 
-    def remembered(self, name: str, make: Callable[[], Any], size: int) -> Any:
-        """Something made from stored arrays once in this process, as long as the cache holds it."""
+    def remembered(self, stage: str, name: str, make: Callable[[], Any], size: int) -> Any:
+        """Something made from a stage's arrays once in this process, as long as the cache holds it."""
+        name = f"{self.folders[stage]}/{name}"
         if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
             if name not in self.store.made:
                 self.store.made[name] = make()
             return self.store.made[name]
-        return cache.get((self.store.location, *self.folders.values(), name), make, lambda _: size)
+        return cache.get((self.store.location, name), make, lambda _: size)
 
-    def rows_of(self, stage: str, name: str, samples: NDArray[np.integer]) -> AnyArray:
+    def rows_of(self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "") -> AnyArray:
         """Rows of a partitioned array for sorted samples, read partition by partition."""
         owners = self.owner(samples)
-        parts = [self.read(stage, int(b), name)[samples[owners == b] - self.bounds[b]] for b in np.unique(owners)]
+        parts = [
+            self.read(stage, f"{prefix}{part_name(int(b))}", name)[samples[owners == b] - self.bounds[b]]
+            for b in np.unique(owners)
+        ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

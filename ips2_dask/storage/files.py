@@ -16,6 +16,10 @@ class Files(Protocol):
 
     root: str
 
+    def make_root(self) -> bool:
+        """Make the root folder, where there are folders; returns whether it was missing."""
+        ...
+
     def read(self, name: str) -> str | None:
         """The text, or None where there is no such file."""
         ...
@@ -38,6 +42,12 @@ class LocalFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root
+
+    def make_root(self) -> bool:
+        """Make the root folder; returns whether it was missing."""
+        missing = not Path(self.root).exists()
+        Path(self.root).mkdir(parents=True, exist_ok=True)
+        return missing
 
     def read(self, name: str) -> str | None:
         """The text, or None where there is no such file."""
@@ -80,6 +90,10 @@ class RemoteFiles:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self._system, self._path = fsspec.url_to_fs(self.root)
+
+    def make_root(self) -> bool:
+        """Nothing to make: a key's folders are part of its name."""
+        return False
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}".rstrip("/")

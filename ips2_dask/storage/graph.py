@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import copy
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import similarity
-from ips2_dask.kernels.operator import assemble
+from ips2_dask.kernels.operator import NeighborhoodOperator, assemble
 from ips2_dask.kernels.reverse import Reverse, reverse_lists
+from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
 from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
-from ips2_dask.storage.context import Context
+from ips2_dask.storage.context import Context, part_name
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -26,17 +28,20 @@ class Neighborhoods(NamedTuple):
     reverse: Reverse
 
 
-def neighborhoods(context: Context, n: int) -> Neighborhoods:
-    """The first n columns of the stored graph, the sample itself among them, and their reverse lists."""
+def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
+    """The first n columns of the stored graph, the sample itself among them, and their reverse lists.
+
+    ``prefix`` names lists of an earlier round of refinement.
+    """
 
     def make() -> Neighborhoods:
         N = np.empty((context.m, min(n, context.m)), np.int32)
         for b in range(context.n_partitions):
             low, high = context.span(b)
-            N[low:high] = context.read("neighbors", b, "indices")[:, :n]
+            N[low:high] = context.read("neighbors", f"{prefix}p{b:06d}", "indices")[:, :n]
         return Neighborhoods(N, reverse_lists(N))
 
-    found: Neighborhoods = context.remembered(f"neighborhoods-{n}", make, context.m * (8 * n + 8))
+    found: Neighborhoods = context.remembered("neighbors", f"{prefix}neighborhoods-{n}", make, context.m * (8 * n + 8))
     return found
 
 
@@ -57,10 +62,10 @@ def dense_pairwise(context: Context) -> Float32:
     """The Gaussian S of all pairs: (m, m) float32, diagonal 1."""
 
     def make() -> Float32:
-        lengths = similarity.all_lengths(np.asarray(context.read_all("ingest", "samples")))
+        lengths = similarity.all_lengths(np.asarray(context.all_samples()))
         return similarity.heat(lengths, bandwidth(context)).astype(np.float32)
 
-    S: Float32 = context.remembered("dense-S", make, 4 * context.m**2)
+    S: Float32 = context.remembered("neighbors", f"S-{context.params.bandwidth}", make, 4 * context.m**2)
     return S
 
 
@@ -68,7 +73,9 @@ def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
     """Edges {i, j}, i < j, low <= i < high, of the heat-kernel graph on the five nearest others, and their S."""
     n = N_AFFINITY_NEIGHBORS + 1
     N, reverse = neighborhoods(context, n)
-    distances: Float32 = context.remembered(f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m)
+    distances: Float32 = context.remembered(
+        "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m
+    )
     edges, lengths = similarity.graph_edges(N, distances, reverse, low, high)
     return edges, similarity.heat(lengths, bandwidth(context))
 
@@ -80,7 +87,7 @@ def _distances(context: Context, n: int) -> Float32:
 def active_lengths(context: Context, pairs: Int32) -> Float64:
     """Distances of active pairs, from the samples they name."""
     used, local = np.unique(pairs, return_inverse=True)
-    X = np.asarray(context.rows_of("ingest", "samples", used))
+    X = np.asarray(context.samples(used))
     return similarity.pair_lengths(X, local.reshape(pairs.shape))
 
 
@@ -91,14 +98,74 @@ def read_pairs(context: Context) -> Int32:
 
 
 def restricted_tensor(context: Context) -> sp.csr_array:
-    """R of DESIGN 1.6 from the stored triplets: CSR (P, P), float32, both triangles, each entry once."""
+    """R of DESIGN 1.6: CSR (P, P), float32, both triangles, each entry once; read, or made from the blocks."""
 
     def make() -> sp.csr_array:
-        rows, columns, values = (context.read_all("tensor", name) for name in ("indices_0", "indices_1", "values"))
-        return assemble(rows, columns, values, context.facts["tensor"]["pair_offsets"][-1])
+        parts = [triplets_of(context, b) for b in range(context.n_partitions)]
+        rows, columns, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return assemble(rows, columns, values, n_pairs(context))
 
-    R: sp.csr_array = context.remembered("R", make, 8 * int(context.facts["tensor"]["nnz"]))
+    size = 8 * int(context.facts["tensor"]["nnz"])
+    R: sp.csr_array = context.remembered("tensor", f"R-{_values_key(context)}", make, size)
     return R
+
+
+def _values_key(context: Context) -> str:
+    """What the entries depend on besides the stored blocks, which runs with other values share."""
+    return f"{context.choices.operator}-{context.params.sigma!r}-{context.params.epsilon!r}"
+
+
+def n_pairs(context: Context) -> int:
+    """P, the number of active pairs."""
+    return int(context.facts["tensor"]["pair_offsets"][-1])
+
+
+def triplets_of(context: Context, b: int) -> tuple[Any, Any, Any]:
+    """Entries of R that partition b owns: as stored, or made anew from its blocks."""
+    if context.choices.operator == "triplets":
+        rows, columns, values = (
+            context.store.read(context.folders["tensor"], part_name(b), name)
+            for name in ("indices_0", "indices_1", "values")
+        )
+        return rows, columns, values
+    params = context.params
+    N, _ = neighborhoods(context, params.n_neighbors)
+    low, high = context.span(b)
+    ids = pair_ids(N[low:high], *numbered_pairs(context, np.unique(N[low:high])))
+    owned = unpack_owned(np.asarray(context.read("tensor", b, "owned")), N.shape[1])
+    blocks = np.asarray(context.read("tensor", b, "blocks"))
+    return triplets(blocks, ids, owned, N.shape[1], params.sigma, params.epsilon)
+
+
+def numbered_pairs(context: Context, used: NDArray[np.integer]) -> tuple[Int32, NDArray[np.int64]]:
+    """The active pairs whose first sample is in the partitions of ``used``, and their global numbers."""
+    offsets = context.facts["tensor"]["pair_offsets"]
+    owners = np.unique(context.owner(used)).tolist()
+    lists = [np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs")) for b in owners]
+    return np.concatenate(lists), np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in owners])
+
+
+def unpack_owned(bits: NDArray[np.uint8], k: int) -> NDArray[np.bool_]:
+    """Owned subsets from their stored bits: (rows, n_subsets)."""
+    return np.unpackbits(bits, axis=1, count=len(local_pairs(k).masks)).astype(bool)
+
+
+def neighborhood_operator(context: Context, dtype: type = np.float32) -> NeighborhoodOperator:
+    """The matrix-free operator over all neighbourhoods, not yet normalised."""
+
+    def make() -> NeighborhoodOperator:
+        params = context.params
+        N, _ = neighborhoods(context, params.n_neighbors)
+        blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
+        return NeighborhoodOperator(
+            blocks, owned, pair_ids(N, read_pairs(context)), n_pairs(context), N.shape[1], params.sigma,
+            params.epsilon, elements=context.choices.operator == "elements", dtype=dtype,
+        )  # fmt: skip
+
+    q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
+    name = f"operator-{np.dtype(dtype).name}-{_values_key(context)}"
+    made: NeighborhoodOperator = context.remembered("tensor", name, make, context.m * 12 * q)
+    return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
 
 
 def unit(pairs: Int32) -> Float64:

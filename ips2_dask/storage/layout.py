@@ -9,10 +9,15 @@ STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
 
 
 class Array(NamedTuple):
-    """What one stored array is. ``packed`` arrays are compressed with zstd; all of them carry a crc32c."""
+    """What one stored array is.
+
+    ``packed`` arrays are compressed with zstd; all of them carry a crc32c. Those read ``by_rows`` have small chunks,
+    filled with NaN or -1 before they are written, so that a missing one shows.
+    """
 
     meaning: str
     packed: bool
+    by_rows: bool = False
 
 
 ARRAYS: dict[str, dict[str, Array]] = {
@@ -25,6 +30,17 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "spread": Array("what each column was divided by: (f,) float64", False),
     },
     "neighbors": {
+        "sample": Array("rows that decide the cells of shards: (rows, f) float32", False),
+        "centers": Array("centres of the cells: (shards, f) float32", False),
+        "nearest": Array("the two nearest cells of each sample: (rows, 2) int32", True),
+        "order": Array("the user's number of each sample of a sharded run: (m,) int32", True),
+        "rank": Array("the run's number of each of the user's samples: (m,) int32", True),
+        "shards": Array("the two nearest cells, in the run's numbering: (m, 2) int32", True),
+        "rows": Array("samples sorted by shard, or sampled for the recall: (rows, f) float32", False, True),
+        "members": Array("their numbers: (rows,) int32", False, True),
+        "offsets": Array("where each shard's rows begin: (shards + 1,) int64", True),
+        "run": Array("members of a shard in the run's numbering, ascending: (members,) int32", True),
+        "samples": Array("X of a sharded run, by its partitions: (rows, f) float32", False),
         "indices": Array("nearest samples, the sample itself first: (rows, max(k, 6)) int32", True),
         "distances": Array("their distances: (rows, max(k, 6)) float32", False),
         "bandwidths": Array("mean and median distance: (2,) float64", False),
@@ -33,6 +49,10 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "pairs": Array("active pairs (i, j), i <= j, whose first sample is in the partition: (pairs, 2) int32", True),
         "blocks": Array("distances inside each neighbourhood: (rows, k (k - 1) / 2) float32", False),
         "owned": Array("which subsets of each neighbourhood it owns, as bits: (rows, bytes) uint8", True),
+        "near_blocks": Array("`blocks` of all centres whose neighbourhood holds a sample of a chunk", False),
+        "near_owned": Array("`owned` of the same", False),
+        "near_ids": Array("their pairs, as places in `touched`: (centres, q) int32", True),
+        "touched": Array("the pairs they hold, ascending: (n,) int64", True),
         "indices_0": Array("rows of the owned entries of R (binsparse COO, upper triangle): (entries,) int64", True),
         "indices_1": Array("their columns: (entries,) int64", True),
         "values": Array("their values: (entries,) float32", True),
@@ -50,6 +70,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "spectrum": Array("eigenvalues of the pairwise L, of a decomposable tensor: (n,) float64", False),
         "sample_vectors": Array("their eigenvectors: (m, n) float64", False),
         "chosen": Array("which two of them each product is made of: (columns, 2) int64", False),
+        "start": Array("the sample graph's start: (m, columns) float32", False),
         "state": Array("the block of a solve that goes on: (pairs, columns)", False),
         "state_values": Array("its Ritz values: (columns,) float64", False),
         "state_residuals": Array("its residual norms: (columns,) float64", False),
@@ -62,8 +83,8 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
     },
     "label": {
-        "embedding": Array("spectral embedding, rows of length 1: (m, c) float64", False),
-        "labels": Array("clusters, numbered by their first sample: (m,) int32", True),
-        "inertia": Array("the k-means objective of one restart: (1,) float64", False),
+        "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, c) float64", False),
+        "labels": Array("clusters in the user's numbering, counted by their first sample: (m,) int32", True),
+        "inertia": Array("the k-means objective of the best of some starts: (1,) float64", False),
     },
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,8 +14,8 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.eigen import Known
 from ips2_dask.params import Params
+from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
-from ips2_dask.storage.files import open_files
 from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.similarities import read_similarity
@@ -49,10 +50,13 @@ class Run:
     def __init__(self, store: Store, manifest: dict[str, Any], keep: Any = None) -> None:
         self._store, self.manifest, self._keep = store, manifest, keep
         self.params = Params(**manifest["params"])
-        self._context = Context(store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1])
+        self._context = Context(
+            store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1], Choices(**manifest["choices"])
+        )
         for stage in manifest["stages"]:
             self._context.folders[stage["name"]] = stage["folder"]
             self._context.facts[stage["name"]] = stage["facts"]
+            self._context.adopt(stage["facts"])
 
     def __repr__(self) -> str:
         m, f = self.manifest["input"]["shape"]
@@ -74,12 +78,34 @@ class Run:
         """The nearest neighbours of each sample and their distances."""
         k = self.params.n_neighbors
         indices, distances = (self._context.read_all("neighbors", name)[:, :k] for name in ("indices", "distances"))
-        return Neighbors(np.array(indices), np.array(distances))
+        order = self._order
+        if order is None:
+            return Neighbors(np.array(indices), np.array(distances))
+        found = Neighbors(np.empty_like(indices), np.empty_like(distances))
+        found.indices[order], found.distances[order] = order[indices], distances
+        return found
+
+    @cached_property
+    def _order(self) -> Int32 | None:
+        """The user's number of each sample of a run that was renumbered."""
+        return self._context.order()
+
+    @cached_property
+    def _pair_order(self) -> NDArray[np.intp] | None:
+        """Places of the stored pairs in the order of `pairs`."""
+        if self._order is None:
+            return None
+        renamed = np.sort(self._order[read_pairs(self._context)], axis=1)
+        return np.lexsort((renamed[:, 1], renamed[:, 0]))
+
+    def _by_pair(self, stored: Any) -> Any:
+        return stored if self._pair_order is None else stored[self._pair_order]
 
     @cached_property
     def pairs(self) -> Int32:
         """The active pairs, i <= j, sorted: (P, 2) int32."""
-        return read_pairs(self._context)
+        pairs = read_pairs(self._context)
+        return pairs if self._order is None else self._by_pair(np.sort(self._order[pairs], axis=1))
 
     def tensor(self) -> sp.csr_array:
         """R of DESIGN 1.6, the unfolded tensor on unordered pairs: CSR (P, P) float32, each entry once.
@@ -90,13 +116,18 @@ class Run:
             For a decomposable run, which never builds it.
         """
         self._refuse_decomposable("tensor")
-        return restricted_tensor(self._context).copy()
+        R = restricted_tensor(self._context)
+        if self._pair_order is None:
+            return R.copy()
+        R = sp.csr_array(R[self._pair_order][:, self._pair_order])
+        R.sort_indices()
+        return R
 
     @cached_property
     def degrees(self) -> Float64:
         """Degree of each active pair in the full unfolded tensor: (P,) float64."""
         self._refuse_decomposable("degrees")
-        return self._context.read_all("assemble", "degrees")
+        return self._by_pair(self._context.read_all("assemble", "degrees"))
 
     @cached_property
     def eigenvalues(self) -> Float64:
@@ -108,9 +139,12 @@ class Run:
         """Their eigenvectors in the orthonormal basis of DESIGN 1.6, component vectors first: (P, c)."""
         self._refuse_decomposable("eigenvectors")
         c = self.params.n_clusters
-        label = np.asarray(self._context.read("assemble", "whole", "components"))[self.pairs[:, 0]]
-        known = Known(np.sqrt(self.degrees) * unit(self.pairs), label, self._context.facts["assemble"]["components"])
-        return np.concatenate([known.leading(c), self._context.read_all("eigen", "vectors")], axis=1)[:, :c]
+        pairs = read_pairs(self._context)
+        label = np.asarray(self._context.read("assemble", "whole", "components"))[pairs[:, 0]]
+        root = np.sqrt(self._context.read_all("assemble", "degrees")) * unit(pairs)
+        known = Known(root, label, self._context.facts["assemble"]["components"])
+        vectors = [known.leading(c), self._context.read_all("eigen", "vectors")]
+        return self._by_pair(np.concatenate(vectors, axis=1)[:, :c])
 
     def similarity(self, kind: str = "fused") -> sp.csr_array | NDArray[np.floating]:
         """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m)."""
@@ -122,14 +156,23 @@ class Run:
                 "no such similarity is stored",
                 "choose one of them",
             )
-        return read_similarity(self._context, kind)
+        found = read_similarity(self._context, kind)
+        if self._order is None:
+            return found
+        rank = np.argsort(self._order)
+        found = found[rank][:, rank]
+        if sp.issparse(found):
+            found = sp.csr_array(found)
+            found.sort_indices()
+        return found
 
     @cached_property
     def embedding(self) -> Float64 | None:
         """The spectral embedding that k-means saw, rows of length 1: (m, c); None for ``assign_labels='kmeans'``."""
         if self._context.receipt("label", "embedding") is None:
             return None
-        return np.array(self._context.read("label", "embedding", "embedding"))
+        stored = np.array(self._context.read("label", "embedding", "embedding"))
+        return stored if self._order is None else stored[np.argsort(self._order)]
 
     @cached_property
     def known_labels(self) -> Int32 | None:
@@ -184,17 +227,50 @@ def check_directory(path: str) -> None:
     ------
     BadInput
     """
-    if "://" not in path and Path(path).exists() and not Path(path).is_dir():
-        raise BadInput(
-            path, "a file", "a directory, new or of an earlier run", "it would be overwritten", "give another --out"
-        )
-    files = open_files(path)
-    held = [name for name in files.names("") if not name.endswith(".partial")]
-    if held and files.read("manifest.json") is None and "zarr.json" not in held:
+    if "://" not in path:
+        _check_place(Path(path))
+    store = ZarrStore(path)
+    held = [name for name in store.files.names("") if not name.endswith(".partial")]
+    if held and not store.is_run():
         raise BadInput(
             path, f"a directory that holds something else ({', '.join(held[:3])})", "an empty directory or a run's",
             "the run's files would mix with others", "give another --out",
         )  # fmt: skip
+    if store.get_document("manifest.json") is not None:
+        read_manifest(store)
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a path where no directory can be made."""
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if there == path and not path.is_dir():
+        raise BadInput(
+            str(path),
+            "a file",
+            "a directory, new or of an earlier run",
+            "it would be overwritten",
+            "give another --out",
+        )
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        found = (
+            f"{there}, where this user may not write" if there.is_dir() else f"{there}, which is a file, in its path"
+        )
+        raise BadInput(
+            str(path), found, "a place for a directory", "there would be nowhere to put the run", "give another --out"
+        )
+
+
+def withdraw(store: Store, folder: str, before: dict[str, Any] | None) -> None:
+    """Take back a stage that refused its input: its folder goes, and the manifest is again what it was before.
+
+    Where there was no manifest, nothing of the run stays, nor its directory if the run made it.
+    """
+    store.remove(folder)
+    if before is not None:
+        store.put_document("manifest.json", before)
+    else:
+        store.remove("manifest.json")
+        store.remove("zarr.json")
 
 
 def open_run(path: str | Path) -> Run:

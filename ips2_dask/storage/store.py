@@ -26,14 +26,22 @@ from ips2_dask.storage.layout import ARRAYS
 AnyArray = NDArray[Any]
 Receipt = dict[str, Any]
 
+OWNER = "ips2_dask"
+"""Attribute of the root group that tells a run directory from any other Zarr group."""
+
 CHUNK_BYTES = 64 << 20
 """Parts are cut so that most arrays are one chunk; longer ones are cut by rows."""
+ROWS_CHUNK_BYTES = 1 << 20
 
 
 class Store(Protocol):
     """Parts of stages, by (folder, part)."""
 
     location: str | None
+
+    def create(self) -> None:
+        """Make the place where parts will be, if it is not there."""
+        ...
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
@@ -47,6 +55,14 @@ class Store(Protocol):
         """One array of a finished part."""
         ...
 
+    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
+        """Rows low .. high - 1 of one array of a finished part."""
+        ...
+
+    def rename(self, folder: str, part: str, name: str) -> None:
+        """Give a finished part another name."""
+        ...
+
     def drop(self, folder: str, part: str) -> None:
         """Forget a part, receipt first."""
         ...
@@ -57,6 +73,10 @@ class Store(Protocol):
 
     def put_document(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON document of the run, whole."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take away a document or a folder; the place itself goes with the last of them, if it was made by `create`."""
         ...
 
 
@@ -80,6 +100,9 @@ class MemoryStore:
         self._documents: dict[str, dict[str, Any]] = {}
         self.made: dict[str, Any] = {}
 
+    def create(self) -> None:
+        """Nothing to make: parts are in this process."""
+
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
         return self._receipts.get((folder, part))
@@ -98,6 +121,15 @@ class MemoryStore:
         """One array of a finished part."""
         return self._parts[folder, part][name]
 
+    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
+        """Rows low .. high - 1 of one array of a finished part."""
+        return self._parts[folder, part][name][low:high]
+
+    def rename(self, folder: str, part: str, name: str) -> None:
+        """Give a finished part another name."""
+        self._parts[folder, name] = self._parts.pop((folder, part))
+        self._receipts[folder, name] = self._receipts.pop((folder, part))
+
     def drop(self, folder: str, part: str) -> None:
         """Forget a part."""
         self._parts.pop((folder, part), None)
@@ -111,6 +143,12 @@ class MemoryStore:
         """Keep a document of the run."""
         self._documents[name] = dict(content)
 
+    def remove(self, name: str) -> None:
+        """Forget a document or a folder's parts."""
+        self._documents.pop(name, None)
+        for folder, part in [key for key in self._receipts if key[0] == name]:
+            self.drop(folder, part)
+
 
 class ZarrStore:
     """Parts as Zarr v3 groups under a local folder or a URL. Picklable: a worker opens it again by its location."""
@@ -119,9 +157,10 @@ class ZarrStore:
         self.location: str | None = location
         self._root = location
         self._files: Files | None = None
+        self._made = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location, "_root": self._root, "_files": None}
+        return {"location": self.location, "_root": self._root, "_files": None, "_made": False}
 
     @property
     def files(self) -> Files:
@@ -136,9 +175,19 @@ class ZarrStore:
         return LocalStore(f"{self._root}/{path}")
 
     def create(self) -> None:
-        """Make the root a Zarr group, so that any Zarr reader can walk the run."""
+        """Make the root a Zarr group, so that any Zarr reader can walk the run; an attribute says what it is."""
         if self.files.read("zarr.json") is None:
-            self.files.write("zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {}}))
+            self._made = self.files.make_root()
+            attributes = {OWNER: "run"}
+            self.files.write(
+                "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes})
+            )
+
+    def is_run(self) -> bool:
+        """Whether `create` made this place, or an earlier process did."""
+        group, manifest = self.get_document("zarr.json"), self.get_document("manifest.json")
+        marked = group is not None and OWNER in (group.get("attributes") or {})
+        return marked or (manifest is not None and {"format", "created"} <= set(manifest))
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
@@ -157,14 +206,17 @@ class ZarrStore:
         kinds = ARRAYS[folder.split("-")[0]]
         group = zarr.create_group(store=self._zarr(f"{folder}/{attempt}"), zarr_format=3)
         for name, array in arrays.items():
-            rows = max(1, CHUNK_BYTES // max(1, array[:1].nbytes)) if array.ndim and array.size else 1
+            kind = kinds[name]
+            chunk = ROWS_CHUNK_BYTES if kind.by_rows else CHUNK_BYTES
+            rows = max(1, chunk // max(1, array[:1].nbytes)) if array.ndim and array.size else 1
             stored = group.create_array(
                 name,
                 shape=array.shape,
                 dtype=array.dtype,
                 chunks=(max(1, min(rows, len(array))), *(max(1, n) for n in array.shape[1:])),
-                compressors=[*([ZstdCodec(level=1)] if kinds[name].packed else []), Crc32cCodec()],
-                attributes={"meaning": kinds[name].meaning},
+                compressors=[*([ZstdCodec(level=1)] if kind.packed else []), Crc32cCodec()],
+                fill_value=(np.nan if array.dtype.kind == "f" else -1) if kind.by_rows else None,
+                attributes={"meaning": kind.meaning},
                 config={"write_empty_chunks": True},
             )
             stored[...] = array
@@ -201,6 +253,39 @@ class ZarrStore:
             )
         return array
 
+    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
+        """Rows low .. high - 1 of one array of a finished part, whose chunks carry their own checksums.
+
+        Raises
+        ------
+        Damaged
+            Where a chunk is missing or is not what was written.
+        """
+        receipt = self.receipt(folder, part)
+        if receipt is None:
+            raise Damaged(f"{self._root}/{folder}/{part}: the receipt is missing. Remedy: run the same command again.")
+        where = f"{folder}/{receipt['attempt']}/{name}"
+        try:
+            stored = zarr.open_array(store=self._zarr(where), mode="r")
+            rows = np.asarray(stored[low:high])
+            missing = bool((np.isnan(rows) if rows.dtype.kind == "f" else rows == -1).any())
+            reason = "a chunk is missing" if missing else ""
+        except Exception as error:  # whatever a damaged file makes a codec or a parser raise
+            reason = f"{type(error).__name__}: {error}"
+        if reason:
+            raise Damaged(
+                f"{self._root}/{where}: array is damaged ({reason}). "
+                f"Remedy: run the same command again, which computes the damaged part anew."
+            )
+        return rows
+
+    def rename(self, folder: str, part: str, name: str) -> None:
+        """Give a finished part another name: its receipt moves, its arrays stay."""
+        text = self.files.read(f"{folder}/{part}.json")
+        if text is not None:
+            self.files.write(f"{folder}/{name}.json", text)
+            self.files.remove(f"{folder}/{part}.json")
+
     def drop(self, folder: str, part: str) -> None:
         """Forget a part, receipt first."""
         receipt = self.receipt(folder, part)
@@ -220,6 +305,12 @@ class ZarrStore:
     def put_document(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON document of the run, whole."""
         self.files.write(name, json.dumps(content, indent=1))
+
+    def remove(self, name: str) -> None:
+        """Take away a document or a folder; the root itself goes with the last of them, if it was made by `create`."""
+        self.files.remove(name)
+        if self._made and not self.files.names(""):
+            self.files.remove("")
 
 
 def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> dict[str, Any]:

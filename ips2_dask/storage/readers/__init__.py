@@ -26,10 +26,11 @@ from typing import Any
 from ips2_dask.errors import BadInput
 from ips2_dask.storage.readers.arrays import open_array
 from ips2_dask.storage.readers.base import Request, Source, Table, check_block
-from ips2_dask.storage.readers.faults import pickled
+from ips2_dask.storage.readers.dask_array import is_dask, open_dask_array
+from ips2_dask.storage.readers.faults import pickled, throw
 from ips2_dask.storage.readers.frames import is_frame, open_frame
 
-__all__ = ["FORMATS", "Source", "check_block", "open_source"]
+__all__ = ["FORMATS", "Source", "check_block", "is_chunked", "open_source"]
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
 FORMATS = {
@@ -58,7 +59,7 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
 
     Parameters
     ----------
-    spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame or zarr.Array
+    spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame, zarr.Array or Dask array
         A file may be followed by ``::`` and the name of what is in it; a URL is opened as Zarr.
     labels_column : str or int, optional
         Column that holds known labels, by name or by number, negative from the end; or, in a file with several
@@ -79,13 +80,24 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
     """
     if isinstance(spec, str | os.PathLike):
         return _open_named(os.fspath(spec), labels_column, transpose)
+    if is_dask(spec):  # first, as a Delayed claims to have every attribute
+        return open_dask_array(spec, labels_column, transpose)
     if is_frame(spec):
         return open_frame(spec, labels_column, transpose)
-    zarr = sys.modules.get("zarr")  # nobody holds a zarr.Array before zarr is imported
-    if zarr is not None and isinstance(spec, zarr.Array):
+    if _is_zarr_array(spec):
         table: Table = _module("zarr_arrays").open_zarr_array(spec, labels_column, transpose)
         return table
     return open_array(spec, labels_column, transpose)
+
+
+def is_chunked(spec: Any) -> bool:
+    """Return whether something is a Dask collection or a zarr.Array, which are never to be read as a whole."""
+    return is_dask(spec) or _is_zarr_array(spec)
+
+
+def _is_zarr_array(spec: Any) -> bool:
+    zarr = sys.modules.get("zarr")  # nobody holds a zarr.Array before zarr is imported
+    return zarr is not None and isinstance(spec, zarr.Array)
 
 
 def _open_named(name: str, labels_column: str | int | None, transpose: bool) -> Table:
@@ -158,13 +170,7 @@ def _check_readable(path: str, name: str) -> None:
         with open(path, "rb") as stream:
             empty = not stream.read(1)
     except OSError as error:
-        raise BadInput(
-            name,
-            f"a file that can't be opened ({error.strerror})",
-            "a file this user may read",
-            "there would be nothing to read",
-            "change its permissions",
-        ) from error
+        throw(_closed(name, error))
     if empty:
         raise BadInput(
             name,
@@ -173,6 +179,16 @@ def _check_readable(path: str, name: str) -> None:
             "there would be nothing to cluster",
             "check that it was written or downloaded whole",
         )
+
+
+def _closed(name: str, error: OSError) -> BadInput:
+    return BadInput(
+        name,
+        f"a file that can't be opened ({error.strerror})",
+        "a file this user may read",
+        "there would be nothing to read",
+        "change its permissions",
+    )
 
 
 def _no_such(name: str, path: str) -> BadInput:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
+from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.base import FileStamp, Request, Table, check_dtype, check_shape
 from ips2_dask.storage.readers.labels import take_label_column
 from ips2_dask.storage.readers.npy import NpyLayout, npy_table
@@ -61,10 +62,24 @@ def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
     if isinstance(spec, np.ma.MaskedArray):
         _check_mask(spec, name)
         spec = spec.data
-    array = np.asarray(spec) if isinstance(spec, np.ndarray) else rectangle(spec, name)
+    array = rectangle(spec, name) if isinstance(spec, list | tuple) else _as_array(spec, name)
     check_shape(name, array.shape)
     array = array.astype(check_dtype(name, array.dtype), copy=False)
     return array.T if transpose else array
+
+
+def _as_array(spec: Any, name: str) -> NDArray[Any]:
+    """Return an array, or what other libraries give as one, as a plain array."""
+    if not hasattr(spec, "__array__"):
+        raise BadInput(
+            name,
+            f"something of type {type(spec).__name__}",
+            "a path, an array, a list of rows, a SciPy sparse matrix, a pandas DataFrame or a zarr.Array",
+            "there would be nothing to cluster",
+            "convert it to a NumPy array",
+        )
+    with faults.reading(name):
+        return np.asarray(spec)
 
 
 def _check_mask(array: Any, name: str) -> None:

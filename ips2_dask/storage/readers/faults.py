@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import NoReturn
 
 from ips2_dask.errors import BadInput
 
@@ -47,15 +48,29 @@ def reading(name: str) -> Iterator[None]:
     except BadInput:
         raise
     except MemoryError as error:
-        raise BadInput(
-            name,
-            f"more than this process may hold ({error})",
-            "what fits in memory, as this format can't be read in parts",
-            "the process would be killed",
-            "convert it to .zarr or .npy, which are read in parts, or raise the memory limit",
-        ) from error
+        throw(
+            BadInput(
+                name,
+                f"more than this process may hold ({error})",
+                "what fits in memory, as this format can't be read in parts",
+                "the process would be killed",
+                "convert it to .zarr or .npy, which are read in parts, or raise the memory limit",
+            )
+        )
     except Exception as error:
-        raise unreadable(name, error) from error
+        throw(unreadable(name, error))
+
+
+def throw(fault: BadInput) -> NoReturn:
+    """Raise a fault without the exception it comes from.
+
+    A worker's exceptions travel with their causes, and not every library's can be unpickled: the user would see that
+    error in place of this one.
+    """
+    try:
+        raise fault
+    finally:
+        fault.__context__ = None
 
 
 def changed(name: str) -> BadInput:

@@ -36,8 +36,7 @@ def open_file(request: Request) -> Table:
         if request.labels_column is None:
             return table
         column = _label_column(file, samples, request)
-        with faults.reading(name):
-            values = _column_values(file, f"{samples}/{column}", name)
+        values = _column_values(file, f"{samples}/{column}", name)
     return take_label_variable(table, column, len(values), partial(_read_labels, stamp, f"{samples}/{column}"))
 
 
@@ -49,12 +48,11 @@ def _encoding(thing: Any) -> str:
 
 def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Table:
     name = stamp.name
-    with faults.reading(name):
-        found = find(file, path, name)
-        if found is None:
-            raise faults.absent(name, "matrix", path, _matrices(file))
-        thing = found[0]
-        encoding = _encoding(thing)
+    found = find(file, path, name)
+    if found is None:
+        raise faults.absent(name, "matrix", path, _matrices(file))
+    thing = found[0]
+    encoding = _encoding(thing)
     if isinstance(thing, h5py.Dataset):
         return dataset_table(stamp, find_dataset(file, path, name), transpose)
     if encoding not in ("csr_matrix", "csc_matrix"):
@@ -65,9 +63,8 @@ def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Ta
             "its values could not be placed",
             "write the file again with a recent anndata",
         )
-    with faults.reading(name):
-        stored = thing.attrs["shape"] if "shape" in thing.attrs else thing.attrs["h5sparse_shape"]
-        rows, columns = (int(size) for size in stored)
+    stored = thing.attrs["shape"] if "shape" in thing.attrs else thing.attrs["h5sparse_shape"]
+    rows, columns = (int(size) for size in stored)
     parts = (f"{found[1]}/data", f"{found[1]}/indices", f"{found[1]}/indptr")
     matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")
     return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
@@ -89,13 +86,12 @@ def _index_path(file: Any, frame: str, name: str) -> str | None:
 
 
 def _index(file: Any, frame: str, name: str) -> NDArray[np.str_] | None:
-    with faults.reading(name):
-        path = _index_path(file, frame, name)
-        found = find(file, path, name) if path else None
-        if path is None or found is None:
-            return None
-        values = _column_values(file, path, name)
-        return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values], np.str_)
+    path = _index_path(file, frame, name)
+    found = find(file, path, name) if path else None
+    if path is None or found is None:
+        return None
+    values = _column_values(file, path, name)
+    return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values], np.str_)
 
 
 def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
@@ -108,12 +104,11 @@ def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
 
 
 def _label_column(file: Any, frame: str, request: Request) -> str:
-    with faults.reading(request.name):
-        found = find(file, frame, request.name)
-        group = found[0] if found else None
-        index = _index_path(file, frame, request.name)
-        known = list(group) if isinstance(group, h5py.Group) else []
-        columns = [key for key in known if f"{frame}/{key}" != index and key != "__categories"]
+    found = find(file, frame, request.name)
+    group = found[0] if found else None
+    index = _index_path(file, frame, request.name)
+    known = list(group) if isinstance(group, h5py.Group) else []
+    columns = [key for key in known if f"{frame}/{key}" != index and key != "__categories"]
     column: str = columns[find_column(f"{request.name}, {frame}", str(request.labels_column), columns, len(columns))]
     return column
 
@@ -123,16 +118,16 @@ def _column_values(file: Any, path: str, name: str) -> NDArray[Any]:
     found = find(file, path, name)
     if found is None or isinstance(found[0], h5py.Dataset):
         dataset = find_dataset(file, path, name)
-        values = read_values(dataset)
+        values = read_values(dataset, name)
         categories = dataset.attrs.get("categories")  # before 0.7, a reference to obs/__categories/...
-        return _decode(values, read_values(file[categories])) if categories is not None else values
+        return _decode(values, read_values(file[categories], name)) if categories is not None else values
     parts = set(found[0])
     if {"codes", "categories"} <= parts:
-        codes = read_values(find_dataset(file, f"{path}/codes", name))
-        return _decode(codes, read_values(find_dataset(file, f"{path}/categories", name)))
+        codes = read_values(find_dataset(file, f"{path}/codes", name), name)
+        return _decode(codes, read_values(find_dataset(file, f"{path}/categories", name), name))
     if {"values", "mask"} <= parts:
-        values = read_values(find_dataset(file, f"{path}/values", name)).astype(object)
-        values[read_values(find_dataset(file, f"{path}/mask", name)).astype(bool)] = None
+        values = read_values(find_dataset(file, f"{path}/values", name), name).astype(object)
+        values[read_values(find_dataset(file, f"{path}/mask", name), name).astype(bool)] = None
         return values
     raise BadInput(
         name,
@@ -153,6 +148,6 @@ def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
 
 def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
-    with opened(stamp.path, stamp.name) as file, faults.reading(stamp.name):
+    with opened(stamp.path, stamp.name) as file:
         values = _column_values(file, path, stamp.name)
     return as_labels(values, stamp.name)

@@ -25,10 +25,12 @@ MOST_LINKS = 16
 
 @contextmanager
 def opened(path: str, name: str) -> Iterator[Any]:
-    """Open an HDF5 file read only; no file it links to is opened with it, as links are followed by `find` alone."""
-    with faults.reading(name):
-        file = h5py.File(path, "r", locking="best-effort")
-    with file:
+    """Open an HDF5 file read only; what h5py raises in the body becomes a ``BadInput``.
+
+    The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
+    this one links to is opened with it: `find` alone follows links.
+    """
+    with faults.reading(name), h5py.File(path, "r", locking="best-effort") as file:
         yield file
 
 
@@ -72,12 +74,11 @@ def find_dataset(file: Any, path: str, name: str) -> Any:
     BadInput
         If there is none, or its values are in other files, or need a filter from outside.
     """
-    with faults.reading(name):
-        found = find(file, path, name)
-        if found is None or not isinstance(found[0], h5py.Dataset):
-            raise faults.absent(name, "dataset", path, [known.split()[0] for known in describe(file)])
-        check_inside(found[0], name)
-        return found[0]
+    found = find(file, path, name)
+    if found is None or not isinstance(found[0], h5py.Dataset):
+        raise faults.absent(name, "dataset", path, [known.split()[0] for known in describe(file)])
+    check_inside(found[0], name)
+    return found[0]
 
 
 def check_inside(dataset: Any, name: str) -> None:
@@ -120,15 +121,14 @@ def choose(file: Any, request: Request) -> str:
     """Return the path of the dataset to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         return request.member
-    with faults.reading(request.name):
-        suitable: list[str] = [
-            thing.name.strip("/")
-            for thing in datasets(file)
-            if thing.shape is not None and len(thing.shape) == 2 and min(thing.shape) > 1 and thing.dtype.kind in "biuf"
-        ]
-        suitable = [path for path in suitable if path != str(request.labels_column).strip("/")]
-        if len(suitable) != 1:
-            raise faults.undecided(request.name, "dataset", suitable, describe(file))
+    suitable: list[str] = [
+        thing.name.strip("/")
+        for thing in datasets(file)
+        if thing.shape is not None and len(thing.shape) == 2 and min(thing.shape) > 1 and thing.dtype.kind in "biuf"
+    ]
+    suitable = [path for path in suitable if path != str(request.labels_column).strip("/")]
+    if len(suitable) != 1:
+        raise faults.undecided(request.name, "dataset", suitable, describe(file))
     return suitable[0]
 
 
@@ -147,9 +147,8 @@ class DatasetRows(Rows):
         self.stamp.check()
         with opened(self.stamp.path, self.stamp.name) as file:
             dataset = find_dataset(file, self.path, self.stamp.name)
-            with faults.reading(self.stamp.name):
-                values: Block = dataset[:, start:stop].T if self.transpose else dataset[start:stop]
-                return np.ascontiguousarray(values)
+            values: Block = dataset[:, start:stop].T if self.transpose else dataset[start:stop]
+            return np.ascontiguousarray(values)
 
 
 def dataset_table(stamp: FileStamp, dataset: Any, transpose: bool, **known: Any) -> Table:
@@ -184,21 +183,20 @@ def open_file(request: Request) -> Table:
     stamp = FileStamp.of(request)
     with opened(request.path, request.name) as file:
         dataset = find_dataset(file, choose(file, request), request.name)
-        with faults.reading(request.name):
-            table = dataset_table(stamp, dataset, request.transpose)
+        table = dataset_table(stamp, dataset, request.transpose)
         wanted = request.labels_column
         if wanted is None:
             return table
-        with faults.reading(request.name):
-            there = find(file, wanted, request.name) if isinstance(wanted, str) else None
+        there = find(file, wanted, request.name) if isinstance(wanted, str) else None
         if there is None or not isinstance(there[0], h5py.Dataset):
             return take_label_column(table, wanted)
         labels = find_dataset(file, str(wanted), request.name)
         return take_label_variable(table, str(wanted), int(labels.size or 0), partial(_read_labels, stamp, labels.name))
 
 
-def read_values(dataset: Any) -> NDArray[Any]:
-    """Return all values of a dataset, strings as str."""
+def read_values(dataset: Any, name: str) -> NDArray[Any]:
+    """Return all values of a dataset, strings as str, after `check_inside`."""
+    check_inside(dataset, name)
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return np.asarray(dataset.asstr()[...])
     return np.asarray(dataset[...])
@@ -207,7 +205,5 @@ def read_values(dataset: Any) -> NDArray[Any]:
 def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
     with opened(stamp.path, stamp.name) as file:
-        dataset = find_dataset(file, path, stamp.name)
-        with faults.reading(stamp.name):
-            values = read_values(dataset)
+        values = read_values(find_dataset(file, path, stamp.name), stamp.name)
     return as_labels(values, stamp.name)

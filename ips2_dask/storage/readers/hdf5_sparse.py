@@ -11,7 +11,6 @@ import numpy as np
 from scipy import sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.base import Block, FileStamp, Rows, Table, check_dtype, check_shape
 from ips2_dask.storage.readers.hdf5 import find_dataset, opened
 from ips2_dask.storage.readers.resident import Matrix, as_csr, loaded_table
@@ -46,11 +45,10 @@ class CompressedRows(Rows):
         name, matrix = self.stamp.name, self.matrix
         with opened(self.stamp.path, name) as file:
             values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
-            with faults.reading(name):
-                bounds = indptr[start : stop + 1].astype(np.int64)
-                first, last = int(bounds[0]), int(bounds[-1])
-                parts = (values[first:last], indices[first:last], bounds - first)
-                rows = sparse.csr_array(parts, shape=(stop - start, matrix.shape[1]))
+            bounds = indptr[start : stop + 1].astype(np.int64)
+            first, last = int(bounds[0]), int(bounds[-1])
+            parts = (values[first:last], indices[first:last], bounds - first)
+            rows = sparse.csr_array(parts, shape=(stop - start, matrix.shape[1]))
         return np.asarray(as_csr(rows, name).toarray())
 
 
@@ -78,11 +76,10 @@ def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: A
 
 def _check_lengths(name: str, matrix: Compressed, values: Any, indices: Any, indptr: Any) -> None:
     major = matrix.shape[0 if matrix.by_row else 1]
-    with faults.reading(name):
-        one_dimensional = all(part.shape is not None and len(part.shape) == 1 for part in (values, indices, indptr))
-        integers = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
-        fits = one_dimensional and integers and len(indptr) == major + 1 and len(values) == len(indices)
-        last = int(indptr[-1]) if fits else 0
+    one_dimensional = all(part.shape is not None and len(part.shape) == 1 for part in (values, indices, indptr))
+    integers = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
+    fits = one_dimensional and integers and len(indptr) == major + 1 and len(values) == len(indices)
+    last = int(indptr[-1]) if fits else 0
     if not fits or last > len(values):
         raise BadInput(
             name,
@@ -98,9 +95,8 @@ def _load(stamp: FileStamp, matrix: Compressed) -> Matrix:
     name = stamp.name
     with opened(stamp.path, name) as file:
         values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
-        with faults.reading(name):
-            parts = (values[...], indices[...].astype(np.int64), indptr[...].astype(np.int64))
-            columns = sparse.csc_array(parts, shape=matrix.shape)
+        parts = (values[...], indices[...].astype(np.int64), indptr[...].astype(np.int64))
+        columns = sparse.csc_array(parts, shape=matrix.shape)
     return as_csr(columns, name)
 
 

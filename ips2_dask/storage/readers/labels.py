@@ -15,8 +15,8 @@ from ips2_dask.errors import BadInput
 from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.base import Block, Rows, Table, check_shape, digest
 
-WHOLE = re.compile(r"[+-]?\d{1,18}")
-WHOLE_AS_FLOAT = re.compile(r"[+-]?\d{1,15}\.0*")  # "6.0000": an integer that was printed as a float
+WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
+WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer that was printed as a float
 
 
 def whole_number(wanted: str | int) -> int | None:
@@ -167,7 +167,8 @@ def _whole(values: NDArray[Any], name: str) -> NDArray[np.int64]:
 
 def _text(value: object) -> str | None:
     """Return a label as text, or None if it is missing."""
-    if value is None or value != value or type(value).__name__ == "NAType":  # NaN differs from itself
+    # pandas' NA refuses to be compared, and NaN and NaT differ from themselves.
+    if value is None or type(value).__name__ == "NAType" or value != value:
         return None
     return (value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)).strip()
 

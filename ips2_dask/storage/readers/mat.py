@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -14,15 +13,13 @@ from numpy.typing import NDArray
 from scipy import io
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import faults, mat73
+from ips2_dask.storage.readers import faults, mat5, mat73
 from ips2_dask.storage.readers.base import FileStamp, Request, Table
 from ips2_dask.storage.readers.labels import as_labels, take_label_column, take_label_variable
 from ips2_dask.storage.readers.resident import Matrix, as_csr, is_sparse, loaded_table
 
 CELL = re.compile(r"(?P<variable>[^\[\]{}]+)(\[(?P<zero>\d+)\]|\{(?P<one>[1-9]\d*)\})")
-NUMERIC = frozenset(
-    ["double", "single", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "logical", "sparse"]
-)
+Known = Mapping[str, tuple[tuple[int, ...], str]]  # name: shape and MATLAB's class
 
 
 def open_file(request: Request) -> Table:
@@ -34,11 +31,10 @@ def open_file(request: Request) -> Table:
     stamp = FileStamp.of(request)
     with faults.reading(request.name):
         is_hdf5 = h5py.is_hdf5(request.path)
-    if is_hdf5:
-        return mat73.open_mat73(request, stamp, *split_cell(request.member))
-    with faults.reading(request.name):
-        there = {name: (shape, kind) for name, shape, kind in io.whosmat(request.path)}
     variable, element = split_cell(request.member)
+    if is_hdf5:
+        return mat73.open_mat73(request, stamp, variable, element)
+    there = _known(stamp)
     chosen = choose(request, variable, there)
     load = partial(_load_matrix, stamp, chosen, element, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mat", chosen, element, request.transpose))
@@ -47,9 +43,8 @@ def open_file(request: Request) -> Table:
         return table
     if wanted not in there or (wanted == chosen and element is None):
         return take_label_column(table, wanted)
-    count = int(np.prod(there[str(wanted)][0], dtype=object))
-    if there[str(wanted)][1] == "char":
-        count = int(there[str(wanted)][0][0])
+    shape, kind = there[str(wanted)]
+    count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
     return take_label_variable(table, str(wanted), count, partial(_load_labels, stamp, str(wanted)))
 
 
@@ -62,7 +57,7 @@ def split_cell(member: str | None) -> tuple[str | None, int | None]:
     return match["variable"], element
 
 
-def choose(request: Request, variable: str | None, there: Mapping[str, tuple[Sequence[int], str]]) -> str:
+def choose(request: Request, variable: str | None, there: Known) -> str:
     """Return the variable to read: the one named, or the only matrix of numbers."""
     if variable is not None:
         if variable not in there:
@@ -71,62 +66,76 @@ def choose(request: Request, variable: str | None, there: Mapping[str, tuple[Seq
     suitable = [
         name
         for name, (shape, kind) in there.items()
-        if len(shape) == 2 and min(shape) > 1 and kind in NUMERIC and name != request.labels_column
+        if len(shape) == 2
+        and min(shape) > 1
+        and (kind in mat5.NUMERIC or kind == "sparse")
+        and name != request.labels_column
     ]
     if len(suitable) != 1:
-        described = [f"{name} {tuple(shape)} {kind}" for name, (shape, kind) in there.items()]
+        described = [f"{name} {shape} {kind}" for name, (shape, kind) in there.items()]
         raise faults.undecided(request.name, "variable", suitable, described)
     return suitable[0]
 
 
-def not_a_cell(name: str, variable: str, found: str) -> BadInput:
-    """Return the fault of an element that was asked of something that is no cell or is too short."""
-    return BadInput(
-        name,
-        f"{variable!r}, which is {found}",
-        "an element that is in a cell",
-        "there would be nothing to read",
-        f"name the matrix itself, {variable}, or an element there is, {variable}[0]",
-    )
+def _is_version_4(stamp: FileStamp) -> bool:
+    return bool(io.matlab.matfile_version(stamp.path)[0] == 0)
 
 
-def _load(stamp: FileStamp, variable: str) -> Any:
-    with faults.reading(stamp.name), warnings.catch_warnings():
-        warnings.simplefilter("error")  # a warning of loadmat is about damaged or doubled variables
-        return io.loadmat(stamp.path, variable_names=[variable])[variable]
+def _known(stamp: FileStamp) -> Known:
+    """Return the variables of a file."""
+    with faults.reading(stamp.name):
+        if _is_version_4(stamp):
+            return {name: (tuple(shape), str(kind)) for name, shape, kind in io.whosmat(stamp.path)}
+        return {found.name: (found.shape, found.kind) for found in mat5.variables(stamp.path)}
 
 
 def _load_matrix(stamp: FileStamp, variable: str, element: int | None, transpose: bool) -> Matrix:
-    matrix, name = _load(stamp, variable), stamp.name
+    name = stamp.name
+    with faults.reading(name):
+        if _is_version_4(stamp):
+            matrix = io.loadmat(stamp.path, variable_names=[variable])[variable]
+            matrix = as_csr(matrix, name) if is_sparse(matrix) else matrix
+        else:
+            matrix = mat5.matrix_of(_inner(mat5.load(stamp.path, variable), element, name), name)
+        return as_csr(matrix.T, name) if transpose and is_sparse(matrix) else matrix.T if transpose else matrix
+
+
+def _inner(variable: mat5.Variable, element: int | None, name: str) -> mat5.Variable:
+    """Return the matrix that is meant: the variable itself, or an element of it if it is a cell."""
+    title = variable.name
+    if variable.kind == "cell":
+        cells = mat5.cells_of(variable)
+        if element is not None and element < len(cells):
+            return cells[element]
+        parts = faults.listing([f"{title}[{at}] {cell.shape}" for at, cell in enumerate(cells)])
+        found = f"{title!r}, a cell of {len(cells)} ({parts})"
+        raise BadInput(name, found, "one of its elements", "it would be unclear what to read", f"name {title}[0]")
     if element is not None:
-        matrix = _element(matrix, variable, element, name)
-    elif isinstance(matrix, np.ndarray) and matrix.dtype == object:
-        parts = [f"{variable}[{at}] {getattr(part, 'shape', '')}" for at, part in enumerate(matrix.ravel(order="F"))]
-        raise BadInput(
-            name,
-            f"{variable!r}, a cell ({faults.listing(parts)})",
-            "a matrix of numbers",
-            "it would be unclear which of them to read",
-            f"name one of its elements, as in file.mat::{variable}[0]",
-        )
-    if is_sparse(matrix):
-        return as_csr(matrix.T if transpose else matrix, name)
-    return matrix.T if transpose else matrix
-
-
-def _element(cell: Any, variable: str, element: int, name: str) -> Any:
-    if not isinstance(cell, np.ndarray) or cell.dtype != object:
-        raise not_a_cell(name, variable, f"no cell but has the shape {getattr(cell, 'shape', ())}")
-    if element >= cell.size:
-        raise not_a_cell(name, variable, f"a cell of {cell.size}")
-    return cell.ravel(order="F")[element]
+        found = f"{title!r}, which is no cell but a {variable.kind} of shape {variable.shape}"
+        raise BadInput(name, found, "an element of a cell", "there would be nothing to read", f"name {title} itself")
+    if variable.kind != "sparse" and variable.kind not in mat5.NUMERIC:
+        raise faults.textual(name, f"{title!r}, a {variable.kind} and no matrix of numbers")
+    return variable
 
 
 def _load_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
     stamp.check()
-    values = _load(stamp, variable)
-    if is_sparse(values):
-        values = values.toarray()
-    if values.dtype == object:  # a cell of strings: each is an array of its own
-        values = np.array([part.item() if getattr(part, "size", 0) == 1 else None for part in values.ravel(order="F")])
-    return as_labels(values.ravel(order="F"), stamp.name)
+    with faults.reading(stamp.name):
+        if _is_version_4(stamp):
+            values = io.loadmat(stamp.path, variable_names=[variable])[variable]
+            return as_labels(values.ravel(order="F"), stamp.name)
+        found = mat5.load(stamp.path, variable)
+        if found.kind == "char":
+            return as_labels(np.array(mat5.texts_of(found)), stamp.name)
+        if found.kind == "cell":
+            return as_labels(np.array([_text(cell) for cell in mat5.cells_of(found)]), stamp.name)
+        labels = mat5.matrix_of(found, stamp.name)
+        labels = labels.toarray() if is_sparse(labels) else labels
+    return as_labels(labels.ravel(order="F"), stamp.name)
+
+
+def _text(cell: mat5.Variable) -> str:
+    """Return the string, or the number, that an element of a cell holds."""
+    if cell.kind == "char":
+        return "".join(mat5.texts_of(cell)[:1])
+    return str(mat5.matrix_of(cell, cell.name).item())

@@ -20,22 +20,19 @@ from ips2_dask.storage.readers.labels import as_labels, take_label_column, take_
 def open_mat73(request: Request, stamp: FileStamp, variable: str | None, element: int | None) -> Table:
     """Return the table of a variable; its labels may be another variable or one of its columns."""
     with opened(request.path, request.name) as file:
-        with faults.reading(request.name):
-            there = [name for name in file if not name.startswith("#")]
+        there = [name for name in file if not name.startswith("#")]
         chosen = _choose(file, request, there) if variable is None else variable
         if chosen not in there:
             raise faults.absent(request.name, "variable", chosen, there)
-        with faults.reading(request.name):
-            thing = _matrix(file, chosen, element, request.name)
-            table = _table(stamp, file, thing, request.transpose)
+        thing = _matrix(file, chosen, element, request.name)
+        table = _table(stamp, file, thing, request.transpose)
         wanted = request.labels_column
         if wanted is None:
             return table
         if wanted not in there or wanted == chosen:
             return take_label_column(table, wanted)
         labels = find_dataset(file, str(wanted), request.name)
-        with faults.reading(request.name):
-            count = labels.shape[-1] if _class(labels) == "char" else int(labels.size or 0)
+        count = labels.shape[-1] if _class(labels) == "char" else int(labels.size or 0)
         return take_label_variable(table, str(wanted), int(count), partial(_read_labels, stamp, str(wanted)))
 
 
@@ -56,17 +53,14 @@ def _hard(file: Any, name: str) -> Any:
 
 def _choose(file: Any, request: Request, there: list[str]) -> str:
     """Return the only variable that is a matrix of numbers."""
-    with faults.reading(request.name):
-        suitable, described = [], []
-        for name in there:
-            thing = _hard(file, name)
-            shape = thing.shape[::-1] if isinstance(thing, h5py.Dataset) and thing.shape is not None else ()
-            described.append(f"{name} {shape} {_class(thing) if thing is not None else 'link'}")
-            numeric = isinstance(thing, h5py.Dataset) and thing.dtype.kind in "biuf" and _class(thing) != "char"
-            if name != request.labels_column and (
-                _is_sparse(thing) or (numeric and len(shape) == 2 and min(shape) > 1)
-            ):
-                suitable.append(name)
+    suitable, described = [], []
+    for name in there:
+        thing = _hard(file, name)
+        shape = thing.shape[::-1] if isinstance(thing, h5py.Dataset) and thing.shape is not None else ()
+        described.append(f"{name} {shape} {_class(thing) if thing is not None else 'link'}")
+        numeric = isinstance(thing, h5py.Dataset) and thing.dtype.kind in "biuf" and _class(thing) != "char"
+        if name != request.labels_column and (_is_sparse(thing) or (numeric and len(shape) == 2 and min(shape) > 1)):
+            suitable.append(name)
     if len(suitable) != 1:
         raise faults.undecided(request.name, "variable", suitable, described)
     return suitable[0]
@@ -132,16 +126,16 @@ def _read_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
     name = stamp.name
     with opened(stamp.path, name) as file:
         dataset = find_dataset(file, variable, name)
-        with faults.reading(name):
-            kind, values = _class(dataset), dataset[...]
-            if kind == "cell":
-                values = np.array([_string(file[reference]) for reference in values.ravel()])
-            elif kind == "char":
-                values = np.array([_letters(row) for row in values.T])
+        kind, values = _class(dataset), dataset[...]
+        if kind == "cell":
+            values = np.array([_string(file[reference], name) for reference in values.ravel()])
+        elif kind == "char":
+            values = np.array([_letters(row) for row in values.T])
     return as_labels(values.ravel(), name)
 
 
-def _string(dataset: Any) -> str:
+def _string(dataset: Any, name: str) -> str:
+    check_inside(dataset, name)
     return _letters(dataset[...].ravel()) if _class(dataset) == "char" else str(dataset[...].item())
 
 

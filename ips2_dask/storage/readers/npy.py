@@ -69,17 +69,32 @@ class NpyRows(Rows):
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
         self.stamp.check()
-        layout = self.layout
-        with faults.reading(self.stamp.name):
-            if layout.fortran:
-                order: Any = "F"
-                mapped = np.memmap(self.stamp.path, layout.dtype, "r", layout.offset, layout.shape, order)
-                return np.array(mapped[start:stop], order="C")
-            width = layout.shape[1]
-            # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
-            offset = layout.offset + start * width * layout.dtype.itemsize
-            values = np.fromfile(self.stamp.path, layout.dtype, (stop - start) * width, offset=offset)
-            return values.reshape(stop - start, width)
+        with faults.reading(self.stamp.name), open(self.stamp.path, "rb", buffering=0) as stream:
+            return (self._by_column if self.layout.fortran else self._by_row)(stream, start, stop)
+
+    # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
+    def _by_row(self, stream: IO[bytes], start: int, stop: int) -> Block:
+        width = self.layout.shape[1]
+        values = np.empty((stop - start, width), self.layout.dtype)
+        self._fill(stream, values, start * width)
+        return values
+
+    def _by_column(self, stream: IO[bytes], start: int, stop: int) -> Block:
+        m, width = self.layout.shape
+        columns = np.empty((width, stop - start), self.layout.dtype)
+        for column in range(width):
+            self._fill(stream, columns[column], column * m + start)
+        return np.ascontiguousarray(columns.T)
+
+    def _fill(self, stream: IO[bytes], values: Block, first: int) -> None:
+        """Fill ``values`` with those from number ``first`` of the file on."""
+        stream.seek(self.layout.offset + first * self.layout.dtype.itemsize)
+        rest = values.view(np.uint8).data.cast("B")
+        while rest:
+            count = stream.readinto(rest)  # type: ignore[attr-defined]
+            if not count:
+                raise EOFError(f"{len(rest)} bytes are missing")
+            rest = rest[count:]
 
 
 def npy_table(stamp: FileStamp, layout: NpyLayout) -> Table:

@@ -17,6 +17,7 @@ from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.base import Block, FileStamp, Rows, Table, check_dtype, check_shape, digest
 
 Matrix = Any  # an NDArray of two dimensions, or a scipy.sparse.csr_array
+HOLLOW_ROWS = 10_000_000
 LOADING = threading.Lock()  # threads of one worker load a file once, not once each
 
 
@@ -32,14 +33,27 @@ def as_csr(matrix: Any, name: str) -> Any:
     """
     rows, columns = check_shape(name, matrix.shape)
     dtype = check_dtype(name, matrix.dtype)
-    if matrix.format in ("csr", "csc", "bsr"):
-        with faults.reading(name):
-            matrix.check_format(full_check=True)
+    if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
+        raise _hollow(name, rows, int(matrix.nnz))
     with faults.reading(name):
+        if matrix.format in ("csr", "csc", "bsr"):
+            # Where the last pointer is 0, SciPy takes the matrix for empty and looks at none of the others.
+            if (np.diff(matrix.indptr) < 0).any():
+                raise ValueError("pointers that do not ascend")
+            matrix.check_format(full_check=True)
         csr = sparse.csr_array(matrix)
         csr = csr if csr.dtype == dtype else csr.astype(dtype)
-        csr.check_format(full_check=True)
     return csr.reshape((rows, columns))
+
+
+def _hollow(name: str, rows: int, entries: int) -> BadInput:
+    return BadInput(
+        name,
+        f"a sparse matrix of {rows} rows with {entries} entries",
+        "at least one entry in a thousand rows, where there are so many",
+        "nearly all samples would be equal, and gigabytes of pointers to nothing be held",
+        "check that the file is undamaged and need not be transposed, or drop the empty rows",
+    )
 
 
 def matrix_bytes(matrix: Matrix) -> int:

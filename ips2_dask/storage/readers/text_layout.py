@@ -14,7 +14,7 @@ from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.labels import find_column, whole_number
 
 MISSING = ("", "NA", "N/A", "?", "null", "NULL", "None")
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.IGNORECASE)
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 DELIMITERS = ("\t", ";", ",", None)  # None: runs of blanks and tabs
 SAMPLE_LINES = 32
 BOM = b"\xef\xbb\xbf"

@@ -111,29 +111,38 @@ def _open_node(path: str, member: str, name: str) -> Node:
         store = FsspecStore.from_url(path, read_only=True) if "://" in path else LocalStore(path, read_only=True)
         return zarr.open(store=store, path=member or None, mode="r")
     except ImportError as error:
-        raise BadInput(
-            name,
-            f"a URL whose protocol needs a package that is not installed ({error})",
-            "a path, or a URL that fsspec can open here",
-            "there would be no way to it",
-            "install that package (s3fs for s3://, aiohttp for https://)",
-        ) from error
+        faults.throw(_no_package(name, error))
     except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
-        raise BadInput(
-            name,
-            f"no Zarr array or group ({' '.join(str(error).split())[:200]})",
-            "a folder or URL with a zarr.json, .zarray or .zgroup",
-            "there would be nothing to read",
-            "check the path",
-        ) from error
+        faults.throw(_no_node(name, error))
     except Exception as error:
-        raise faults.unreadable(name, error) from error
+        faults.throw(faults.unreadable(name, error))
+
+
+def _no_package(name: str, error: ImportError) -> BadInput:
+    return BadInput(
+        name,
+        f"a URL whose protocol needs a package that is not installed ({error})",
+        "a path, or a URL that fsspec can open here",
+        "there would be no way to it",
+        "install that package (s3fs for s3://, aiohttp for https://)",
+    )
+
+
+def _no_node(name: str, error: Exception) -> BadInput:
+    return BadInput(
+        name,
+        f"no Zarr array or group ({' '.join(str(error).split())[:200]})",
+        "a folder or URL with a zarr.json, .zarray or .zgroup",
+        "there would be nothing to read",
+        "check the path",
+    )
 
 
 def _arrays(group: Any) -> Iterator[tuple[str, Any]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zarr warns of files in the folder that are not its own
-        yield from ((path, node) for path, node in group.members(max_depth=None) if isinstance(node, zarr.Array))
+        members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
+    yield from ((path, node) for path, node in members if isinstance(node, zarr.Array))
 
 
 def _describe(group: Any) -> list[str]:

@@ -1,0 +1,145 @@
+"""Overlapping shards: k-means cells, each sample in its two nearest, and the lists of several cells merged."""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from sklearn.cluster import KMeans
+
+from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep, squared_distance
+from ips2_dask.kernels.parallel import map_chunks
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+SAMPLE_PER_SHARD = 200
+
+
+def centers(sample: Float32, n_shards: int, seed: int) -> Float32:
+    """Centres of the cells, in an order in which neighbours are near: (n_shards, f).
+
+    Each centre follows its nearest one not yet taken, so that samples of adjacent cells get adjacent numbers.
+    """
+    fitted = KMeans(n_shards, n_init=1, max_iter=10, random_state=seed, init="random").fit(sample)
+    found = fitted.cluster_centers_.astype(np.float32)
+    left = list(range(1, n_shards))
+    path = [0]
+    while left:
+        gaps = np.square(found[left] - found[path[-1]]).sum(axis=1)
+        path.append(left.pop(int(np.argmin(gaps))))
+    return found[path]
+
+
+def two_nearest(X: Float32, found: Float32) -> Int32:
+    """The nearest and the second nearest cell of each row: (rows, 2); with one cell, twice that one."""
+    if len(found) == 1:
+        return np.zeros((len(X), 2), np.int32)
+    norms = np.einsum("ij,ij->i", found, found)
+    out = np.empty((len(X), 2), np.int32)
+
+    def block(a: int, b: int) -> None:
+        squares = norms - 2 * (X[a:b] @ found.T)
+        rows = np.arange(b - a)
+        out[a:b, 0] = np.argmin(squares, axis=1)
+        squares[rows, out[a:b, 0]] = np.inf
+        out[a:b, 1] = np.argmin(squares, axis=1)
+
+    map_chunks(block, len(X), EXACT_ROWS * 8)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _merge(indices, distances, user, own, others, lengths, sources):  # type: ignore[no-untyped-def]
+    rows, n = indices.shape
+    squares, keys, at = np.empty(n - 1), np.empty(n - 1, np.int64), np.empty(n - 1, np.int32)
+    changed = 0
+    for r in range(rows):
+        held = 0
+        for part in range(2):
+            ids = indices[r] if part == 0 else others[r]
+            gaps = distances[r] if part == 0 else lengths[r]
+            for t in range(len(ids)):
+                j = ids[t]
+                if j < 0 or j == own[r]:
+                    continue
+                repeated = False
+                for s in range(held):
+                    if keys[s] == user[j]:
+                        repeated = True
+                        break
+                if not repeated:
+                    held = _keep(squares, keys, held, np.float64(gaps[t]), user[j])
+        for t in range(held):
+            at[t] = sources[keys[t]]
+        for t in range(held):
+            if indices[r, t + 1] != at[t]:
+                changed += 1
+            indices[r, t + 1] = at[t]
+            distances[r, t + 1] = squares[t]
+    return changed
+
+
+def merge_lists(
+    indices: Int32, distances: Float32, others: Int32, lengths: Float32, own: Int64, user: Int32, rank: Int32
+) -> int:
+    """Take better neighbours from ``others`` (rows, width) into the lists, in place; how many entries changed.
+
+    Lists are ordered by (distance, user's id); -1 in ``others`` is passed over.
+
+    Parameters
+    ----------
+    indices, distances : (rows, n)
+        Column 0 is the sample itself.
+    own : (rows,)
+        The samples, in the run's numbering.
+    user, rank : (m,) int32
+        The user's number of each sample of the run, and the other way round.
+    """
+    return int(_merge(indices, distances, user, own, others, lengths, rank))
+
+
+@njit(nogil=True, cache=True)
+def _candidates(N, start, centers_, rows, most, out):  # type: ignore[no-untyped-def]
+    for r in range(len(rows)):
+        p = rows[r]
+        count = 0
+        for a in range(1, N.shape[1]):
+            near = N[p, a]
+            for b in range(1, N.shape[1]):
+                if count < most:
+                    out[r, count] = N[near, b]
+                    count += 1
+        for t in range(start[p], min(start[p + 1], start[p] + N.shape[1])):
+            near = centers_[t]
+            if near != p and count < most:
+                out[r, count] = near
+                count += 1
+            for b in range(1, N.shape[1]):
+                if count < most:
+                    out[r, count] = N[near, b]
+                    count += 1
+
+
+def second_neighbors(N: Int32, start: Int64, reverse: Int32, rows: Int64, most: int) -> Int32:
+    """Neighbours of neighbours, and of those that name a sample: (rows, most), padded with -1."""
+    out = np.full((len(rows), most), -1, np.int32)
+    map_chunks(lambda a, b: _candidates(N, start, reverse, rows[a:b], most, out[a:b]), len(rows), 4096)
+    return out
+
+
+@njit(nogil=True, cache=True)
+def _lengths(X, own, candidates, place, out):  # type: ignore[no-untyped-def]
+    for r in range(len(candidates)):
+        for t in range(candidates.shape[1]):
+            j = candidates[r, t]
+            if j >= 0:
+                out[r, t] = np.sqrt(squared_distance(X[own[r]], X[place[j]]))
+
+
+def candidate_lengths(X: Float32, own: Int64, candidates: Int32, place: Int32) -> Float32:
+    """Distances from rows ``own`` of X to candidates, whose rows ``place`` tells: (rows, width) float32."""
+    out = np.full(candidates.shape, np.inf, np.float32)
+    map_chunks(lambda a, b: _lengths(X, own[a:b], candidates[a:b], place, out[a:b]), len(candidates), 1024)
+    return out

@@ -1,0 +1,291 @@
+"""Block vectors in chunks that are never gathered: each holds the pairs of some partitions, where it was made.
+
+A chunk's product needs its own rows and those of pairs that its neighbourhoods share with other chunks; these are cut
+out where they are and sent. The chunk sums every row that it owns over all neighbourhoods that hold the pair, its
+neighbours' among them, in the order of their centres: so the sums have one order, whoever computes them where.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ips2_dask.executors import Executor
+from ips2_dask.kernels import graph
+from ips2_dask.kernels.eigen import Float64, Known
+from ips2_dask.kernels.operator import ChunkOperator, inverse_root
+from ips2_dask.kernels.tensor import pair_ids
+from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.graph import neighborhoods, numbered_pairs, unit
+
+Block = list[Any]
+"""One handle a chunk."""
+
+
+def chunk_partitions(context: Context) -> list[tuple[int, int]]:
+    """Ranges of partitions that make up the chunks: they follow the partitions alone."""
+    out, first = [], 0
+    for b in range(context.n_partitions):
+        if (
+            context.bounds[b + 1] - context.bounds[first] >= context.choices.chunk_samples
+            or b == context.n_partitions - 1
+        ):
+            out.append((first, b + 1))
+            first = b + 1
+    return out
+
+
+def rows_of_chunks(context: Context) -> list[int]:
+    """First pair of each chunk, and the number of pairs."""
+    offsets = context.facts["tensor"]["pair_offsets"]
+    return [*(int(offsets[first]) for first, _ in chunk_partitions(context)), int(offsets[-1])]
+
+
+def prepare(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Everything that chunk g's products need but the vectors: centres, their blocks and bits, the pairs they touch."""
+    first, last = chunk_partitions(context)[g]
+    low, high = context.bounds[first], context.bounds[last]
+    N, reverse = neighborhoods(context, context.params.n_neighbors)
+    held = np.unique(reverse.centers[reverse.start[low] : reverse.start[high]]).astype(np.int64)
+    ids = pair_ids(N[held], *numbered_pairs(context, np.unique(N[held])))
+    touched, local = np.unique(ids, return_inverse=True)
+    arrays = {
+        "near_blocks": context.rows_of("tensor", "blocks", held),
+        "near_owned": context.rows_of("tensor", "owned", held),
+        "near_ids": local.reshape(ids.shape).astype(np.int32),
+        "touched": touched,
+    }
+    starts = rows_of_chunks(context)
+    cuts = np.searchsorted(touched, starts)
+    near = [h for h in range(len(starts) - 1) if cuts[h] < cuts[h + 1]]
+    return arrays, {"near": near, "cuts": cuts.tolist()}
+
+
+def operator(context: Context, g: int) -> ChunkOperator:
+    """The operator of chunk g, not normalised, remembered in its worker."""
+
+    def make() -> ChunkOperator:
+        name = f"chunk-{part_name(g)}"
+        blocks, owned, ids, touched = (
+            np.asarray(context.store.read(context.folders["tensor"], name, array))
+            for array in ("near_blocks", "near_owned", "near_ids", "touched")
+        )
+        low, high = rows_of_chunks(context)[g : g + 2]
+        params = context.params
+        return ChunkOperator(blocks, owned, ids, touched, low, high, N_columns(context), params.sigma, params.epsilon)
+
+    receipt = context.receipt("tensor", f"chunk-{part_name(g)}")
+    size = 0 if receipt is None else sum(4 * int(np.prod(a["shape"])) * 2 for a in receipt["arrays"].values())
+    made: ChunkOperator = context.remembered("tensor", f"chunk-{g}-{context.params.sigma}", make, size)
+    return made
+
+
+def N_columns(context: Context) -> int:  # noqa: N802  the paper's N
+    """k, the columns of N."""
+    return min(context.params.n_neighbors, context.m)
+
+
+def degrees(context: Context, g: int) -> list[Any]:
+    """Degrees of chunk g's pairs in the full T-hat, one array a partition."""
+    made = operator(context, g)
+    ones = _units(context, made.touched)
+    sums = made.product(ones[:, None], np.ones(len(ones)))[:, 0] / ones[made.own]
+    first, last = chunk_partitions(context)[g]
+    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
+    return [sums[offsets[b] - offsets[first] : offsets[b + 1] - offsets[first]] for b in range(first, last)]
+
+
+def _pairs_at(context: Context, touched: Any) -> Any:
+    """Samples (i, j) of given pairs."""
+    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
+    owners = np.searchsorted(offsets, touched, side="right") - 1
+    parts = [
+        np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))[touched[owners == b] - offsets[b]]
+        for b in np.unique(owners)
+    ]
+    return np.concatenate(parts)
+
+
+def _units(context: Context, touched: Any) -> Float64:
+    return unit(_pairs_at(context, touched))
+
+
+def _degrees_at(context: Context, touched: Any) -> Float64:
+    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
+    owners = np.searchsorted(offsets, touched, side="right") - 1
+    parts = [
+        np.asarray(context.read("assemble", int(b), "degrees"))[touched[owners == b] - offsets[b]]
+        for b in np.unique(owners)
+    ]
+    return np.concatenate(parts)
+
+
+def known_of(context: Context, g: int, volumes: Any) -> Known:
+    """The component vectors on chunk g's pairs."""
+
+    def make() -> Known:
+        low, high = rows_of_chunks(context)[g : g + 2]
+        rows = np.arange(low, high)
+        pairs = _pairs_at(context, rows)
+        root = np.sqrt(_degrees_at(context, rows)) * unit(pairs)
+        label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
+        return Known(root, label, context.facts["assemble"]["components"], volumes)
+
+    low, high = rows_of_chunks(context)[g : g + 2]
+    known: Known = context.remembered("assemble", f"known-{g}-{volumes is None}", make, 12 * (high - low))
+    return known
+
+
+# The tasks of the solver: each is a pure function of the context, a chunk's number and blocks.
+
+
+def random_rows(context: Context, g: int, columns: int, seed: int) -> Any:
+    low, high = rows_of_chunks(context)[g : g + 2]
+    return np.random.default_rng([seed, g]).standard_normal((high - low, columns), np.float32)
+
+
+def start_rows(context: Context, g: int) -> Any:
+    low, high = rows_of_chunks(context)[g : g + 2]
+    rows = np.arange(low, high)
+    pairs = _pairs_at(context, rows)
+    root = np.sqrt(_degrees_at(context, rows)) * unit(pairs)
+    return graph.start_on_pairs(np.asarray(context.read("eigen", "start", "start")), pairs, root)
+
+
+def take(context: Context, g: int, h: int, y: Any) -> Any:
+    """Rows of chunk h's block that chunk g's product needs."""
+    receipt = context.receipt("tensor", f"chunk-{part_name(g)}")
+    cuts = receipt["facts"]["cuts"] if receipt else []
+    touched = context.read("tensor", f"chunk-{part_name(g)}", "touched")
+    return y[touched[cuts[h] : cuts[h + 1]] - rows_of_chunks(context)[h]]
+
+
+def product(context: Context, g: int, y: Any, others: list[Any], previous: Any, a: float, b: float, c: float) -> Any:
+    made = operator(context, g)
+    scale = context.remembered(
+        "assemble", f"scale-{g}", lambda: inverse_root(_degrees_at(context, made.touched)), 8 * len(made.touched)
+    )
+    before = [o for h, o in others if h < g]
+    after = [o for h, o in others if h > g]
+    x = np.concatenate([*before, y, *after])
+    out = made.product(x, scale)
+    return made.combine(out, scale, y, previous, a, b, c)
+
+
+def volume(context: Context, g: int) -> Any:
+    return known_of(context, g, None).volume
+
+
+def coefficients(context: Context, g: int, y: Any, volumes: Any) -> Any:
+    return known_of(context, g, volumes).coefficients(y)
+
+
+def subtract(context: Context, g: int, y: Any, volumes: Any, coefficient: Any) -> Any:
+    return known_of(context, g, volumes).subtract(np.array(y), coefficient)
+
+
+def gram(x: Any, y: Any) -> Any:
+    return sum(
+        x[a : a + 16384].astype(np.float64).T @ y[a : a + 16384].astype(np.float64) for a in range(0, len(x), 16384)
+    )
+
+
+def rotate(y: Any, C: Any) -> Any:
+    return y @ C.astype(np.float32)
+
+
+def residual_squares(Ly: Any, y: Any, values: Any) -> Any:
+    return np.square((Ly - y * values.astype(np.float32)).astype(np.float64)).sum(axis=0)
+
+
+def store_rows(context: Context, g: int, y: Any, kept: int) -> Any:
+    """Store the first columns of chunk g by partition; returns the sums of their entries in the pairs' own basis."""
+    first, last = chunk_partitions(context)[g]
+    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
+    vectors = np.ascontiguousarray(y[:, :kept])
+    for b in range(first, last):
+        rows = vectors[offsets[b] - offsets[first] : offsets[b + 1] - offsets[first]]
+        context.store.write(context.folders["eigen"], part_name(b), {"vectors": rows}, {})
+    return _units(context, np.arange(offsets[first], offsets[last])) @ vectors.astype(np.float64)
+
+
+class ChunkedSpace:
+    """What the solver does with block vectors, as tasks on chunks; only small matrices come to this process."""
+
+    def __init__(self, context: Context, executor: Executor) -> None:
+        self.context, self._executor = context, executor
+        self._shared = executor.share(context)
+        self._chunks = range(len(chunk_partitions(context)))
+        receipts = [context.receipt("tensor", f"chunk-{part_name(g)}") for g in self._chunks]
+        self._near = [[] if r is None else [h for h in r["facts"]["near"] if h != g] for g, r in enumerate(receipts)]
+        self.n = rows_of_chunks(context)[-1]
+        self.volumes = np.sum(self._results([self._task(volume, g) for g in self._chunks]), axis=0)
+
+    def _task(self, function: Any, g: int, *arguments: Any) -> Any:
+        return self._executor.submit(f"eigen-{function.__name__}-{g}", function, self._shared, g, *arguments)
+
+    def _plain(self, function: Any, *arguments: Any) -> Any:
+        return self._executor.submit(f"eigen-{function.__name__}", function, *arguments)
+
+    def _results(self, handles: Sequence[Any]) -> list[Any]:
+        return self._executor.results(handles)
+
+    def random(self, columns: int, seed: int) -> Block:
+        """A block of standard normal columns that depends on the seed alone."""
+        return [self._task(random_rows, g, columns, seed) for g in self._chunks]
+
+    def start(self) -> Block:
+        """The start that the sample graph gives."""
+        return [self._task(start_rows, g) for g in self._chunks]
+
+    def apply(self, y: Block) -> Block:
+        """The operator's product with a block."""
+        return self.recur(y, None, 1.0, 0.0, 0.0)
+
+    def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
+        """a L y + b y + c previous; ``previous`` is given up."""
+        out = []
+        for g in self._chunks:
+            others = [[h, self._task(take, g, h, y[h])] for h in self._near[g]]
+            before = None if previous is None else previous[g]
+            # positions of `take` are (context, g, h, y): the context comes first in every task
+            out.append(self._task(product, g, y[g], others, before, a, b, c))
+        if previous is not None:
+            previous.clear()
+        return out
+
+    def deflate(self, y: Block) -> Block:
+        """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
+        parts = self._results([self._task(coefficients, g, y[g], self.volumes) for g in self._chunks])
+        coefficient = np.zeros((len(self.volumes), parts[0][1].shape[1]))
+        for held, part in parts:
+            coefficient[held] += part
+        return self._replace(y, lambda g: self._task(subtract, g, y[g], self.volumes, coefficient))
+
+    def _replace(self, y: Block, task: Any) -> Block:
+        """New handles for old ones, the old ones let go one by one."""
+        out = []
+        for g in self._chunks:
+            out.append(task(g))
+            y[g] = None
+        return out
+
+    def gram(self, x: Block, y: Block) -> Float64:
+        """x' y, summed in float64 in the order of the chunks."""
+        return np.sum(self._results([self._plain(gram, x[g], y[g]) for g in self._chunks]), axis=0)
+
+    def rotate(self, y: Block, C: Float64) -> Block:
+        """y C; ``y`` is given up."""
+        return self._replace(y, lambda g: self._plain(rotate, y[g], C))
+
+    def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
+        """Norms of the columns of L y - y diag(values)."""
+        return np.sqrt(
+            np.sum(self._results([self._plain(residual_squares, Ly[g], y[g], values) for g in self._chunks]), axis=0)
+        )
+
+    def write(self, y: Block, kept: int) -> Float64:
+        """Store the first ``kept`` columns; returns the sums of their entries in the pairs' own basis."""
+        return np.sum(self._results([self._task(store_rows, g, y[g], kept) for g in self._chunks]), axis=0)

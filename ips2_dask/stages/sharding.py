@@ -1,0 +1,217 @@
+"""The sample graph by overlapping shards: split, search each shard, merge, measure the recall, refine; renumbered.
+
+Samples are numbered by shard from here on, so that neighbours mostly share a partition. ``order`` of the stage's
+``whole`` part holds the user's number of each sample; ties are decided by it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from typing import Any
+
+import numpy as np
+
+from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.kernels import copies, shards
+from ips2_dask.kernels import neighbors as kernel
+from ips2_dask.storage.context import Context
+from ips2_dask.storage.graph import neighborhoods
+
+LEAST_RECALL = 0.95
+MOST_ROUNDS = 5
+BATCH_BYTES = 256 << 20
+
+
+def adopted(context: Context, facts: dict[str, Any]) -> Context:
+    """The context with the partitions that sharding made."""
+    inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
+    inner.adopt(facts)
+    return inner
+
+
+def sample(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A seeded share of partition b's rows, for the cells."""
+    low, high = context.span(b)
+    wanted = shards.SAMPLE_PER_SHARD * context.choices.n_shards
+    count = min(high - low, -(-wanted * (high - low) // context.m))
+    rows = np.random.default_rng([context.params.random_state, 3, b]).choice(high - low, count, replace=False)
+    return {"sample": context.read("ingest", b, "samples")[np.sort(rows)]}, {}
+
+
+def assign(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The two nearest cells of partition b's samples."""
+    centers = np.asarray(context.read("neighbors", "cells", "centers"))
+    return {"nearest": shards.two_nearest(context.read("ingest", b, "samples"), centers)}, {}
+
+
+def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
+    first, last = context.facts["neighbors"]["batches"][batch]
+    X = np.concatenate([context.read("ingest", b, "samples") for b in range(first, last)])
+    nearest = np.concatenate([context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(first, last)])
+    user = np.arange(context.bounds[first], context.bounds[last])
+    rows, shard = np.concatenate([user, user]), nearest.T.ravel()
+    if context.choices.n_shards == 1:
+        rows, shard = user, nearest[:, 0]
+    order = np.lexsort((rows, shard))
+    offsets = np.searchsorted(shard[order], np.arange(context.choices.n_shards + 1))
+    members = rows[order]
+    return {"rows": X[members - user[0]], "members": members.astype(np.int32), "offsets": offsets}, {}
+
+
+def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Exact neighbours inside shard s, in the run's numbering; X of the samples whose nearest cell it is."""
+    facts, folder = context.facts["neighbors"], context.folders["neighbors"]
+    pieces, members = [], []
+    for batch in range(len(facts["batches"])):
+        name = f"split-p{batch:06d}"
+        low, high = np.asarray(context.read("neighbors", name, "offsets"))[s : s + 2]
+        pieces.append(context.store.read_rows(folder, name, "rows", int(low), int(high)))
+        members.append(context.store.read_rows(folder, name, "members", int(low), int(high)))
+    X, user = np.concatenate(pieces), np.concatenate(members)
+    rank = np.asarray(context.read("neighbors", "numbering", "rank"))
+    run = rank[user]
+    n = min(context.params.n_stored_neighbors, context.m)
+    inside = min(n, len(user))
+    indices = np.full((len(user), n), -1, np.int32)
+    distances = np.full((len(user), n), np.inf, np.float32)
+    if len(user):  # members ascend in the user's numbering: so ties are decided by it
+        local, lengths = copies.exact_rows(np.arange(len(user)), X, copies.group_rows(X), inside)
+        indices[:, :inside], distances[:, :inside] = run[local], lengths
+    order = np.argsort(run, kind="stable")
+    own = (run[order] >= facts["starts"][s]) & (run[order] < facts["starts"][s + 1])
+    for b in range(*np.searchsorted(facts["bounds"], [facts["starts"][s], facts["starts"][s + 1]])):
+        low, high = (bound - facts["starts"][s] for bound in facts["bounds"][b : b + 2])
+        rows = X[order[own][low:high]]
+        context.store.write(folder, f"samples-p{b:06d}", {"samples": rows}, {})
+    arrays = {"run": run[order], "indices": indices[order], "distances": distances[order]}
+    return arrays, {}
+
+
+def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Neighbours of partition b's samples from both of their shards."""
+    low, high = context.span(b)
+    order, rank = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank"))
+    both = np.asarray(context.read("neighbors", "numbering", "shards"))[low:high]
+    lists = []
+    for column in (0, 1):
+        indices = np.full((high - low, min(context.params.n_stored_neighbors, context.m)), -1, np.int32)
+        distances = np.full(indices.shape, np.inf, np.float32)
+        for s in np.unique(both[:, column]):
+            rows = np.flatnonzero(both[:, column] == s)
+            at = np.searchsorted(context.read("neighbors", f"search-p{s:06d}", "run"), low + rows)
+            indices[rows] = context.read("neighbors", f"search-p{s:06d}", "indices")[at]
+            distances[rows] = context.read("neighbors", f"search-p{s:06d}", "distances")[at]
+        lists.append((indices, distances))
+    (indices, distances), others = lists
+    shards.merge_lists(indices, distances, *others, np.arange(low, high), order, rank)
+    return {"indices": indices, "distances": distances}, {}
+
+
+def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How far the nearest samples of partition b are from each of the recall's sample rows."""
+    rows = kernel.recall_rows(context.m, context.params.random_state)
+    queries = np.asarray(context.read("neighbors", "queries", "rows"))
+    low, high = context.span(b)
+    n = min(context.params.n_stored_neighbors, context.m)
+    X = np.asarray(context.samples(np.arange(low, high)))
+    return {"distances": kernel.nearest_in(queries, rows, X, n - 1, low)[1]}, {}
+
+
+def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Partition b's lists after neighbours of neighbours, and of those that name a sample, were tried."""
+    low, high = context.span(b)
+    order, rank = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank"))
+    n = min(context.params.n_stored_neighbors, context.m)
+    before = f"round{context.facts['neighbors']['rounds']}-"
+    N, reverse = neighborhoods(context, n, before)
+    part = f"{before}p{b:06d}"
+    indices, distances = (np.array(context.read("neighbors", part, name)) for name in ("indices", "distances"))
+    rows = np.arange(low, high)
+    found = shards.second_neighbors(N, reverse.start, reverse.centers, rows, 2 * n * n)
+    used = np.unique(np.concatenate([found[found >= 0], rows]))
+    place = np.zeros(context.m, np.int32)
+    place[used] = np.arange(len(used), dtype=np.int32)
+    lengths = shards.candidate_lengths(np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place)
+    shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
+    return {"indices": indices, "distances": distances}, {}
+
+
+def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Store the graph and X by the new partitions; returns facts, and the arrays of the stage's ``whole`` part."""
+    store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
+    executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
+    drawn = np.concatenate([store.read(folder, f"sample-p{b:06d}", "sample") for b in parts])
+    centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), context.params.random_state)
+    store.write(folder, "cells", {"centers": centers}, {})
+    executor.map(Job("neighbors", assign, "assign-"), context, parts, report)
+    facts, numbering = _number(context)
+    store.write(folder, "numbering", numbering, {})
+    inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
+    executor.map(Job("neighbors", split, "split-"), inner, range(len(facts["batches"])), report)
+    executor.map(Job("neighbors", search, "search-"), inner, range(len(facts["starts"]) - 1), report)
+    for batch in range(len(facts["batches"])):
+        store.drop(folder, f"split-p{batch:06d}")
+    inner = adopted(context, facts)
+    executor.map(Job("neighbors", merge, "round0-"), inner, range(inner.n_partitions), report)
+    facts |= _refine(inner, executor, report)
+    for s in range(len(facts["starts"]) - 1):
+        store.drop(folder, f"search-p{s:06d}")
+    return facts, {"order": numbering["order"]}
+
+
+def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The run's numbering by nearest cell, the new partitions, and batches of the user's partitions."""
+    nearest = np.concatenate(
+        [context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(context.n_partitions)]
+    )
+    n_shards = context.choices.n_shards
+    order = np.argsort(nearest[:, 0], kind="stable").astype(np.int32)
+    rank = np.empty(context.m, np.int32)
+    rank[order] = np.arange(context.m, dtype=np.int32)
+    starts = np.searchsorted(nearest[order, 0], np.arange(n_shards + 1)).tolist()
+    rows = max(context.bounds[1] - context.bounds[0], 1)
+    bounds = [0]
+    for low, high in itertools.pairwise(starts):
+        count = -(-(high - low) // rows)
+        bounds += [low + (high - low) * (t + 1) // count for t in range(count)]
+    each = max(1, BATCH_BYTES // max(1, 4 * rows * context.n_features))
+    n = context.n_partitions
+    each = min(each, max(1, n // 4))
+    batches = [[first, min(first + each, n)] for first in range(0, n, each)]
+    facts = {"bounds": bounds, "starts": starts, "batches": batches}
+    return facts, {"order": order, "rank": rank, "shards": nearest[order]}
+
+
+def _refine(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Measure the recall, refine until it is high enough or the rounds are used up, and name the last lists final."""
+    store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
+    rows = kernel.recall_rows(context.m, context.params.random_state)
+    store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
+    executor.map(Job("neighbors", truth, "truth-"), context, parts, report)
+    lengths = np.concatenate([store.read(folder, f"truth-p{b:06d}", "distances") for b in parts], axis=1)
+    n = min(context.params.n_stored_neighbors, context.m)
+    reach = np.partition(lengths, n - 2, axis=1)[:, n - 2]
+    facts: dict[str, Any] = {"rounds": 0, "recall_history": [], "warnings": []}
+    while True:
+        listed = np.asarray(context.rows_of("neighbors", "distances", rows, f"round{facts['rounds']}-"))
+        facts["recall_history"].append(kernel.recall(listed, reach))
+        if facts["recall_history"][-1] >= LEAST_RECALL or facts["rounds"] == MOST_ROUNDS:
+            break
+        known = {**context.facts["neighbors"], "rounds": facts["rounds"]}
+        inner = dataclasses.replace(context, facts={**context.facts, "neighbors": known})
+        facts["rounds"] += 1
+        executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
+    for b in parts:
+        store.rename(folder, f"round{facts['rounds']}-p{b:06d}", f"p{b:06d}")
+        store.drop(folder, f"truth-p{b:06d}")
+        for earlier in range(facts["rounds"]):
+            store.drop(folder, f"round{earlier}-p{b:06d}")
+    facts["recall"] = facts["recall_history"][-1]
+    if facts["recall"] < LEAST_RECALL:
+        facts["warnings"].append(
+            f"recall@{n - 1} of the sample graph is {facts['recall']:.3f}, below {LEAST_RECALL}, "
+            f"after {MOST_ROUNDS} rounds of refinement"
+        )
+    return facts

@@ -1,0 +1,217 @@
+"""Labels: loose components are tied, blocks are told apart, the same seed gives the same, numbers follow samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import reference
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.sparse.csgraph import connected_components
+from sklearn.metrics import adjusted_rand_score
+
+from ips2_dask.kernels import labels
+
+Array = npt.NDArray[Any]
+
+
+def block_affinity(*sizes: int, seed: int = 0) -> tuple[sp.csr_array, Array]:
+    """A dense random affinity inside blocks and nothing between, shuffled, and which block each sample is in."""
+    rng = np.random.default_rng(seed)
+    blocks = [rng.uniform(0.2, 1, (size, size)) for size in sizes]
+    order = rng.permutation(sum(sizes))
+    U = sp.csr_array(sp.block_diag([block + block.T for block in blocks], format="csr")[order][:, order])
+    return U, np.repeat(np.arange(len(sizes)), sizes)[order]
+
+
+def labelled(U: Any, c: int, seed: int = 0) -> Array:
+    points, _ = labels.embed(U, c, 1e-6, seed)
+    return labels.renumber(labels.best([labels.kmeans_once(points, c, seed, s) for s in range(labels.RESTARTS)]))
+
+
+def line(truth: Array) -> Array:
+    """Points whose groups lie at 0, 100, 200, ...; inside a group they differ by less than one."""
+    rng = np.random.default_rng(1)
+    return np.column_stack([100.0 * truth + rng.random(len(truth)), rng.random(len(truth))]).astype(np.float32)
+
+
+@pytest.mark.parametrize("sizes", [(150, 150), (30, 5, 14), (9, 9, 9, 9), (200, 100, 60)])
+@pytest.mark.parametrize("dense", [True, False])
+def test_blocks_are_told_apart_exactly(sizes: tuple[int, ...], dense: bool) -> None:
+    U, truth = block_affinity(*sizes)
+    found = labelled(U.toarray() if dense else U, len(sizes))
+    np.testing.assert_array_equal(found, labels.renumber(truth.astype(np.int32)))
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_the_embedding_of_as_many_blocks_as_clusters_is_one_corner_each(dense: bool) -> None:
+    U, truth = block_affinity(120, 80, 100)
+    points, solution = labels.embed(U.toarray() if dense else U, 3, 1e-6, 0)
+    np.testing.assert_allclose(points @ points.T, truth[:, None] == truth, atol=1e-10)
+    assert len(solution.values) == 0
+
+
+@pytest.mark.parametrize("m", [60, 400])
+def test_the_embedding_spans_the_leading_eigenvectors_of_the_normalised_affinity(m: int) -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(m, 2)) + 4 * rng.integers(0, 3, (m, 1))
+    U = np.exp(-np.square(X[:, None] - X).sum(axis=2) / 8)  # a spectrum that falls fast: 1, .95, .86, .26, ...
+    points, solution = labels.embed(U, 3, 1e-6, 0)
+    vectors = np.linalg.eigh(reference.laplacian(U))[1][:, :-4:-1]
+    expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-4)
+    np.testing.assert_allclose(np.linalg.norm(points, axis=1), 1)
+    assert solution.residuals.max() <= 1e-6
+
+
+def test_a_dense_and_a_sparse_affinity_give_the_same_embedding() -> None:
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(90, 2))
+    U = np.exp(-np.square(reference.distances(X)))
+    U[U < 0.3] = 0
+    dense, sparse = (labels.embed(matrix, 5, 1e-6, 0)[0] for matrix in (U, sp.csr_array(U)))
+    np.testing.assert_allclose(dense @ dense.T, sparse @ sparse.T, atol=1e-5)
+
+
+def test_rows_of_zeros_stay() -> None:
+    found = labels.normalize_rows(np.array([[3.0, 4.0], [0, 0], [0, -2]]))
+    assert found.tolist() == [[0.6, 0.8], [0, 0], [0, -1]]
+
+
+def test_small_components_are_tied_to_their_nearest_by_the_median_edge() -> None:
+    U, truth = block_affinity(100, 100, 3, 2)
+    place = np.array([0.0, 300.0, 10.0, 290.0])  # the third lies by the first, the fourth by the second
+    X = line(truth)
+    X[:, 0] += (place[truth] - 100 * truth).astype(np.float32)
+    tied, ties, before = labels.tie_components(U, X, 2)
+    assert before == 4
+    assert sorted(tie.size for tie in ties) == [2, 3]
+    for tie in ties:
+        home, near = truth[tie.sample], truth[tie.nearest]
+        assert {2: 0, 3: 1}[home] == near
+        outside = np.flatnonzero(truth != home)
+        distance = np.linalg.norm(X[outside].astype(np.float64) - X[tie.sample], axis=1)
+        assert tie.nearest == outside[np.argmin(distance)]
+    change = sp.coo_array(tied - U)
+    assert change.nnz == 2 * len(ties)
+    np.testing.assert_allclose(change.data, np.median(U.data))
+    assert (abs(tied - tied.T)).max() == 0
+    assert connected_components(tied, directed=False)[0] == 2
+
+
+def test_the_edge_starts_at_the_member_nearest_to_the_components_mean() -> None:
+    U, truth = block_affinity(60, 3)
+    X = line(truth)
+    members = np.flatnonzero(truth == 1)
+    X[members, 0] = [1000.0, 1001.0, 1005.0]  # mean 1002
+    _, (tie,), _ = labels.tie_components(U, X, 2)
+    assert tie.sample == members[1]
+
+
+def test_components_that_are_large_enough_and_not_too_many_are_left_alone() -> None:
+    U, truth = block_affinity(40, 50, 30)
+    tied, ties, before = labels.tie_components(U, line(truth), 3)
+    assert ties == []
+    assert before == 3
+    assert (tied != U).nnz == 0
+
+
+@pytest.mark.parametrize("c", [2, 3, 5])
+def test_more_components_than_clusters_are_tied_until_there_are_no_more_the_smallest_first(c: int) -> None:
+    U, truth = block_affinity(40, 38, 36, 34, 32, 30, 12)
+    tied, ties, before = labels.tie_components(U, line(truth), c)
+    count, label = connected_components(tied, directed=False)
+    assert before == 7
+    assert count == c
+    assert len(ties) >= 7 - c
+    assert [tie.size for tie in ties[: 7 - c]] == [12, 30, 32, 34, 36, 38][: 7 - c]
+    np.testing.assert_array_equal(labelled(tied, c), labels.renumber(label))
+
+
+def test_where_all_components_are_loose_the_largest_is_what_the_others_are_tied_to() -> None:
+    rng = np.random.default_rng(4)
+    sizes = (3, *[2] * 30)
+    U, truth = block_affinity(*sizes)
+    X = np.column_stack([rng.random(len(truth)), 10.0 * truth]).astype(np.float32)
+    tied, ties, before = labels.tie_components(U, X, 2)
+    assert before == 31
+    assert connected_components(tied, directed=False)[0] <= 2
+    assert all(tie.sample != tie.nearest for tie in ties)
+
+
+def test_nothing_but_single_samples_is_tied_too() -> None:
+    U = sp.csr_array((25, 25))
+    tied, ties, before = labels.tie_components(U, np.arange(25.0)[:, None], 3)
+    assert before == 25
+    assert connected_components(tied, directed=False)[0] <= 3
+    assert len(ties) >= 22
+
+
+def test_the_nearest_sample_outside_is_found_across_blocks_of_rows_ties_by_id() -> None:
+    m = (1 << 16) + 50
+    X = np.zeros((m, 1), np.float32)
+    X[:, 0] = np.linspace(1000, 2000, m)
+    X[[5, m - 3], 0] = 3.0
+    X[m - 1] = 2.0
+    inside = np.zeros(m, bool)
+    inside[m - 1] = True
+    assert labels._nearest_outside(X, m - 1, inside) == 5
+    inside[5] = True
+    assert labels._nearest_outside(X, m - 1, inside) == m - 3
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=60))
+def test_clusters_are_numbered_by_their_first_sample(given_labels: list[int]) -> None:
+    array = np.array(given_labels, np.int32)
+    found = labels.renumber(array)
+    _, first = np.unique(found, return_index=True)
+    assert (np.diff(first) > 0).all()
+    assert set(found.tolist()) == set(range(len(set(given_labels))))
+    pairs = {(a, b) for a, b in zip(given_labels, found.tolist(), strict=True)}
+    assert len(pairs) == len(set(given_labels))
+    np.testing.assert_array_equal(labels.renumber(found), found)
+    assert found.dtype == np.int32
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=40), st.permutations(range(5)))
+def test_equal_partitions_get_equal_numbers_whatever_they_were_called(
+    given_labels: list[int], names: list[int]
+) -> None:
+    array = np.array(given_labels, np.int32)
+    np.testing.assert_array_equal(labels.renumber(np.array(names, np.int32)[array]), labels.renumber(array))
+
+
+def test_a_restart_is_decided_by_seed_and_number() -> None:
+    points = np.random.default_rng(5).normal(size=(300, 3))
+    first, second = (labels.kmeans_once(points, 6, 0, 3) for _ in range(2))
+    assert first.inertia == second.inertia
+    np.testing.assert_array_equal(first.labels, second.labels)
+    others = [labels.kmeans_once(points, 6, seed, number).labels for seed, number in ((0, 4), (1, 3))]
+    assert all((labels.renumber(other) != labels.renumber(first.labels)).any() for other in others)
+
+
+def test_k_means_takes_dense_and_sparse_points() -> None:
+    rng = np.random.default_rng(6)
+    truth = np.repeat([0, 1, 2], 30)
+    points = rng.normal(size=(90, 3)) * 0.1 + 5 * np.eye(3)[truth]
+    for given_points in (points, sp.csr_array(points)):
+        found = labels.kmeans_once(given_points, 3, 0, 0)
+        assert adjusted_rand_score(truth, found.labels) == 1
+        assert found.labels.dtype == np.int32
+
+
+def test_above_half_a_million_points_mini_batches_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(labels, "MINIBATCH_ABOVE", 80)
+    rng = np.random.default_rng(7)
+    truth = np.repeat([0, 1, 2], 30)
+    points = rng.normal(size=(90, 2)) * 0.1 + np.array([[0, 0], [5, 0], [0, 5]])[truth]
+    assert adjusted_rand_score(truth, labels.kmeans_once(points, 3, 0, 0).labels) == 1
+
+
+def test_the_best_is_the_first_of_the_smallest_inertia() -> None:
+    tried = [labels.Partitioning(value, np.array([at], np.int32)) for at, value in enumerate((3.0, 1.0, 2.0, 1.0))]
+    assert labels.best(tried).tolist() == [1]

@@ -1,0 +1,157 @@
+"""The plan follows from shapes alone, holds what a run needs, and refuses before anything is computed."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ips2_dask import Params, Refused, Resources, run
+from ips2_dask.errors import BadInput
+from ips2_dask.params import parse_bytes
+from ips2_dask.pipeline import plan_run
+from ips2_dask.plan import MOST_PARTITIONS, check_memory, check_shape, make_plan, partition_bounds
+from ips2_dask.storage.layout import STAGES
+from ips2_dask.storage.readers import open_source
+
+
+@given(m=st.integers(2, 10**9), f=st.integers(1, 10**5))
+def test_partitions_cover_all_samples_once_and_are_not_too_many(m: int, f: int) -> None:
+    rows = -(-m // MOST_PARTITIONS)
+    bounds = partition_bounds(m, f)
+    assert bounds[0] == 0
+    assert bounds[-1] == m
+    assert len(bounds) - 1 <= MOST_PARTITIONS
+    widths = {b - a for a, b in itertools.pairwise(bounds[:-1])}
+    assert len(widths) <= 1  # all but the last are equally long
+    assert all(1024 <= width <= max(16384, rows) for width in widths)
+    assert 0 < bounds[-1] - bounds[-2] <= max(16384, rows)
+
+
+@given(m=st.integers(1, 500), rows=st.integers(1, 600))
+def test_partitions_of_a_given_length(m: int, rows: int) -> None:
+    bounds = partition_bounds(m, 3, rows)
+    assert [min(rows, m - a) for a in range(0, m, rows)] == [b - a for a, b in itertools.pairwise(bounds)]
+
+
+def test_wide_data_gets_shorter_partitions_down_to_1024() -> None:
+    lengths = [partition_bounds(10**6, f)[1] for f in (1, 100, 784, 4096, 10**5)]
+    assert lengths == sorted(lengths, reverse=True)
+    assert lengths[0] == 16384
+    assert lengths[-1] == 1024
+    assert 4 * 784 * lengths[2] <= 16 << 20
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 7])
+def test_partitions_do_not_depend_on_workers_or_memory(n_workers: int) -> None:
+    source = open_source(np.zeros((5000, 10)))
+    few, many = (
+        plan_run(source, Params(), Resources(n_workers=n_workers, memory_limit=limit)) for limit in (None, 8 << 30)
+    )
+    assert few.bounds == many.bounds == plan_run(source, Params(), Resources()).bounds
+
+
+@pytest.mark.parametrize(
+    ("m", "f", "params", "thing", "found"),
+    [
+        (1, 4, Params(n_clusters=2), "data", "n_samples = 1"),
+        (10, 0, Params(n_clusters=2), "data", "0 feature"),
+        (6, 4, Params(n_clusters=7, n_neighbors=2), "n_clusters", "7 with 6 samples"),
+        (6, 4, Params(n_clusters=2, n_neighbors=7), "n_neighbors", "7 with 6 samples"),
+    ],
+)
+def test_a_shape_that_cannot_be_clustered_is_named(m: int, f: int, params: Params, thing: str, found: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        check_shape(m, f, params, "data")
+    assert caught.value.thing == thing
+    assert found in caught.value.found
+
+
+def test_as_many_clusters_or_neighbours_as_samples_are_allowed() -> None:
+    check_shape(6, 1, Params(n_clusters=6, n_neighbors=6), "data")
+
+
+def test_a_bad_shape_is_refused_before_the_run_directory_exists(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="n_neighbors"):
+        run(np.zeros((4, 2)), Params(n_clusters=2), store=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_has_every_stage_once_in_order() -> None:
+    plan = make_plan(1000, 10, Params())
+    assert tuple(stage.name for stage in plan.stages) == STAGES
+    assert all(stage.tasks >= 1 and stage.what and stage.disk_bytes > 0 for stage in plan.stages)
+    assert plan.worker_bytes == max(stage.worker_bytes for stage in plan.stages)
+    assert plan.disk_bytes == sum(stage.disk_bytes for stage in plan.stages)
+
+
+@given(
+    m=st.integers(200, 10**6), f=st.integers(1, 2000), k=st.integers(2, 30), c=st.integers(2, 60),
+    what=st.sampled_from(["m", "f", "k", "c"]),
+)  # fmt: skip
+def test_more_of_anything_never_needs_less_memory(m: int, f: int, k: int, c: int, what: str) -> None:
+    more = {"m": (2 * m, f, k, c), "f": (m, 2 * f, k, c), "k": (m, f, k + 1, c), "c": (m, f, k, c + 1)}[what]
+    smaller, larger = (
+        make_plan(size[0], size[1], Params(n_neighbors=size[2], n_clusters=size[3]), rows=1024)
+        for size in ((m, f, k, c), more)
+    )
+    assert larger.client_bytes >= smaller.client_bytes
+    assert larger.worker_bytes >= smaller.worker_bytes
+    assert larger.disk_bytes >= smaller.disk_bytes
+
+
+def test_an_input_that_has_to_be_held_whole_is_counted() -> None:
+    free, held = (make_plan(1000, 10, Params(), resident=bytes_).stages[0].client_bytes for bytes_ in (0, 1 << 30))
+    assert held - free == 1 << 30
+
+
+def test_too_little_memory_is_refused_with_a_limit_that_would_do() -> None:
+    plan = make_plan(200_000, 64, Params(n_neighbors=10))
+    with pytest.raises(Refused) as caught:
+        check_memory(plan, 1 << 30)
+    assert caught.value.exit_status == 4
+    found = re.search(r"--memory-limit (\S+),", str(caught.value))
+    assert found is not None
+    check_memory(plan, parse_bytes(found[1]))
+    worst = max(plan.stages, key=lambda stage: max(stage.worker_bytes, stage.client_bytes))
+    assert f"stage {worst.name} " in str(caught.value)
+
+
+def test_no_limit_and_a_generous_one_are_accepted() -> None:
+    plan = make_plan(1000, 10, Params())
+    check_memory(plan, None)
+    check_memory(plan, max(plan.worker_bytes, plan.client_bytes))
+
+
+def test_a_run_over_its_limit_is_refused_before_the_run_directory_exists(tmp_path: Path) -> None:
+    with pytest.raises(Refused, match="memory_limit"):
+        run(np.zeros((100, 4)), Params(), Resources(memory_limit=64 << 20), store=tmp_path / "run")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_fewer_than_two_partitions_a_worker_are_warned_about() -> None:
+    assert make_plan(90, 2, Params(), rows=30, n_workers=2).warnings
+    assert not make_plan(120, 2, Params(), rows=30, n_workers=2).warnings
+    assert not make_plan(90, 2, Params(), rows=90, n_workers=2).warnings
+
+
+@pytest.mark.parametrize("k", [2, 5, 12])
+def test_a_run_has_no_more_pairs_and_entries_than_its_plan_says(k: int) -> None:
+    X = np.random.default_rng(k).normal(size=(400, 30))
+    params = Params(n_clusters=2, n_neighbors=k)
+    report = run(X, params).report()
+    what = next(stage.what for stage in make_plan(400, 30, params).stages if stage.name == "tensor")
+    pairs, entries = (int(number.replace(",", "")) for number in re.findall(r"([\d,]+) \w+ at most", what))
+    assert report["P"] <= pairs
+    assert report["nnz"] <= 2 * entries
+
+
+def test_a_plan_can_be_sent_to_another_process() -> None:
+    plan = make_plan(1000, 10, Params())
+    assert pickle.loads(pickle.dumps(plan)) == plan
