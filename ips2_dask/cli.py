@@ -18,6 +18,7 @@ from sklearn.datasets import load_digits
 from ips2_dask._version import __version__
 from ips2_dask.console import print_plan, print_report, print_status, progress
 from ips2_dask.errors import IPS2Error
+from ips2_dask.evaluation.bench.options import add_benchmarks
 from ips2_dask.evaluation.metrics import scores
 from ips2_dask.params import CHOICES, PRESETS, Params, Resources, parse_bytes
 from ips2_dask.pipeline import plan_run, run
@@ -101,6 +102,10 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
     group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
     group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
+    group.add_argument("--shards", type=int, metavar="N", help="shards of the sample graph (default: by the shape)")
+    group.add_argument(
+        "--vectors", choices=CHOICES["vectors"], default="auto", help="where block vectors live (default auto)"
+    )
 
 
 def _params(options: argparse.Namespace) -> Params:
@@ -115,6 +120,8 @@ def _resources(options: argparse.Namespace) -> Resources:
         scheduler=options.scheduler,
         scratch=options.scratch,
         partition_rows=options.partition_rows,
+        shards=options.shards,
+        vectors=options.vectors,
     )
 
 
@@ -195,6 +202,36 @@ def command_status(options: argparse.Namespace) -> int:
     return 0
 
 
+def command_bench(options: argparse.Namespace) -> int:
+    """``ips2 bench``: measure a part of the package, or all of it, beside what others offer."""
+    # peers and SciPy's solvers, which no other command needs
+    from ips2_dask.evaluation.bench.command import bench  # noqa: PLC0415
+
+    return bench(options, _params, _resources)
+
+
+def command_reproduce(options: argparse.Namespace) -> int:
+    """``ips2 reproduce``: the paper's experiments again, beside its printed figures."""
+    # the baselines and the report, which no other command needs
+    from ips2_dask.evaluation.reproduce import command  # noqa: PLC0415
+
+    return command(options)
+
+
+def _add_reproduce(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="DIR", help="data sets (default: the environment variable IPS2_DATA)")
+    parser.add_argument("--out", required=True, metavar="DIR", help="results; what an earlier call did is kept")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="some experiments, such as table2; may be repeated"
+    )
+    parser.add_argument("--quick", action="store_true", help="five runs and smaller grids, in minutes")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes side by side (default: cores, up to 4)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first run (default 0)")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no report")
+    parser.set_defaults(function=command_reproduce)
+
+
 class _Parser(argparse.ArgumentParser):
     """Whose errors are one line."""
 
@@ -240,6 +277,12 @@ def _parser() -> argparse.ArgumentParser:
     parser_demo = add("demo", parents=[said], help="cluster scikit-learn's digits")
     parser_demo.add_argument("--out", default="ips2-demo", metavar="DIR", help="run directory (default: ips2-demo)")
     parser_demo.set_defaults(function=command_demo)
+
+    parser_bench = add("bench", help="measure on this machine: product, graph, solve, end-to-end, peers, scaling")
+    parser_bench.set_defaults(function=command_bench)
+    add_benchmarks(parser_bench, _add_params, _add_resources)
+
+    _add_reproduce(add("reproduce", help="the paper's experiments again, beside its printed figures"))
     return parser
 
 
@@ -261,7 +304,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
-    options = argparse.Namespace(out=None, stopping=stopping)
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = argparse.Namespace(out=None, stopping=stopping, given=given)
     try:
         _parser().parse_args(arguments, options)
         return int(options.function(options))

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ips2_dask.params import Params, Resources
@@ -46,8 +46,8 @@ class LiveProgress:
 
     def __init__(self) -> None:
         self._bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}"), console=Console(stderr=True),
+            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True),
         )  # fmt: skip
         self._bars.start()
         self._task: TaskID | None = self._bars.add_task(f"    {'start':<10}", total=None, note="input and workers")
@@ -65,7 +65,7 @@ class LiveProgress:
     def advance(self, stage: str, done: int, total: int) -> None:
         """Move the stage's bar; until the first task is done it only shows that something is going on."""
         if self._task is not None and done:
-            self._bars.update(self._task, completed=done, total=total)
+            self._bars.update(self._task, completed=done, total=total, note=f"{done} of {total}")
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Close the stage's bar."""

@@ -69,6 +69,18 @@ class Executor(Protocol):
         """Every item's receipt; ``report(done, total)`` is called as they come."""
         ...
 
+    def share(self, context: Context) -> Any:
+        """A handle of the context for `submit`."""
+        ...
+
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Start one task on values and handles; returns a handle of its result, which stays where it is made."""
+        ...
+
+    def results(self, handles: Sequence[Any]) -> list[Any]:
+        """What the tasks return."""
+        ...
+
 
 class SerialExecutor:
     """One task after the other in this process, each with the cores of this machine."""
@@ -82,6 +94,19 @@ class SerialExecutor:
             receipts.append(compute_part(item, job, context))
             report(done + 1, len(items))
         return receipts
+
+    def share(self, context: Context) -> Any:
+        """A handle of the context for `submit`."""
+        return context
+
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Run one task now; its handle is its result."""
+        del name
+        return function(*arguments)
+
+    def results(self, handles: Sequence[Any]) -> list[Any]:
+        """What the tasks returned."""
+        return list(handles)
 
 
 class DaskExecutor:
@@ -109,6 +134,18 @@ class DaskExecutor:
         missing = [b for b in range(len(blocks)) if context.receipt(job.stage, job.prefix + part_name(b)) is None]
         self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
 
+    def share(self, context: Context) -> Any:
+        """A handle of the context for `submit`: a task, so that a lost one is made again."""
+        return self.submit("context", _same, dataclasses.replace(context, threads=self._threads))
+
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Start one task on a worker; its handle is a future."""
+        return self.client.submit(function, *arguments, key=f"{name}-{uuid.uuid4().hex}", pure=False)
+
+    def results(self, handles: Sequence[Any]) -> list[Any]:
+        """What the tasks return, sent here."""
+        return list(self.client.gather(list(handles)))
+
     def _shared(self, job: Job, context: Context) -> Any:
         """The context as one task that all others share.
 
@@ -126,6 +163,10 @@ class DaskExecutor:
             return list(self.client.gather(futures))
         finally:
             self.client.cancel(futures)
+
+
+def _same(context: Context) -> Context:
+    return context
 
 
 def stage_source(executor: Executor, job: Job, context: Context, source: Source, report: Report) -> None:
@@ -222,6 +263,7 @@ def cluster(resources: Resources) -> Iterator[DaskExecutor]:
         with _connect(resources.scheduler) as client:
             yield DaskExecutor(client, resources.threads_per_worker)
         return
+    _check_scratch(resources.scratch)
     one_each = {
         name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
     }
@@ -247,6 +289,17 @@ def cluster(resources: Resources) -> Iterator[DaskExecutor]:
             stack.enter_context(local)
         client = stack.enter_context(Client(local, set_as_default=False))
         yield DaskExecutor(client, resources.threads_per_worker)
+
+
+def _check_scratch(scratch: str | None) -> None:
+    try:
+        if scratch is not None:
+            os.makedirs(scratch, exist_ok=True)
+    except OSError as error:
+        raise BadInput(
+            "scratch", f"{scratch!r}, which can't be made ({error.strerror})", "a folder that this user may write to",
+            "workers would have no place for what memory does not hold", "give another one, or leave it out",
+        ) from error  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -144,8 +144,8 @@ class Params:
         checked = {
             "n_clusters": _whole("n_clusters", self.n_clusters, 2),
             "n_neighbors": _whole("n_neighbors", self.n_neighbors, 2, MAX_NEIGHBORS),
-            "sigma": _real("sigma", self.sigma, 0.0, math.inf),
-            "epsilon": _real("epsilon", self.epsilon, 0.0, 1e-3),
+            "sigma": _real("sigma", self.sigma, 0.0, 1e30),
+            "epsilon": _real("epsilon", self.epsilon, 1e-30, 1e-3),
             "fusion_weight": _real("fusion_weight", self.fusion_weight, 0.0, 1.0, closed=True),
             "tol": _real("tol", self.tol, 0.0, 1.0),
             "random_state": _whole("random_state", self.random_state, 0),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from hypothesis import settings
 
 from ips2_dask import Params, Resources, Run
 from ips2_dask.executors import DaskExecutor, Executor, Job, Report, SerialExecutor, cluster, compute_part
@@ -18,6 +19,10 @@ from ips2_dask.storage.readers import open_source
 from ips2_dask.storage.store import MemoryStore, Receipt, Store, ZarrStore
 
 Array = npt.NDArray[Any]
+
+# a test that compiles a kernel, or meets a busy machine, is not a slow test
+settings.register_profile("ips2", deadline=None)
+settings.load_profile("ips2")
 
 
 def _random() -> Array:

@@ -154,6 +154,7 @@ OPTIONS: dict[str, tuple[list[str], str]] = {
     "seed": (["--seed", "-1"], "--seed: found -1"),
     "memory": (["--memory-limit", "lots"], "--memory-limit: found 'lots'"),
     "partition-rows": (["--partition-rows", "0"], "--partition-rows: found 0"),
+    "shards": (["--shards", "0"], "--shards: found 0"),
     "label-number": (["--labels-column", "3"], "no column 3"),
     "label-name": (["--labels-column", "kind"], "no column 'kind'"),
     "labels-not-whole": (["--labels-column", "0"], "the label"),
@@ -227,6 +228,13 @@ def test_an_output_that_holds_something_else_is_not_touched(
     assert str(out) in line
     Path(source).unlink()
     assert _contents(tmp_path) == before
+
+
+def test_a_scratch_folder_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = GOOD(tmp_path)
+    arguments = ["run", source, "--clusters", "2", "--out", str(tmp_path / "run"), "--scratch", source + "/scratch"]
+    assert "--scratch: found" in refused(arguments, capsys)
+    assert [path.name for path in tmp_path.iterdir()] == ["x.npy"]
 
 
 def test_an_output_below_a_file_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import dask
 import dask.array as da
+import dask.dataframe as dd
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -43,7 +44,7 @@ EXPECTED = dict.fromkeys(
 
 
 @pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")  # about duplicates in the checks' own data
-@parametrize_with_checks([IPS2(), PPC()], expected_failed_checks=lambda estimator: EXPECTED)
+@parametrize_with_checks([IPS2(), PPC()], expected_failed_checks=lambda _: EXPECTED)  # type: ignore[untyped-decorator]
 def test_scikit_learns_own_checks(estimator: Any, check: Callable[[Any], None]) -> None:
     check(estimator)
 
@@ -75,6 +76,7 @@ def test_a_fit_gives_all_that_is_promised(X: Array) -> None:
     assert set(fitted.labels_.tolist()) == {0, 1, 2, 3}
     assert fitted.eigenvalues_.shape == (4,)
     assert fitted.n_features_in_ == 5
+    assert fitted.embedding_ is not None
     assert fitted.embedding_.shape == (90, 4)
     for name in ("affinity_matrix_", "pairwise_similarity_", "high_order_similarity_"):
         S = getattr(fitted, name)
@@ -184,7 +186,10 @@ def test_the_labels_of_a_dask_array_may_be_one_of_its_columns() -> None:
 def test_sparse_and_masked_chunks_are_understood() -> None:
     X = np.random.default_rng(4).poisson(0.5, (30, 4)).astype(float)
     sparse = da.from_array(X, chunks=(9, 4)).map_blocks(sp.csr_array, meta=sp.csr_array((0, 0)))
-    assert np.array_equal(open_dask_array(sparse, None, transpose=False).read(3, 25), X[3:25])
+    source = open_dask_array(sparse, None, transpose=False)
+    assert np.array_equal(source.read(3, 25), X[3:25])
+    assert np.array_equal(np.concatenate(list(source.blocks(7))), X)
+    assert np.array_equal(np.concatenate(dask.compute(source.delayed_blocks((0, 11, 30)), scheduler="sync")[0]), X)
     with pytest.raises(BadInput, match=r"nan.* at row 7, column 2"):
         IPS2(n_clusters=2).fit(da.ma.masked_where(_at(X.shape, 7, 2), da.from_array(X, chunks=(9, 4))))
 
@@ -205,6 +210,7 @@ def _at(shape: tuple[int, ...], row: int, column: int) -> Any:
         pytest.param(lambda x: da.where(x > 2, np.nan, x), "nan", id="nan"),
         pytest.param(lambda x: x[:1], "n_samples = 1", id="one-sample"),
         pytest.param(lambda x: x.to_delayed()[0, 0], "a Dask Delayed", id="delayed"),
+        pytest.param(dd.from_dask_array, r"a Dask DataFrame.*frame\.to_dask_array\(lengths=True\)", id="data-frame"),
     ],
 )  # fmt: skip
 def test_a_dask_array_that_is_no_matrix_of_numbers_is_refused(spoil: Callable[[Any], Any], said: str) -> None:
@@ -224,7 +230,7 @@ def test_a_client_is_used_and_clones_share_it(X: Array, labels: Array, client: C
 
 def test_with_a_client_and_no_store_nothing_stays_behind(X: Array, labels: Array, client: Client) -> None:
     fitted = IPS2(n_clusters=4, client=client).fit(X)
-    folder = Path(fitted.run_.path)
+    folder = Path(str(fitted.run_.path))
     assert folder.is_dir()
     assert np.array_equal(fitted.labels_, labels)
     del fitted

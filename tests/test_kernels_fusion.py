@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from typing import Any
 
 import numpy as np
@@ -145,3 +146,15 @@ def test_high_order_of_a_decomposable_tensor_is_the_oracles_of_s_kron_s(rule: st
     np.testing.assert_allclose(products, leading.values, atol=1e-12)
     expected = reference.high_order_similarity(leading.vectors, leading.weights, pairs, rule)
     np.testing.assert_allclose(V / V.max(), expected, atol=1e-10)
+
+
+@given(values=st.lists(st.floats(-1, 1), min_size=1, max_size=200), data=st.data())
+def test_halves_add_up_to_the_same_bits_in_any_order_and_lose_less_than_rounding(
+    values: list[float], data: st.DataObject
+) -> None:
+    order = data.draw(st.permutations(range(len(values))))
+    halves = fusion.exact_halves(np.array(values))
+    sums = [np.bincount(np.zeros(len(values), int), half)[0] for half in halves]
+    again = [np.bincount(np.zeros(len(values), int), half[np.array(order)])[0] for half in halves]
+    assert sums == again
+    assert sum(sums) == pytest.approx(math.fsum(values), abs=len(values) * 2.0**-52)

@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
-from ips2_dask.executors import DaskExecutor, SerialExecutor
+from ips2_dask.executors import DaskExecutor, SerialExecutor, cluster
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.params import CHOICES
 from ips2_dask.storage.layout import STAGES
@@ -324,32 +324,18 @@ def test_labels_on_disk_are_those_in_memory(digits: Array, digits_labels: Array,
 def test_labels_of_two_workers_and_of_one_are_those_of_none(
     digits: Array, digits_labels: Array, dask_executor: DaskExecutor, tmp_path: Path
 ) -> None:
+    assert dask_executor.n_workers == 2
     two = run(digits, DIGITS, Resources(partition_rows=50), client=dask_executor.client)
     np.testing.assert_array_equal(two.labels, digits_labels)
-    first = next(iter(dask_executor.client.scheduler_info(n_workers=-1)["workers"]))
-    pinned = PinnedExecutor(dask_executor.client, first)
-    one = run_on(pinned, digits, DIGITS, 50, tmp_path / "one")
+    with cluster(Resources(n_workers=1)) as single:
+        assert single.n_workers == 1
+        one = run_on(single, digits, DIGITS, 50, tmp_path / "one")
     np.testing.assert_array_equal(one.labels, digits_labels)
     for name in ("pairs", "degrees", "eigenvalues", "eigenvectors", "embedding"):
         assert getattr(one, name).tobytes() == getattr(two, name).tobytes()
     for kind in ("pairwise", "high_order", "fused"):
         assert (one.similarity(kind) != two.similarity(kind)).nnz == 0
     assert (one.tensor() != two.tensor()).nnz == 0
-
-
-class PinnedExecutor(DaskExecutor):
-    """Leaves all work to one worker of the cluster."""
-
-    def __init__(self, client: Any, worker: str) -> None:
-        super().__init__(client)
-        self._worker = worker
-
-    def map(self, *given: Any) -> Any:
-        """Every item's receipt, all of one worker."""
-        import dask  # noqa: PLC0415  only here
-
-        with dask.annotate(workers=[self._worker]):
-            return super().map(*given)
 
 
 @pytest.mark.parametrize("seed", range(3))

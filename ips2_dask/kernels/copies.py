@@ -19,7 +19,7 @@ WORTHWHILE = 0.9
 
 
 class Groups(NamedTuple):
-    """Rows by equal content: group g is ``members[start[g]:start[g + 1]]``, ascending; its first row is ``first[g]``."""
+    """Rows by equal content: group g is ``members[start[g]:start[g + 1]]``, ascending, with ``first[g]`` its first."""
 
     first: Int64  # (groups,)
     start: Int64  # (groups + 1,)

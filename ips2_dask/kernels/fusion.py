@@ -76,3 +76,9 @@ def merge_entries(
 def fuse(S: Float64, V: Float64, weight: float) -> Float64:
     """U = (1 - w) S + w V, the paper's average for w = 1/2."""
     return (1.0 - weight) * S + weight * V
+
+
+def exact_halves(values: Float64) -> tuple[Float64, Float64]:
+    """``values`` of at most 1 as high + low, multiples of 2^-26 and 2^-52, whose sums are the same in any order."""
+    high = np.rint(values * 2.0**26) / 2.0**26
+    return high, np.rint((values - high) * 2.0**52) / 2.0**52

@@ -12,8 +12,8 @@ Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 AnyReal = NDArray[np.generic]
 
-LARGEST = 1.8e19
-"""Square root of the largest float32: a longer distance could not be squared."""
+LARGEST = 1.3e19
+"""Square root of half the largest float32: the squared norms of two samples, farther apart, would not add up."""
 
 
 class Statistics(NamedTuple):

@@ -47,7 +47,8 @@ def local_pairs(k: int) -> LocalPairs:
     pairs = list(zip(first.tolist(), second.tolist(), strict=True))
     subset = np.array([[number[frozenset(r + s)] for s in pairs] for r in pairs], np.int32)
     members = np.array([c + (-1,) * (4 - len(c)) for c in subsets], np.int32)
-    masks = np.array([sum(1 << i for i in c) for c in subsets], np.int64)
+    # of 64 samples the last has the sign bit
+    masks = np.array([sum(1 << i for i in c) for c in subsets], np.uint64).view(np.int64)
     return LocalPairs(first.astype(np.int64), second.astype(np.int64), subset, members, masks)
 
 

@@ -62,14 +62,15 @@ def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def row_sums(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """This partition's share of the row sums of S and of unscaled V."""
+    """This partition's share of the row sums of S and V, each in two halves that add up without rounding."""
     joined = np.asarray(context.read("fuse", b, "entries"))
-    sums = np.zeros((2, context.m))
+    sums = np.zeros((2, 2, context.m))
     off = joined[:, 0] != joined[:, 1]
-    for row, name in enumerate(("pairwise", "high_order")):
-        values = np.asarray(context.read("fuse", b, name))
-        sums[row] = np.bincount(joined[:, 0], values, context.m)
-        sums[row] += np.bincount(joined[off, 1], values[off], context.m)
+    for row, (name, scale) in enumerate((("pairwise", 1.0), ("high_order", context.facts["fuse"]["largest"]))):
+        halves = kernel.exact_halves(np.asarray(context.read("fuse", b, name)) / scale)
+        for half, values in enumerate(halves):
+            sums[row, half] = np.bincount(joined[:, 0], values, context.m)
+            sums[row, half] += np.bincount(joined[off, 1], values[off], context.m)
     return {"sums": sums}, {}
 
 
@@ -104,7 +105,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if context.params.fusion == "normalized" and context.params.method == "ips2":
         executor.map(Job("fuse", row_sums, "sums-"), inner, parts, report)
         shares = [context.store.read(context.folders["fuse"], "sums-" + part_name(b), "sums") for b in parts]
-        total = np.sum(shares, axis=0) / np.array([[1.0], [facts["largest"]]])
+        total = np.sum(shares, axis=0).sum(axis=1)
         context.store.write(context.folders["fuse"], "sums-whole", {"sums": total}, {})
     executor.map(Job("fuse", fused, "fused-"), inner, parts, report)
     return facts

@@ -236,7 +236,7 @@ class ZarrStore:
         """
         receipt = self.receipt(folder, part)
         if receipt is None:
-            raise Damaged(f"{self._root}/{folder}/{part}: the receipt is missing. Remedy: run the same command again.")
+            raise Damaged(f"{self._root}/{folder}/{part}: the receipt is missing. {self._mend(folder)}")
         where = f"{folder}/{receipt['attempt']}/{name}"
         try:
             expected = receipt["arrays"][name]
@@ -247,10 +247,7 @@ class ZarrStore:
         except Exception as error:  # whatever a damaged file makes a codec or a parser raise
             same, reason = False, f"{type(error).__name__}: {error}"
         if not same:
-            raise Damaged(
-                f"{self._root}/{where}: array is damaged ({reason}). "
-                f"Remedy: run the same command again, which computes the damaged part anew."
-            )
+            raise Damaged(f"{self._root}/{where}: array is damaged ({reason}). {self._mend(folder)}")
         return array
 
     def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
@@ -263,7 +260,7 @@ class ZarrStore:
         """
         receipt = self.receipt(folder, part)
         if receipt is None:
-            raise Damaged(f"{self._root}/{folder}/{part}: the receipt is missing. Remedy: run the same command again.")
+            raise Damaged(f"{self._root}/{folder}/{part}: the receipt is missing. {self._mend(folder)}")
         where = f"{folder}/{receipt['attempt']}/{name}"
         try:
             stored = zarr.open_array(store=self._zarr(where), mode="r")
@@ -273,11 +270,11 @@ class ZarrStore:
         except Exception as error:  # whatever a damaged file makes a codec or a parser raise
             reason = f"{type(error).__name__}: {error}"
         if reason:
-            raise Damaged(
-                f"{self._root}/{where}: array is damaged ({reason}). "
-                f"Remedy: run the same command again, which computes the damaged part anew."
-            )
+            raise Damaged(f"{self._root}/{where}: array is damaged ({reason}). {self._mend(folder)}")
         return rows
+
+    def _mend(self, folder: str) -> str:
+        return f"Remedy: delete {self._root}/{folder} and run the same command again, which computes that stage anew."
 
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name: its receipt moves, its arrays stay."""

@@ -98,7 +98,8 @@ def _pynndescent(_: Any, X: Float32, n: int, effort: int) -> Lists:
 def _ingested(X: Float32, n: int) -> Context:
     """A run in memory up to its ingest stage, whose graph is to be sharded."""
     params = Params(n_clusters=2, n_neighbors=n, graph="shards", random_state=SEED)
-    plan = make_plan(*X.shape, params)
+    m, f = X.shape
+    plan = make_plan(m, f, params)
     folders = {"ingest": "ingest", "neighbors": "neighbors"}
     context = Context(
         MemoryStore(), params, plan.bounds, plan.f, plan.choices, folders, threads=usable_cores(), source=open_source(X)

@@ -63,7 +63,7 @@ def measure(
             "threads": usable_cores(),
             "outcome": outcome.word,
             "seconds": None,
-            **{key: value for key, value in outcome.answer.items() if key != "started"},
+            **outcome.answer,
             "peak_bytes": most.tree if most else None,
         }
 

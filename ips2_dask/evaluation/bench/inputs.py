@@ -53,7 +53,8 @@ def named(name: str, folder: Path) -> Data:
     """
     found = load(name)
     labels = np.unique(found.labels, return_inverse=True)[1].astype(np.int64)
-    data = Data(name, str(folder / "X.npy"), str(folder / "labels.npy"), *found.X.shape, found.n_clusters)
+    m, f = found.X.shape
+    data = Data(name, str(folder / "X.npy"), str(folder / "labels.npy"), m, f, found.n_clusters)
     np.save(data.X, found.X)
     np.save(data.labels, labels)
     return data

@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import NamedTuple
 
 INTERVAL = 0.05
-SHARE = 20
-"""Seconds between samples: at least .05, and at least 20 times what a sample takes, so that it costs 5 % of a core."""
+SHARE = 10
+"""Seconds between samples: at least .05, and at least 10 times what a sample takes, so that it costs 10 % of a core."""
 
 
 class Sample(NamedTuple):

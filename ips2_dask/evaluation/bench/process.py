@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -72,7 +72,7 @@ def _work(module: str, job: Mapping[str, Any], place: Path, limit: float | None,
     with (place / "errors").open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", __name__, module, str(place)],
-            stdin=subprocess.DEVNULL, stdout=errors, stderr=errors, env=environment, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=errors, stderr=errors, env=environment, start_new_session=True,
         )  # fmt: skip
         try:
             with TreeSampler(process.pid) as sampler:
@@ -94,6 +94,8 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     elif process.poll() is None:
         process.kill()
     process.wait(GRACE)
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _failure(status: int, errors: Path) -> str:
@@ -106,12 +108,20 @@ def _failure(status: int, errors: Path) -> str:
     return f"failed: {name}" if name.isidentifier() else f"failed with status {status}"
 
 
+def _end_with_parent() -> None:
+    """Kill this process and its descendants when nobody holds the other end of standard input any more."""
+    os.read(0, 1)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
 def main(module: str, place: Path) -> None:
     """What the fresh interpreter does."""
-    started = time.monotonic()
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     work = importlib.import_module(f"ips2_dask.evaluation.bench.{module}").work
     answer = work(json.loads((place / "job.json").read_text()))
-    (place / "answer.json").write_text(json.dumps({"started": started, **answer}))
+    (place / "answer.json").write_text(json.dumps(answer))
 
 
 if __name__ == "__main__":

@@ -27,7 +27,17 @@ from ips2_dask.kernels.reverse import components
 from ips2_dask.params import Params
 from ips2_dask.plan import choose
 
-COLUMNS = ("solver", "outcome", "seconds", "products", "columns", "residual", "converged", "last_eigenvalue")
+COLUMNS = (
+    "solver",
+    "blas_threads",
+    "outcome",
+    "seconds",
+    "products",
+    "columns",
+    "residual",
+    "converged",
+    "last_eigenvalue",
+)
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 MOST_ROUNDS = 500
 
@@ -50,12 +60,13 @@ class Counted(NeighborhoodOperator):
 class Problem(NamedTuple):
     """The Laplacian without what is known of it, and where to start."""
 
-    operator: Counted
+    operator: Any  # Counted
     known: Known
     start: Float  # (P, width)
     wanted: int
     tol: float
     seed: int
+    blas_threads: int
 
 
 def measure(
@@ -71,7 +82,9 @@ def measure(
     """A record for each solver, each in a fresh process after a product that is not counted.
 
     All of them get the same matrix-free Laplacian in float32 with the eigenvectors of eigenvalue 1 taken out, and look
-    for the same number of pairs: those of the clusters that remain, and one more for the gap. Ours and lobpcg start
+    for the same number of pairs: those of the clusters that remain, and one more for the gap. Products run on all
+    cores in each of them; SciPy's own dense algebra runs on one BLAS thread and, in a second record, on all cores,
+    since either may be the faster. Ours and lobpcg start
     from the eigenvectors of the sample graph (DESIGN 2), whose time both are charged; lobpcg has no guard columns,
     which it would have to converge too; eigsh starts from a random vector. ``residual`` is the largest ||L y - lambda
     y|| of the wanted pairs, measured for all of them in the same way.
@@ -100,23 +113,27 @@ def measure(
     np.save(job["X"], X)
     np.save(job["N"], found.indices)
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "k": neighbors, "c": c, "tol": tol}
-    for solver in solvers:
-        asked = {**job, "c": c, "tol": tol, "seed": seed, "solver": solver}
+    for solver, blas in _variants(solvers):
+        asked = {**job, "c": c, "tol": tol, "seed": seed, "solver": solver, "blas_threads": blas}
         outcome = work_apart("solve", asked, folder, limit)
         most = peak(outcome.samples)
-        answer = {key: value for key, value in outcome.answer.items() if key != "started"}
         yield {
-            **shape, "solver": solver, "threads": usable_cores(), "outcome": outcome.word, "seconds": None, **answer,
-            "peak_bytes": most.tree if most else None,
+            **shape, "solver": solver, "threads": usable_cores(), "blas_threads": blas, "outcome": outcome.word,
+            "seconds": None, **outcome.answer, "peak_bytes": most.tree if most else None,
         }  # fmt: skip
+
+
+def _variants(solvers: Sequence[str]) -> list[tuple[str, int]]:
+    """Each solver with the numbers of BLAS threads that it is measured with; ours pins it to one."""
+    cores = sorted({1, usable_cores()})
+    return [(solver, blas) for solver in solvers for blas in ([1] if solver == "ips2" else cores)]
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
     """One solver, in a process of its own."""
     with threads(usable_cores()):
         tensor = tensor_of(np.load(job["X"]), np.load(job["N"]))
-        operator = laplacian(tensor, Counted)
-        assert isinstance(operator, Counted)
+        operator: Any = laplacian(tensor, Counted)
         operator.matmat(np.ones((len(tensor.pairs), 8), np.float32))
         begun = time.perf_counter()
         problem = _problem(tensor, operator, job)
@@ -137,7 +154,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problem(tensor: Tensor, operator: Counted, job: dict[str, Any]) -> Problem:
+def _problem(tensor: Tensor, operator: Any, job: dict[str, Any]) -> Problem:
     """What every solver is given; eigsh has no use for a block to start from."""
     label, count = components(tensor.N)
     root = np.sqrt(tensor.degrees) * tensor.unit
@@ -149,7 +166,7 @@ def _problem(tensor: Tensor, operator: Counted, job: dict[str, Any]) -> Problem:
         start = ArraySpace(operator, known).random(width, job["seed"])
         found = graph_start(tensor.N, label, count, width, job["seed"])
         start[:, : found.shape[1]] = start_on_pairs(found, tensor.pairs, root)
-    return Problem(operator, known, start, wanted, job["tol"], job["seed"])
+    return Problem(operator, known, start, wanted, job["tol"], job["seed"], job["blas_threads"])
 
 
 def _ours(problem: Problem) -> tuple[Float, Float]:
@@ -170,8 +187,7 @@ def _deflated(problem: Problem) -> Any:
 
 def _lobpcg(problem: Problem) -> tuple[Float, Float]:
     start = problem.known.project_out(problem.start)[:, : problem.wanted]
-    # its dense algebra may use all cores; our operator's products, on threads of its own, are too small for BLAS's
-    with warnings.catch_warnings(), threadpool_limits(usable_cores()):
+    with warnings.catch_warnings(), threadpool_limits(problem.blas_threads):
         warnings.simplefilter("ignore")  # that it did not converge is said by the residual
         values, vectors = spla.lobpcg(_deflated(problem), start, tol=problem.tol, maxiter=MOST_ROUNDS)
     return values, vectors
@@ -180,14 +196,14 @@ def _lobpcg(problem: Problem) -> tuple[Float, Float]:
 def _eigsh(problem: Problem) -> tuple[Float, Float]:
     first = np.random.default_rng(problem.seed).standard_normal(problem.operator.shape[0]).astype(np.float32)
     first = problem.known.project_out(first[:, None])[:, 0]
-    with threadpool_limits(usable_cores()):
+    with threadpool_limits(problem.blas_threads):
         try:
             return spla.eigsh(_deflated(problem), problem.wanted, which="LA", tol=problem.tol, v0=first)
         except spla.ArpackNoConvergence as error:
             return error.eigenvalues, error.eigenvectors
 
 
-def _residual(operator: Counted, values: Float, vectors: Float) -> float:
+def _residual(operator: Any, values: Float, vectors: Float) -> float:
     """The largest ||L y - lambda y||, y of norm 1."""
     y = np.ascontiguousarray(vectors, np.float32)
     y /= np.linalg.norm(y, axis=0)

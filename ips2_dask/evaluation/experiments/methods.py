@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -60,14 +63,21 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
         ``random_state``.
     """
     arguments = dict(setting)
-    if method in ("PPC", "IPS2"):  # they scale for themselves
-        data = np.asarray(X, np.float64)
-    else:
-        data = scaled(X, arguments.pop("scale"))
+    # PPC and IPS2 scale for themselves
+    data = np.asarray(X, np.float64) if method in ("PPC", "IPS2") else scaled(X, arguments.pop("scale"))
     if "bandwidth_times" in arguments:
         times = arguments.pop("bandwidth_times")
         arguments["bandwidth"] = times * bandwidth_of(data, "mean", np.random.RandomState(seed))
     return ESTIMATORS[method](c, random_state=seed, **arguments), data
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Leave out what estimators say of a result's worth, which is measured here, and k-means of equal points."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", IPS2Warning)
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        yield
 
 
 class Fitted:
@@ -88,27 +98,29 @@ class Fitted:
 
     def __init__(self, method: str, setting: Setting, X: npt.ArrayLike, c: int) -> None:
         self.method, self.setting, self.X, self.c = method, setting, np.asarray(X), c
-        self.affinity: Any = None
+        self.seconds = 0.0  # of the last fit, preprocessing and scoring left out
+        self.affinity: Any = None  # of SC, SSC and CAVE
         self.once = method == "SSC" or (method in BY_AFFINITY and len(self.X) <= ALL_PAIRS)
 
     def labels(self, seed: int) -> Labels:
-        """Labels (m,) with this ``random_state``; `affinity` is then what they were found in."""
-        with warnings.catch_warnings():
-            # what a result is worth is measured here; and k-means warns of fewer distinct points than clusters
-            warnings.simplefilter("ignore", IPS2Warning)
-            warnings.simplefilter("ignore", ConvergenceWarning)
-            if self.method in BY_AFFINITY:
-                if self.affinity is None or not self.once:
-                    self.affinity = self._affinity(seed)
-                return spectral_labels(self.affinity, self.c, np.random.RandomState(seed))
-            fitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
-            fitted.fit(data)
-            self.affinity = fitted.affinity_matrix_
-            return np.asarray(fitted.labels_)
+        """Labels (m,) with this ``random_state``."""
+        with quiet():
+            if self.method not in BY_AFFINITY:
+                return np.asarray(self._fit(seed)[0].labels_)
+            if self.affinity is None or not self.once:
+                self.affinity = self._affinity(seed)
+            return spectral_labels(self.affinity, self.c, np.random.RandomState(seed))
+
+    def _fit(self, seed: int) -> tuple[Any, Floats]:
+        unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
+        begun = time.perf_counter()
+        fitted = unfitted.fit(data)
+        self.seconds = time.perf_counter() - begun
+        return fitted, data
 
     def _affinity(self, seed: int) -> Any:
-        unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
-        W = unfitted.fit(data).affinity_matrix_
+        fitted, data = self._fit(seed)
+        W = fitted.affinity_matrix_
         if sp.issparse(W):
             W, _, _ = tie_components(sp.csr_array(W), data, self.c)
         return W

@@ -56,9 +56,7 @@ def of_summary(
 
 def select(records: list[Record], **wanted: Any) -> list[Record]:
     """The records whose fields have these values; a tuple stands for any of its members."""
-    return [
-        r for r in records if all(r[k] in v if isinstance(v, tuple) else r[k] == v for k, v in wanted.items())
-    ]
+    return [r for r in records if all(r[k] in v if isinstance(v, tuple) else r[k] == v for k, v in wanted.items())]
 
 
 def mean_of(records: list[Record], **wanted: Any) -> float | None:

@@ -53,9 +53,7 @@ def ordered(tasks: Iterable[Task]) -> list[Task]:
     return list(out.values())
 
 
-def run_tasks(
-    tasks: Iterable[Task], out: Path, data: str | None, jobs: int, progress: Progress
-) -> Mapping[str, Json]:
+def run_tasks(tasks: Iterable[Task], out: Path, data: str | None, jobs: int, progress: Progress) -> Mapping[str, Json]:
     """Do all tasks that are not done yet, and return all results by name.
 
     Parameters

@@ -9,12 +9,16 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.baselines import ssc
+from ips2_dask.params import PAPER
 
 Setting = dict[str, Any]
 """Arguments of a method, and ``scale``; ``bandwidth_times`` stands for that multiple of the mean distance."""
 
 METHODS = ("SC", "SSC", "CAVE", "HGC", "PPC", "IPS2")
 """The paper's six, in the order of its Table 2."""
+
+COMPARED = ("SC", "PPC", "IPS2")
+"""Those that the paper draws curves of."""
 
 KINDS = {"SC": "pairwise", "SSC": "pairwise", "CAVE": "high order", "HGC": "high order", "PPC": "high order"}
 KINDS["IPS2"] = "fused"
@@ -44,7 +48,7 @@ PUBLISHED: dict[str, tuple[Setting, ...]] = {
     "CAVE": (),
     "HGC": (dict(FLAT),),
     "PPC": ({"n_neighbors": 10, "assign_labels": "kmeans"},),
-    "IPS2": ({"n_neighbors": 10, "affinity": "gaussian", "assign_labels": "kmeans"},),
+    "IPS2": (dict(PAPER),),
 }
 """What a method's paper or authors name; these are in every grid, with each scale, before the rest is cut off."""
 
@@ -105,6 +109,11 @@ _FULL = {"SC": _sc, "SSC": _ssc, "CAVE": _cave, "HGC": _hgc, "PPC": _ppc, "IPS2"
 def default(method: str) -> Setting:
     """The one setting of a method for all data sets."""
     return {"scale": "none", **DEFAULTS[method]}
+
+
+def printed() -> dict[str, Setting]:
+    """The paper's own settings of the methods it draws curves of: dense Gaussian S, k = 10, k-means on the rows."""
+    return {method: {"scale": "none", **PUBLISHED[method][0]} for method in COMPARED}
 
 
 def full_grid(method: str) -> list[Setting]:

@@ -17,7 +17,7 @@ from ips2_dask.kernels.parallel import threads
 
 Json = Any
 
-NOT_RESULTS = ("cli.py", "console.py", "evaluation/report")
+NOT_RESULTS = ("cli.py", "console.py", "evaluation/bench", "evaluation/report", "evaluation/reproduce.py")
 """Files of the package that no result of a task depends on."""
 
 

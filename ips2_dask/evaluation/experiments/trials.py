@@ -10,7 +10,7 @@ import numpy as np
 
 from ips2_dask.evaluation import datasets
 from ips2_dask.evaluation.datasets import Dataset
-from ips2_dask.evaluation.experiments.methods import Fitted, estimator
+from ips2_dask.evaluation.experiments.methods import Fitted, estimator, quiet
 from ips2_dask.evaluation.experiments.paper import MEASURES
 from ips2_dask.evaluation.experiments.settings import Setting
 from ips2_dask.evaluation.metrics import scores
@@ -56,7 +56,8 @@ def seconds(method: str, setting: Setting, dataset: Dataset, seeds: Sequence[int
     for seed in seeds:
         unfitted, X = estimator(method, setting, dataset.X, dataset.n_clusters, seed)
         begun = time.perf_counter()
-        unfitted.fit(X)
+        with quiet():
+            unfitted.fit(X)
         found.append(time.perf_counter() - begun)
     return found
 

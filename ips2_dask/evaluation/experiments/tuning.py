@@ -12,12 +12,12 @@ from ips2_dask.evaluation.datasets import Dataset
 from ips2_dask.evaluation.experiments.methods import Fitted
 from ips2_dask.evaluation.experiments.settings import Setting, default, grid
 from ips2_dask.evaluation.experiments.trials import Summary, score, seeds_of, summary
-from ips2_dask.evaluation.metrics import nmi, scores
+from ips2_dask.evaluation.metrics import Average, nmi, scores
 
 FINALISTS = 10
 """Settings of the grid that are run with all seeds before the best is called tuned."""
 
-AVERAGES = ("geometric", "max", "min")
+AVERAGES: tuple[Average, ...] = ("geometric", "max", "min")
 """NMI's other means, kept to see which one the paper used."""
 
 
@@ -55,7 +55,7 @@ def three_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: 
 def try_grid(
     method: str, dataset: Dataset, seed: int, budget: int
 ) -> tuple[list[dict[str, Any]], list[npt.NDArray[np.integer]]]:
-    """Each setting's scores with one seed, and its labels; settings that the data's shape does not allow are left out."""
+    """Each setting's scores with one seed, and its labels; settings that the data do not allow are left out."""
     tried, labels = [], []
     for setting in grid(method, budget):
         try:

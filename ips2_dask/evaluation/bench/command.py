@@ -1,0 +1,131 @@
+"""`ips2 bench`: from options to a benchmark, its records printed as they come and written when they are all there."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+from ips2_dask.evaluation.bench import document, end_to_end, graph, peers, product, scaling, solve
+from ips2_dask.evaluation.bench.document import Record
+from ips2_dask.evaluation.bench.inputs import CLUSTERS, Data, generated, named
+from ips2_dask.evaluation.bench.runs import Input
+from ips2_dask.params import Params, Resources
+
+MODULES: dict[str, ModuleType] = {
+    "product": product,
+    "graph": graph,
+    "solve": solve,
+    "end-to-end": end_to_end,
+    "peers": peers,
+    "scaling": scaling,
+}
+
+
+def bench(
+    options: argparse.Namespace,
+    params_of: Callable[[argparse.Namespace], Params],
+    resources_of: Callable[[argparse.Namespace], Resources],
+) -> int:
+    """Run the benchmark that ``options`` name; ``options.given`` is the command as it was typed.
+
+    Raises
+    ------
+    BadInput
+        Where the data, a parameter or the result file can't be used.
+    """
+    if options.json is not None:
+        document.check_writable(options.json)
+    facts = {
+        "machine": document.machine(),
+        "versions": document.versions(),
+        "command": document.command_line(options.given),
+    }
+    columns = MODULES[options.benchmark].COLUMNS
+    results: list[Record] = []
+    scratch = getattr(options, "scratch", None)
+    with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as name:
+        for record in _records(options, params_of, resources_of, Path(name)):
+            print(document.line(record, columns), flush=True)
+            results.append(record)
+            if options.stopping.asked:  # an interrupt that a callback of the garbage collector has lost
+                raise KeyboardInterrupt
+    if options.json is not None:
+        document.write(options.json, facts, results)
+    return 0
+
+
+def _records(
+    options: argparse.Namespace,
+    params_of: Callable[[argparse.Namespace], Params],
+    resources_of: Callable[[argparse.Namespace], Resources],
+    folder: Path,
+) -> Iterator[Record]:
+    if options.benchmark in ("end-to-end", "scaling"):
+        params, resources = params_of(options), resources_of(options)
+        if options.benchmark == "scaling":
+            return _scaling(options, params, resources, folder)
+        return _end_to_end(options, params, resources, folder)
+    return {"product": _product, "graph": _graph, "solve": _solve, "peers": _peers}[options.benchmark](options, folder)
+
+
+def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    del folder
+    return product.measure(
+        options.samples, options.features, options.neighbors, options.columns, options.operators, options.repeats,
+        options.threads, options.random_state,
+    )  # fmt: skip
+
+
+def _graph(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return graph.measure(data, folder, options.neighbors, options.builders, options.recall, options.limit)
+
+
+def _solve(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return solve.measure(
+        data, folder, options.neighbors, options.clusters, options.tol, options.solvers, options.limit,
+        options.random_state,
+    )  # fmt: skip
+
+
+def _peers(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return peers.measure(
+        data, folder, options.systems, options.clusters, options.workers or 0, options.limit, options.repeats,
+        options.random_state, cold=not options.compiled, report=lambda text: print(text, file=sys.stderr),
+    )  # fmt: skip
+
+
+def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
+    if options.input is not None:
+        given = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
+    else:
+        data = _data(options, folder, params.random_state)
+        given = Input(data.name, data.X, data.labels)
+        if options.n_clusters is None:
+            params = dataclasses.replace(params, n_clusters=data.c)
+    return end_to_end.measure(given, params, resources, folder, options.serial, options.repeats, options.limit)
+
+
+def _scaling(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
+    if options.n_clusters is None:
+        params = dataclasses.replace(params, n_clusters=CLUSTERS)
+    return scaling.measure(
+        options.sizes, options.features, params, resources, folder, options.serial, options.limit,
+        warm_up=not options.no_warm_up,
+    )  # fmt: skip
+
+
+def _data(options: argparse.Namespace, folder: Path, seed: int | None = None) -> Data:
+    """Named data, or generated ones where their number is given or no name is."""
+    if options.samples is None and options.data is not None:
+        return named(options.data, folder)
+    clusters = getattr(options, "clusters", None) or getattr(options, "n_clusters", None) or CLUSTERS
+    m = options.samples or options.default_samples
+    return generated(m, options.features, clusters, options.random_state if seed is None else seed, folder)

@@ -1,0 +1,90 @@
+"""How figures are drawn and saved: one palette, no date, the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ips2_dask.errors import BadInput
+from ips2_dask.evaluation.experiments.tasks import write_whole
+
+COLORS = {
+    "SC": "#0072B2", "SSC": "#56B4E9", "CAVE": "#E69F00", "HGC": "#CC79A7", "PPC": "#009E73", "IPS2": "#D55E00",
+}  # fmt: skip
+"""Okabe and Ito's, which colour-blind readers can tell apart."""
+
+MARKERS = {"SC": "o", "SSC": "v", "CAVE": "^", "HGC": "D", "PPC": "s", "IPS2": "*"}
+
+SETTINGS = {
+    "svg.hashsalt": "ips2",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "image.interpolation": "nearest",
+    "savefig.dpi": 130,
+}
+
+
+class Figure(NamedTuple):
+    """A saved figure: its name, what is said below it, its SVG, and whether it shows times."""
+
+    name: str
+    caption: str
+    svg: bytes
+    timed: bool
+
+    def html(self) -> str:
+        """The figure as an image that needs no other file."""
+        data = base64.b64encode(self.svg).decode()
+        kind = ' class="time"' if self.timed else ""
+        image = f'<img alt="{self.name}" src="data:image/svg+xml;base64,{data}">'
+        return f"<figure{kind}>{image}<figcaption>{self.caption}</figcaption></figure>"
+
+
+def check_matplotlib() -> None:
+    """Refuse before anything is computed where there is nothing to draw with.
+
+    Raises
+    ------
+    BadInput
+    """
+    if importlib.util.find_spec("matplotlib") is None:
+        raise BadInput(
+            "matplotlib", "no such package", "matplotlib 3.9 or later", "there would be no figures",
+            "pip install 'ips2-dask[report]'",
+        )  # fmt: skip
+
+
+@contextmanager
+def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """A figure of so many inches and its axes, always an array (rows, columns)."""
+    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
+    from matplotlib.figure import Figure as Sheet  # noqa: PLC0415  the same
+
+    with mpl.rc_context(SETTINGS):
+        sheet = Sheet(figsize=(width, height), layout="constrained")
+        yield sheet, sheet.subplots(rows, columns, squeeze=False, **options)
+
+
+def save(sheet: Any, folder: Path, name: str, caption: str, timed: bool = False) -> Figure:
+    """Write a figure as PNG and SVG, and keep its SVG for the page."""
+    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
+
+    kept = {}
+    with mpl.rc_context(SETTINGS):
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            held = io.BytesIO()
+            sheet.savefig(held, format=kind, metadata=metadata)
+            kept[kind] = held.getvalue()
+            write_whole(folder / f"{name}.{kind}", kept[kind])
+    return Figure(name, caption, kept["svg"], timed)

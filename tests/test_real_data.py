@@ -1,0 +1,89 @@
+"""Real data: the accuracy that is promised, and graphs that fall apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ips2_dask import IPS2, Params, Run, run
+from ips2_dask.evaluation.datasets import Dataset, available, load
+from ips2_dask.evaluation.metrics import scores
+
+Array = npt.NDArray[Any]
+
+
+def data(name: str) -> Dataset:
+    """A data set, or a skip that says why."""
+    if name not in available():
+        pytest.skip(f"{name} is not there: IPS2_DATA does not name a folder with its files")
+    return load(name)
+
+
+def volumes(found: Run) -> Array:
+    """Share of the pair Laplacian's volume of each connected component of the samples."""
+    _, label = np.unique(_component_of_samples(found), return_inverse=True)
+    unit = np.where(found.pairs[:, 0] < found.pairs[:, 1], 2.0, 1.0)
+    volume = np.bincount(label[found.pairs[:, 0]], found.degrees * unit)
+    return volume / volume.sum()
+
+
+def _component_of_samples(found: Run) -> Array:
+    """Smallest sample that each sample is joined with over pairs, by plain label propagation."""
+    label = np.arange(len(found.labels))
+    i, j = found.pairs.T
+    while True:
+        before = label.copy()
+        np.minimum.at(label, i, label[j])
+        np.minimum.at(label, j, label[i])
+        if np.array_equal(label, before):
+            return label
+
+
+@pytest.mark.filterwarnings("ignore:3 of 64 columns are constant")
+def test_the_defaults_find_the_digits() -> None:
+    digits = load("digits")
+    found = scores(digits.labels, IPS2(n_clusters=10).fit_predict(digits.X))
+    assert found["acc"] >= 0.88
+    assert found["nmi"] >= 0.87
+
+
+def test_soybean_as_in_the_paper() -> None:
+    soybean = data("soybean")
+    params = Params(n_clusters=4, sigma=2.0, affinity="gaussian", bandwidth="median", high_order="abs")
+    assert params.n_neighbors == 5
+    found = run(soybean.X, params)
+    assert scores(soybean.labels, found.labels)["acc"] >= 0.93
+
+
+def test_soybean_at_k_7_falls_into_fewer_components_than_clusters() -> None:
+    soybean = data("soybean")
+    found = run(soybean.X, Params(n_clusters=4, n_neighbors=7))
+    report = found.report()
+    assert report["components"] == len(np.unique(_component_of_samples(found))) == 3
+    assert np.count_nonzero(found.eigenvalues == 1.0) == 3
+    assert found.eigenvalues[3] < 1.0
+    assert report["residual_max"] <= found.params.tol
+    Y = found.eigenvectors.astype(np.float64)
+    assert np.abs(Y.T @ Y - np.eye(4)).max() <= 1e-5
+    assert set(found.labels.tolist()) == {0, 1, 2, 3}
+    assert np.isfinite(found.similarity("high_order").data).all()
+
+
+@pytest.mark.slow
+def test_letter_at_k_5_falls_into_more_components_than_clusters() -> None:
+    letter = data("letter")
+    found = run(letter.X, Params(n_clusters=26, n_neighbors=5))
+    report = found.report()
+    share = volumes(found)
+    # 73 with ties by (distance, id), which whole-number arithmetic confirms; another order of ties gives about as many
+    assert report["components"] == len(share) == 73
+    assert share.max() > 0.5
+    assert (found.eigenvalues == 1.0).all()
+    assert report["residual_max"] <= found.params.tol
+    assert report["ties"]
+    assert any("components" in text for text in report["warnings"])
+    assert len(set(found.labels.tolist())) == 26
+    assert scores(letter.labels, found.labels)["nmi"] > 0.3
