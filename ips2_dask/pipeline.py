@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -190,7 +191,7 @@ def execute(source: Source, params: Params, plan: Plan, store: Store, executor: 
         "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint},
         "bounds": list(plan.bounds),
         "choices": dataclasses.asdict(plan.choices),
-        "versions": versions(),
+        "versions": dict(versions()),
         "started": _now(),
         "finished": None,
         "stages": [],
@@ -271,8 +272,9 @@ def _now() -> str:
     return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
+@functools.cache
 def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on."""
+    """Versions of what the numbers depend on: looked up once, since that takes longer than a stage of a small fit."""
     names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
     return {
         "ips2_dask": __version__,

@@ -123,8 +123,8 @@ def _embed(context: Context) -> dict[str, Any]:
     warnings = []
     if ties:
         warnings.append(
-            f"the fused similarity falls into {count} components; {len(ties)} loose ones "
-            f"(the largest of {max(t.size for t in ties)} samples) were tied to their nearest one by an edge each"
+            f"the fused similarity falls into {count} components; those that are loose, {len(ties)} in all with up to "
+            f"{max(t.size for t in ties)} samples, were tied to their nearest one by an edge each"
         )
     return {
         "u_components": count,

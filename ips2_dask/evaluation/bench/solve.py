@@ -105,15 +105,9 @@ def measure(
     seed : int
     """
     c = clusters or data.c
-    X = centred(np.load(data.X))
-    found = lists_of(choose(data.m, data.f, Params(graph="auto")).graph, X, neighbors)
-    if found.order is not None:  # the lists are in the numbering of shards, as in a run
-        X = X[found.order]
-    job = {"X": str(folder / "ordered.npy"), "N": str(folder / "neighborhoods.npy")}
-    np.save(job["X"], X)
-    np.save(job["N"], found.indices)
+    job = problem_files(data, folder, neighbors)
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "k": neighbors, "c": c, "tol": tol}
-    for solver, blas in _variants(solvers):
+    for solver, blas in variants(solvers):
         asked = {**job, "c": c, "tol": tol, "seed": seed, "solver": solver, "blas_threads": blas}
         outcome = work_apart("solve", asked, folder, limit)
         most = peak(outcome.samples)
@@ -123,7 +117,19 @@ def measure(
         }  # fmt: skip
 
 
-def _variants(solvers: Sequence[str]) -> list[tuple[str, int]]:
+def problem_files(data: Data, folder: Path, k: int) -> dict[str, Any]:
+    """Files of X, in a run's numbering, and of its neighbourhoods (m, k)."""
+    X = centred(np.load(data.X))
+    found = lists_of(choose(data.m, data.f, Params()).graph, X, k)
+    if found.order is not None:  # the lists are in the numbering of shards, as in a run
+        X = X[found.order]
+    job = {"X": str(folder / "ordered.npy"), "N": str(folder / "neighborhoods.npy")}
+    np.save(job["X"], X)
+    np.save(job["N"], found.indices)
+    return job
+
+
+def variants(solvers: Sequence[str]) -> list[tuple[str, int]]:
     """Each solver with the numbers of BLAS threads that it is measured with; ours pins it to one."""
     cores = sorted({1, usable_cores()})
     return [(solver, blas) for solver in solvers for blas in ([1] if solver == "ips2" else cores)]

@@ -1,0 +1,348 @@
+"""Benchmarks at tiny sizes: what they write, what figures are made of, how they end; never how fast it was."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ips2_dask.cli import main
+from ips2_dask.evaluation.bench import builders, document, inputs, memory, options, peers, process, product, scaling
+from ips2_dask.evaluation.bench import solve as solving
+from ips2_dask.evaluation.datasets import curved_gaussians
+from ips2_dask.kernels.neighbors import exact_neighbors, recall
+from ips2_dask.kernels.parallel import usable_cores
+from ips2_dask.storage.layout import STAGES
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc, which Linux has")
+
+
+def bench(*arguments, file):
+    assert main(["bench", *map(str, arguments), "--json", str(file)]) == 0
+    return json.loads(file.read_text())
+
+
+# ---- the file
+
+
+def test_a_file_holds_machine_versions_command_and_flat_records(tmp_path, capsys):
+    found = bench("product", "--samples", 300, "--neighbors", "3,5", "--repeats", 3, file=tmp_path / "out.json")
+    assert list(found) == ["machine", "versions", "command", "results"]
+    assert {"cpu", "cores", "memory_bytes", "os"} <= set(found["machine"])
+    assert {"ips2_dask", "python", "numpy", "scipy", "numba"} <= set(found["versions"])
+    assert found["command"] == "ips2 bench product --samples 300 --neighbors 3,5 --repeats 3 --json out.json"
+    assert all(not isinstance(value, dict | list) for record in found["results"] for value in record.values())
+    assert len(capsys.readouterr().out.splitlines()) == len(found["results"])
+
+
+def test_a_file_names_no_host_and_no_folder(tmp_path):
+    text = json.dumps(
+        bench("product", "--samples=200", "--repeats=1", "--operators=triplets", file=tmp_path / "o.json")
+    )
+    for name in (socket.gethostname(), str(tmp_path), str(Path.home()), str(Path.cwd())):
+        assert len(name) < 3 or name not in text
+
+
+def test_folders_are_left_out_of_a_command():
+    given = ["bench", "graph", "--json=/a/b.json", "--scratch", "/tmp/x y", "--samples", "5"]
+    assert document.command_line(given) == "ips2 bench graph --json=b.json --scratch 'x y' --samples 5"
+
+
+@pytest.mark.parametrize("value", [[1], {"a": 1}, np.int64(1), float("nan"), float("inf")])
+def test_a_record_that_is_not_plain_leaves_the_file_as_it_was(tmp_path, value):
+    file = tmp_path / "out.json"
+    file.write_text("before")
+    with pytest.raises(ValueError, match=r"no plain value|JSON"):
+        document.write(file, {}, [{"seconds": value}])
+    assert file.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_a_result_file_that_cannot_be_written_is_refused_before_anything_is_measured(tmp_path, capsys):
+    assert main(["bench", "product", "--json", str(tmp_path / "none" / "out.json")]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "does not exist" in said.err
+    assert main(["bench", "product", "--json", str(tmp_path)]) == 2
+
+
+@pytest.mark.parametrize(
+    "arguments", [["product", "--neighbors", "0"], ["graph", "--builders", "magic"], ["scaling", "--sizes", "1e4"], []]
+)
+def test_an_option_that_means_nothing_is_bad_input(arguments, capsys):
+    assert main(["bench", *arguments]) == 2
+    assert capsys.readouterr().err.startswith("ips2: ")
+
+
+def test_the_options_name_what_there_is_to_measure():
+    assert options.OPERATORS == product.OPERATORS
+    assert tuple(builders.BUILDERS) == options.BUILDERS
+    assert options.SOLVERS == solving.SOLVERS
+    assert tuple(peers.SYSTEMS) == options.SYSTEMS
+    assert options.LIST_OF_SIZES == scaling.SIZES
+
+
+# ---- product
+
+
+def test_every_level_of_assembly_is_measured_against_the_same_product_of_scipy(tmp_path):
+    found = bench("product", "--samples", 400, "--neighbors", "3,6", "--repeats", 3, file=tmp_path / "out.json")
+    results = found["results"]
+    assert [(r["k"], r["operator"]) for r in results] == [(k, o) for k in (3, 6) for o in product.OPERATORS]
+    for record in results:
+        assert record["ratio"] == pytest.approx(record["csr_us_per_sample"] / record["us_per_sample"])
+        assert record["us_per_sample_least"] <= record["us_per_sample"]
+        assert record["error"] < 1e-5
+    assert len({r["csr_us_per_sample"] for r in results}) == 2
+    free, elements, triplets = (r["bytes_per_sample"] for r in results[3:])
+    assert free < elements < triplets
+
+
+# ---- graph
+
+
+@pytest.mark.parametrize("name", [name for name in builders.BUILDERS if name != "pynndescent"])
+def test_a_builder_ends_with_lists_that_a_run_could_use(name):
+    if builders.BUILDERS[name].missing:
+        pytest.skip(f"{builders.BUILDERS[name].package} is not installed")
+    X = inputs.centred(curved_gaussians(1500, 8, 5)[0])
+    _, lengths = exact_neighbors(X, 0, X, 6)
+    found = builders.lists_of(name, X, 6)
+    order = np.arange(len(X)) if found.order is None else found.order
+    ordered = X[order]
+    assert np.array_equal(found.indices[:, 0], np.arange(len(X)))
+    assert (np.diff(found.distances, axis=1) >= 0).all()
+    measured = np.linalg.norm(ordered[:, None] - ordered[found.indices], axis=2)
+    assert np.allclose(found.distances, measured, atol=1e-5)
+    assert recall(found.distances, lengths[order, -1]) >= 0.85
+
+
+def test_builders_are_measured_and_a_missing_one_is_named(tmp_path, monkeypatch):
+    missing = builders.BUILDERS["hnswlib"]._replace(module="no_such_module_anywhere")
+    monkeypatch.setitem(builders.BUILDERS, "hnswlib", missing)
+    found = bench("graph", "--samples", 700, "--features", 4, "--builders", "exact,hnswlib", file=tmp_path / "out.json")
+    exact, skipped = found["results"]
+    assert exact["outcome"] == "finished"
+    assert exact["recall"] == 1
+    assert exact["reached"]
+    assert exact["seconds"] == pytest.approx(exact["build_seconds"] + exact["search_seconds"])
+    assert exact["compile_seconds"] == pytest.approx(max(0, exact["first_seconds"] - exact["seconds"]))
+    assert skipped["outcome"] == "skipped: hnswlib is not installed"
+    assert skipped["seconds"] is None
+
+
+# ---- solve
+
+
+def test_solvers_find_the_same_pairs_of_the_same_laplacian(tmp_path):
+    job = {**solving.problem_files(inputs.generated(600, 8, 4, 0, tmp_path), tmp_path, 5), "c": 4, "tol": 1e-4}
+    results = [solving.work({**job, "seed": 0, "solver": s, "blas_threads": 1}) for s in solving.SOLVERS]
+    assert len({r["P"] for r in results}) == 1
+    for record in results:
+        assert record["converged"] == (record["residual"] <= 1e-4)
+        assert record["columns"] >= record["products"] > 0
+        assert record["last_eigenvalue"] == pytest.approx(results[0]["last_eigenvalue"], abs=1e-3)
+    assert results[0]["converged"]
+
+
+def test_a_solver_is_measured_in_a_process_of_its_own(tmp_path):
+    found = bench(
+        "solve", "--samples", 300, "--features", 4, "--clusters", 3, "--solvers", "ips2", file=tmp_path / "out.json"
+    )
+    (record,) = found["results"]
+    assert (record["solver"], record["outcome"], record["blas_threads"]) == ("ips2", "finished", 1)
+    assert record["residual"] <= record["tol"] == 1e-3
+
+
+@pytest.mark.parametrize("solver", solving.SOLVERS)
+def test_scipy_is_measured_with_one_blas_thread_and_with_all(solver):
+    assert [name for name, _ in solving.variants([solver])] in ([solver], [solver, solver])
+    assert [blas for _, blas in solving.variants([solver])] == (
+        [1] if solver == "ips2" else sorted({1, usable_cores()})
+    )
+
+
+# ---- end-to-end
+
+
+def test_every_stage_of_a_run_is_timed_beside_its_plan(tmp_path):
+    found = bench(
+        "end-to-end", "--samples", 500, "--features", 8, "--clusters", 4, "--serial", file=tmp_path / "out.json"
+    )
+    results = {r["stage"]: r for r in found["results"]}
+    assert tuple(results) == ("start", *STAGES, "stages", "total")
+    inside = sum(results[stage]["seconds"] for stage in STAGES)
+    assert inside <= results["stages"]["seconds"] <= results["total"]["seconds"]
+    assert all(results[stage]["projected_bytes"] > 0 for stage in STAGES)
+    total = results["total"]
+    assert total["recall"] == 1
+    assert total["residual"] <= 1e-3
+    assert 0 <= total["nmi"] <= 1
+    assert total["workers"] == 0
+    assert {r["c"] for r in found["results"]} == {4}
+
+
+def test_a_file_is_measured_with_its_own_labels(tmp_path):
+    X, labels = curved_gaussians(200, 3, 3)
+    table = tmp_path / "table.csv"
+    np.savetxt(table, np.column_stack([X, labels]), delimiter=",")
+    found = bench(
+        "end-to-end", "--input", table, "--labels-column", "3", "--clusters", 3, "--serial", file=tmp_path / "out.json"
+    )
+    total = found["results"][-1]
+    assert (total["data"], total["m"], total["f"]) == ("table.csv", 200, 3)
+    assert 0 < total["acc"] <= 1
+
+
+def test_a_run_that_fails_is_recorded_as_failed(tmp_path, capsys):
+    arguments = ("--samples", 300, "--serial", "--memory-limit", "1MB")
+    found = bench("end-to-end", *arguments, file=tmp_path / "out.json")
+    (record,) = found["results"]
+    assert (record["outcome"], record["stage"], record["seconds"]) == ("failed: Refused", "total", None)
+    assert "memory_limit" in capsys.readouterr().err
+
+
+# ---- peers
+
+
+def test_ratios_are_to_the_fastest_spectral_clustering_that_finished(tmp_path):
+    systems = "spectral-lobpcg,spectral-arpack,kmeans"
+    found = bench(
+        "peers", "--samples", 300, "--features", 4, "--clusters", 3, "--systems", systems, "--compiled",
+        file=tmp_path / "out.json",
+    )  # fmt: skip
+    results = {r["system"]: r for r in found["results"]}
+    assert list(results) == systems.split(",")
+    fastest = min(results[f"spectral-{solver}"]["seconds"] for solver in ("lobpcg", "arpack"))
+    for record in results.values():
+        assert record["outcome"] == "finished"
+        assert record["ratio"] == pytest.approx(record["seconds"] / fastest)
+        assert 0 <= record["nmi"] <= 1
+        assert 0 < record["acc"] <= 1
+        assert record["compilation"] == "as Numba's cache had it"
+
+
+@pytest.mark.parametrize("system", [name for name, system in peers.SYSTEMS.items() if not system.module])
+def test_a_system_clusters_what_it_is_given(system, tmp_path):
+    data = inputs.generated(400, 4, 3, 0, tmp_path)
+    job = {"X": data.X, "labels": data.labels, "c": 3, "seed": 0, "workers": 0}
+    found = peers.work({**job, "system": system})
+    assert found["seconds"] > 0
+    assert found["nmi"] > 0.2
+    assert found == {**peers.work({**job, "system": system}), "seconds": found["seconds"]}
+
+
+def test_a_system_over_its_time_is_killed_and_nothing_is_compared_with_it(tmp_path):
+    found = bench(
+        "peers", "--samples", 50, "--systems", "spectral-arpack,kmeans", "--limit", 0.05, "--repeats", 2,
+        file=tmp_path / "out.json",
+    )  # fmt: skip
+    for record in found["results"]:
+        assert record["outcome"] == "stopped at the limit"
+        assert record["repeats"] == 1
+        assert record["seconds"] is record["ratio"] is record["nmi"] is None
+
+
+# ---- scaling
+
+
+def test_growth_is_the_exponent_of_a_power_law():
+    sizes = np.array([1e4, 3e4, 1e5, 3e5, 1e6])
+    found = scaling.growth(sizes, 3e-5 * sizes**1.12)
+    assert found == pytest.approx((1.12, 1.12, 1.12), abs=1e-6)
+
+
+def test_growth_covers_the_true_exponent_as_often_as_it_says():
+    rng = np.random.default_rng(0)
+    sizes = np.geomspace(1e4, 1e6, 5)
+    found = [scaling.growth(sizes, sizes * np.exp(0.1 * rng.standard_normal(5))) for _ in range(2000)]
+    assert np.mean([g.low <= 1 <= g.high for g in found]) == pytest.approx(0.95, abs=0.02)
+
+
+def test_two_sizes_have_an_exponent_without_an_interval():
+    assert scaling.growth([10, 100], [1, 100]) == (pytest.approx(2), None, None)
+
+
+def test_every_stage_has_a_time_for_each_size_and_a_growth(tmp_path):
+    found = bench(
+        "scaling", "--sizes", "300,900", "--features", 4, "--clusters", 3, "--serial", "--no-warm-up",
+        file=tmp_path / "out.json",
+    )  # fmt: skip
+    times = [r for r in found["results"] if r["kind"] == "time"]
+    grown = {r["stage"]: r for r in found["results"] if r["kind"] == "growth"}
+    assert [(r["m"], r["stage"]) for r in times] == [
+        (m, stage) for m in (300, 900) for stage in ("start", *STAGES, "stages", "total")
+    ]
+    assert set(grown) == {*STAGES, "stages", "total"}
+    for stage, record in grown.items():
+        seconds = [r["seconds"] for r in times if r["stage"] == stage]
+        slope = np.polyfit(np.log([300, 900]), np.log(seconds), 1)[0]
+        assert record["exponent"] == pytest.approx(slope)
+        assert record["low"] is record["high"] is None
+
+
+@pytest.mark.slow
+@needs_proc
+def test_a_run_on_workers_has_the_peak_of_all_its_processes(tmp_path):
+    found = bench("scaling", "--sizes", "1500", "--features", 4, "--clusters", 3, file=tmp_path / "out.json")
+    total = found["results"][-1]
+    assert total["workers"] == 2
+    assert total["peak_bytes"] > total["peak_client_bytes"] > 0
+    assert total["peak_bytes"] > total["peak_worker_bytes"] > 0
+
+
+# ---- what they share
+
+
+def test_generated_data_in_a_file_are_those_of_the_generator(tmp_path):
+    m = 65_536 + 100
+    data = inputs.generated(m, 2, 3, 7, tmp_path)
+    X, labels = data.load()
+    truth, known = curved_gaussians(m, 2, 3, 7)
+    assert np.array_equal(X, truth)
+    assert np.array_equal(labels, known)
+
+
+GROW = "import subprocess, sys, time; a = bytearray(96 << 20); time.sleep(60)"
+
+
+@needs_proc
+def test_a_grandchild_counts_in_the_memory_of_a_tree():
+    parent = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {GROW!r}])"]
+    )
+    try:
+        with memory.TreeSampler(parent.pid) as sampler:
+            while not (found := memory.peak(sampler.samples)) or found.largest_child < 96 << 20:
+                assert parent.poll() is None
+        (child,) = memory.descendants(parent.pid)
+        assert found.tree >= found.largest_child >= 96 << 20
+        assert found.root < 96 << 20
+        assert memory.proportional_bytes(child) >= 96 << 20
+    finally:
+        for pid in memory.descendants(parent.pid):
+            os.kill(pid, signal.SIGKILL)
+        parent.wait(30)
+
+
+def test_a_peak_is_that_of_its_span():
+    samples = [memory.Sample(at, 10 * at, 3 * at, 2 * at) for at in (1, 2, 3)]
+    assert memory.peak(samples, 0, 2.5) == (20, 6, 4)
+    assert memory.peak(samples, 4, 5) is None
+
+
+def test_work_ends_when_nobody_waits_for_it_any_more(tmp_path):
+    X = tmp_path / "X.npy"
+    np.save(X, np.zeros((10, 2)))
+    job = {"system": "kmeans", "X": str(X), "labels": str(X), "c": 2, "seed": 0, "workers": 0}
+    (tmp_path / "job.json").write_text(json.dumps(job))
+    command = [sys.executable, "-m", process.__name__, "peers", str(tmp_path)]
+    work = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    work.stdin.close()
+    assert work.wait(120) == -9
+    assert not (tmp_path / "answer.json").exists()
