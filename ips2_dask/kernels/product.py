@@ -45,9 +45,8 @@ def _exp(x):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _fill_block(d, owned, k, first, second, subset, basis, sigma, epsilon, D, within, straight, crossed, own, B):  # type: ignore[no-untyped-def]
-    """W_p o B_p of one neighbourhood: (q, q) of ``B``, whose rows are padded."""
-    q = len(first)
+def _prepare(d, owned, k, first, second, epsilon, D, within, straight, crossed, own):  # type: ignore[no-untyped-def]
+    """Distances of one neighbourhood laid out by local pairs, and its owner bits as numbers."""
     t = 0
     for a in range(k):
         for b in range(a + 1, k):
@@ -57,28 +56,58 @@ def _fill_block(d, owned, k, first, second, subset, basis, sigma, epsilon, D, wi
         bits, eight = owned[byte], own[8 * byte : 8 * byte + 8]
         for t in range(8):
             eight[t] = np.float32((bits >> (7 - t)) & 1)
-    for r in range(q):
+    for r in range(len(first)):
         within[r] = D[first[r], second[r]]
     for a in range(k):
         lengths, left, right = D[a], straight[a], crossed[a]
-        for s in range(q):
+        for s in range(len(first)):
             left[s] = lengths[first[s]] + epsilon
             right[s] = lengths[second[s]]
-    for r in range(q):
+
+
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+def _evaluate(first, second, within, straight, crossed, basis, sigma, B):  # type: ignore[no-untyped-def]
+    """B_p above the diagonal and a little below it."""
+    for r in range(len(first)):
         i, j = first[r], second[r]
         begin = r // LANES * LANES
         top, weight = within[r], basis[r]
         # views from ``begin`` on, so that indices start at 0: a range that might be negative is not vectorised
         ik, jl, jk, il = straight[i, begin:], crossed[j, begin:], straight[j, begin:], crossed[i, begin:]
-        kl, unit, kept, out = within[begin:], basis[begin:], subset[r, begin:], B[r, begin:]
+        kl, unit, out = within[begin:], basis[begin:], B[r, begin:]
         for s in range(len(out)):
             above = -sigma * (top + kl[s])
             out[s] = (_exp(above / (ik[s] + jl[s])) + _exp(above / (jk[s] + il[s]))) * weight * unit[s]
+
+
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+def _mask(subset, own, B):  # type: ignore[no-untyped-def]
+    """W_p o B_p, in place."""
+    for r in range(len(B)):
+        begin = r // LANES * LANES
+        kept, out = subset[r, begin:], B[r, begin:]
         for s in range(len(out)):
             out[s] *= own[kept[s]]
-    for r in range(q):
+
+
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+def _mirror(B):  # type: ignore[no-untyped-def]
+    """What lies below the diagonal, in place."""
+    for r in range(len(B)):
         for s in range(r // LANES * LANES):
             B[r, s] = B[s, r]
+
+
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+def _fill_block(d, owned, k, first, second, subset, basis, sigma, epsilon, D, within, straight, crossed, own, B):  # type: ignore[no-untyped-def]
+    """W_p o B_p of one neighbourhood: (q, q) of ``B``, whose rows are padded.
+
+    In four functions, since the loops of one are not vectorised: 2.7 instead of 7 microseconds at k = 10 (measured).
+    """
+    _prepare(d, owned, k, first, second, epsilon, D, within, straight, crossed, own)
+    _evaluate(first, second, within, straight, crossed, basis, sigma, B)
+    _mask(subset, own, B)
+    _mirror(B)
 
 
 @njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
