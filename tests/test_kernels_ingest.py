@@ -70,10 +70,9 @@ def test_a_small_sum_beside_large_ones_is_not_lost() -> None:
     dtype=st.sampled_from([np.int64, np.int32, np.float64]),
 )
 @settings(deadline=None)
-def test_whole_numbers_stay_whole_and_their_differences_exact(X: Array, dtype: type) -> None:
+def test_differences_of_whole_numbers_are_exact(X: Array, dtype: type) -> None:
     found = prepared(X.astype(dtype), "none")
     assert found.dtype == np.float32
-    np.testing.assert_array_equal(found, np.rint(found))
     np.testing.assert_array_equal(found[:, None] - found, X[:, None] - X)
 
 

@@ -69,8 +69,9 @@ def merge(parts: list[Statistics]) -> Statistics:
 def centering(statistics: Statistics, shift: Float64, m: int, scale: str) -> tuple[Float64, Float64]:
     """What to take from each column and what to divide it by: (f,), (f,).
 
-    The centre is the mean, rounded to a power of two near the column's spread: that costs no digit of a distance, and
-    whole numbers stay whole numbers, so that equal distances stay equal and ties are decided by id.
+    The centre is the mean, rounded to a multiple of a power of two near the column's spread: that costs no digit of a
+    distance, and the differences of whole numbers stay exact, so that equal distances stay equal and ties are decided
+    by id.
     """
     mean = (statistics.total[0] + statistics.total[1]) / m
     variance = (statistics.square[0] + statistics.square[1]) / m - mean**2
