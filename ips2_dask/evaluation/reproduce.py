@@ -64,7 +64,8 @@ def reproduce(
 ) -> Reproduced:
     """Run the paper's experiments, and write ``results.json``, ``figures/`` and ``report.html``.
 
-    What an earlier call with the same arguments and code has done is not done again.
+    What an earlier call with the same arguments and code has done is not done again; records and report are of what
+    the last call asked for.
 
     Parameters
     ----------

@@ -126,7 +126,7 @@ def over_k(folder: Path, records: Sequence[Record], measure: str, name: str, cap
 def mean_ranks(folder: Path, records: Sequence[Record], measure: str, name: str, caption: str) -> Figure:
     """Mean ranks of each setting; a bar joins methods that the critical difference does not tell apart."""
     shown = [s for s in SETTINGS if select(list(records), experiment="ranks", measure=f"rank_{measure}", setting=s)]
-    with canvas(8.2, 1.5 * len(shown), len(shown), 1, sharex=True) as (sheet, axes):
+    with canvas(8.2, 1.6 * len(shown), len(shown), 1, sharex=True) as (sheet, axes):
         for setting, (ax,) in zip(shown, axes, strict=True):
             of = select(list(records), experiment="ranks", setting=setting)
             ranked = sorted((mean_of(of, method=m, measure=f"rank_{measure}") or 0.0, m) for m in METHODS)
@@ -134,13 +134,13 @@ def mean_ranks(folder: Path, records: Sequence[Record], measure: str, name: str,
             for place, (rank, method) in enumerate(ranked):
                 ax.plot(rank, 0, MARKERS[method], color=COLORS[method], markersize=8)
                 ax.annotate(
-                    f"{method} {rank:.2f}", (rank, 0), (0, 9 + 11 * (place % 2)), textcoords="offset points",
+                    f"{method} {rank:.2f}", (rank, 0), (0, 9 + 11 * (place % 3)), textcoords="offset points",
                     ha="center", fontsize=8,
                 )  # fmt: skip
             for level, (low, high) in enumerate(groups([rank for rank, _ in ranked], distance)):
                 ax.plot([low - 0.03, high + 0.03], [-0.25 - 0.16 * level] * 2, color="#666666", linewidth=3)
             n = select(of, measure=f"rank_{measure}")[0]["runs"]
-            ax.set(xlim=(0.8, 6.2), ylim=(-1.1, 0.9), yticks=[])
+            ax.set(xlim=(0.8, 6.2), ylim=(-1.1, 1.3), yticks=[])
             ax.set_title(f"{setting}: {n} data sets, critical difference {distance:.2f}", fontsize=8)
         axes[-1][0].set_xlabel(f"mean rank by {measure.upper()} (1 is best)")
         return save(sheet, folder, name, caption)

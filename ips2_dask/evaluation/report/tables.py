@@ -153,7 +153,7 @@ def points(records: Sequence[Record], name: str, variant: str) -> str:
         line = {r["method"]: r for r in select(of, measure="acc")}
         gain = mean_of(of, measure="gain")
         cells = [_score(line, method) for method in COMPARED]
-        rows.append(Row([at, *cells, "–" if gain is None else f"{gain:+.3f}"]))
+        rows.append(Row([at, *cells, "–" if gain is None else f"{round(gain, 3) + 0.0:+.3f}"]))
     caption = f"ACC with {VARIANT[variant]}, mean ± standard deviation"
     return table(caption, [AXES[name], *COMPARED, "gain over SC"], rows)
 
