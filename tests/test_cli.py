@@ -212,9 +212,9 @@ def test_the_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_every_parameter_of_the_method_has_an_option() -> None:
-    parser = _parser()
-    action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
     for command in ("run", "plan"):
+        parser = _parser([command])
+        action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
         known = {a.dest for a in action.choices[command]._actions}
         assert set(Params.__dataclass_fields__) <= known
 

@@ -1,0 +1,101 @@
+"""Options that several commands share, and what they become: `Params` and `Resources`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from ips2_dask.params import CHOICES, PRESETS, Params, Resources, parse_bytes
+
+SPELLED = {
+    "n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed",
+    "n_workers": "workers",
+}  # fmt: skip
+"""Parameters whose option has another name."""
+
+HELP = {
+    "n_clusters": "number of clusters c",
+    "n_neighbors": "size k of a neighbourhood, the sample itself included",
+    "sigma": "sigma of the tensor",
+    "epsilon": "epsilon of the tensor, below 0.001",
+    "tensor": "which tensor similarity",
+    "affinity": "pairwise similarity S",
+    "bandwidth": "mean, median or a number: t of exp(-d^2 / 2 t^2)",
+    "high_order": "how eigenvectors become V",
+    "fusion": "how S and V become U",
+    "fusion_weight": "w of U = (1 - w) S + w V",
+    "method": "ips2, or ppc for V alone",
+    "assign_labels": "how U becomes labels",
+    "scale": "what is done to the columns (l2: rows) first",
+    "operator": "how far the tensor is assembled",
+    "graph": "how the nearest neighbours are found",
+    "tol": "largest residual of an eigenpair",
+    "random_state": "seed of everything random",
+}
+
+KINDS: dict[str, type] = {"int": int, "float": float}
+METAVARS = {"int": "N", "float": "X", "str | float": "mean|median|X"}
+
+
+def option(name: str) -> str:
+    return "--" + SPELLED.get(name, name).replace("_", "-")
+
+
+def _bandwidth(text: str) -> str | float:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def add_params(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("method")
+    group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
+    for name, field in Params.__dataclass_fields__.items():
+        extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else {}
+        if name not in CHOICES:
+            kind = str(field.type)
+            extra = {"type": KINDS.get(kind, _bandwidth), "metavar": METAVARS[kind]}
+        group.add_argument(
+            option(name), dest=name, default=None, help=f"{HELP[name]} (default {field.default})", **extra
+        )
+
+
+def add_input(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array")
+    parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
+    parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
+
+
+def add_resources(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("machine")
+    who = group.add_mutually_exclusive_group()
+    who.add_argument(
+        "--workers", type=int, metavar="N", help="processes of the local cluster (default: cores, up to 4)"
+    )
+    who.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
+    who.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
+    group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
+    group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
+    group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
+    group.add_argument("--shards", type=int, metavar="N", help="shards of the sample graph (default: by the shape)")
+    group.add_argument(
+        "--vectors", choices=CHOICES["vectors"], default="auto", help="where block vectors live (default auto)"
+    )
+
+
+def params_of(options: argparse.Namespace) -> Params:
+    given = {name: getattr(options, name) for name in Params.__dataclass_fields__}
+    return Params(**{**PRESETS[options.preset], **{name: value for name, value in given.items() if value is not None}})
+
+
+def resources_of(options: argparse.Namespace) -> Resources:
+    return Resources(
+        n_workers=options.workers,
+        memory_limit=parse_bytes(options.memory_limit, "--memory-limit"),
+        scheduler=options.scheduler,
+        scratch=options.scratch,
+        partition_rows=options.partition_rows,
+        shards=options.shards,
+        vectors=options.vectors,
+    )

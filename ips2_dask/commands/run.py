@@ -1,0 +1,36 @@
+"""``ips2 run``: cluster an input into a run directory."""
+
+from __future__ import annotations
+
+import argparse
+
+from ips2_dask.commands.options import add_input, add_params, add_resources, params_of, resources_of
+from ips2_dask.commands.outcome import add_said, finish
+from ips2_dask.console import progress
+from ips2_dask.pipeline import run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ips2 run``."""
+    add_input(parser)
+    parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
+    add_said(parser)
+    add_params(parser)
+    add_resources(parser)
+
+
+def command(options: argparse.Namespace) -> int:
+    """``ips2 run``: cluster an input into a run directory."""
+    params, resources = params_of(options), resources_of(options)
+    with progress(options.quiet) as told:
+        finished = run(
+            options.input,
+            params,
+            resources,
+            store=options.out,
+            labels_column=options.labels_column,
+            transpose=options.transpose,
+            progress=options.stopping.told(told),
+            own_cluster=not options.serial,
+        )
+    return finish(finished, options)
