@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
+import contextvars
 import dataclasses
 import logging
 import multiprocessing.resource_tracker
@@ -13,6 +15,7 @@ import socket
 import sys
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import dask
@@ -34,6 +37,9 @@ PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 """
 
 Report = Callable[[int, int], None]
+
+MOST_AT_ONCE = 4
+"""Tasks that one process works on at a time without a cluster: the plan's memory counts so many partitions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,17 +89,30 @@ class Executor(Protocol):
 
 
 class SerialExecutor:
-    """One task after the other in this process, each with the cores of this machine."""
+    """Tasks in this process: side by side on a few of its threads, each with its share of the cores."""
 
     n_workers = 1
 
     def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
         """Every item's receipt; ``report(done, total)`` is called as they come."""
-        receipts = []
-        for done, item in enumerate(items):
-            receipts.append(compute_part(item, job, context))
-            report(done + 1, len(items))
-        return receipts
+        side_by_side = min(context.threads, MOST_AT_ONCE, len(items))
+        if side_by_side <= 1:
+            receipts = []
+            for done, item in enumerate(items):
+                receipts.append(compute_part(item, job, context))
+                report(done + 1, len(items))
+            return receipts
+        inner = dataclasses.replace(context, threads=context.threads // side_by_side)
+        with threads(context.threads), ThreadPoolExecutor(side_by_side) as pool:
+            futures = [pool.submit(contextvars.copy_context().run, compute_part, item, job, inner) for item in items]
+            try:
+                for done, future in enumerate(concurrent.futures.as_completed(futures)):
+                    future.result()
+                    report(done + 1, len(items))
+            except BaseException:  # an interrupt as well: what has begun ends, what has not is not begun
+                pool.shutdown(cancel_futures=True)
+                raise
+            return [future.result() for future in futures]
 
     def share(self, context: Context) -> Any:
         """A handle of the context for `submit`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ips2_dask.kernels.copies import exact_rows, group_rows, neighbors_among_copies
+from ips2_dask.kernels.copies import group_rows, nearest_rows, neighbors_among_copies
 from ips2_dask.kernels.neighbors import exact_neighbors
 
 
@@ -21,7 +21,7 @@ def test_neighbors_among_copies_are_those_of_all_rows(seed: int) -> None:
         found = neighbors_among_copies(np.arange(m), X, groups, n)
         np.testing.assert_array_equal(found[0], expected[0])
         np.testing.assert_array_equal(found[1], expected[1])
-        part = exact_rows(np.arange(3, 9), X, groups, n)
+        part = nearest_rows(np.arange(3, 9), X, groups, n)
         np.testing.assert_array_equal(part[0], expected[0][3:9])
 
 

@@ -9,6 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.neighbors import exact_neighbors, nearest_in
+from ips2_dask.kernels.projection import projected_nearest
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -92,15 +93,25 @@ def _expand(rows, near, lengths, start, members, group, indices, distances):  # 
             a = b
 
 
-def exact_rows(rows: Int64, X: Float32, groups: Groups | None, n: int) -> tuple[Int32, Float32]:
-    """Exact neighbours of consecutive rows of X, by its different rows where ``groups`` tells them."""
+def nearest_rows(
+    rows: Int64, X: Float32, groups: Groups | None, n: int, Z: Float32 | None = None
+) -> tuple[Int32, Float32]:
+    """The n nearest of consecutive rows of X, themselves first, by X's different rows where ``groups`` tells them.
+
+    They are exact unless X in principal directions, ``Z`` (m, directions), narrows them down.
+    """
     if groups is not None:
-        return neighbors_among_copies(rows, X, groups, n)
+        return neighbors_among_copies(rows, X, groups, n, Z)
+    if Z is not None:
+        near, lengths = projected_nearest(X, Z, rows, n - 1)
+        return np.concatenate([rows[:, None], near], axis=1, dtype=np.int32), np.pad(lengths, ((0, 0), (1, 0)))
     return exact_neighbors(X[rows[0] : rows[-1] + 1], int(rows[0]), X, n)
 
 
-def neighbors_among_copies(rows: Int64, X: Float32, groups: Groups, n: int) -> tuple[Int32, Float32]:
-    """What `neighbors.exact_neighbors` gives for some rows of X, from its different rows alone.
+def neighbors_among_copies(
+    rows: Int64, X: Float32, groups: Groups, n: int, Z: Float32 | None = None
+) -> tuple[Int32, Float32]:
+    """What `nearest_rows` gives for some rows of X, from its different rows alone.
 
     Parameters
     ----------
@@ -110,10 +121,16 @@ def neighbors_among_copies(rows: Int64, X: Float32, groups: Groups, n: int) -> t
         Of X.
     n : int
         1 <= n <= m.
+    Z : (m, directions) float32, optional
+        X in principal directions.
     """
     wanted, which = np.unique(groups.group[rows], return_inverse=True)
     different = np.ascontiguousarray(X[groups.first])
-    near, lengths = nearest_in(different[wanted], wanted, different, min(n, len(different) - 1))
+    most = min(n, len(different) - 1)
+    if Z is None:
+        near, lengths = nearest_in(different[wanted], wanted, different, most)
+    else:
+        near, lengths = projected_nearest(different, np.ascontiguousarray(Z[groups.first]), wanted, most)
     indices, distances = np.full((len(rows), n), -1, np.int32), np.full((len(rows), n), np.inf, np.float32)
     _expand(rows, near[which], lengths[which], groups.start, groups.members, groups.group, indices, distances)
     return indices, distances

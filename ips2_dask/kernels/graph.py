@@ -6,8 +6,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.eigen import ArraySpace, Known, block_width, leading_eigenpairs
+from ips2_dask.kernels.eigen import CHUNK, ArraySpace, Known, block_width, leading_eigenpairs
 from ips2_dask.kernels.operator import MatrixOperator, inverse_root
+from ips2_dask.kernels.parallel import map_chunks
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -48,4 +49,10 @@ def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int)
 
 def start_on_pairs(w: Float, pairs: Int32, root: Float64) -> Float:
     """x_ij = (w_i + w_j) sqrt(degree_ij) unit_ij, the start of the pairs' solver (DESIGN 2): (n, columns) float32."""
-    return ((w[pairs[:, 0]] + w[pairs[:, 1]]) * root[:, None]).astype(np.float32)
+    out: Float = np.empty((len(pairs), w.shape[1]), np.float32)
+
+    def chunk(a: int, b: int) -> None:
+        out[a:b] = (w[pairs[a:b, 0]] + w[pairs[a:b, 1]]) * root[a:b, None]
+
+    map_chunks(chunk, len(pairs), CHUNK)
+    return out

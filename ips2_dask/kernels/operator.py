@@ -109,6 +109,8 @@ class NeighborhoodOperator:
         self.scale: Any = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
+        self._spare: Float | None = None  # memory of a block that was given up: fresh pages cost a fifth of a product
+        self._slots: Float | None = None
         self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
         self._split()
         q = len(self._tables[1])
@@ -142,8 +144,8 @@ class NeighborhoodOperator:
 
     def _sums(self, x: Float) -> Float:
         """R (scale x)."""
-        y = np.zeros_like(x)
-        slots = np.zeros((len(self._owner), x.shape[1]), x.dtype)
+        y, self._spare = _zeros(self._spare, x.shape, x.dtype), None
+        slots = self._slots = _zeros(self._slots, (len(self._owner), x.shape[1]), x.dtype)
 
         def piece(a: int, b: int) -> None:
             multiply(
@@ -164,7 +166,7 @@ class NeighborhoodOperator:
         return self.recur(x, None, 1.0, 0.0, 0.0)
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
-        """a L y + b y + c previous, in one pass over the product."""
+        """a L y + b y + c previous, in one pass over the product; ``previous`` is given up and will be overwritten."""
         y = np.ascontiguousarray(y, self.dtype)
         out = self._sums(y)
         before = out[:0] if previous is None else previous
@@ -176,6 +178,7 @@ class NeighborhoodOperator:
             len(out),
             ROWS,
         )
+        self._spare = previous
         return out
 
 
@@ -228,6 +231,15 @@ class ChunkOperator:
         before = out[:0] if previous is None else previous
         combine(out, scale[self.own].astype(kind), y, before, kind(a), kind(b), kind(c))
         return out
+
+
+def _zeros(memory: Float | None, shape: tuple[int, ...], dtype: Any) -> Float:
+    """A block of zeros, in memory that is there already where it fits."""
+    if memory is None or memory.shape != shape or memory.dtype != dtype or not memory.flags.c_contiguous:
+        memory = np.empty(shape, dtype)
+    out = memory
+    map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
+    return out
 
 
 def product_tables(k: int, sigma: float, epsilon: float) -> tuple[Any, ...]:

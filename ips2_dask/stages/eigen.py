@@ -26,7 +26,7 @@ from ips2_dask.storage.graph import (
     unit,
 )
 
-VERSION = 1
+VERSION = 2
 
 TIE = 1e-6
 """Eigenvalues closer than this to the last wanted one count as tied with it."""

@@ -14,7 +14,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.stages import sharding
 from ips2_dask.storage.context import Context, part_name
 
-VERSION = 1
+VERSION = 2
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -33,7 +33,7 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
     groups = context.remembered("ingest", "copies", lambda: copies.group_rows(X), 24 * context.m)
-    indices, distances = copies.exact_rows(np.arange(low, high), X, groups, n)
+    indices, distances = copies.nearest_rows(np.arange(low, high), X, groups, n)
     return {"indices": indices, "distances": distances}, {}
 
 

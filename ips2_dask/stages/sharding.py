@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import copies, shards
+from ips2_dask.kernels import copies, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import neighborhoods
@@ -61,7 +61,7 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Exact neighbours inside shard s, in the run's numbering; X of the samples whose nearest cell it is."""
+    """Neighbours inside shard s, in the run's numbering; X of the samples whose nearest cell it is."""
     facts, folder = context.facts["neighbors"], context.folders["neighbors"]
     pieces, members = [], []
     for batch in range(len(facts["batches"])):
@@ -77,7 +77,8 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     indices = np.full((len(user), n), -1, np.int32)
     distances = np.full((len(user), n), np.inf, np.float32)
     if len(user):  # members ascend in the user's numbering: so ties are decided by it
-        local, lengths = copies.exact_rows(np.arange(len(user)), X, copies.group_rows(X), inside)
+        Z = X @ np.asarray(context.read("neighbors", "cells", "directions")) if facts["projected"] else None
+        local, lengths = copies.nearest_rows(np.arange(len(user)), X, copies.group_rows(X), inside, Z)
         indices[:, :inside], distances[:, :inside] = run[local], lengths
     order = np.argsort(run, kind="stable")
     own = (run[order] >= facts["starts"][s]) & (run[order] < facts["starts"][s + 1])
@@ -144,9 +145,11 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
     executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     drawn = np.concatenate([store.read(folder, f"sample-p{b:06d}", "sample") for b in parts])
     centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), context.params.random_state)
-    store.write(folder, "cells", {"centers": centers}, {})
+    found = projection.directions(drawn, context.params.random_state)
+    store.write(folder, "cells", {"centers": centers} | ({} if found is None else {"directions": found}), {})
     executor.map(Job("neighbors", assign, "assign-"), context, parts, report)
     facts, numbering = _number(context)
+    facts["projected"] = found is not None
     store.write(folder, "numbering", numbering, {})
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
     executor.map(Job("neighbors", split, "split-"), inner, range(len(facts["batches"])), report)

@@ -26,21 +26,28 @@ class _Cache:
     def __init__(self) -> None:
         self._lock = Lock()
         self._held: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
+        self._making: dict[tuple[Any, ...], Lock] = {}
         self._bytes = 0
         self.limit = CACHE_BYTES
 
     def get(self, key: tuple[Any, ...], make: Callable[[], Any], size: Callable[[Any], int]) -> Any:
+        """What is held under a key; made first by one of the threads that ask for it, while the others wait."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
                 return self._held[key][0]
-        value = make()
-        with self._lock:
-            if key not in self._held:
+            making = self._making.setdefault(key, Lock())
+        with making:
+            with self._lock:
+                if key in self._held:
+                    return self._held[key][0]
+            value = make()
+            with self._lock:
                 self._held[key] = value, size(value)
                 self._bytes += self._held[key][1]
-            while self._bytes > self.limit and len(self._held) > 1:
-                self._bytes -= self._held.popitem(last=False)[1][1]
+                while self._bytes > self.limit and len(self._held) > 1:
+                    self._bytes -= self._held.popitem(last=False)[1][1]
+                self._making.pop(key, None)
         return value
 
     def clear(self) -> None:
@@ -153,9 +160,10 @@ class Context:
         """Something made from a stage's arrays once in this process, as long as the cache holds it."""
         name = f"{self.folders[stage]}/{name}"
         if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
-            if name not in self.store.made:
-                self.store.made[name] = make()
-            return self.store.made[name]
+            with self.store.making:
+                if name not in self.store.made:
+                    self.store.made[name] = make()
+                return self.store.made[name]
         return cache.get((self.store.location, name), make, lambda _: size)
 
     def rows_of(self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "") -> AnyArray:
