@@ -29,6 +29,11 @@ TRIPLETS_BELOW = 2_000_000
 """Tensor entries before sharing up to which a stored matrix is the faster operator (measured)."""
 
 
+ASSEMBLED_NEIGHBORS = 6
+ASSEMBLED_BYTES = 4 << 30
+"""k and bytes up to which the in-core solver's products are faster with a CSR matrix: at k = 5 half the time, at
+k = 7 the same (measured)."""
+
 CHUNK_SAMPLES = 1 << 15
 """Samples of a chunk of block vectors: a product of it takes a tenth of a second."""
 
@@ -51,6 +56,8 @@ class Choices:
         Where block vectors live.
     chunk_samples : int
         Samples of a chunk of them, about.
+    assembled : bool
+        Whether the in-core solver puts a matrix-free operator together as CSR, in memory only.
     """
 
     graph: str
@@ -58,6 +65,7 @@ class Choices:
     operator: str
     vectors: str = "in-core"
     chunk_samples: int = CHUNK_SAMPLES
+    assembled: bool = False
 
 
 def choose(
@@ -69,16 +77,17 @@ def choose(
         graph = "shards" if shards or m * m * (f + 64) > EXACT_WORK else "exact"
     members = min(max(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
     n_shards = 0 if graph != "shards" else min(shards or math.ceil(2 * m / members), m // 2)
-    operator = params.operator
+    operator, q = params.operator, params.n_neighbors * (params.n_neighbors + 1) // 2
     if operator == "auto":
-        q = params.n_neighbors * (params.n_neighbors + 1) // 2
         operator = "triplets" if m * q * (q + 1) // 2 <= TRIPLETS_BELOW else "matrix-free"
     if vectors == "auto":
         block = 4 * block_width(params.n_clusters + 1) * m * PAIRS_PER_SAMPLE
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
     if vectors == "chunked" and operator == "triplets":
         operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
-    return Choices(graph, n_shards, operator, vectors, CHUNK_SAMPLES if rows is None else 2 * rows)
+    small = params.n_neighbors <= ASSEMBLED_NEIGHBORS and 8 * m * q * (q + 1) <= ASSEMBLED_BYTES
+    assembled = params.operator == "auto" and operator == "matrix-free" and vectors == "in-core" and small
+    return Choices(graph, n_shards, operator, vectors, CHUNK_SAMPLES if rows is None else 2 * rows, assembled)
 
 
 @dataclasses.dataclass(frozen=True)

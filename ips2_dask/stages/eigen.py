@@ -16,6 +16,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.stages import chunked
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import (
+    assembled_operator,
     dense_pairwise,
     heat_edges,
     keeps_all_pairs,
@@ -37,8 +38,8 @@ FLOAT32_TOL = 1e-5
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
-    del choices
     own: dict[str, Any] = {"n_clusters": params.n_clusters, "tol": params.tol, "seed": params.random_state}
+    own |= {"assembled": choices.assembled}
     if params.tensor == "decomposable":
         own |= {"affinity": params.affinity, "bandwidth": params.bandwidth}
     return own
@@ -82,6 +83,8 @@ def _in_core(context: Context) -> dict[str, Any]:
     operator: Any
     if context.choices.operator == "triplets":
         operator = MatrixOperator(normalized(restricted_tensor(context), degrees, dtype))
+    elif context.choices.assembled and dtype is np.float32:
+        operator = MatrixOperator(assembled_operator(context, degrees))
     else:
         operator = neighborhood_operator(context, dtype)
         operator.normalize(degrees)

@@ -10,6 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import similarity
+from ips2_dask.kernels.assembly import assemble_normalized
 from ips2_dask.kernels.operator import NeighborhoodOperator, assemble
 from ips2_dask.kernels.reverse import Reverse, reverse_lists
 from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
@@ -166,6 +167,15 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
     name = f"operator-{np.dtype(dtype).name}-{_values_key(context)}"
     made: NeighborhoodOperator = context.remembered("tensor", name, make, context.m * 12 * q)
     return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
+
+
+def assembled_operator(context: Context, degrees: NDArray[np.float64]) -> sp.csr_array:
+    """The same, normalised, as a CSR matrix that is put together in this process's memory."""
+    params = context.params
+    N, _ = neighborhoods(context, params.n_neighbors)
+    blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
+    ids = pair_ids(N, read_pairs(context))
+    return assemble_normalized(blocks, owned, ids, degrees, N.shape[1], params.sigma, params.epsilon)
 
 
 def unit(pairs: Int32) -> Float64:

@@ -1,0 +1,118 @@
+"""Nearest neighbours narrowed down in a few principal directions, and decided by distances in all features.
+
+In the directions of a sample's largest variance a product costs a tenth and tells nearly as much:
+||x - y||^2 = ||x||^2 + ||y||^2 - 2 x.y, where x.y is taken in these directions only; what is left out of it are parts
+of x and y that point anywhere. A few times n candidates by that are measured in full.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+from sklearn.utils.extmath import randomized_svd
+
+from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep, squared_distance
+from ips2_dask.kernels.parallel import map_chunks
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+DIRECTIONS = 96
+CANDIDATES = 4
+"""Principal directions, and candidates per neighbour. Recall@5 inside a shard of MNIST, 784 features: 96 and 4 give
+.994 in a third of the time of all features; 64 and 4 .969, 64 and 8 .994 (measured)."""
+
+WORTHWHILE = 2 * DIRECTIONS
+"""Features above which narrowing down pays."""
+
+
+def directions(sample: Float32, seed: int) -> Float32 | None:
+    """The leading principal directions of a sample's rows: (f, `DIRECTIONS`), or None where f is small anyway."""
+    rows, f = sample.shape
+    if f <= WORTHWHILE or rows <= DIRECTIONS:
+        return None
+    found = randomized_svd(sample - sample.mean(axis=0), DIRECTIONS, n_iter=2, random_state=seed)[2]
+    return np.ascontiguousarray(found.T, np.float32)
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _nearest(G, norms, own, low, ids, held):  # type: ignore[no-untyped-def]
+    """Take the columns with the smallest norms - 2 G into each row's sorted candidates."""
+    rows, columns = G.shape
+    room = low.shape[1]
+    for r in range(rows):
+        count, worst = held[r], np.float32(np.inf)
+        if count == room:
+            worst = low[r, room - 1]
+        near, kept = low[r], ids[r]
+        for s in range(columns):
+            gap = norms[s] - np.float32(2.0) * G[r, s]
+            if gap >= worst or s == own[r]:
+                continue
+            at = count if count < room else room - 1
+            count = min(count + 1, room)
+            while at > 0 and near[at - 1] > gap:
+                near[at], kept[at] = near[at - 1], kept[at - 1]
+                at -= 1
+            near[at], kept[at] = gap, s
+            if count == room:
+                worst = near[room - 1]
+        held[r] = count
+
+
+@njit(nogil=True, cache=True)
+def _up_to(x, y, most):  # type: ignore[no-untyped-def]
+    """`squared_distance`, or a part of it that is above ``most``: the candidates come with the nearest first."""
+    total = 0.0
+    for start in range(0, x.shape[0], 512):
+        total += squared_distance(x[start : start + 512], y[start : start + 512])
+        if total > most:
+            return total
+    return total
+
+
+@njit(nogil=True, cache=True)
+def _measure(X, own, ids, held, indices, distances):  # type: ignore[no-untyped-def]
+    n = indices.shape[1]
+    squares, kept = np.empty(n), np.empty(n, np.int64)
+    for r in range(len(own)):
+        count = 0
+        for t in range(held[r]):
+            most = squares[n - 1] if count == n else np.inf
+            count = _keep(squares, kept, count, _up_to(X[own[r]], X[ids[r, t]], most), ids[r, t])
+        for t in range(count):
+            indices[r, t], distances[r, t] = kept[t], np.sqrt(squares[t])
+
+
+def projected_nearest(X: Float32, Z: Float32, own: Int64, n: int) -> tuple[Int32, Float32]:
+    """Nearly always the n nearest rows of X to its rows ``own``, by (distance, id), themselves left out.
+
+    Parameters
+    ----------
+    X : (m, f) float32
+    Z : (m, directions) float32
+        X in principal directions.
+    own : (rows,) int
+    n : int
+
+    Returns
+    -------
+    indices, distances : (rows, n) int32, float32
+        Of rows that are among the candidates; -1 and infinity where X has too few.
+    """
+    norms = np.einsum("ij,ij->i", X, X)
+    indices = np.full((len(own), n), -1, np.int32)
+    distances = np.full((len(own), n), np.inf, np.float32)
+    room = min(max(CANDIDATES * n, 8), len(X))
+
+    def block(a: int, b: int) -> None:
+        low, ids = np.empty((b - a, room), np.float32), np.empty((b - a, room), np.int32)
+        held = np.zeros(b - a, np.int64)
+        _nearest(Z[own[a:b]] @ Z.T, norms, own[a:b], low, ids, held)
+        _measure(X, own[a:b], ids, held, indices[a:b], distances[a:b])
+
+    if n > 0 and len(own):
+        map_chunks(block, len(own), EXACT_ROWS)
+    return indices, distances
