@@ -65,16 +65,15 @@ def _finish(indptr, indices, data, root, low, high):  # type: ignore[no-untyped-
     """Sort rows low .. high - 1 by column, and scale them from both sides."""
     for r in range(low, high):
         a, b = indptr[r], indptr[r + 1]
-        if b - a > 64:
-            order = np.argsort(indices[a:b])
-            indices[a:b], data[a:b] = indices[a:b][order], data[a:b][order]
-        else:
-            for t in range(a + 1, b):
+        gap = b - a
+        while gap > 1:  # Shell's sort: rows are short, but for hubs
+            gap = max(1, gap * 5 // 11)
+            for t in range(a + gap, b):
                 column, value = indices[t], data[t]
                 s = t
-                while s > a and indices[s - 1] > column:
-                    indices[s], data[s] = indices[s - 1], data[s - 1]
-                    s -= 1
+                while s >= a + gap and indices[s - gap] > column:
+                    indices[s], data[s] = indices[s - gap], data[s - gap]
+                    s -= gap
                 indices[s], data[s] = column, value
         for t in range(a, b):
             data[t] *= root[r] * root[indices[t]]

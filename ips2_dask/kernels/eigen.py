@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.operator import NeighborhoodOperator, Operator
 from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.product import combine
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -168,14 +169,14 @@ class ArraySpace:
         """a L y + b y + c previous, into the product's own memory."""
         if isinstance(self.operator, NeighborhoodOperator):
             return self.operator.recur(y, previous, a, b, c)
-        out = self.operator.matmat(y)
-        kind = self.dtype
+        y = np.ascontiguousarray(y, self.dtype)
+        out: Float = np.ascontiguousarray(self.operator.matmat(y), self.dtype)
+        before = out[:0] if previous is None else previous
+        one: Float = np.ones(CHUNK, self.dtype)
+        kind = np.dtype(self.dtype).type
 
         def chunk(low: int, high: int) -> None:
-            out[low:high] *= kind(a)
-            out[low:high] += kind(b) * y[low:high]
-            if previous is not None:
-                out[low:high] += kind(c) * previous[low:high]
+            combine(out[low:high], one, y[low:high], before[low:high], kind(a), kind(b), kind(c))
 
         map_chunks(chunk, self.n, CHUNK)
         return out
