@@ -19,24 +19,26 @@ from ips2_dask.kernels.product import element_blocks
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 
-NEIGHBORHOODS = 1 << 15
-"""Neighbourhoods whose block values are in memory at a time."""
+NEIGHBORHOODS = 1 << 13
+"""Neighbourhoods whose block values a piece has in memory at a time."""
+PIECES = 4
+"""Parts of all neighbourhoods that are entered side by side, each into its own places of every row."""
 
 ROWS = 1 << 14
 
 
 @njit(nogil=True, cache=True)
 def _count(values, ids, ends):  # type: ignore[no-untyped-def]
-    """Add each row's entries to ``ends[row + 1]``; those of other owners are zero, and so is what underflowed."""
+    """Add each row's entries to ``ends[row]``; those of other owners are zero, and so is what underflowed."""
     q = ids.shape[1]
     for p in range(len(ids)):
         t = 0
         for r in range(q):
             for s in range(r, q):
                 if values[p, t] != 0:
-                    ends[ids[p, r] + 1] += 1
+                    ends[ids[p, r]] += 1
                     if s > r:
-                        ends[ids[p, s] + 1] += 1
+                        ends[ids[p, s]] += 1
                 t += 1
 
 
@@ -99,20 +101,29 @@ def assemble_normalized(
 
     def values(a: int, b: int) -> Float:
         out: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
-        each = ROWS // 4
-        map_chunks(
-            lambda c, d: element_blocks(blocks[a + c : a + d], owned[a + c : a + d], *tables, out[c:d]), b - a, each
-        )
+        element_blocks(blocks[a:b], owned[a:b], *tables, out)
         return out
 
-    ends = np.zeros(n + 1, np.int64)
-    for a, b in chunk_bounds(len(ids), NEIGHBORHOODS):
-        _count(values(a, b), ids[a:b], ends)
-    np.cumsum(ends, out=ends)
-    indptr = ends.astype(np.int32 if ends[-1] < 2**31 else np.int64)
-    indices, data = np.empty(ends[-1], indptr.dtype), np.empty(ends[-1], np.float32)
-    for a, b in chunk_bounds(len(ids), NEIGHBORHOODS):
-        _fill(values(a, b), ids[a:b], ends, indices, data)
+    cuts = [len(ids) * t // PIECES for t in range(PIECES + 1)]
+    ends = np.zeros((PIECES, n), np.int32)
+
+    def count(t: int, _: int) -> None:
+        for a, b in chunk_bounds(cuts[t + 1] - cuts[t], NEIGHBORHOODS):
+            _count(values(cuts[t] + a, cuts[t] + b), ids[cuts[t] + a : cuts[t] + b], ends[t])
+
+    map_chunks(count, PIECES, 1)
+    indptr = np.zeros(n + 1, np.int64)
+    np.cumsum(ends.sum(axis=0, dtype=np.int64), out=indptr[1:])
+    places = indptr[:-1] + np.cumsum(ends, axis=0, dtype=np.int64) - ends  # where each piece's part of a row begins
+    indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+
+    def fill(t: int, _: int) -> None:
+        for a, b in chunk_bounds(cuts[t + 1] - cuts[t], NEIGHBORHOODS):
+            _fill(values(cuts[t] + a, cuts[t] + b), ids[cuts[t] + a : cuts[t] + b], places[t], indices, data)
+
+    map_chunks(fill, PIECES, 1)
+    if indptr[-1] < 2**31:
+        indptr = indptr.astype(np.int32)
     root = inverse_root(degrees).astype(np.float32)
     map_chunks(lambda low, high: _finish(indptr, indices, data, root, low, high), n, ROWS)
     return sp.csr_array((data, indices, indptr), shape=(n, n))

@@ -20,9 +20,8 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.operator import NeighborhoodOperator, Operator
+from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator, Operator
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.product import combine
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -167,19 +166,10 @@ class ArraySpace:
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
         """a L y + b y + c previous, into the product's own memory."""
-        if isinstance(self.operator, NeighborhoodOperator):
+        if isinstance(self.operator, MatrixOperator | NeighborhoodOperator):
             return self.operator.recur(y, previous, a, b, c)
-        y = np.ascontiguousarray(y, self.dtype)
-        out: Float = np.ascontiguousarray(self.operator.matmat(y), self.dtype)
-        before = out[:0] if previous is None else previous
-        one: Float = np.ones(CHUNK, self.dtype)
-        kind = np.dtype(self.dtype).type
-
-        def chunk(low: int, high: int) -> None:
-            combine(out[low:high], one, y[low:high], before[low:high], kind(a), kind(b), kind(c))
-
-        map_chunks(chunk, self.n, CHUNK)
-        return out
+        out = a * self.operator.matmat(y) + b * y
+        return out if previous is None else out + c * previous
 
     def deflate(self, y: Float) -> Float:
         """``y`` without its part in the span of the known eigenvectors, in place."""

@@ -18,6 +18,7 @@ from ips2_dask.kernels.product import (
     multiply,
     padded,
 )
+from ips2_dask.kernels.rows import recur_rows
 from ips2_dask.kernels.tensor import local_pairs
 
 Float = NDArray[np.floating]
@@ -52,6 +53,9 @@ class MatrixOperator:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
+        self._spare: Float | None = None  # memory of a block that was given up
+        single = sp.issparse(matrix) and matrix.dtype == np.float32
+        self._vector_rows = single and matrix.indices.dtype == np.int32
 
     def _rows(self, a: int, b: int) -> Any:
         if not sp.issparse(self.matrix) or (a, b) == (0, self.shape[0]):
@@ -67,12 +71,35 @@ class MatrixOperator:
 
     def matmat(self, x: Float) -> Float:
         """The product with a block of columns (n, columns)."""
+        if self._vector_rows and x.dtype == np.float32 and x.shape[1] % 8 == 0:
+            return self.recur(x, None, 1.0, 0.0, 0.0)
         out = np.empty(x.shape, np.result_type(self.dtype, x.dtype))
 
         def chunk(a: int, b: int) -> None:
             out[a:b] = self._rows(a, b) @ x
 
         map_chunks(chunk, self.shape[0], ROWS)
+        return out
+
+    def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
+        """a L y + b y + c previous; ``previous`` is given up and will be overwritten."""
+        kind = np.result_type(self.dtype, y.dtype).type
+        fast = self._vector_rows and kind is np.float32 and y.shape[1] % 8 == 0
+        y = np.ascontiguousarray(y, kind)
+        out = _memory(self._spare, y.shape, y.dtype) if fast else self.matmat(y)
+        before = out[:0] if previous is None else previous
+        self._spare = None
+        ones = np.ones(ROWS, kind)
+
+        def chunk(low: int, high: int) -> None:
+            if fast:
+                m = self.matrix
+                recur_rows(m.indptr, m.indices, m.data, y, before, kind(a), kind(b), kind(c), out, low, high)
+            else:
+                combine(out[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
+
+        map_chunks(chunk, len(out), ROWS)
+        self._spare = previous
         return out
 
 
@@ -233,11 +260,16 @@ class ChunkOperator:
         return out
 
 
+def _memory(memory: Float | None, shape: tuple[int, ...], dtype: Any) -> Float:
+    """An array of any content, in memory that is there already where it fits."""
+    if memory is None or memory.shape != shape or memory.dtype != dtype or not memory.flags.c_contiguous:
+        return np.empty(shape, dtype)
+    return memory
+
+
 def _zeros(memory: Float | None, shape: tuple[int, ...], dtype: Any) -> Float:
     """A block of zeros, in memory that is there already where it fits."""
-    if memory is None or memory.shape != shape or memory.dtype != dtype or not memory.flags.c_contiguous:
-        memory = np.empty(shape, dtype)
-    out = memory
+    out = _memory(memory, shape, dtype)
     map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
     return out
 

@@ -97,7 +97,7 @@ def _in_core(context: Context) -> dict[str, Any]:
         start = space.random(width, params.random_state)
         found = _graph_start(context, count, width)
         start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
-        solution = kernel.leading_eigenpairs(space, wanted + 1, start, tol=params.tol, seed=params.random_state)
+        solution = kernel.leading_eigenpairs(space, wanted, start, tol=params.tol, seed=params.random_state)
     kept, warnings = _judge(solution, wanted, params.tol)
     vectors = np.ascontiguousarray(solution.vectors[:, :kept])
     offsets = context.facts["tensor"]["pair_offsets"]
@@ -119,7 +119,7 @@ def _chunked(context: Context, executor: Executor) -> dict[str, Any]:
         w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
     context.store.write(context.folders["eigen"], "start", {"start": w}, {})
     space = chunked.ChunkedSpace(context, executor)
-    solution = kernel.leading_eigenpairs(space, wanted + 1, space.start(), tol=params.tol, seed=params.random_state)
+    solution = kernel.leading_eigenpairs(space, wanted, space.start(), tol=params.tol, seed=params.random_state)
     kept, warnings = _judge(solution, wanted, params.tol)
     sums = space.write(solution.vectors, kept)
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
