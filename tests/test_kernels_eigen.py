@@ -17,6 +17,8 @@ from scipy.sparse.linalg import eigsh
 
 from ips2_dask.kernels import decomposable, graph
 from ips2_dask.kernels.eigen import (
+    GAIN,
+    MOST_DEGREE,
     MOST_GAIN,
     ArraySpace,
     Known,
@@ -26,11 +28,11 @@ from ips2_dask.kernels.eigen import (
     block_width,
     chebyshev_filter,
     dense_eigenpairs,
+    filter_degree,
     leading_eigenpairs,
     lowest_estimate,
     orthonormalize,
     rayleigh_ritz,
-    safe_degree,
 )
 from ips2_dask.kernels.operator import MatrixOperator, normalized
 from ips2_dask.kernels.parallel import threads
@@ -232,19 +234,26 @@ def test_a_spectrum_that_falls_fast_is_solved_like_any_other(dtype: type, wanted
     np.testing.assert_allclose(solution.values[:wanted], np.linalg.eigvalsh(L)[-2 : -2 - wanted : -1], atol=1e-3)
 
 
-@given(last=st.floats(-0.9, 1), below=st.floats(1e-3, 1), width=st.floats(1e-3, 1), most=st.integers(2, 16))
-def test_the_degree_is_the_largest_that_rounding_allows(last: float, below: float, width: float, most: int) -> None:
+@given(last=st.floats(-0.9, 1), below=st.floats(1e-4, 1), width=st.floats(1e-3, 1), least=st.integers(2, 16))
+def test_the_degree_gains_enough_and_no_more_than_rounding_allows(
+    last: float, below: float, width: float, least: int
+) -> None:
     high = max(last - below, -1.0)
     low = high - width
 
-    def gain(degree: int) -> float:
+    def raised(value: float, degree: int) -> float:
         p = np.polynomial.chebyshev.Chebyshev.basis(degree)
-        return float(p((1 - (high + low) / 2) / (width / 2)) / p(max(1.0, (last - (high + low) / 2) / (width / 2))))
+        return float(p(max(1.0, (value - (high + low) / 2) / (width / 2))))
 
-    degree = safe_degree(last, low, high, most)
-    assert 1 <= degree <= most
-    assert degree == 1 or gain(degree) <= MOST_GAIN * (1 + 1e-6)
-    assert degree == most or gain(degree + 1) >= MOST_GAIN * (1 - 1e-6)
+    degree = filter_degree(last, low, high, least)
+    assert 1 <= degree <= MOST_DEGREE
+    assert degree == 1 or raised(1.0, degree) <= MOST_GAIN * raised(last, degree) * (1 + 1e-6)
+    allowed = raised(1.0, degree + 1) <= MOST_GAIN * raised(last, degree + 1) * (1 - 1e-6)
+    if allowed and degree < MOST_DEGREE:  # then it stops since it is enough
+        assert degree >= least
+        assert raised(last, degree) >= GAIN * (1 - 1e-6)
+    if degree > least:
+        assert raised(last, degree - 1) <= GAIN * (1 + 1e-6)
 
 
 @pytest.mark.parametrize("degree", [1, 2, 5, 12])
