@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,9 @@ class PlainProgress:
 
     def advance(self, stage: str, done: int, total: int) -> None:
         """Say nothing: a log wants no bar."""
+
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+        """Say nothing."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Say what it took."""
@@ -66,6 +69,11 @@ class LiveProgress:
         """Move the stage's bar; until the first task is done it only shows that something is going on."""
         if self._task is not None and done:
             self._bars.update(self._task, completed=done, total=total, note=f"{done} of {total}")
+
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+        """Show the solver's residual against the tolerance."""
+        if self._task is not None and "residual" in facts:
+            self._bars.update(self._task, note=f"residual {facts['residual']:.2g}, to reach {facts['tol']:.2g}")
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Close the stage's bar."""

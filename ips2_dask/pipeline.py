@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +56,10 @@ class Progress(Protocol):
         """So many of a stage's tasks are done."""
         ...
 
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+        """Numbers that a stage has come to: the solver's products and residual."""
+        ...
+
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """A stage is done, or was there already."""
         ...
@@ -67,6 +72,9 @@ class Silent:
         """Say nothing."""
 
     def advance(self, stage: str, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
         """Say nothing."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
@@ -207,7 +215,7 @@ def execute(source: Source, params: Params, plan: Plan, store: Store, executor: 
         known = store.get_document(f"{folder}/stage.json")
         if known is None:
             try:
-                facts = MODULES[name].run(context, executor, _reporter(progress, name))
+                facts = MODULES[name].run(context, executor, Reporter(progress, name))
             except BadInput:
                 withdraw(store, folder, before if name == STAGES[0] else manifest)
                 raise
@@ -228,8 +236,19 @@ def execute(source: Source, params: Params, plan: Plan, store: Store, executor: 
     return Run(store, manifest)
 
 
-def _reporter(progress: Progress, name: str) -> Any:
-    return lambda done, total: progress.advance(name, done, total)
+class Reporter:
+    """What a stage is given to tell a run's progress."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._name = progress, name
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of the stage's tasks are done."""
+        self._progress.advance(self._name, done, total)
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Numbers it has come to."""
+        self._progress.note(self._name, facts)
 
 
 def _key(name: str, params: Params, choices: Choices, above: dict[str, str]) -> str:
