@@ -12,15 +12,16 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from ips2_dask._version import __version__
-from ips2_dask.commands.options import option
 from ips2_dask.errors import IPS2Error
 from ips2_dask.params import Params, Resources
+from ips2_dask.spelling import option
 from ips2_dask.stopping import Stopping
 
 COMMANDS = {
     "run": ("cluster an input into a run directory", "run"),
     "plan": ("show what a run would do, and run nothing", "plan"),
     "status": ("what a run has done", "status"),
+    "report": ("write one page on a finished run", "report"),
     "demo": ("cluster scikit-learn's digits", "demo"),
     "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling", "bench"),
     "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),

@@ -16,6 +16,7 @@ from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline import Progress as Told
 from ips2_dask.pipeline import Silent
 from ips2_dask.plan import Plan
+from ips2_dask.spelling import count, found, size
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import Source
 
@@ -106,20 +107,6 @@ def _numbered(stage: str) -> str:
     return f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage:<10}"
 
 
-def size(n: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024 or unit == "GiB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return ""
-
-
-def count(n: int, one: str, many: str | None = None) -> str:
-    """A number with its noun."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
-
-
 def _console() -> Console:
     console = Console(highlight=False, soft_wrap=False)
     return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
@@ -141,23 +128,6 @@ def _lines(console: Console, rows: dict[str, str | None]) -> None:
     for name, text in rows.items():
         if text:
             console.print(f"{name:<15} {text}", soft_wrap=True, markup=False)
-
-
-def found(summary: dict[str, Any]) -> dict[str, str]:
-    """What each stage found, in a few words."""
-    nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
-    gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
-    loose = f", {count(len(summary['ties']), 'loose one')} tied" if summary["ties"] else ""
-    parts = summary["fused_components"]
-    return {
-        "ingest": count(summary["partitions"], "partition"),
-        "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
-        "tensor": f"{summary['P']:,} active pairs{nnz}",
-        "assemble": count(summary["components"], "connected component"),
-        "eigen": f"largest residual {summary['residual_max']:.2g}, {count(summary['products'], 'product')}{gap}",
-        "fuse": "" if parts is None else f"U has {count(parts, 'component')}{loose}",
-        "label": count(summary["c"], "cluster"),
-    }
 
 
 def print_report(summary: dict[str, Any], name: str) -> None:

@@ -167,7 +167,9 @@ def run(
         elif own_cluster:
             executor = stack.enter_context(cluster(resources))
         stack.enter_context(threads(usable_cores()))
-        finished = execute(opened, params, plan, kept, executor, progress)
+        location = str(source) if isinstance(source, str | Path) else None
+        asked = {"location": location, "labels_column": labels_column, "transpose": transpose}
+        finished = execute(opened, params, plan, kept, executor, progress, asked)
         return Run(kept, finished.manifest, keep=folder)
 
 
@@ -190,15 +192,27 @@ def _open_store(store: str | Path | None) -> Store:
     return ZarrStore(location)
 
 
-def execute(source: Source, params: Params, plan: Plan, store: Store, executor: Executor, progress: Progress) -> Run:
-    """Run the stages that are not there yet; one that refuses its input leaves nothing behind."""
+def execute(
+    source: Source,
+    params: Params,
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    progress: Progress,
+    asked: Mapping[str, Any] | None = None,
+) -> Run:
+    """Run the stages that are not there yet; one that refuses its input leaves nothing behind.
+
+    ``asked`` is how the source was to be read; the manifest keeps it for the command that makes the run again.
+    """
     context = Context(store, params, plan.bounds, plan.f, plan.choices, threads=usable_cores(), source=source)
     before = store.get_document("manifest.json")
     manifest = (before or _new_manifest()) | {
         "params": params.as_dict(),
-        "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint},
+        "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint, **(asked or {})},
         "bounds": list(plan.bounds),
         "choices": dataclasses.asdict(plan.choices),
+        "plan": [dataclasses.asdict(stage) for stage in plan.stages],
         "versions": dict(versions()),
         "started": _now(),
         "finished": None,

@@ -22,10 +22,11 @@ from sklearn.datasets import load_digits
 
 from ips2_dask import IPS2, Params, open_run, run
 from ips2_dask.cli import _parser, main
-from ips2_dask.console import LiveProgress, size
+from ips2_dask.console import LiveProgress
 from ips2_dask.evaluation.metrics import scores
 from ips2_dask.executors import cluster
 from ips2_dask.params import CHOICES, PAPER, Resources
+from ips2_dask.spelling import size
 from ips2_dask.stopping import Stopping
 from ips2_dask.storage.context import cache
 from ips2_dask.storage.layout import STAGES
