@@ -6,6 +6,7 @@ import argparse
 import importlib
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -85,7 +86,8 @@ def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         print(f"ips2: {_spelled(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        remedy = f"; the same command continues the run in {options.out}" if options.out else ""
+        again = shlex.join(["ips2", *given])
+        remedy = f"; the same command continues the run in {options.out}: {again}" if options.out else ""
         print(f"ips2: interrupted{remedy}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read standard output, `head` say, has seen enough

@@ -1,110 +1,42 @@
-"""What the command line shows: live or plain progress, a report, a plan, a status."""
+"""What the command line shows: progress, a summary, a plan, a status."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline import Progress as Told
 from ips2_dask.pipeline import Silent
 from ips2_dask.plan import Plan
+from ips2_dask.progress import THERE, LiveProgress, PlainProgress, logged
 from ips2_dask.spelling import count, found, size
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import Source
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
 
-THERE = "there already"
 PIPE_WIDTH = 110
 """Columns where there is no terminal to ask."""
 
 
-class PlainProgress:
-    """One line a stage, for logs and pipes."""
-
-    def begin(self, stage: str) -> None:
-        """Say nothing yet."""
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """Say nothing: a log wants no bar."""
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Say nothing."""
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Say what it took."""
-        took = THERE if skipped else f"{seconds:.2f} s"
-        print(f"{_numbered(stage)} {took}", file=sys.stderr, flush=True)
-
-
-class LiveProgress:
-    """A bar a stage on a terminal; the first one is that of what comes before the stages."""
-
-    def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-        )  # fmt: skip
-        self._bars.start()
-        self._task: TaskID | None = self._bars.add_task(f"    {'start':<10}", total=None, note="input and workers")
-
-    def close(self) -> None:
-        """Leave the terminal as it was, whatever the bars have come to."""
-        self._bars.stop()
-
-    def begin(self, stage: str) -> None:
-        """Open the stage's bar."""
-        if self._task is not None:  # the start is over
-            self._finish("")
-        self._task = self._bars.add_task(_numbered(stage), total=None, note="")
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """Move the stage's bar; until the first task is done it only shows that something is going on."""
-        if self._task is not None and done:
-            self._bars.update(self._task, completed=done, total=total, note=f"{done} of {total}")
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Show the solver's residual against the tolerance."""
-        if self._task is not None and "residual" in facts:
-            self._bars.update(self._task, note=f"residual {facts['residual']:.2g}, to reach {facts['tol']:.2g}")
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Close the stage's bar."""
-        self._finish(THERE if skipped else "")
-
-    def _finish(self, note: str) -> None:
-        if self._task is not None:
-            total = self._bars.tasks[self._task].total or 1
-            self._bars.update(self._task, completed=total, total=total, note=note)
-            self._bars.stop_task(self._task)
-            self._task = None
-
-
 @contextmanager
-def progress(quiet: bool) -> Iterator[Told]:
-    """Progress for whoever reads standard error: nothing, bars on a terminal, or lines."""
-    if quiet:
-        yield Silent()
-    elif sys.stderr.isatty():
-        bars = LiveProgress()
-        try:
-            yield bars
-        finally:
-            bars.close()
-    else:
-        yield PlainProgress()
-
-
-def _numbered(stage: str) -> str:
-    return f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage:<10}"
+def progress(quiet: bool, log: str | None = None) -> Iterator[Told]:
+    """Progress for whoever reads standard error: nothing, a live table on a terminal, or lines; and a log of JSON."""
+    with ExitStack() as stack:
+        told: Told = Silent()
+        if not quiet and sys.stderr.isatty():
+            told = LiveProgress()
+            stack.callback(told.close)
+        elif not quiet:
+            told = PlainProgress()
+        yield stack.enter_context(logged(told, log))
 
 
 def _console() -> Console:

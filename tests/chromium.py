@@ -110,7 +110,9 @@ async def tab(profile: Path) -> AsyncIterator[Tab]:
     name = browser()
     assert name is not None
     with subprocess.Popen(
-        [name, *FLAGS, f"--user-data-dir={profile}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        [name, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
     ) as process:
         try:
             port = await _port(profile, process)

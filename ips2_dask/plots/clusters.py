@@ -53,7 +53,7 @@ def embedding(
         middle = np.median(at[labels == cluster], axis=0)
         halo(ax.annotate(str(cluster), middle, ha="center", va="center", color=INK, fontweight="bold"))
     names = [f"coordinate {a + 1} ({found.shares[a]:.0%})" for a in axes]
-    return titled(ax, "Embedding", *names)
+    return titled(ax, f"Coordinates {axes[0] + 1} and {axes[1] + 1}", *names)
 
 
 def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:
@@ -108,12 +108,11 @@ def silhouettes(
     mean = float(found.values.mean())
     ax.axvline(mean, color=INK, linestyle="--", linewidth=1)
     ax.axvline(0, color=MUTED, linewidth=0.8)
-    ax.annotate(f"mean {mean:.2f}", (mean, 1.0), (0, 2), xycoords=("data", "axes fraction"), color=INK,
-                textcoords="offset points", ha="center", va="bottom", fontsize="small")  # fmt: skip
+    said = ax.annotate(f"mean {mean:.2f}", (mean, count - 0.5), (-3, 1), textcoords="offset points", color=INK)
+    halo(said).set(ha="right", va="bottom", fontsize="small")
     ax.set_xlim(min(-0.05, float(found.values.min())), 1.02)
     _numbered(ax, count)
-    titled(ax, "Silhouettes", "silhouette", "cluster").set_title("Silhouettes", loc="left", pad=14)
-    return ax
+    return titled(ax, "Silhouettes", "silhouette", "cluster")
 
 
 def _strip(ax: Any, cluster: int, values: Any, steps: int) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.plots.similarities import Summary, summarize
-from ips2_dask.plots.style import INK, KINDS, MUTED, PALETTE, SEQUENTIAL, axis, titled
+from ips2_dask.plots.style import INK, MUTED, PALETTE, SEQUENTIAL, axis, heading, titled
 from ips2_dask.storage.run import Run
 
 LABELLED = 0.04
@@ -34,23 +34,23 @@ def similarity(found: Run | Summary, kind: str = "fused", ax: Any = None) -> Any
     ax = axis(ax, grid=None)
     M = np.nan_to_num(shown.cells[kind])
     low, high = min(0.0, float(M.min())), float(M.max()) or 1.0
-    # block means of a sparse matrix span decades: the root shows the weak blocks too
-    norm = PowerNorm(0.5, low, high) if shown.sparse and low == 0 else Normalize(low, high)
+    # block means of a sparse matrix span decades: a root shows the weak blocks too
+    norm = PowerNorm(1 / 3, low, high) if shown.sparse and low == 0 else Normalize(low, high)
     m = int(shown.limits[-1])
     image = ax.imshow(M, cmap=SEQUENTIAL, norm=norm, extent=(0, m, m, 0), interpolation="nearest")
     ax.spines[["top", "right"]].set_visible(True)
     ax.spines[:].set_color(MUTED)
     _clusters(ax, shown.limits)
     _bar(ax, image, norm)
-    return titled(ax, KINDS[kind].capitalize(), "samples by cluster", "")
+    return titled(ax, heading(kind), "samples by cluster", "")
 
 
 def _clusters(ax: Any, limits: Any) -> None:
     """Lines between the clusters, and their numbers where there is room."""
     sizes, m = np.diff(limits), limits[-1]
     for limit in limits[1:-1] if len(sizes) <= 40 else ():
-        ax.axhline(limit, color=MUTED, linewidth=0.4)
-        ax.axvline(limit, color=MUTED, linewidth=0.4)
+        ax.axhline(limit, color=MUTED, linewidth=0.4, alpha=0.45)
+        ax.axvline(limit, color=MUTED, linewidth=0.4, alpha=0.45)
     roomy = np.flatnonzero(sizes >= LABELLED * m)
     middle = (limits[:-1] + limits[1:])[roomy] / 2
     ax.set_xticks(middle, [str(i) for i in roomy])
@@ -92,4 +92,4 @@ def distribution(found: Run | Summary, kind: str = "fused", ax: Any = None) -> A
     most = max(np.nanmax(within, initial=1.0), np.nanmax(between, initial=1.0))
     ax.set_ylim(floor, most * 30)
     ax.legend(frameon=False, labelcolor=INK, loc="upper right", fontsize="small")
-    return titled(ax, KINDS[kind].capitalize(), "similarity", "pairs")
+    return titled(ax, heading(kind), "similarity", "pairs")

@@ -17,7 +17,7 @@ from ips2_dask.storage.run import Run
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
-CELLS = 300
+CELLS = 240
 """Cells a side: what a third of a screen tells apart."""
 
 BINS = 48

@@ -67,6 +67,8 @@ def eigenvalues(found: Run | Spectrum, ax: Any = None) -> Any:
         _gap(ax, n, float(shown.values[-1]), shown.following)
     ax.legend(frameon=False, labelcolor=INK, loc="lower left", fontsize="small")
     ax.margins(x=0.06, y=0.14)
+    if shown.following is not None:
+        ax.set_xlim(right=n + 1 + 0.16 * (n + 1))  # for the gap's number
     ax.xaxis.get_major_locator().set_params(integer=True)
     return titled(ax, f"Eigenvalues, c = {shown.c}", "number", "eigenvalue")
 
@@ -79,8 +81,8 @@ def _gap(ax: Any, n: int, last: float, following: float) -> None:
     ax.annotate("", (n + 1, last), (n + 1, following), arrowprops={"arrowstyle": "|-|,widthA=.25,widthB=.25", "lw": 1,
                 "color": INK, "shrinkA": 5, "shrinkB": 0})  # fmt: skip
     ax.annotate(
-        f"gap {last - following:.2g}", (n + 1, last), (0, 5), textcoords="offset points", ha="right", va="bottom",
-        color=INK, fontweight="bold",
+        f"gap\n{last - following:.2g}", (n + 1, (last + following) / 2), (6, 0), textcoords="offset points",
+        va="center", color=INK, fontweight="bold",
     )  # fmt: skip
 
 

@@ -54,6 +54,11 @@ def check_matplotlib() -> None:
         )  # fmt: skip
 
 
+def heading(kind: str) -> str:
+    """A similarity's name at the beginning of a line."""
+    return KINDS[kind][0].upper() + KINDS[kind][1:]
+
+
 def axis(ax: Any, *, grid: str | None = "both") -> Any:
     """The given Matplotlib axis, or pyplot's current one, cleared of what carries no information."""
     if ax is None:

@@ -52,10 +52,17 @@ def render(material: Material) -> str:
         sections.asked, sections.stages, sections.eigenvalues, sections.similarities, sections.embedding,
         sections.clusters, sections.doubtful, *([sections.known] if material.scores else []), sections.again,
     ]  # fmt: skip
+    method, name = run_name(material)
     lead = f"{facts['c']} clusters of {facts['m']:,} samples × {facts['f']:,} features, finished {manifest['finished']}"
     top = [page.tiles(_tiles(material)), page.warnings(material.warnings)]
     end = f"Made by ips2_dask {manifest['versions']['ips2_dask']} from the run's stored arrays."
-    return page.page(f"IPS2: {manifest['input']['name']}", lead, top, [part(material) for part in parts], end)
+    return page.page(f"{method}: {name}", lead, top, [part(material) for part in parts], end)
+
+
+def run_name(material: Material) -> tuple[str, str]:
+    """The method, and the last part of the input's name."""
+    whole = str(material.run.manifest["input"]["name"])
+    return material.run.params.method.upper(), whole.rstrip("/").rpartition("/")[2] or whole
 
 
 def _tiles(material: Material) -> list[tuple[str, str, str]]:

@@ -27,7 +27,7 @@ a { color: var(--c0); } nav { margin: 1.4rem 0 0; } nav a { margin-right: 1.1rem
 code, pre { font-family: ui-monospace, "DejaVu Sans Mono", Menlo, Consolas, monospace; font-size: .86em; }
 pre { background: var(--soft); padding: .8rem 1rem; border-radius: 6px; white-space: pre-wrap;
   overflow-wrap: anywhere; }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.6rem, 1fr)); gap: .7rem; margin: 0; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11.5rem, 1fr)); gap: .7rem; margin: 0; }
 .tiles div { background: var(--soft); border-radius: 8px; padding: .65rem .85rem; }
 .tiles dt { color: var(--muted); font-size: .8rem; } .tiles dd { margin: 0; font-size: 1.2rem; font-weight: 650;
   font-variant-numeric: tabular-nums; } .tiles dd small { font-weight: 400; color: var(--muted); font-size: .74rem;
@@ -52,6 +52,12 @@ footer { margin-top: 3rem; color: var(--muted); font-size: .84rem; }
 @media (max-width: 560px) {
   body { padding: 1.2rem .9rem 3rem; font-size: 15px; } th, td { padding: .2rem .42rem; } table { font-size: .78rem; }
   .tiles { grid-template-columns: 1fr 1fr; } h1 { font-size: 1.4rem; }
+  .stacked, .stacked caption, .stacked tbody, .stacked tr { display: block; } .stacked thead { display: none; }
+  .stacked tr { border-bottom: 1.5px solid var(--grid); padding: .35rem 0; }
+  .stacked td, .stacked td:first-child { display: flex; justify-content: space-between; gap: 1rem; border: 0;
+    padding: .05rem 0; text-align: right; }
+  .stacked td::before { content: attr(data-label); color: var(--muted); text-align: left; white-space: nowrap; }
+  .stacked td:first-child { font-weight: 650; }
 }
 @media print {
   @page { margin: 14mm; }

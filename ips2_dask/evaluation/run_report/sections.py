@@ -64,11 +64,11 @@ def similarities(material: Material) -> Section:
     if n == m:
         text = "Samples in the order of their clusters, every pair as it is."
     if summary.sparse:
-        text += " Most pairs are 0; the tones follow the square root, so that weak blocks can be seen."
+        text += " Most pairs are 0; the tones follow the cube root, so that weak blocks can be seen."
     if material.run.params.method == "ppc":
         text += " This is PPC: U is V."
     maps = [
-        picture(f"map-{kind}", f"Similarity {name}.", partial(plots.similarity, summary, kind),
+        picture(f"map-{kind}", f"Similarity by cluster: {name}.", partial(plots.similarity, summary, kind),
                 width=3.9, height=3.5, tones=True)
         for kind, name in KINDS.items()
     ]  # fmt: skip
@@ -91,7 +91,7 @@ def embedding(material: Material) -> Section:
     text += f" {DRAWN:,} of {m:,} samples are drawn, chosen at random by a fixed seed." if m > DRAWN else ""
     planes = [(0, 1), (0, 2)][: max(1, found.values.shape[1] - 1)]
     drawn = [
-        picture(f"embedding-{a + 1}{b + 1}", f"Coordinates {a + 1} and {b + 1}.",
+        picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {found.what}.",
                 partial(plots.embedding, run, axes=(a, b), found=found), height=4.2)
         for a, b in planes
     ]  # fmt: skip

@@ -23,8 +23,20 @@ WIDEST = 12
 """Classes up to which the table of clusters and classes has a column for each."""
 
 
+STACKED = 6
+"""Columns from which on a narrow screen shows a row as lines of names and values."""
+
+
+def _table(caption: str, head: list[str], rows: list[Row]) -> str:
+    """A table whose heads stand like the cells under them."""
+    first = rows[0].cells if rows else head
+    top = [Cell(text, "text") if isinstance(cell, Cell) and "text" in cell.classes else text
+           for text, cell in zip(head, first, strict=True)]  # fmt: skip
+    return framed(table(caption, top, rows, stacked=len(head) >= STACKED))
+
+
 def _shown(caption: str, head: list[str], rows: list[Row]) -> str:
-    made = framed(table(caption, head, rows))
+    made = _table(caption, head, rows)
     return folded(f"{caption} ({len(rows)} rows)", made) if len(rows) > LONG else made
 
 
@@ -35,7 +47,7 @@ def parameters(material: Material) -> str:
         Row([name, Cell(_text(value), "text", "set" if value != usual[name] else ""), Cell(_text(usual[name]), "text")])
         for name, value in material.run.params.as_dict().items()
     ]
-    return framed(table("Parameters (bold: not the default)", ["parameter", "asked", "default"], rows))
+    return _table("Parameters (bold: not the default)", ["parameter", "asked", "default"], rows)
 
 
 def _text(value: Any) -> str:
@@ -61,7 +73,7 @@ def surroundings(material: Material) -> str:
         "run directory": material.run.path or "in memory",
     }
     rows = [Row([name, Cell(text, "text")]) for name, text in facts.items()]
-    return framed(table("Input and automatic choices", ["", ""], rows))
+    return _table("Input and automatic choices", ["", ""], rows)
 
 
 def stages(material: Material) -> str:
@@ -74,7 +86,7 @@ def stages(material: Material) -> str:
         rows.append(Row([stage.name, Cell(words[stage.name], "text"), took, size(stage.peak_bytes), *planned]))
     head = ["stage", "found", "seconds", "largest process", "plan: a worker", "plan: client", "plan: disk"]
     caption = "Stages" + (", * found there and not computed again" if any(s.reused for s in material.stages) else "")
-    return framed(table(caption, head, rows))
+    return _table(caption, head, rows)
 
 
 def eigenvalues(material: Material) -> str:
@@ -114,7 +126,7 @@ def similarities(material: Material) -> str:
         rows.append(Row([name, *counts, f"{inside:.3g}", f"{outside:.3g}", ratio, f"{shown.edges[-1]:.3g}"]))
     head = ["similarity", "pairs ≠ 0 within", "between", "mean within", "between", "ratio", "largest"]
     m = len(material.run.labels)
-    return framed(table(f"Pairs of one cluster and of two, of {m * (m - 1) // 2:,} in all", head, rows))
+    return _table(f"Pairs of one cluster and of two, of {m * (m - 1) // 2:,} in all", head, rows)
 
 
 def clusters(material: Material) -> str:
@@ -167,15 +179,13 @@ def doubtful(material: Material) -> str:
         "U with its own",
         *([] if known is None else ["known label"]),
     ]
-    return framed(table(f"The {len(rows)} least certain samples", head, rows))
+    return _table(f"The {len(rows)} least certain samples", head, rows)
 
 
 def known(material: Material) -> str:
     """Scores against known labels, and how clusters and classes meet."""
     run, names = material.run, {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
-    measured = framed(
-        table("Scores", ["measure", "value"], [Row([names[k], f"{v:.4f}"]) for k, v in material.scores.items()])
-    )
+    measured = _table("Scores", ["measure", "value"], [Row([names[k], f"{v:.4f}"]) for k, v in material.scores.items()])
     assert run.known_labels is not None
     n = int(run.known_labels.max()) + 1
     counts = np.zeros((len(material.sizes), n), np.int64)
@@ -198,4 +208,4 @@ def _largest(row: Any) -> str:
 def versions(material: Material) -> str:
     """What the numbers depend on."""
     rows = [Row([name, Cell(text, "text")]) for name, text in material.run.manifest["versions"].items()]
-    return framed(table("Versions", ["package", "version"], rows))
+    return _table("Versions", ["package", "version"], rows)
