@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -56,10 +57,19 @@ def _title(console: Console, text: str) -> None:
 
 
 def _lines(console: Console, rows: dict[str, str | None]) -> None:
-    """Named facts, one a line, the names aligned; those without a value are left out."""
+    """Named facts, one a line, the names aligned; those without a value are left out.
+
+    A terminal's lines are broken between words, below the first one; what is read by a program stays one line.
+    """
     for name, text in rows.items():
         if text:
-            console.print(f"{name:<15} {text}", soft_wrap=True, markup=False)
+            named = f"{name:<15} {text}"
+            if console.is_terminal:
+                named = textwrap.fill(
+                    named, max(console.width, 40), subsequent_indent=" " * 16, break_long_words=False,
+                    break_on_hyphens=False,
+                )  # fmt: skip
+            console.print(named, soft_wrap=True, markup=False)
 
 
 def print_report(summary: dict[str, Any], name: str) -> None:

@@ -47,7 +47,12 @@ class Pace:
         return self._clock() - self.begun
 
     def advance(self, done: int, total: int) -> None:
-        """So many tasks are done; a stage that starts another round of tasks counts from 0 again."""
+        """So many tasks are done; a stage that starts another round of tasks counts from 0 again.
+
+        A solver is one task, and its residual says more.
+        """
+        if self._first is not None:
+            return
         if done < self.done or total != self.total:
             self._since = self._clock()
         self.done, self.total = float(done), float(total)

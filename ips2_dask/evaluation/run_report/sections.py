@@ -13,6 +13,7 @@ from ips2_dask.evaluation.run_report.page import figures
 from ips2_dask.evaluation.run_report.remake import command
 from ips2_dask.evaluation.run_report.svg import picture
 from ips2_dask.plots.clusters import DRAWN
+from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
 from ips2_dask.spelling import count
 
@@ -48,7 +49,7 @@ def eigenvalues(material: Material) -> Section:
         if shown.gap is not None
         else "This solve gave no eigenvalue beyond those that V is made of, so no gap is shown."
     )
-    if run.manifest["stages"][4]["facts"]["history"]:
+    if stage_facts(run)["eigen"]["history"]:
         drawn.append(
             picture("convergence", "The largest residual among the wanted pairs.", partial(plots.convergence, run))
         )

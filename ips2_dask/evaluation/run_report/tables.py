@@ -10,6 +10,7 @@ from ips2_dask.evaluation.markup import Cell, Row, folded, table
 from ips2_dask.evaluation.run_report.material import Material
 from ips2_dask.evaluation.run_report.page import framed
 from ips2_dask.params import Params
+from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
 from ips2_dask.spelling import found, size
 
@@ -105,7 +106,7 @@ def eigenvalues(material: Material) -> str:
 
 def history(material: Material) -> str:
     """The solver's cycles."""
-    cycles = material.run.manifest["stages"][4]["facts"]["history"]
+    cycles = stage_facts(material.run)["eigen"]["history"]
     rows = [Row([str(entry["products"]), f"{entry['residual']:.3g}"]) for entry in cycles]
     return _shown("Largest wanted residual", ["products", "residual"], rows) if rows else ""
 
