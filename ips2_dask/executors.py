@@ -48,6 +48,7 @@ class Report(Protocol):
         """Numbers it has come to, such as the solver's residual."""
         ...
 
+
 MOST_AT_ONCE = 4
 """Tasks that one process works on at a time without a cluster: the plan's memory counts so many partitions."""
 

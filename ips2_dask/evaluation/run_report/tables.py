@@ -67,7 +67,7 @@ def surroundings(material: Material) -> str:
         "fingerprint": manifest["input"]["fingerprint"][:16],
         "partitions": f"{len(manifest['bounds']) - 1:,}",
         "sample graph": f"{choices['n_shards']} shards" if choices["n_shards"] else choices["graph"],
-        "tensor operator": choices["operator"],
+        "tensor operator": choices["operator"] + (", one matrix in memory" if choices.get("assembled") else ""),
         "block vectors": vectors[choices["vectors"]],
         "started": manifest["started"],
         "finished": manifest["finished"],
