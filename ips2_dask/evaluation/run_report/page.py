@@ -64,6 +64,7 @@ footer { margin-top: 3rem; color: var(--muted); font-size: .84rem; }
   body { max-width: none; padding: 0; font-size: 10.5pt; } nav { display: none; } a { color: inherit; }
   figure, tr, .tiles div, .warnings { break-inside: avoid; } h2, caption { break-after: avoid; }
   .figures, .figures.two { grid-template-columns: 1fr 1fr; } .table { overflow: visible; }
+  table { font-size: 8.5pt; } th, td { padding: .12rem .4rem; }
   details::details-content { content-visibility: visible; block-size: auto; } summary { display: none; }
 }
 """
