@@ -37,7 +37,7 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self.begun = self._since = clock()
+        self.begun = self._since = self._last = clock()
         self._first: float | None = None
         self.done, self.total, self.words = 0.0, 0.0, ""
 
@@ -54,7 +54,8 @@ class Pace:
         if self._first is not None:
             return
         if done < self.done or total != self.total:
-            self._since = self._clock()
+            self._since = self._last  # the round began when the one before it ended
+        self._last = self._clock()
         self.done, self.total = float(done), float(total)
         self.words = f"{done:,} of {total:,}"
 
