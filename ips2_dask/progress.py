@@ -228,7 +228,7 @@ class JsonLog:
     def write(self, event: str, stage: str | None = None, **known: Any) -> None:
         """Write a line."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line = {"time": now, "stage": stage, "event": event, "done": None, "total": None, "seconds": None,
+        line: dict[str, Any] = {"time": now, "stage": stage, "event": event, "done": None, "total": None, "seconds": None,
                 "facts": None, **known}  # fmt: skip
         if line["seconds"] is not None:
             line["seconds"] = round(line["seconds"], 6)
