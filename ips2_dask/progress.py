@@ -228,8 +228,10 @@ class JsonLog:
     def write(self, event: str, stage: str | None = None, **known: Any) -> None:
         """Write a line."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {"time": now, "stage": stage, "event": event, "done": None, "total": None, "seconds": None,
-                "facts": None, **known}  # fmt: skip
+        line: dict[str, Any] = {
+            "time": now, "stage": stage, "event": event, "done": None, "total": None, "seconds": None, "facts": None,
+            **known,
+        }  # fmt: skip
         if line["seconds"] is not None:
             line["seconds"] = round(line["seconds"], 6)
         print(json.dumps(line), file=self._stream, flush=True)
