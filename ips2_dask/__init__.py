@@ -19,10 +19,11 @@ all of it letter by letter, dense                      explicit.py
 ====================================================  =======================================================
 """
 
-from ips2_dask import explicit
+from ips2_dask import explicit, plots
 from ips2_dask._version import __version__
 from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused
 from ips2_dask.estimator import IPS2, PPC
+from ips2_dask.evaluation.run_report import report
 from ips2_dask.params import PAPER, Params, Resources
 from ips2_dask.pipeline import run
 from ips2_dask.storage.run import Run, open_run
@@ -42,5 +43,7 @@ __all__ = [
     "__version__",
     "explicit",
     "open_run",
+    "plots",
+    "report",
     "run",
 ]

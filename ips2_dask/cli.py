@@ -6,21 +6,23 @@ import argparse
 import importlib
 import os
 import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
 from ips2_dask._version import __version__
-from ips2_dask.commands.options import option
 from ips2_dask.errors import IPS2Error
 from ips2_dask.params import Params, Resources
+from ips2_dask.spelling import option
 from ips2_dask.stopping import Stopping
 
 COMMANDS = {
     "run": ("cluster an input into a run directory", "run"),
     "plan": ("show what a run would do, and run nothing", "plan"),
     "status": ("what a run has done", "status"),
+    "report": ("write one page on a finished run", "report"),
     "demo": ("cluster scikit-learn's digits", "demo"),
     "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling", "bench"),
     "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),
@@ -84,7 +86,8 @@ def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         print(f"ips2: {_spelled(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        remedy = f"; the same command continues the run in {options.out}" if options.out else ""
+        again = shlex.join(["ips2", *given])
+        remedy = f"; the same command continues the run in {options.out}: {again}" if options.out else ""
         print(f"ips2: interrupted{remedy}", file=sys.stderr)
         return 130
     except BrokenPipeError:  # whoever read standard output, `head` say, has seen enough

@@ -1,115 +1,43 @@
-"""What the command line shows: live or plain progress, a report, a plan, a status."""
+"""What the command line shows: progress, a summary, a plan, a status."""
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from rich import box
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline import Progress as Told
 from ips2_dask.pipeline import Silent
 from ips2_dask.plan import Plan
+from ips2_dask.progress import THERE, LiveProgress, PlainProgress, logged
+from ips2_dask.spelling import count, found, size
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import Source
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
 
-THERE = "there already"
 PIPE_WIDTH = 110
 """Columns where there is no terminal to ask."""
 
 
-class PlainProgress:
-    """One line a stage, for logs and pipes."""
-
-    def begin(self, stage: str) -> None:
-        """Say nothing yet."""
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """Say nothing: a log wants no bar."""
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Say what it took."""
-        took = THERE if skipped else f"{seconds:.2f} s"
-        print(f"{_numbered(stage)} {took}", file=sys.stderr, flush=True)
-
-
-class LiveProgress:
-    """A bar a stage on a terminal; the first one is that of what comes before the stages."""
-
-    def __init__(self) -> None:
-        self._bars = Progress(
-            TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-        )  # fmt: skip
-        self._bars.start()
-        self._task: TaskID | None = self._bars.add_task(f"    {'start':<10}", total=None, note="input and workers")
-
-    def close(self) -> None:
-        """Leave the terminal as it was, whatever the bars have come to."""
-        self._bars.stop()
-
-    def begin(self, stage: str) -> None:
-        """Open the stage's bar."""
-        if self._task is not None:  # the start is over
-            self._finish("")
-        self._task = self._bars.add_task(_numbered(stage), total=None, note="")
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """Move the stage's bar; until the first task is done it only shows that something is going on."""
-        if self._task is not None and done:
-            self._bars.update(self._task, completed=done, total=total, note=f"{done} of {total}")
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Close the stage's bar."""
-        self._finish(THERE if skipped else "")
-
-    def _finish(self, note: str) -> None:
-        if self._task is not None:
-            total = self._bars.tasks[self._task].total or 1
-            self._bars.update(self._task, completed=total, total=total, note=note)
-            self._bars.stop_task(self._task)
-            self._task = None
-
-
 @contextmanager
-def progress(quiet: bool) -> Iterator[Told]:
-    """Progress for whoever reads standard error: nothing, bars on a terminal, or lines."""
-    if quiet:
-        yield Silent()
-    elif sys.stderr.isatty():
-        bars = LiveProgress()
-        try:
-            yield bars
-        finally:
-            bars.close()
-    else:
-        yield PlainProgress()
-
-
-def _numbered(stage: str) -> str:
-    return f"{STAGES.index(stage) + 1}/{len(STAGES)} {stage:<10}"
-
-
-def size(n: float) -> str:
-    """Bytes for people."""
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if n < 1024 or unit == "GiB":
-            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
-        n /= 1024
-    return ""
-
-
-def count(n: int, one: str, many: str | None = None) -> str:
-    """A number with its noun."""
-    return f"{n:,} {one if n == 1 else many or one + 's'}"
+def progress(quiet: bool, log: str | None = None) -> Iterator[Told]:
+    """Progress for whoever reads standard error: nothing, a live table on a terminal, or lines; and a log of JSON."""
+    with ExitStack() as stack:
+        told: Told = Silent()
+        if not quiet and sys.stderr.isatty():
+            told = LiveProgress()
+            stack.callback(told.close)
+        elif not quiet:
+            told = PlainProgress()
+        yield stack.enter_context(logged(told, log))
 
 
 def _console() -> Console:
@@ -129,27 +57,19 @@ def _title(console: Console, text: str) -> None:
 
 
 def _lines(console: Console, rows: dict[str, str | None]) -> None:
-    """Named facts, one a line, the names aligned; those without a value are left out."""
+    """Named facts, one a line, the names aligned; those without a value are left out.
+
+    A terminal's lines are broken between words, below the first one; what is read by a program stays one line.
+    """
     for name, text in rows.items():
         if text:
-            console.print(f"{name:<15} {text}", soft_wrap=True, markup=False)
-
-
-def found(summary: dict[str, Any]) -> dict[str, str]:
-    """What each stage found, in a few words."""
-    nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
-    gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
-    loose = f", {count(len(summary['ties']), 'loose one')} tied" if summary["ties"] else ""
-    parts = summary["fused_components"]
-    return {
-        "ingest": count(summary["partitions"], "partition"),
-        "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
-        "tensor": f"{summary['P']:,} active pairs{nnz}",
-        "assemble": count(summary["components"], "connected component"),
-        "eigen": f"largest residual {summary['residual_max']:.2g}, {count(summary['products'], 'product')}{gap}",
-        "fuse": "" if parts is None else f"U has {count(parts, 'component')}{loose}",
-        "label": count(summary["c"], "cluster"),
-    }
+            named = f"{name:<15} {text}"
+            if console.is_terminal:
+                named = textwrap.fill(
+                    named, max(console.width, 40), subsequent_indent=" " * 16, break_long_words=False,
+                    break_on_hyphens=False,
+                )  # fmt: skip
+            console.print(named, soft_wrap=True, markup=False)
 
 
 def print_report(summary: dict[str, Any], name: str) -> None:

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -36,7 +36,18 @@ PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 """From a context, an item and, while a source is staged, its rows, to a part's arrays and what is to be said of them.
 """
 
-Report = Callable[[int, int], None]
+
+class Report(Protocol):
+    """What a stage tells while it runs."""
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of its tasks are done."""
+        ...
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Numbers it has come to, such as the solver's residual."""
+        ...
+
 
 MOST_AT_ONCE = 4
 """Tasks that one process works on at a time without a cluster: the plan's memory counts so many partitions."""

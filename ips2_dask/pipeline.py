@@ -14,6 +14,7 @@ import shutil
 import tempfile
 import time
 import weakref
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -55,6 +56,10 @@ class Progress(Protocol):
         """So many of a stage's tasks are done."""
         ...
 
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+        """Numbers that a stage has come to: the solver's products and residual."""
+        ...
+
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """A stage is done, or was there already."""
         ...
@@ -67,6 +72,9 @@ class Silent:
         """Say nothing."""
 
     def advance(self, stage: str, done: int, total: int) -> None:
+        """Say nothing."""
+
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
         """Say nothing."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
@@ -159,7 +167,9 @@ def run(
         elif own_cluster:
             executor = stack.enter_context(cluster(resources))
         stack.enter_context(threads(usable_cores()))
-        finished = execute(opened, params, plan, kept, executor, progress)
+        location = str(source) if isinstance(source, str | Path) else None
+        asked = {"location": location, "labels_column": labels_column, "transpose": transpose}
+        finished = execute(opened, params, plan, kept, executor, progress, asked)
         return Run(kept, finished.manifest, keep=folder)
 
 
@@ -182,15 +192,27 @@ def _open_store(store: str | Path | None) -> Store:
     return ZarrStore(location)
 
 
-def execute(source: Source, params: Params, plan: Plan, store: Store, executor: Executor, progress: Progress) -> Run:
-    """Run the stages that are not there yet; one that refuses its input leaves nothing behind."""
+def execute(
+    source: Source,
+    params: Params,
+    plan: Plan,
+    store: Store,
+    executor: Executor,
+    progress: Progress,
+    asked: Mapping[str, Any] | None = None,
+) -> Run:
+    """Run the stages that are not there yet; one that refuses its input leaves nothing behind.
+
+    ``asked`` is how the source was to be read; the manifest keeps it for the command that makes the run again.
+    """
     context = Context(store, params, plan.bounds, plan.f, plan.choices, threads=usable_cores(), source=source)
     before = store.get_document("manifest.json")
     manifest = (before or _new_manifest()) | {
         "params": params.as_dict(),
-        "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint},
+        "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint, **(asked or {})},
         "bounds": list(plan.bounds),
         "choices": dataclasses.asdict(plan.choices),
+        "plan": [dataclasses.asdict(stage) for stage in plan.stages],
         "versions": dict(versions()),
         "started": _now(),
         "finished": None,
@@ -207,7 +229,7 @@ def execute(source: Source, params: Params, plan: Plan, store: Store, executor: 
         known = store.get_document(f"{folder}/stage.json")
         if known is None:
             try:
-                facts = MODULES[name].run(context, executor, _reporter(progress, name))
+                facts = MODULES[name].run(context, executor, Reporter(progress, name))
             except BadInput:
                 withdraw(store, folder, before if name == STAGES[0] else manifest)
                 raise
@@ -228,8 +250,19 @@ def execute(source: Source, params: Params, plan: Plan, store: Store, executor: 
     return Run(store, manifest)
 
 
-def _reporter(progress: Progress, name: str) -> Any:
-    return lambda done, total: progress.advance(name, done, total)
+class Reporter:
+    """What a stage is given to tell a run's progress."""
+
+    def __init__(self, progress: Progress, name: str) -> None:
+        self._progress, self._name = progress, name
+
+    def __call__(self, done: int, total: int) -> None:
+        """So many of the stage's tasks are done."""
+        self._progress.advance(self._name, done, total)
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Numbers it has come to."""
+        self._progress.note(self._name, facts)
 
 
 def _key(name: str, params: Params, choices: Choices, above: dict[str, str]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -62,6 +63,10 @@ class _Checked:
     def advance(self, stage: str, done: int, total: int) -> None:
         self._check()
         self._inner.advance(stage, done, total)
+
+    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+        self._check()
+        self._inner.note(stage, facts)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         self._check()

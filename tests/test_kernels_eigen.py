@@ -212,6 +212,12 @@ def test_the_history_counts_products_and_its_residual_falls() -> None:
     assert residuals[-1] == solution.residuals[:6].max()
 
 
+def test_a_watcher_is_told_every_entry_of_the_history_in_order() -> None:
+    told: list[dict[str, float]] = []
+    solution = Problem().solve(6, 1e-8, watch=told.append)
+    assert told == solution.history
+
+
 def gaussian_affinity(m: int) -> Array:
     """A wide Gaussian on three groups; its Laplacian's eigenvalues are 1, .95, .86, .26, .18, ..., the 40th < 1e-3."""
     rng = np.random.default_rng(2)

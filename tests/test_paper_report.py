@@ -20,9 +20,9 @@ from ips2_dask.evaluation.experiments.records import FIELDS, Record, record
 from ips2_dask.evaluation.experiments.scope import Family, Scope
 from ips2_dask.evaluation.experiments.settings import METHODS
 from ips2_dask.evaluation.experiments.tasks import Done
+from ips2_dask.evaluation.markup import Cell, Row, number, table
 from ips2_dask.evaluation.report import findings, write_report
 from ips2_dask.evaluation.report.figures import groups
-from ips2_dask.evaluation.report.markup import Cell, Row, number, table
 from ips2_dask.evaluation.reproduce import reproduce
 
 DATA = os.environ.get(files.VARIABLE)

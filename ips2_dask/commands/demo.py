@@ -30,10 +30,10 @@ def _digits() -> Source:
 def command(options: argparse.Namespace) -> int:
     """``ips2 demo``: cluster scikit-learn's digits on a local cluster."""
     params, resources = Params(n_clusters=10), Resources(n_workers=2, partition_rows=512)
-    with progress(options.quiet) as told:
+    with progress(options.quiet, options.log_json) as told:
         told = options.stopping.told(told)
         finished = run(_digits(), params, resources, store=options.out, progress=told, own_cluster=True)
     status = finish(finished, options)
-    if not (options.quiet or options.json):
+    if not (options.quiet or options.json or options.log_json == "-"):
         print(f"look into it    ips2 status {options.out}, or ips2_dask.open_run({options.out!r}) in Python")
     return status

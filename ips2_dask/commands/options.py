@@ -6,12 +6,7 @@ import argparse
 from typing import Any
 
 from ips2_dask.params import CHOICES, PRESETS, Params, Resources, parse_bytes
-
-SPELLED = {
-    "n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed",
-    "n_workers": "workers",
-}  # fmt: skip
-"""Parameters whose option has another name."""
+from ips2_dask.spelling import option
 
 HELP = {
     "n_clusters": "number of clusters c",
@@ -35,10 +30,6 @@ HELP = {
 
 KINDS: dict[str, type] = {"int": int, "float": float}
 METAVARS = {"int": "N", "float": "X", "str | float": "mean|median|X"}
-
-
-def option(name: str) -> str:
-    return "--" + SPELLED.get(name, name).replace("_", "-")
 
 
 def _bandwidth(text: str) -> str | float:

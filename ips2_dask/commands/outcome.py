@@ -20,6 +20,9 @@ def add_said(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress and no report")
     parser.add_argument(
+        "--log-json", metavar="FILE|-", help="progress as JSON lines; - writes them to standard output, and no report"
+    )
+    parser.add_argument(
         "--strict", action="store_true", help=f"exit with 3 if a residual is above tol or recall below {LEAST_RECALL}"
     )
 
@@ -34,7 +37,7 @@ def _summary(finished: Run) -> dict[str, Any]:
 def finish(finished: Run, options: argparse.Namespace) -> int:
     """Print what was asked for; returns 3 where ``--strict`` finds a promise that was not kept."""
     summary = _summary(finished)
-    if not options.quiet:
+    if not options.quiet and options.log_json != "-":
         print_report(summary, finished.manifest["input"]["name"])
     broken = _broken(summary, finished.params.tol) if options.strict else []
     for text in broken:

@@ -22,7 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """``ips2 run``: cluster an input into a run directory."""
     params, resources = params_of(options), resources_of(options)
-    with progress(options.quiet) as told:
+    with progress(options.quiet, options.log_json) as told:
         finished = run(
             options.input,
             params,

@@ -319,6 +319,7 @@ def leading_eigenpairs(
     degree: int = DEGREE,
     state: State | None = None,
     checkpoint: Callable[[State], None] | None = None,
+    watch: Callable[[dict[str, float]], None] = lambda entry: None,
 ) -> Solution:
     """The leading eigenpairs of the operator outside the span of the known vectors.
 
@@ -336,6 +337,8 @@ def leading_eigenpairs(
         Where an earlier solve stopped; it goes on from there to the same bits.
     checkpoint : callable, optional
         Called with the state after each filter.
+    watch : callable
+        Called with each new entry of the history: products so far, and the largest wanted residual.
 
     Returns
     -------
@@ -346,6 +349,7 @@ def leading_eigenpairs(
         low = lowest_estimate(space, seed + 1)
         y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(start)))
         state = State(y, values, residuals, low, 1, [{"products": 1, "residual": float(residuals[:wanted].max())}])
+    watch(state.history[-1])
     verdict = _verdict(state, tol, most_products)
     while verdict is None:
         low = min(state.low, float(state.values[-1]) - 1e-3)
@@ -358,6 +362,7 @@ def leading_eigenpairs(
         y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         history = [*history, {"products": products, "residual": float(residuals[:wanted].max())}]
         state = State(y, values, residuals, low, products, history)
+        watch(history[-1])
         verdict = _verdict(state, tol, most_products)
         if checkpoint is not None and verdict is None:
             checkpoint(state)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -51,11 +52,16 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if context.params.tensor == "decomposable":
         facts = _decomposable(context)
     elif context.choices.vectors == "chunked":
-        facts = _chunked(context, executor)
+        facts = _chunked(context, executor, report)
     else:
-        facts = _in_core(context)
+        facts = _in_core(context, report)
     report(1, 1)
     return facts
+
+
+def _noting(report: Report, tol: float) -> Callable[[dict[str, float]], None]:
+    """Tells each cycle of the solver: its products and residual, and the tolerance it has to reach."""
+    return lambda entry: report.note({**entry, "tol": tol})
 
 
 def wanted_pairs(n_clusters: int, components: int) -> int:
@@ -70,7 +76,7 @@ def _graph_start(context: Context, components: int, width: int) -> Any:
     return graph.graph_start(N, component, components, width, context.params.random_state)
 
 
-def _in_core(context: Context) -> dict[str, Any]:
+def _in_core(context: Context, report: Report) -> dict[str, Any]:
     """Solve with NumPy blocks in this process, by LAPACK where that is small."""
     params = context.params
     pairs = read_pairs(context)
@@ -97,7 +103,9 @@ def _in_core(context: Context) -> dict[str, Any]:
         start = space.random(width, params.random_state)
         found = _graph_start(context, count, width)
         start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
-        solution = kernel.leading_eigenpairs(space, wanted, start, tol=params.tol, seed=params.random_state)
+        solution = kernel.leading_eigenpairs(
+            space, wanted, start, tol=params.tol, seed=params.random_state, watch=_noting(report, params.tol)
+        )
     kept, warnings = _judge(solution, wanted, params.tol)
     vectors = np.ascontiguousarray(solution.vectors[:, :kept])
     offsets = context.facts["tensor"]["pair_offsets"]
@@ -108,7 +116,7 @@ def _in_core(context: Context) -> dict[str, Any]:
     return _finish(context, solution, wanted, kept, known.volume, sums, warnings)
 
 
-def _chunked(context: Context, executor: Executor) -> dict[str, Any]:
+def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Solve with blocks in chunks on the workers."""
     params, count = context.params, context.facts["assemble"]["components"]
     wanted = wanted_pairs(params.n_clusters, count)
@@ -119,7 +127,9 @@ def _chunked(context: Context, executor: Executor) -> dict[str, Any]:
         w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
     context.store.write(context.folders["eigen"], "start", {"start": w}, {})
     space = chunked.ChunkedSpace(context, executor)
-    solution = kernel.leading_eigenpairs(space, wanted, space.start(), tol=params.tol, seed=params.random_state)
+    solution = kernel.leading_eigenpairs(
+        space, wanted, space.start(), tol=params.tol, seed=params.random_state, watch=_noting(report, params.tol)
+    )
     kept, warnings = _judge(solution, wanted, params.tol)
     sums = space.write(solution.vectors, kept)
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)

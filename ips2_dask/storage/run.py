@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +19,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
 from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.similarities import read_similarity
+from ips2_dask.storage.similarities import Similarities, read_similarity, similarity_parts
 from ips2_dask.storage.store import Store, ZarrStore
 
 FORMAT = 1
@@ -135,6 +136,11 @@ class Run:
         return np.array(self._context.facts["eigen"]["eigenvalues"])
 
     @cached_property
+    def inner_eigenvalues(self) -> Float64:
+        """Eigenvalues outside those of the component vectors that V is made of, ties included, descending."""
+        return np.array(self._context.read("eigen", "whole", "values"))
+
+    @cached_property
     def eigenvectors(self) -> NDArray[np.floating]:
         """Their eigenvectors in the orthonormal basis of DESIGN 1.6, component vectors first: (P, c)."""
         self._refuse_decomposable("eigenvectors")
@@ -165,6 +171,10 @@ class Run:
             found = sp.csr_array(found)
             found.sort_indices()
         return found
+
+    def iter_similarities(self) -> Iterator[Similarities]:
+        """S, V and U of every stored pair of two samples, each pair once, in parts of bounded size."""
+        return similarity_parts(self._context)
 
     @cached_property
     def embedding(self) -> Float64 | None:

@@ -15,6 +15,7 @@ from ips2_dask.kernels import approximate
 from ips2_dask.kernels.neighbors import exact_neighbors, settle_candidates
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
+from ips2_dask.pipeline import Reporter, Silent
 from ips2_dask.plan import make_plan
 from ips2_dask.stages import ingest, sharding
 from ips2_dask.storage.context import Context
@@ -25,6 +26,7 @@ Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
 SEED = 0
+QUIET = Reporter(Silent(), "")
 
 
 class Lists(NamedTuple):
@@ -105,19 +107,15 @@ def _ingested(X: Float32, n: int) -> Context:
         MemoryStore(), params, plan.bounds, plan.f, plan.choices, folders, threads=usable_cores(), source=open_source(X)
     )
     with threads(usable_cores()):
-        context.facts["ingest"] = ingest.run(context, SerialExecutor(), _quiet)
+        context.facts["ingest"] = ingest.run(context, SerialExecutor(), QUIET)
     return context
-
-
-def _quiet(done: int, total: int) -> None:
-    """Say nothing."""
 
 
 def _shards(context: Context, X: Float32, n: int, effort: int) -> Lists:
     """The sharded graph, its recall measured and refined, as the neighbors stage makes it in one process."""
     del X, effort
     with threads(usable_cores()):
-        facts, whole = sharding.run(context, SerialExecutor(), _quiet)
+        facts, whole = sharding.run(context, SerialExecutor(), QUIET)
         adopted = sharding.adopted(context, facts)
         indices, distances = (adopted.read_all("neighbors", name)[:, :n] for name in ("indices", "distances"))
     return Lists(indices, distances, whole["order"])

@@ -16,7 +16,7 @@ from ips2_dask.evaluation.bench.memory import Sample, peak
 from ips2_dask.evaluation.bench.process import Outcome, work_apart
 from ips2_dask.evaluation.metrics import scores
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline import plan_run, run
+from ips2_dask.pipeline import Silent, plan_run, run
 from ips2_dask.plan import Plan
 from ips2_dask.storage.layout import STAGES as RUN_STAGES
 from ips2_dask.storage.readers import open_source
@@ -36,7 +36,7 @@ class Input(NamedTuple):
     transpose: bool = False
 
 
-class Clock:
+class Clock(Silent):
     """Progress that notes when each stage began and ended."""
 
     def __init__(self) -> None:
@@ -45,9 +45,6 @@ class Clock:
     def begin(self, stage: str) -> None:
         """Note the time."""
         self.spans[stage] = [time.monotonic()]
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """Note nothing."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Note the time."""

@@ -9,9 +9,9 @@ from ips2_dask._version import __version__
 from ips2_dask.evaluation.experiments.records import Record
 from ips2_dask.evaluation.experiments.scope import Family, Results, Scope
 from ips2_dask.evaluation.experiments.tasks import write_whole
-from ips2_dask.evaluation.report.drawing import check_matplotlib
-from ips2_dask.evaluation.report.markup import page, paragraph, section
+from ips2_dask.evaluation.markup import page, paragraph, section
 from ips2_dask.evaluation.report.sections import PARTS, Material
+from ips2_dask.plots.style import check_matplotlib
 
 TITLE = "Integrating tensor similarity to enhance clustering performance: the paper, reproduced"
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import importlib.util
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.experiments.tasks import write_whole
 
 COLORS = {
@@ -49,20 +47,6 @@ class Figure(NamedTuple):
         kind = ' class="time"' if self.timed else ""
         image = f'<img alt="{self.name}" src="data:image/svg+xml;base64,{data}">'
         return f"<figure{kind}>{image}<figcaption>{self.caption}</figcaption></figure>"
-
-
-def check_matplotlib() -> None:
-    """Refuse before anything is computed where there is nothing to draw with.
-
-    Raises
-    ------
-    BadInput
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput(
-            "matplotlib", "no such package", "matplotlib 3.9 or later", "there would be no figures",
-            "pip install 'ips2-dask[report]'",
-        )  # fmt: skip
 
 
 @contextmanager

@@ -12,9 +12,9 @@ from ips2_dask.evaluation.experiments.records import Record
 from ips2_dask.evaluation.experiments.scope import Results, Scope
 from ips2_dask.evaluation.experiments.series import VARIANTS
 from ips2_dask.evaluation.experiments.settings import METHODS
+from ips2_dask.evaluation.markup import folded, listing, paragraph
 from ips2_dask.evaluation.report import figures, findings, tables
 from ips2_dask.evaluation.report.drawing import Figure
-from ips2_dask.evaluation.report.markup import folded, listing, paragraph
 
 
 class Material(NamedTuple):

@@ -8,9 +8,9 @@ from ips2_dask.evaluation.experiments import series
 from ips2_dask.evaluation.experiments.neighbors import K
 from ips2_dask.evaluation.experiments.records import SETTINGS, Record, mean_of, select
 from ips2_dask.evaluation.experiments.settings import COMPARED, KINDS, METHODS, grid
+from ips2_dask.evaluation.markup import Cell, Row, number, setting_text, spread, table
 from ips2_dask.evaluation.report.figures import AXES, VARIANT
 from ips2_dask.evaluation.report.findings import NAMES, SAME, Deviation, Match, Target
-from ips2_dask.evaluation.report.markup import Cell, Row, number, setting_text, spread, table
 
 DATA = {
     "soybean": "Soybean",

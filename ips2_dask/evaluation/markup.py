@@ -27,10 +27,11 @@ class Cell:
     def __init__(self, text: str, *classes: str) -> None:
         self.text, self.classes = text, [name for name in classes if name]
 
-    def html(self) -> str:
-        """The cell."""
+    def html(self, tag: str = "td", label: str = "") -> str:
+        """The cell; ``label`` names it where a narrow screen has no room for a head."""
         kind = f' class="{" ".join(self.classes)}"' if self.classes else ""
-        return f"<td{kind}>{escape(self.text)}</td>"
+        named = f' data-label="{escape(label, quote=True)}"' if label else ""
+        return f"<{tag}{kind}{named}>{escape(self.text)}</{tag}>"
 
 
 class Row:
@@ -39,18 +40,25 @@ class Row:
     def __init__(self, cells: Sequence[Cell | str], kind: str = "") -> None:
         self.cells, self.kind = cells, kind
 
-    def html(self) -> str:
-        """The row."""
+    def html(self, labels: Sequence[str] = ()) -> str:
+        """The row; ``labels`` name its cells."""
         kind = f' class="{self.kind}"' if self.kind else ""
-        inside = "".join((cell if isinstance(cell, Cell) else Cell(cell)).html() for cell in self.cells)
+        cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in self.cells]
+        named = labels or [""] * len(cells)
+        inside = "".join(cell.html(label=label) for cell, label in zip(cells, named, strict=True))
         return f"<tr{kind}>{inside}</tr>"
 
 
-def table(caption: str, head: Sequence[str], rows: Sequence[Row], *, timed: bool = False) -> str:
-    """A table; ``timed`` where its numbers are measured times."""
-    kind = ' class="time"' if timed else ""
-    top = "".join(f"<th>{escape(text)}</th>" for text in head)
-    body = "\n".join(row.html() for row in rows)
+def table(
+    caption: str, head: Sequence[Cell | str], rows: Sequence[Row], *, timed: bool = False, stacked: bool = False
+) -> str:
+    """A table; ``timed`` where its numbers are measured times, ``stacked`` where narrow screens show cells by name."""
+    names = " ".join(name for name, given in (("time", timed), ("stacked", stacked)) if given)
+    kind = f' class="{names}"' if names else ""
+    cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in head]
+    top = "".join(cell.html("th") for cell in cells)
+    labels = [cell.text for cell in cells] if stacked else ()
+    body = "\n".join(row.html(labels) for row in rows)
     return (
         f"<table{kind}><caption>{escape(caption)}</caption><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table>"
     )

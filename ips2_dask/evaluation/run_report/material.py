@@ -1,0 +1,80 @@
+"""All numbers that the sections show, taken from a run once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.evaluation.metrics import scores
+from ips2_dask.plots.points import (
+    Certainty,
+    Coordinates,
+    Silhouettes,
+    certainty,
+    coordinates,
+    points,
+    silhouette,
+)
+from ips2_dask.plots.resources import Spent, spent
+from ips2_dask.plots.similarities import Summary, summarize
+from ips2_dask.plots.spectrum import Spectrum, spectrum
+from ips2_dask.storage.run import Run
+
+LEAST_RECALL = 0.95
+"""What the graph promises."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """A run and what is to be said of it."""
+
+    run: Run
+    facts: dict[str, Any]  # of `Run.report`
+    stages: list[Spent]
+    spectrum: Spectrum
+    similarities: Summary
+    coordinates: Coordinates
+    silhouettes: Silhouettes
+    certainty: Certainty
+    scores: dict[str, float]  # against known labels, where there are any
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples of each cluster."""
+        return np.bincount(self.run.labels)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the stages warned of, and promises that were not kept."""
+        out = list(self.facts["warnings"])
+        if self.facts["recall"] < LEAST_RECALL:
+            out.append(f"the graph's recall is {self.facts['recall']:.4f}, and {LEAST_RECALL} is promised")
+        if self.facts["components"] > 1:
+            out.append(
+                f"the pairs of the tensor fall into {self.facts['components']:,} connected components: each has an "
+                "eigenvalue 1 of its own, and no sample of one is compared with a sample of another by V"
+            )
+        return out
+
+
+def gather(run: Run) -> Material:
+    """Everything the page needs; the largest thing held is the embedding."""
+    labels = run.labels
+    stored = run.embedding is not None
+    summary = summarize(run, profile=not stored)
+    seen = points(run, summary)
+    known = run.known_labels
+    return Material(
+        run,
+        run.report(),
+        spent(run),
+        spectrum(run),
+        summary,
+        coordinates(seen, labels),
+        silhouette(seen, labels),
+        certainty(seen, labels),
+        {} if known is None else scores(known, labels),
+    )

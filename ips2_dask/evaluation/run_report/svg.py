@@ -1,0 +1,80 @@
+"""Pictures as SVG inside the page: its text is text, and its colours follow the page, light or dark."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from html import escape
+from typing import Any
+
+from ips2_dask.plots.style import GRID, INK, MUTED, PALETTE, PAPER
+
+VARIABLES = {
+    INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper",
+    **{color: f"c{number}" for number, color in enumerate(PALETTE)},
+}  # fmt: skip
+"""Which of the page's colours stands for each colour of a plot."""
+
+SETTINGS = {
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "hatch.linewidth": 0.7,
+    "savefig.dpi": 200,
+    "image.interpolation": "nearest",
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+def picture(
+    name: str, caption: str, draw: Callable[[Any], Any], *, width: float = 4.7, height: float = 3.3, tones: bool = False
+) -> str:
+    """A figure of the page.
+
+    Parameters
+    ----------
+    name : str
+        Of the figure, unique on the page.
+    caption : str
+        What is to be seen, in a sentence.
+    draw : callable
+        Draws on the axis it is given.
+    width, height : float
+        Inches, at 96 pixels each on a wide screen.
+    tones : bool
+        Whether it holds an image whose tones run from paper to ink.
+    """
+    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
+    from matplotlib.figure import Figure  # noqa: PLC0415  the same
+
+    held = io.BytesIO()
+    with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
+        sheet = Figure(figsize=(width, height), layout="constrained")
+        draw(sheet.subplots())
+        sheet.savefig(held, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    kind = ' class="tones"' if tones else ""
+    inside = f"{themed(held.getvalue().decode(), name, caption)}<figcaption>{escape(caption)}</figcaption>"
+    return f'<figure id="figure-{name}"{kind}>{inside}</figure>'
+
+
+def themed(svg: str, name: str, title: str) -> str:
+    """Matplotlib's SVG as an element of the page: names of its own, the page's colours and font."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="', f'id="{name}-', svg)
+    svg = re.sub(r'(href="|url\()#', rf"\1#{name}-", svg)
+    svg = re.sub(r"font: ((?:bold )?[\d.]+px)[^;\"]*", r"font: \1 var(--sans)", svg)
+    for color, variable in VARIABLES.items():
+        svg = svg.replace(color, f"var(--{variable})")
+    head, _, rest = svg.partition(">")
+    box = re.search(r'viewBox="[^"]*"', head)
+    assert box is not None
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
+        f'aria-label="{escape(title, quote=True)}">{rest}'
+    )

@@ -1,0 +1,133 @@
+"""The clusters: the embedding as a scatter, sizes, silhouettes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette
+from ips2_dask.plots.style import INK, MUTED, PAPER, axis, color, halo, hatch, marker, titled
+from ips2_dask.storage.run import Run
+
+DRAWN = 2_000
+"""Points of a scatter: more would hide one another."""
+
+STRIPS = 120
+"""Strips that the silhouettes of all clusters are drawn with."""
+
+
+def embedding(
+    run: Run, ax: Any = None, *, axes: tuple[int, int] = (0, 1), found: Coordinates | None = None, most: int = DRAWN
+) -> Any:
+    """Draw the embedding as a scatter, each cluster with a colour and a marker of its own and its number.
+
+    Parameters
+    ----------
+    run : Run
+    ax : matplotlib.axes.Axes, optional
+        None takes pyplot's current one.
+    axes : (int, int)
+        Which of the discriminating coordinates, from 0 on.
+    found : Coordinates, optional
+        Of `coordinates`, where they are at hand.
+    most : int
+        Points that are drawn, a seeded sample of all.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    labels = run.labels
+    found = coordinates(points(run), labels) if found is None else found
+    ax = axis(ax)
+    m = len(labels)
+    chosen = np.arange(m) if m <= most else np.sort(np.random.default_rng(20).choice(m, most, replace=False))
+    at = found.values[:, list(axes)]
+    size = 26 if len(chosen) <= 300 else 12
+    for cluster in range(int(labels.max()) + 1):
+        some = at[chosen[labels[chosen] == cluster]]
+        ax.scatter(*some.T, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER, linewidth=0.3)
+    for cluster in range(int(labels.max()) + 1):
+        middle = np.median(at[labels == cluster], axis=0)
+        halo(ax.annotate(str(cluster), middle, ha="center", va="center", color=INK, fontweight="bold"))
+    names = [f"coordinate {a + 1} ({found.shares[a]:.0%})" for a in axes]
+    return titled(ax, f"Coordinates {axes[0] + 1} and {axes[1] + 1}", *names)
+
+
+def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:
+    """Draw how many samples each cluster has.
+
+    Parameters
+    ----------
+    labels : Run or (m,) int
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    sizes = np.bincount(labels.labels if isinstance(labels, Run) else labels)
+    ax = axis(ax, grid="x")
+    for cluster, n in enumerate(sizes):
+        ax.barh(cluster, n, 0.78, facecolor="none", edgecolor=color(cluster), hatch=hatch(cluster), linewidth=1.2)
+        text = ax.annotate(f"{n:,}", (n, cluster), (3, 0), textcoords="offset points", va="center", color=INK)
+        text.set_fontsize("small")
+    ax.margins(x=0.14)
+    _numbered(ax, len(sizes))
+    return titled(ax, "Cluster sizes", "samples", "cluster")
+
+
+def silhouettes(
+    run: Run, ax: Any = None, *, found: Silhouettes | None = None, labels: NDArray[np.integer] | None = None
+) -> Any:
+    """Draw each cluster's silhouettes, sorted, and their mean.
+
+    Parameters
+    ----------
+    run : Run
+    ax : matplotlib.axes.Axes, optional
+    found : Silhouettes, optional
+        Of `silhouette`, where they are at hand.
+    labels : (m,) int, optional
+        Instead of the run's.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    labels = run.labels if labels is None else labels
+    found = silhouette(points(run), labels) if found is None else found
+    ax = axis(ax, grid="x")
+    count = int(labels.max()) + 1
+    for cluster in range(count):
+        values = np.sort(found.values[labels[found.samples] == cluster])[::-1]
+        if len(values):
+            _strip(ax, cluster, values, max(8, STRIPS // count))
+    mean = float(found.values.mean())
+    ax.axvline(mean, color=INK, linestyle="--", linewidth=1)
+    ax.axvline(0, color=MUTED, linewidth=0.8)
+    said = ax.annotate(f"mean {mean:.2f}", (mean, count - 0.5), (-3, 1), textcoords="offset points", color=INK)
+    halo(said).set(ha="right", va="bottom", fontsize="small")
+    ax.set_xlim(min(-0.05, float(found.values.min())), 1.02)
+    _numbered(ax, count)
+    return titled(ax, "Silhouettes", "silhouette", "cluster")
+
+
+def _strip(ax: Any, cluster: int, values: Any, steps: int) -> None:
+    """A cluster's sorted silhouettes as a stair from the top of its row to the bottom."""
+    n = min(steps, len(values))
+    levels = [float(part.mean()) for part in np.array_split(values, n)]
+    edges = cluster - 0.4 + 0.8 * np.arange(n + 1) / n
+    ax.fill_betweenx(
+        np.repeat(edges, 2)[1:-1], 0, np.repeat(levels, 2), facecolor="none", edgecolor=color(cluster),
+        hatch=hatch(cluster), linewidth=1,
+    )  # fmt: skip
+
+
+def _numbered(ax: Any, count: int) -> None:
+    """Clusters from the top down, as many numbers as can be read."""
+    step = -(-count // 40)
+    ax.set_yticks(range(0, count, step))
+    ax.set_ylim(count - 0.45, -0.55)

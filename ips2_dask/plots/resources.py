@@ -1,0 +1,102 @@
+"""What the stages took: time, and memory beside the plan."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ips2_dask.plan import Plan, make_plan, partition_bounds
+from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
+from ips2_dask.storage.run import Run
+
+
+class Spent(NamedTuple):
+    """What a stage took, and what had been planned."""
+
+    name: str
+    seconds: float
+    reused: bool  # found there, not computed by this run
+    peak_bytes: int  # largest process up to the end of the stage
+    worker_bytes: int  # planned
+    client_bytes: int
+    disk_bytes: int
+
+
+def spent(run: Run) -> list[Spent]:
+    """Every stage of a run, in order."""
+    planned = {stage["name"]: stage for stage in run.manifest.get("plan") or _planned(run)}
+    return [
+        Spent(
+            stage["name"],
+            stage["seconds"],
+            stage["skipped"],
+            stage["peak_rss_bytes"],
+            *(planned[stage["name"]][name] for name in ("worker_bytes", "client_bytes", "disk_bytes")),
+        )
+        for stage in run.manifest["stages"]
+    ]
+
+
+def _planned(run: Run) -> list[dict[str, Any]]:
+    """The plan of a run whose manifest does not hold it: all of it follows from the shape and what was asked."""
+    return [dataclasses.asdict(stage) for stage in plan_of(run).stages]
+
+
+def plan_of(run: Run) -> Plan:
+    """The plan that the manifest's shape, parameters and choices give."""
+    manifest = run.manifest
+    m, f = manifest["input"]["shape"]
+    bounds, choices = tuple(manifest["bounds"]), manifest["choices"]
+    rows = None if bounds == partition_bounds(m, f) else bounds[1]
+    shards = choices["n_shards"] or None
+    return make_plan(m, f, run.params, rows=rows, shards=shards, vectors=choices["vectors"])
+
+
+def stage_times(found: Run | list[Spent], ax: Any = None) -> Any:
+    """Draw the seconds of each stage; those that were found there are open.
+
+    Parameters
+    ----------
+    found : Run or list of Spent
+    ax : matplotlib.axes.Axes, optional
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    stages = spent(found) if isinstance(found, Run) else found
+    ax = axis(ax, grid="x")
+    for row, stage in enumerate(stages):
+        hatch = "" if stage.reused else "////"
+        ax.barh(row, stage.seconds, 0.7, facecolor="none", edgecolor=PALETTE[0], hatch=hatch, linewidth=1.2)
+        said = f"{stage.seconds:.2f} s" + (" (earlier)" if stage.reused else "")
+        ax.annotate(said, (stage.seconds, row), (3, 0), textcoords="offset points", va="center", color=INK,
+                    fontsize="small")  # fmt: skip
+    ax.margins(x=0.3 if any(stage.reused for stage in stages) else 0.2)
+    _named(ax, stages)
+    return titled(ax, "Time of the stages", "seconds")
+
+
+def stage_memory(found: Run | list[Spent], ax: Any = None) -> Any:
+    """Draw the largest process after each stage beside what had been planned; parameters as of `stage_times`."""
+    stages = spent(found) if isinstance(found, Run) else found
+    ax = axis(ax, grid="x")
+    rows, mib = np.arange(len(stages)), 2.0**20
+    ax.barh(rows, [s.peak_bytes / mib for s in stages], 0.7, facecolor="none", edgecolor=PALETTE[0], hatch="////",
+            linewidth=1.2, label="largest process so far")  # fmt: skip
+    planned = [max(s.worker_bytes, s.client_bytes) / mib for s in stages]
+    ax.plot(planned, rows, marker="D", linestyle="none", color=PALETTE[1], markersize=6, label="planned for one")
+    ax.hlines(rows, 0, planned, color=MUTED, linewidth=0.6, linestyle=":")
+    ax.margins(x=0.08)
+    _named(ax, stages)
+    ax.legend(frameon=False, labelcolor=INK, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2, fontsize="small")
+    titled(ax, "", "MiB")
+    ax.set_title("Memory beside the plan", loc="left", color=INK, fontsize="medium", fontweight="bold", pad=22)
+    return ax
+
+
+def _named(ax: Any, stages: list[Spent]) -> None:
+    ax.set_yticks(range(len(stages)), [stage.name for stage in stages])
+    ax.set_ylim(len(stages) - 0.4, -0.6)

@@ -1,0 +1,56 @@
+"""How parameters are spelled as options of the command line, and facts in words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SPELLED = {
+    "n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed",
+    "n_workers": "workers",
+}  # fmt: skip
+"""Parameters whose option has another name."""
+
+
+def option(name: str) -> str:
+    """The option of a parameter."""
+    return "--" + SPELLED.get(name, name).replace("_", "-")
+
+
+def size(n: float) -> str:
+    """Bytes for people."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024 or unit == "GiB":
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return ""
+
+
+def duration(seconds: float) -> str:
+    """Seconds for people: 0.42 s, 12 s, 3 min 05 s, 2 h 07 min."""
+    if seconds < 59.5:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    return f"{hours} h {minutes_left:02d} min" if hours else f"{minutes} min {rest:02d} s"
+
+
+def count(n: int, one: str, many: str | None = None) -> str:
+    """A number with its noun."""
+    return f"{n:,} {one if n == 1 else many or one + 's'}"
+
+
+def found(summary: dict[str, Any]) -> dict[str, str]:
+    """What each stage found, in a few words, from `Run.report`."""
+    nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
+    gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
+    loose = f", {count(len(summary['ties']), 'loose one')} tied" if summary["ties"] else ""
+    parts = summary["fused_components"]
+    return {
+        "ingest": count(summary["partitions"], "partition"),
+        "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
+        "tensor": f"{summary['P']:,} active pairs{nnz}",
+        "assemble": count(summary["components"], "connected component"),
+        "eigen": f"largest residual {summary['residual_max']:.2g}, {count(summary['products'], 'product')}{gap}",
+        "fuse": "" if parts is None else f"U has {count(parts, 'component')}{loose}",
+        "label": count(summary["c"], "cluster"),
+    }

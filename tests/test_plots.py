@@ -1,0 +1,191 @@
+"""Pictures of a run: their numbers against a naive computation, and that every one draws on a given axis."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import scipy.sparse as sp
+from matplotlib.figure import Figure
+from sklearn.metrics import silhouette_samples
+
+from ips2_dask import PAPER, Params, Resources, Run, plots, run
+from ips2_dask.plots import resources
+from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker
+
+Array = npt.NDArray[Any]
+C = 3
+
+WAYS: dict[str, tuple[Params, Resources]] = {
+    "sparse": (Params(n_clusters=C), Resources(partition_rows=25)),
+    "all pairs": (Params(n_clusters=C, affinity="gaussian"), Resources(partition_rows=25)),
+    "sharded and chunked": (Params(n_clusters=C), Resources(partition_rows=25, shards=3, vectors="chunked")),
+    "normalized": (Params(n_clusters=C, fusion="normalized"), Resources()),
+    "PPC": (Params(n_clusters=C, method="ppc"), Resources()),
+    "decomposable": (Params(n_clusters=C, tensor="decomposable"), Resources()),
+    "signed": (Params(n_clusters=C, high_order="signed"), Resources()),
+    "k-means on rows": (Params(**{**PAPER, "n_clusters": C}), Resources()),
+}
+
+
+@pytest.fixture(params=WAYS)
+def any_run(request: pytest.FixtureRequest, blobs: Array) -> Run:
+    """A run of each way of storing the similarities."""
+    return run(blobs, *WAYS[request.param])
+
+
+@pytest.fixture
+def some_run(blobs: Array) -> Run:
+    return run(blobs, *WAYS["sparse"])
+
+
+def dense(found: Run, kind: str) -> Array:
+    """A similarity of all pairs, without its diagonal."""
+    M = found.similarity(kind)
+    M = np.array(M.toarray() if sp.issparse(M) else M, np.float64)
+    np.fill_diagonal(M, 0.0)
+    return M
+
+
+def test_the_parts_of_the_similarities_hold_every_stored_pair_once(any_run: Run) -> None:
+    m = len(any_run.labels)
+    for kind in KINDS:
+        M, times = np.zeros((m, m)), np.zeros((m, m), int)
+        for part in any_run.iter_similarities():
+            assert (part.i < part.j).all()
+            np.add.at(M, (part.i, part.j), getattr(part, kind))
+            np.add.at(times, (part.i, part.j), 1)
+        assert times.max() == 1
+        np.testing.assert_allclose(M, np.triu(dense(any_run, kind)), rtol=1e-6, atol=1e-12)
+
+
+@pytest.mark.parametrize("cells", [7, 60])
+def test_cells_are_means_of_blocks_in_the_order_of_labels(any_run: Run, cells: int) -> None:
+    shown = plots.summarize(any_run, cells=cells)
+    order = np.argsort(any_run.labels, kind="stable")
+    m = len(order)
+    cell = np.arange(m) * cells // m
+    off = ~np.eye(m, dtype=bool)
+    for kind in KINDS:
+        M = dense(any_run, kind)[np.ix_(order, order)]
+        for a in range(cells):
+            for b in range(cells):
+                block = np.outer(cell == a, cell == b) & off
+                expected = M[block].mean() if block.any() else np.nan
+                np.testing.assert_allclose(shown.cells[kind][a, b], expected, rtol=1e-6, atol=1e-12)
+
+
+def test_distributions_and_means_are_those_of_the_pairs(any_run: Run) -> None:
+    shown = plots.summarize(any_run)
+    labels, m = any_run.labels, len(any_run.labels)
+    i, j = np.triu_indices(m, 1)
+    same = labels[i] == labels[j]
+    for kind in KINDS:
+        values = dense(any_run, kind)[i, j]
+        found = shown.distributions[kind]
+        for counts, kept, pairs in ((found.within, same, found.pairs[0]), (found.between, ~same, found.pairs[1])):
+            assert counts.sum() == np.count_nonzero(values[kept])
+            assert pairs == kept.sum()
+        for a in range(C):
+            for b in range(C):
+                pair = (np.minimum(labels[i], labels[j]) == min(a, b)) & (np.maximum(labels[i], labels[j]) == max(a, b))
+                np.testing.assert_allclose(shown.means[kind][a, b], values[pair].mean(), rtol=1e-6, atol=1e-12)
+    U = np.abs(dense(any_run, "fused"))
+    own = (U * (labels[:, None] == labels)).sum(axis=1) / U.sum(axis=1)
+    np.testing.assert_allclose(shown.own, own, rtol=1e-6)
+
+
+def test_where_no_embedding_is_stored_the_mean_similarity_to_each_cluster_stands_for_it(blobs: Array) -> None:
+    found = run(blobs, *WAYS["k-means on rows"])
+    assert found.embedding is None
+    seen = plots.points(found)
+    U, sizes = dense(found, "fused"), np.bincount(found.labels)
+    profile = U @ np.eye(C)[found.labels] / sizes
+    np.testing.assert_allclose(seen.values, profile / np.linalg.norm(profile, axis=1, keepdims=True), rtol=1e-6)
+
+
+def test_silhouettes_are_scikit_learns_and_those_of_a_seeded_sample_above_a_limit(some_run: Run) -> None:
+    seen = plots.points(some_run)
+    found = plots.silhouette(seen, some_run.labels)
+    np.testing.assert_allclose(found.values, silhouette_samples(some_run.embedding, some_run.labels))
+    first, again = (plots.silhouette(seen, some_run.labels, most=40) for _ in range(2))
+    assert first.samples.tolist() == again.samples.tolist() == sorted(set(first.samples.tolist()))
+    assert len(first.samples) == 40
+    expected = silhouette_samples(some_run.embedding[first.samples], some_run.labels[first.samples])
+    np.testing.assert_allclose(first.values, expected)
+
+
+def test_the_first_coordinate_is_the_direction_in_which_the_centres_spread_most(some_run: Run) -> None:
+    seen, labels = plots.points(some_run), some_run.labels
+    found = plots.coordinates(seen, labels)
+    spread = [np.var(np.array([found.values[labels == c, d].mean() for c in range(C)])[labels]) for d in range(C)]
+    assert spread == sorted(spread, reverse=True)
+    assert (np.diff(found.shares) <= 0).all()
+    assert found.shares.sum() == pytest.approx(1.0)
+    rng = np.random.default_rng(0)
+    X = seen.values - seen.values.mean(axis=0)
+    for _ in range(50):  # no other direction parts the centres more
+        v = rng.normal(size=X.shape[1])
+        at = X @ (v / np.linalg.norm(v))
+        assert np.var(np.array([at[labels == c].mean() for c in range(C)])[labels]) <= spread[0] + 1e-5
+
+
+def test_a_samples_margin_compares_its_centre_with_the_nearest_other_one(some_run: Run) -> None:
+    seen, labels = plots.points(some_run), some_run.labels
+    found = plots.certainty(seen, labels)
+    centers = np.stack([seen.values[labels == c].mean(axis=0) for c in range(C)])
+    for sample in range(len(labels)):
+        d = np.linalg.norm(centers - seen.values[sample], axis=1)
+        a, b = d[labels[sample]], np.delete(d, labels[sample]).min()
+        assert found.margin[sample] == pytest.approx((b - a) / max(a, b), abs=1e-6)
+        assert d[found.other[sample]] == pytest.approx(b)
+        assert found.other[sample] != labels[sample]
+
+
+def test_the_spectrum_ends_with_the_gap(some_run: Run) -> None:
+    shown = plots.spectrum(some_run)
+    np.testing.assert_allclose(shown.values, some_run.eigenvalues)
+    assert shown.gap is not None
+    assert shown.following == pytest.approx(some_run.eigenvalues[-1] - shown.gap)
+
+
+def test_as_many_components_as_clusters_are_left_out_of_the_spectrum() -> None:
+    rng = np.random.default_rng(5)
+    X = np.concatenate([rng.normal(size=(15, 2)) + 100 * k for k in range(4)])
+    found = run(X, Params(n_clusters=2))
+    shown = plots.spectrum(found)
+    assert (shown.components, shown.left_out) == (0, 4)
+    assert (shown.values < 1 - 1e-6).all()
+
+
+def test_the_plan_of_a_run_without_one_in_its_manifest_is_the_same(blobs: Array) -> None:
+    for params, given in WAYS.values():
+        found = run(blobs, params, given)
+        again = [dataclasses.asdict(stage) for stage in resources.plan_of(found).stages]
+        assert again == found.manifest["plan"]
+        kept = plots.spent(found)
+        del found.manifest["plan"]
+        assert plots.spent(found) == kept
+
+
+def test_clusters_differ_in_colour_and_marker_together() -> None:
+    n = len(PALETTE) * len(MARKERS)
+    assert len({(color(i), marker(i)) for i in range(n)}) == n
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        plots.eigenvalues, plots.convergence, plots.similarity, plots.distribution, plots.embedding,
+        plots.cluster_sizes, plots.silhouettes, plots.stage_times, plots.stage_memory,
+    ],
+)  # fmt: skip
+def test_every_picture_is_drawn_on_the_axis_it_is_given(draw: Any, some_run: Run) -> None:
+    ax = Figure().subplots()
+    assert draw(some_run, ax=ax) is ax
+    ax.figure.savefig("/dev/null", format="svg")
+    assert ax.get_title(loc="left")
+    assert ax.get_xlabel()
