@@ -21,10 +21,12 @@ from ips2_dask.stopping import Stopping
 COMMANDS = {
     "run": ("cluster an input into a run directory", "run"),
     "plan": ("show what a run would do, and run nothing", "plan"),
+    "export": ("write a run's labels to a CSV, Parquet or .h5ad file", "export"),
     "status": ("what a run has done", "status"),
     "report": ("write one page on a finished run", "report"),
     "demo": ("cluster scikit-learn's digits", "demo"),
     "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling", "bench"),
+    "completion": ("a script that completes commands and options in bash, zsh or fish", "completion"),
     "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),
 }
 """What each command is for, and its file in ``ips2_dask/commands``."""
@@ -38,7 +40,12 @@ class _Parser(argparse.ArgumentParser):
         raise SystemExit(2)
 
 
-def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+def whole_parser() -> argparse.ArgumentParser:
+    """All commands with all of their options."""
+    return _parser([], every=True)
+
+
+def _parser(given: Sequence[str], every: bool = False) -> argparse.ArgumentParser:
     """All commands by name, with the options of the one that is asked for: the others need not be imported."""
     chosen = next((word for word in given if not word.startswith("-")), None)
     parser = _Parser(
@@ -50,7 +57,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (what, _) in COMMANDS.items():
         parser_of_one = commands.add_parser(name, allow_abbrev=False, help=what, description=what)
-        if name == chosen:
+        if every or name == chosen:
             module = importlib.import_module(f"ips2_dask.commands.{COMMANDS[name][1]}")
             module.add_arguments(parser_of_one)
             parser_of_one.set_defaults(function=module.command)
@@ -59,7 +66,7 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 def _spelled(message: str) -> str:
     """An error's text with options where the Python names of parameters are."""
-    names = "|".join([*Params.__dataclass_fields__, *Resources.__dataclass_fields__])
+    names = "|".join([*Params.__dataclass_fields__, *Resources.__dataclass_fields__, "similarity", "knn_graph"])
     message = re.sub(rf"^({names})(?=:)", lambda match: option(match[1]), message)
     return re.sub(
         rf"\b(give|use|lower|raise) ({names})\b(?:='?([^\s'.]+)'?)?",
@@ -76,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = argparse.Namespace(out=None, stopping=stopping, given=given)
+    options = argparse.Namespace(out=None, stopping=stopping, given=given, whole_parser=whole_parser)
     try:
         _parser(given).parse_args(given, options)
         return int(options.function(options))

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClusterMixin, clone
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.params import Params, Resources, parse_bytes
 from ips2_dask.pipeline import Silent, run
-from ips2_dask.storage.readers import is_chunked, open_source
+from ips2_dask.storage.readers import is_chunked, named_like, open_source
 
 
 class _Spoken(Silent):
@@ -24,7 +24,7 @@ class _Spoken(Silent):
         print(f"[IPS2] {stage}: {'there already' if skipped else f'{seconds:.2f} s'}", flush=True)
 
 
-class IPS2(ClusterMixin, BaseEstimator):
+class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """Clustering by pairwise and tensor similarity, fused (Peng et al., arXiv 1905.03920).
 
     Without ``client`` it runs serially in this process, and with ``store=None`` in memory. What makes a result worth
@@ -39,7 +39,9 @@ class IPS2(ClusterMixin, BaseEstimator):
     sigma, epsilon : float
         Of the indecomposable tensor, eq. (7).
     tensor : {"indecomposable", "decomposable"}
-    affinity : {"heat-knn", "gaussian"}
+    metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
+        Distance of two samples; see `Params`. ``precomputed``: X is the (m, m) matrix of distances.
+    affinity : {"heat-knn", "gaussian", "precomputed"}
     bandwidth : {"mean", "median"} or float
     high_order : {"rms", "abs", "signed"}
     fusion : {"average", "normalized"}
@@ -84,6 +86,17 @@ class IPS2(ClusterMixin, BaseEstimator):
     >>> X, _ = make_blobs(100, centers=3, random_state=5)
     >>> len(set(IPS2(n_clusters=3).fit(X).labels_.tolist()))
     3
+
+    In a pipeline, by the angle between the samples, in a data frame whose index stays with them:
+
+    >>> import pandas as pd
+    >>> from sklearn.pipeline import make_pipeline
+    >>> from sklearn.preprocessing import StandardScaler
+    >>> frame = pd.DataFrame(X, columns=["height", "width"], index=[f"leaf{i}" for i in range(100)])
+    >>> pipeline = make_pipeline(StandardScaler().set_output(transform="pandas"), IPS2(n_clusters=3, metric="cosine"))
+    >>> _ = pipeline.fit(frame)
+    >>> pipeline[-1].run_.sample_names[:2].tolist()
+    ['leaf0', 'leaf1']
     """
 
     _method = "ips2"
@@ -96,6 +109,7 @@ class IPS2(ClusterMixin, BaseEstimator):
         sigma: float = 1.0,
         epsilon: float = 1e-4,
         tensor: str = "indecomposable",
+        metric: str = "euclidean",
         affinity: str = "heat-knn",
         bandwidth: str | float = "mean",
         high_order: str = "rms",
@@ -116,6 +130,7 @@ class IPS2(ClusterMixin, BaseEstimator):
         self.sigma = sigma
         self.epsilon = epsilon
         self.tensor = tensor
+        self.metric = metric
         self.affinity = affinity
         self.bandwidth = bandwidth
         self.high_order = high_order
@@ -134,9 +149,10 @@ class IPS2(ClusterMixin, BaseEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
+        tags.input_tags.pairwise = self.metric == "precomputed"
         return tags
 
-    def __sklearn_clone__(self) -> IPS2:
+    def __sklearn_clone__(self) -> Self:
         """A clone shares the client, which can't be copied."""
         params = self.get_params(deep=False)
         return type(self)(**{n: v if n == "client" else clone(v, safe=False) for n, v in params.items()})
@@ -148,13 +164,13 @@ class IPS2(ClusterMixin, BaseEstimator):
 
     def _params(self) -> Params:
         names = (
-            "n_clusters", "n_neighbors", "sigma", "epsilon", "tensor", "affinity", "bandwidth", "high_order", "fusion",
-            "fusion_weight", "assign_labels", "operator", "tol",
+            "n_clusters", "n_neighbors", "sigma", "epsilon", "tensor", "metric", "affinity", "bandwidth", "high_order",
+            "fusion", "fusion_weight", "assign_labels", "operator", "tol",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
         return Params(**chosen, scale=self.scale or "none", method=self._method, random_state=self._seed())
 
-    def fit(self, X: Any, y: Any = None) -> IPS2:
+    def fit(self, X: Any, y: Any = None, *, similarity: Any = None, knn_graph: Any = None) -> Self:
         """Cluster the rows of X.
 
         Parameters
@@ -162,6 +178,10 @@ class IPS2(ClusterMixin, BaseEstimator):
         X : (n_samples, n_features) array, data frame, SciPy sparse matrix, Dask or Zarr array
             Chunked arrays are read or computed by rows, never as a whole; with a client the workers do it.
         y : ignored
+        similarity : (n_samples, n_samples) array or SciPy sparse matrix, optional
+            S, for ``affinity="precomputed"``.
+        knn_graph : (n_samples, n_samples) SciPy sparse matrix, optional
+            Each row's entries are the candidates for its neighbours; their distances are measured in X.
 
         Returns
         -------
@@ -179,16 +199,31 @@ class IPS2(ClusterMixin, BaseEstimator):
             source = open_source(X)
             validate_data(self, X, skip_check_array=True)
         else:
-            source = open_source(validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2))
+            checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
+            source = named_like(open_source(checked), X)
         progress = _Spoken() if self.verbose else Silent()
         resources = Resources(memory_limit=parse_bytes(self.memory_limit))
-        self.run_ = run(source, self._params(), resources, store=self.store, client=self.client, progress=progress)
+        self.run_ = run(
+            source,
+            self._params(),
+            resources,
+            store=self.store,
+            client=self.client,
+            progress=progress,
+            similarity=similarity,
+            knn_graph=knn_graph,
+        )
         for text in self.run_.report()["warnings"]:
             warnings.warn(text, IPS2Warning, stacklevel=2)
         self.labels_ = self.run_.labels
         self.eigenvalues_ = self.run_.eigenvalues
         self.embedding_ = self.run_.embedding
         return self
+
+    @property
+    def _n_features_out(self) -> int:
+        """Columns of the embedding, which scikit-learn names after the class."""
+        return 0 if self.embedding_ is None else int(self.embedding_.shape[1])
 
     @property
     def affinity_matrix_(self) -> Any:
@@ -214,6 +249,17 @@ class PPC(IPS2):
     """Pair-to-pair clustering: the same with the high-order similarity V alone.
 
     Parameters and attributes are those of `IPS2`; ``affinity_matrix_`` is V.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import make_blobs
+    >>> from ips2_dask import PPC
+    >>> X, y = make_blobs(100, centers=3, random_state=5)
+    >>> fitted = PPC(n_clusters=3).fit(X)
+    >>> float(fitted.affinity_matrix_.max())
+    1.0
+    >>> fitted.eigenvalues_.shape
+    (3,)
     """
 
     _method = "ppc"

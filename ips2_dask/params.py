@@ -21,11 +21,15 @@ DENSE_MAX_SAMPLES = 5000
 PAPER: dict[str, Any] = {"n_neighbors": 10, "affinity": "gaussian", "assign_labels": "kmeans"}
 """The paper's own settings, for ``IPS2(**PAPER, n_clusters=4)``; everything else is the default."""
 
+ANGULAR = ("cosine", "correlation")
+"""Metrics that are Euclidean distances of rows of length 1."""
+
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "tensor": ("indecomposable", "decomposable"),
-    "affinity": ("heat-knn", "gaussian"),
+    "metric": ("euclidean", "manhattan", "cosine", "correlation", "precomputed"),
+    "affinity": ("heat-knn", "gaussian", "precomputed"),
     "high_order": ("rms", "abs", "signed"),
     "fusion": ("average", "normalized"),
     "method": ("ips2", "ppc"),
@@ -92,8 +96,12 @@ class Params:
     sigma, epsilon : float
         Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, 0 < epsilon < 0.001.
     tensor : {"indecomposable", "decomposable"}
-    affinity : {"heat-knn", "gaussian"}
-        The pairwise similarity S.
+    metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
+        Distance d of two samples. ``cosine`` is the chord sqrt(2 (1 - cos)) of the two rows' directions and
+        ``correlation`` that of the rows less their means, sqrt(2 (1 - r)): they order neighbours as 1 - cos and 1 - r
+        do, and are metrics, which those are not. ``precomputed``: the input is the (m, m) matrix of distances.
+    affinity : {"heat-knn", "gaussian", "precomputed"}
+        The pairwise similarity S; ``precomputed`` is given beside the samples.
     bandwidth : {"mean", "median"} or float
         t of the kernel exp(-d^2 / 2 t^2), in units of the (scaled) data.
     high_order : {"rms", "abs", "signed"}
@@ -105,7 +113,7 @@ class Params:
         ``ppc`` labels V alone.
     assign_labels : {"spectral", "kmeans", "rows"}
     scale : {"none", "zscore", "minmax", "l2"}
-        What is done to the columns (``l2``: to the rows) of X first.
+        What is done to the columns (``l2``: to the rows) of X first, before the metric sees them.
     operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled.
     graph : {"auto", "exact", "shards", "pynndescent"}
@@ -126,6 +134,7 @@ class Params:
     sigma: float = 1.0
     epsilon: float = 1e-4
     tensor: str = "indecomposable"
+    metric: str = "euclidean"
     affinity: str = "heat-knn"
     bandwidth: str | float = "mean"
     high_order: str = "rms"
@@ -159,6 +168,21 @@ class Params:
             checked["bandwidth"] = _real("bandwidth", self.bandwidth, 0.0, math.inf)
         for name, value in checked.items():
             object.__setattr__(self, name, value)
+        if self.metric == "precomputed":
+            self._check_precomputed()
+
+    def _check_precomputed(self) -> None:
+        """Refuse what distances without samples leave undefined."""
+        if self.scale != "none":
+            raise BadInput(
+                "scale", f"{self.scale!r} with metric='precomputed'", "none, as there are no columns to scale",
+                "the distances would no longer be those given", "scale the samples before their distances are taken",
+            )  # fmt: skip
+        if self.graph not in ("auto", "exact"):
+            raise BadInput(
+                "graph", f"{self.graph!r} with metric='precomputed'", "auto or exact",
+                "a search among samples would have no samples", "leave graph out",
+            )  # fmt: skip
 
     @property
     def n_stored_neighbors(self) -> int:

@@ -27,6 +27,8 @@ from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import Params, Resources
 from ips2_dask.plan import Choices, Plan, check_memory, check_shape, make_plan
 from ips2_dask.stages import assemble, eigen, fuse, ingest, label, neighbors, tensor
+from ips2_dask.storage import names
+from ips2_dask.storage.beside import FOLDER, Beside, folder_of, keep, open_beside
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.memory import peak_rss
@@ -115,6 +117,8 @@ def run(
     transpose: bool = False,
     progress: Progress | None = None,
     own_cluster: bool = False,
+    similarity: Any = None,
+    knn_graph: Any = None,
 ) -> Run:
     """Cluster a source and return the finished run.
 
@@ -135,6 +139,11 @@ def run(
     progress : Progress, optional
     own_cluster : bool
         Start the cluster that ``resources`` describe, and end it with the run.
+    similarity : (m, m) array, SciPy sparse matrix or path, optional
+        S, for ``affinity="precomputed"``: symmetric, no entry negative; dense up to 5,000 samples.
+    knn_graph : (m, m) SciPy sparse matrix, array or path, optional
+        Who may be near: the stored entries of each row, whatever their values, are the candidates for the sample's
+        neighbours, whose distances are measured in ``source`` by ``params.metric``.
 
     Returns
     -------
@@ -146,6 +155,18 @@ def run(
         Where the source, a parameter or the directory can't be used.
     Refused
         Where the plan exceeds ``resources.memory_limit``.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from sklearn.datasets import make_blobs
+    >>> from ips2_dask import Params, run
+    >>> X, _ = make_blobs(60, centers=2, random_state=0)
+    >>> found = run(pd.DataFrame(X, index=[f"s{i}" for i in range(60)]), Params(n_clusters=2))
+    >>> found.labels[:4].tolist(), found.sample_names[:2].tolist()
+    ([0, 1, 1, 0], ['s0', 's1'])
+    >>> sorted(found.report())[:3]
+    ['P', 'builder', 'c']
     """
     resources = resources or Resources()
     progress = progress or Silent()
@@ -154,6 +175,9 @@ def run(
     )
     plan = plan_run(opened, params, resources)
     check_memory(plan, resources.memory_limit)
+    given = open_beside(similarity, knn_graph, plan.m, params)
+    if given.knn_graph is not None:
+        plan = dataclasses.replace(plan, choices=dataclasses.replace(plan.choices, graph="given", n_shards=0))
     with contextlib.ExitStack() as stack:
         folder = None
         if store is None and (client is not None or own_cluster):
@@ -169,7 +193,7 @@ def run(
         stack.enter_context(threads(usable_cores()))
         location = str(source) if isinstance(source, str | Path) else None
         asked = {"location": location, "labels_column": labels_column, "transpose": transpose}
-        finished = execute(opened, params, plan, kept, executor, progress, asked)
+        finished = execute(opened, params, plan, kept, executor, progress, asked, given)
         return Run(kept, finished.manifest, keep=folder)
 
 
@@ -200,6 +224,7 @@ def execute(
     executor: Executor,
     progress: Progress,
     asked: Mapping[str, Any] | None = None,
+    beside: Beside | None = None,
 ) -> Run:
     """Run the stages that are not there yet; one that refuses its input leaves nothing behind.
 
@@ -217,10 +242,18 @@ def execute(
         "started": _now(),
         "finished": None,
         "stages": [],
+        "beside": {},
     }
     store.create()
     store.put_document("manifest.json", manifest)
-    above = {"input": source.fingerprint, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
+    if source.sample_names is not None:
+        manifest["beside"][names.FOLDER] = names.keep(store, source.sample_names)
+    digests = (beside or Beside()).digests
+    if beside and digests:
+        manifest["beside"][FOLDER] = context.folders[FOLDER] = folder_of(digests)
+        keep(store, folder_of(digests), beside)
+    store.put_document("manifest.json", manifest)
+    above = digests | {"input": source.fingerprint, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
     for name in STAGES:
         above[name] = _key(name, params, plan.choices, above)
         folder = context.folders[name] = f"{name}-{above[name][:16]}"
@@ -231,6 +264,9 @@ def execute(
             try:
                 facts = MODULES[name].run(context, executor, Reporter(progress, name))
             except BadInput:
+                first_time = before is None and name == STAGES[0]
+                for kept in manifest["beside"].values() if first_time else ():
+                    store.remove(kept)
                 withdraw(store, folder, before if name == STAGES[0] else manifest)
                 raise
             known = {"facts": facts, "seconds": time.perf_counter() - begun, "peak_rss_bytes": _peak(context, name)}
@@ -268,7 +304,8 @@ class Reporter:
 def _key(name: str, params: Params, choices: Choices, above: dict[str, str]) -> str:
     """Digest of a stage's inputs' keys, its own parameters and its version."""
     module = MODULES[name]
-    feeding = {stage: key for stage, key in above.items() if stage in _feeds(name)}
+    feeds = _feeds(name) + (("similarity",) if name == "eigen" and params.tensor == "decomposable" else ())
+    feeding = {stage: key for stage, key in above.items() if stage in feeds}
     content = {
         "inputs": feeding,
         "params": module.depends_on(params, choices),
@@ -282,11 +319,11 @@ def _feeds(name: str) -> tuple[str, ...]:
     """What a stage reads; a change anywhere else leaves it alone."""
     return {
         "ingest": ("input", "bounds"),
-        "neighbors": ("ingest",),
+        "neighbors": ("ingest", "knn_graph"),
         "tensor": ("ingest", "neighbors"),
         "assemble": ("tensor",),
         "eigen": ("assemble",),
-        "fuse": ("eigen",),
+        "fuse": ("eigen", "similarity"),
         "label": ("fuse",),
     }[name]
 

@@ -12,6 +12,8 @@ from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
 MOST_PARTITIONS = 20_000
+MOST_GIVEN = 20_000
+"""Samples up to which a matrix of all distances is taken: 1.6 GB."""
 BASELINE_BYTES = 420 << 20
 """What a process holds before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
 
@@ -48,7 +50,7 @@ class Choices:
 
     Attributes
     ----------
-    graph : {"exact", "shards", "pynndescent"}
+    graph : {"exact", "shards", "pynndescent", "given"}
     n_shards : int
         Overlapping shards of the sample graph, 0 where there are none.
     operator : {"triplets", "elements", "matrix-free"}
@@ -73,6 +75,8 @@ def choose(
 ) -> Choices:
     """The automatic choices for m samples of f features; ``shards`` and ``vectors`` may ask for something else."""
     graph = params.graph
+    if params.metric == "precomputed":
+        graph, shards = "exact", None
     if graph == "auto":
         graph = "shards" if shards or m * m * (f + 64) > EXACT_WORK else "exact"
     members = min(max(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
@@ -167,6 +171,16 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
             "n_neighbors", f"{params.n_neighbors} with {m} samples", "at most the number of samples",
             "a neighbourhood would hold a sample twice", f"give n_neighbors={m} or less",
         )  # fmt: skip
+    if params.metric == "precomputed" and m != f:
+        raise BadInput(
+            name, f"{m} x {f} values with metric='precomputed'", "a square matrix, samples by samples",
+            "rows of features would be read as distances", "give the distances of all samples, or another metric",
+        )  # fmt: skip
+    if params.metric == "precomputed" and m > MOST_GIVEN:
+        raise BadInput(
+            name, f"distances of {m} samples", f"at most {MOST_GIVEN} samples with metric='precomputed'",
+            f"all distances would take {4 * m * m / 2**30:.0f} GiB", "give the samples, and a metric or a knn_graph",
+        )  # fmt: skip
 
 
 def make_plan(
@@ -202,8 +216,10 @@ def make_plan(
     n_pairs = min(m * (m + 1) // 2, int(m * q * 0.75) + m)
     entries = m * q * (q + 1) // 2
     block = 4 * (c + 1 + max(7, (c + 1) // 3)) * n_pairs
+    # of given distances a partition may need the rows of all samples
+    near = 12 * m * m if params.metric == "precomputed" else 16 * part * f
     X, graph = 4 * m * f, m * (8 * max(k, 6) + 8)
-    dense = params.affinity == "gaussian" and m <= DENSE_MAX_SAMPLES
+    dense = params.affinity in ("gaussian", "precomputed") and m <= DENSE_MAX_SAMPLES
     similarity = 8 * 3 * m * m if dense else 60 * (n_pairs + 5 * m)
     triplets = 20 * entries
     csr = 8 * 2 * entries
@@ -218,7 +234,7 @@ def make_plan(
         ),
         StagePlan(
             "tensor", f"{n_pairs:,} pairs at most, {entries:,} entries at most", 2 * n,
-            base + graph + 8 * part * f * 2 + 40 * triplets * part // (20 * m) * 2, base, triplets // 2 + 8 * n_pairs,
+            base + graph + near + 40 * triplets * part // (20 * m) * 2, base, triplets // 2 + 8 * n_pairs,
         ),
         StagePlan("assemble", "degrees and components", 1, base, base + graph + triplets + 2 * csr, 8 * n_pairs),
         StagePlan(

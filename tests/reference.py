@@ -19,14 +19,24 @@ Ints = npt.NDArray[Any]
 TIE = 1e-9  # eigenvalues that are closer than this are one eigenvalue
 
 
-def distances(X: npt.ArrayLike) -> Floats:
-    """Euclidean distances d_ij of all samples, (m, m)."""
+def distances(X: npt.ArrayLike, metric: str = "euclidean") -> Floats:
+    """Distances d_ij of all samples, (m, m): Euclidean, Manhattan, or the chord of an angle, sqrt(2 (1 - cos))."""
     X = np.asarray(X, dtype=np.float64)
+    if metric == "correlation":
+        X = X - X.mean(axis=1, keepdims=True)
     m = len(X)
     d = np.zeros((m, m))
     for i in range(m):
         for j in range(i):
-            d[i, j] = d[j, i] = math.sqrt(float(((X[i] - X[j]) ** 2).sum()))
+            if metric == "euclidean":
+                length = math.sqrt(float(((X[i] - X[j]) ** 2).sum()))
+            elif metric == "manhattan":
+                length = float(np.abs(X[i] - X[j]).sum())
+            else:
+                assert metric in ("cosine", "correlation")
+                cosine = float(X[i] @ X[j]) / math.sqrt(float(X[i] @ X[i]) * float(X[j] @ X[j]))
+                length = math.sqrt(max(0.0, 2 * (1 - cosine)))
+            d[i, j] = d[j, i] = length
     return d
 
 

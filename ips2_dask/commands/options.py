@@ -14,7 +14,8 @@ HELP = {
     "sigma": "sigma of the tensor",
     "epsilon": "epsilon of the tensor, below 0.001",
     "tensor": "which tensor similarity",
-    "affinity": "pairwise similarity S",
+    "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); precomputed: the input",
+    "affinity": "pairwise similarity S; precomputed: see --similarity",
     "bandwidth": "mean, median or a number: t of exp(-d^2 / 2 t^2)",
     "high_order": "how eigenvectors become V",
     "fusion": "how S and V become U",
@@ -56,6 +57,17 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array")
     parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
     parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
+
+
+def add_beside(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--similarity",
+        metavar="FILE",
+        help="S of all samples, for --affinity precomputed: .npz, .npy, a.h5ad::obsp/b",
+    )
+    parser.add_argument(
+        "--knn-graph", metavar="FILE", help="sparse matrix whose entries in a row are a sample's candidate neighbours"
+    )
 
 
 def add_resources(parser: argparse.ArgumentParser) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from ips2_dask.commands.options import add_input, add_params, add_resources, params_of, resources_of
+from ips2_dask.commands.options import add_beside, add_input, add_params, add_resources, params_of, resources_of
 from ips2_dask.commands.outcome import add_said, finish
 from ips2_dask.console import progress
 from ips2_dask.pipeline import run
@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``ips2 run``."""
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
+    add_beside(parser)
     add_said(parser)
     add_params(parser)
     add_resources(parser)
@@ -32,5 +33,7 @@ def command(options: argparse.Namespace) -> int:
             transpose=options.transpose,
             progress=options.stopping.told(told),
             own_cluster=not options.serial,
+            similarity=options.similarity,
+            knn_graph=options.knn_graph,
         )
     return finish(finished, options)

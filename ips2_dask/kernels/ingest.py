@@ -103,15 +103,61 @@ def unit_rows(X: Float64) -> Float64:
     return np.divide(X, length, out=np.zeros_like(X), where=length > 0)
 
 
-def standardize(X: AnyReal, center: Float64, spread: Float64, scale: str) -> tuple[Float32, int]:
+class Columns(NamedTuple):
+    """What an angular metric's columns are scaled by before their rows are turned into directions."""
+
+    center: Float64  # (f,) mean or least value, to the last digit that the cuts leave alone
+    spread: Float64  # (f,)
+
+    def of(self, X: Float64) -> Float64:
+        """X (rows, f) with its columns scaled."""
+        return (X - self.center) / self.spread
+
+
+def scaled_columns(statistics: Statistics, shift: Float64, m: int, scale: str) -> Columns:
+    """``zscore`` or ``minmax`` by the letter: a direction depends on where the origin is, a distance does not."""
+    spread = centering(statistics, shift, m, scale)[1]
+    if scale == "minmax":
+        return Columns(statistics.low, spread)
+    mean = shift + (statistics.total[0] + statistics.total[1]) / m
+    quantum = np.ldexp(1.0, np.frexp(spread)[1] - 36)  # so that the last bits of a sum over rows decide nothing
+    constant = statistics.low == statistics.high
+    return Columns(np.where(constant, statistics.low, np.rint(mean / quantum) * quantum), spread)
+
+
+def directionless(X: Float64, metric: str) -> NDArray[np.bool_]:
+    """Rows (rows,) that an angular metric gives no direction: all zero, or for ``correlation`` all the same value."""
+    if metric == "cosine":
+        return np.asarray(~X.any(axis=1))
+    spread, largest = X.max(axis=1) - X.min(axis=1), np.abs(X).max(axis=1)
+    return np.asarray(spread <= 4 * np.finfo(np.float64).eps * largest)
+
+
+def turned_rows(X: Float64, scale: str, metric: str, columns: Columns | None = None) -> Float64:
+    """Rows (rows, f) as they are before their columns are centred: for some scales and metrics of length 1.
+
+    Of rows of length 1 the Euclidean distance is sqrt(2 (1 - cos)); less their means first, sqrt(2 (1 - r)).
+    """
+    if columns is not None:
+        X = columns.of(X)
+    if metric == "correlation":
+        X = X - X.mean(axis=1, keepdims=True)
+    return unit_rows(X) if scale == "l2" or metric in ("cosine", "correlation") else X
+
+
+def standardize(
+    X: AnyReal,
+    center: Float64,
+    spread: Float64,
+    scale: str,
+    metric: str = "euclidean",
+    columns: Columns | None = None,
+) -> tuple[Float32, int]:
     """(X - center) / spread as float32, from float64 arithmetic, and how many whole numbers that had to round.
 
-    ``l2`` divides each row by its length first.
+    ``l2`` and the angular metrics divide each row by its length first.
     """
-    wide = X.astype(np.float64)
-    if scale == "l2":
-        wide = unit_rows(wide)
-    out64 = (wide - center) / spread
+    out64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread
     out = out64.astype(np.float32)
-    whole = np.issubdtype(X.dtype, np.integer) and scale == "none"
+    whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and metric in ("euclidean", "manhattan")
     return out, int(np.count_nonzero(out != out64)) if whole else 0

@@ -53,12 +53,23 @@ class Tie(NamedTuple):
     size: int  # samples of the loose component
 
 
-def _nearest_outside(X: Any, row: int, inside: NDArray[np.bool_]) -> int:
+def _central(X: Any, members: NDArray[np.intp], metric: str) -> int:
+    """The member nearest to the mean; of given distances, with the smallest sum of them to the others."""
+    if metric == "precomputed":
+        return int(members[np.argmin(X[members][:, members].sum(axis=1, dtype=np.float64))])
+    center = X[members].mean(axis=0, dtype=np.float64)
+    return int(members[np.argmin(np.square(X[members] - center).sum(axis=1))])
+
+
+def _nearest_outside(X: Any, row: int, inside: NDArray[np.bool_], metric: str) -> int:
     """The sample outside that is nearest to sample ``row`` (ties: smallest id)."""
+    if metric == "precomputed":
+        return int(np.argmin(np.where(inside, np.inf, X[row])))
+    gap = np.abs if metric == "manhattan" else np.square
     best, at = np.inf, -1
     for start in range(0, len(X), 1 << 16):
         block = X[start : start + (1 << 16)]
-        square = np.square(block - X[row]).sum(axis=1)
+        square = gap(block - X[row]).sum(axis=1)
         square[inside[start : start + (1 << 16)]] = np.inf
         candidate = int(np.argmin(square))
         if square[candidate] < best:
@@ -66,7 +77,9 @@ def _nearest_outside(X: Any, row: int, inside: NDArray[np.bool_]) -> int:
     return at
 
 
-def tie_components(U: sp.csr_array, X: Any, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
+def tie_components(
+    U: sp.csr_array, X: Any, n_clusters: int, metric: str = "euclidean"
+) -> tuple[sp.csr_array, list[Tie], int]:
     """U with each loose component joined to its nearest one by a single edge, the edges, and the components before.
 
     Loose are components of fewer than m / (10 c) samples, and the smallest ones while there are more than c: a
@@ -92,9 +105,8 @@ def tie_components(U: sp.csr_array, X: Any, n_clusters: int) -> tuple[sp.csr_arr
         for component in loose:
             inside = label == component
             members = np.flatnonzero(inside)
-            center = X[members].mean(axis=0, dtype=np.float64)
-            row = int(members[np.argmin(np.square(X[members] - center).sum(axis=1))])
-            new.append(Tie(row, _nearest_outside(X, row, inside), len(members)))
+            row = _central(X, members, metric)
+            new.append(Tie(row, _nearest_outside(X, row, inside, metric), len(members)))
         ties += new
         i = np.array([t.sample for t in new])
         j = np.array([t.nearest for t in new])

@@ -6,6 +6,8 @@ sample itself in column 0, the others by (distance, id).
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -15,6 +17,9 @@ from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
+
+Nearest = Callable[..., tuple[NDArray[np.int32], Float32]]
+"""A search such as `nearest_in`: (queries, own, X, n, first) to indices and distances."""
 
 EXACT_ROWS = 512
 """Rows of one BLAS product: a block of 512 x 8,192 float32 stays near the cores."""
@@ -32,6 +37,24 @@ def squared_distance(x, y):  # type: ignore[no-untyped-def]
             part += z * z
         total += part  # type: ignore[assignment]
     return total
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def absolute_distance(x, y):  # type: ignore[no-untyped-def]
+    """|x - y| summed over the features: float32 inside runs of 512 features, float64 across them."""
+    total = 0.0
+    for start in range(0, x.shape[0], 512):
+        part = np.float32(0.0)
+        for t in range(start, min(start + 512, x.shape[0])):
+            part += np.abs(x[t] - y[t])
+        total += part  # type: ignore[assignment]
+    return total
+
+
+@njit(nogil=True, cache=True)
+def length(x, y, manhattan):  # type: ignore[no-untyped-def]
+    """Manhattan or Euclidean distance of two samples."""
+    return absolute_distance(x, y) if manhattan else np.sqrt(squared_distance(x, y))
 
 
 @njit(nogil=True, cache=True)
@@ -173,7 +196,9 @@ def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0)
     return indices, distances
 
 
-def exact_neighbors(X_rows: Float32, start: int, X: Float32, n: int) -> tuple[Int32, Float32]:
+def exact_neighbors(
+    X_rows: Float32, start: int, X: Float32, n: int, nearest: Nearest = nearest_in
+) -> tuple[Int32, Float32]:
     """The n nearest samples of ``X_rows``, which are the rows from ``start`` on of X, the sample itself first.
 
     Parameters
@@ -183,6 +208,8 @@ def exact_neighbors(X_rows: Float32, start: int, X: Float32, n: int) -> tuple[In
     X : (m, f) float32
     n : int
         1 <= n <= m.
+    nearest : callable
+        The search: `nearest_in` for Euclidean distances, or that of another metric.
 
     Returns
     -------
@@ -190,7 +217,7 @@ def exact_neighbors(X_rows: Float32, start: int, X: Float32, n: int) -> tuple[In
         Column 0 is the sample itself, the others are by (distance, id).
     """
     own = np.arange(start, start + len(X_rows))
-    indices, distances = nearest_in(X_rows, own, X, n - 1)
+    indices, distances = nearest(X_rows, own, X, n - 1)
     return (
         np.concatenate([own[:, None].astype(np.int32), indices], axis=1),
         np.concatenate([np.zeros((len(own), 1), np.float32), distances], axis=1),
@@ -198,7 +225,7 @@ def exact_neighbors(X_rows: Float32, start: int, X: Float32, n: int) -> tuple[In
 
 
 @njit(nogil=True, cache=True)
-def _measure(X_rows, start, X, candidates, indices, distances):  # type: ignore[no-untyped-def]
+def _measure(X_rows, start, X, candidates, indices, distances, manhattan):  # type: ignore[no-untyped-def]
     rows, width = candidates.shape
     n = indices.shape[1]
     squares, ids = np.empty(n - 1), np.empty(n - 1, np.int64)
@@ -215,17 +242,21 @@ def _measure(X_rows, start, X, candidates, indices, distances):  # type: ignore[
                     repeated = True
                     break
             if not repeated:
-                held = _keep(squares, ids, held, squared_distance(X_rows[r], X[j]), j)
+                x, y = X_rows[r], X[j]
+                gap = absolute_distance(x, y) if manhattan else squared_distance(x, y)
+                held = _keep(squares, ids, held, gap, j)
         short[r] = held < n - 1
         indices[r, 0] = start + r
         distances[r, 0] = 0.0
         for t in range(held):
             indices[r, 1 + t] = ids[t]
-            distances[r, 1 + t] = np.sqrt(squares[t])
+            distances[r, 1 + t] = squares[t] if manhattan else np.sqrt(squares[t])
     return short
 
 
-def settle_candidates(X: Float32, candidates: Int32, n: int) -> tuple[Int32, Float32, int]:
+def settle_candidates(
+    X: Float32, candidates: Int32, n: int, nearest: Nearest = nearest_in, manhattan: bool = False
+) -> tuple[Int32, Float32, int]:
     """The n nearest of each sample's ``candidates`` (m, width), measured from differences; short rows done exactly.
 
     Ids below zero, repeated ids and the sample itself among the candidates are passed over, so that whatever an
@@ -240,10 +271,12 @@ def settle_candidates(X: Float32, candidates: Int32, n: int) -> tuple[Int32, Flo
     """
     m = len(X)
     indices, distances = np.zeros((m, n), np.int32), np.zeros((m, n), np.float32)
-    parts = map_chunks(lambda a, b: _measure(X[a:b], a, X, candidates[a:b], indices[a:b], distances[a:b]), m, 4096)
+    parts = map_chunks(
+        lambda a, b: _measure(X[a:b], a, X, candidates[a:b], indices[a:b], distances[a:b], manhattan), m, 4096
+    )
     bad = np.concatenate(parts) | ~np.isfinite(distances).all(axis=1)
     for row in np.flatnonzero(bad):
-        indices[row : row + 1], distances[row : row + 1] = exact_neighbors(X[row : row + 1], int(row), X, n)
+        indices[row : row + 1], distances[row : row + 1] = exact_neighbors(X[row : row + 1], int(row), X, n, nearest)
     return indices, distances, int(bad.sum())
 
 

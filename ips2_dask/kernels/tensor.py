@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.neighbors import squared_distance
+from ips2_dask.kernels.neighbors import length
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.reverse import Reverse
 
@@ -93,17 +93,17 @@ def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
 
 
 @njit(nogil=True, cache=True)
-def _block_distances(X, local, out):  # type: ignore[no-untyped-def]
+def _block_distances(X, local, out, manhattan):  # type: ignore[no-untyped-def]
     rows, k = local.shape
     for p in range(rows):
         t = 0
         for a in range(k):
             for b in range(a + 1, k):
-                out[p, t] = np.sqrt(squared_distance(X[local[p, a]], X[local[p, b]]))
+                out[p, t] = length(X[local[p, a]], X[local[p, b]], manhattan)
                 t += 1
 
 
-def block_distances(X: Float32, local: Int32) -> Float32:
+def block_distances(X: Float32, local: Int32, manhattan: bool = False) -> Float32:
     """Distances among the samples of each neighbourhood, upper triangle by rows: (rows, k (k - 1) / 2).
 
     Parameters
@@ -112,10 +112,12 @@ def block_distances(X: Float32, local: Int32) -> Float32:
         The samples that the neighbourhoods use.
     local : (rows, k) int32
         Neighbourhoods as rows of ``X``.
+    manhattan : bool
+        Whether distances are sums of absolute differences instead of Euclidean.
     """
     k = local.shape[1]
     out = np.empty((len(local), k * (k - 1) // 2), np.float32)
-    map_chunks(lambda a, b: _block_distances(X, local[a:b], out[a:b]), len(local), 2048)
+    map_chunks(lambda a, b: _block_distances(X, local[a:b], out[a:b], manhattan), len(local), 2048)
     return out
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from ips2_dask.errors import BadInput
 from ips2_dask.executors import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
-from ips2_dask.params import Params
+from ips2_dask.params import ANGULAR, Params
 from ips2_dask.plan import Choices
+from ips2_dask.stages import distances
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.readers import check_block
 
@@ -21,7 +22,9 @@ VERSION = 1
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the input."""
     del choices
-    return {"scale": params.scale}
+    # Manhattan distances are measured in the same samples as Euclidean ones
+    turned = params.metric in (*ANGULAR, "precomputed")
+    return {"scale": params.scale} | ({"metric": params.metric} if turned else {})
 
 
 def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
@@ -43,20 +46,50 @@ def statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]
     block = _block(context, b)
     source = context.facts["ingest"]["source"]
     check_block(block, context.bounds[b], source["name"], source["feature_names"])
-    wide = block.astype(np.float64)
-    if context.params.scale == "l2":
-        wide = kernel.unit_rows(wide)
+    wide = _turned(context, block.astype(np.float64), context.bounds[b])
     shift = np.array(context.facts["ingest"]["shift"])
     found = kernel.column_statistics(wide, shift)
     return {"statistics": np.concatenate([found.total, found.square, found.low[None], found.high[None]])}, {}
+
+
+def _turned(context: Context, wide: Any, first_row: int) -> Any:
+    """Rows as they are before their columns are centred; those without a direction are refused by a metric of them."""
+    metric, facts = context.params.metric, context.facts["ingest"]
+    if facts["pass"] == "columns":
+        return wide
+    columns = _columns(context)
+    if metric in ANGULAR:
+        bad = np.flatnonzero(kernel.directionless(wide if columns is None else columns.of(wide), metric))
+        if len(bad):
+            what = "nothing but zeros" if metric == "cosine" else "the same value in every column"
+            raise BadInput(
+                facts["source"]["name"], f"{what} in row {first_row + bad[0]}", "rows that vary" if metric ==
+                "correlation" else "rows that are not zero", f"its {metric} with any other would be 0 / 0",
+                "drop such rows, or use metric='euclidean'",
+            )  # fmt: skip
+    return kernel.turned_rows(wide, context.params.scale, metric, columns)
+
+
+def _columns(context: Context) -> kernel.Columns | None:
+    """What the columns are scaled by before an angular metric sees their rows."""
+    if not context.facts["ingest"].get("columns"):
+        return None
+    return kernel.Columns(*(np.asarray(context.read("ingest", "columns", name)) for name in ("center", "spread")))
 
 
 def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """One partition of X, centred and scaled."""
     center = context.read("ingest", "whole", "center")
     spread = context.read("ingest", "whole", "spread")
-    X, rounded = kernel.standardize(_block(context, b), center, spread, context.params.scale)
+    X, rounded = kernel.standardize(
+        _block(context, b), center, spread, context.params.scale, context.params.metric, _columns(context)
+    )
     return {"samples": np.ascontiguousarray(X)}, {"rounded": rounded}
+
+
+def given_rows(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """One partition of a matrix of distances."""
+    return {"samples": distances.checked(context, b, _block(context, b))}, {"rounded": 0}
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -69,35 +102,63 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         first = store.read(folder, "raw-" + part_name(0), "raw")[:1]
     else:
         first = np.asarray(source.read(0, 1))
-    shift = np.asarray(first, np.float64)
     check_block(first, 0, source.name, source.feature_names)
-    if context.params.scale == "l2":
-        shift = kernel.unit_rows(shift)
-    facts: dict[str, Any] = {
-        "source": {"name": source.name, "feature_names": source.feature_names},
-        "shift": shift[0].tolist(),
-    }
-    inner = dataclasses.replace(context, facts={"ingest": facts}, source=None if staged else source)
+    inner = dataclasses.replace(context, facts={"ingest": {}}, source=None if staged else source)
+    facts = inner.facts["ingest"]
+    facts["source"] = {"name": source.name, "feature_names": source.feature_names}
     parts = range(context.n_partitions)
-    executor.map(Job("ingest", statistics, "statistics-"), inner, parts, report)
-    center, spread, statistics_ = _centering(inner, shift[0])
-    store.write(folder, "whole", {"center": center, "spread": spread, **_known(source)}, {})
-    receipts = executor.map(Job("ingest", samples), inner, parts, report)
+    if context.params.metric == "precomputed":
+        receipts, statistics_ = executor.map(Job("ingest", given_rows), inner, parts, report), None
+        distances.check_symmetric(inner, executor, report)
+        given = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
+        store.write(folder, "whole", given | _known(source), {})
+    else:
+        center, spread, statistics_ = _measured(inner, executor, report, np.asarray(first, np.float64))
+        store.write(folder, "whole", {"center": center, "spread": spread, **_known(source)}, {})
+        receipts = executor.map(Job("ingest", samples), inner, parts, report)
     for b in parts:
         store.drop(folder, "raw-" + part_name(b))
         store.drop(folder, "statistics-" + part_name(b))
+        store.drop(folder, "columns-" + part_name(b))
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
     return {"warnings": _warnings(statistics_, rounded, context.m), "label_names": names, "source": source.name}
 
 
-def _centering(context: Context, shift: np.ndarray[Any, Any]) -> tuple[Any, Any, kernel.Statistics]:
+def _measured(inner: Context, executor: Executor, report: Report, first: Any) -> tuple[Any, Any, kernel.Statistics]:
+    """What to take from the columns and to divide them by, and the statistics of the columns as they came.
+
+    An angular metric of scaled columns takes two passes: over the columns, then over the rows made of them.
+    """
+    params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
+    raw_statistics = None
+    if params.metric in ANGULAR and params.scale in ("zscore", "minmax"):
+        facts |= {"pass": "columns", "shift": first[0].tolist()}
+        executor.map(Job("ingest", statistics, "columns-"), inner, parts, report)
+        raw_statistics = _merged(inner, "columns-")
+        columns = kernel.scaled_columns(raw_statistics, first[0], inner.m, params.scale)
+        inner.store.write(inner.folders["ingest"], "columns", columns._asdict(), {})
+        facts["columns"] = True
+    facts["pass"] = "rows"
+    facts["shift"] = _turned(inner, first, 0)[0].tolist()
+    executor.map(Job("ingest", statistics, "statistics-"), inner, parts, report)
+    center, spread, found = _centering(inner, np.array(facts["shift"]))
+    return center, spread, raw_statistics or found
+
+
+def _merged(context: Context, prefix: str) -> kernel.Statistics:
     stacked = [
-        context.store.read(context.folders["ingest"], "statistics-" + part_name(b), "statistics")
+        context.store.read(context.folders["ingest"], prefix + part_name(b), "statistics")
         for b in range(context.n_partitions)
     ]
-    merged = kernel.merge([kernel.Statistics(a[0:2], a[2:4], a[4], a[5]) for a in stacked])
-    center, spread = kernel.centering(merged, shift, context.m, context.params.scale)
+    return kernel.merge([kernel.Statistics(a[0:2], a[2:4], a[4], a[5]) for a in stacked])
+
+
+def _centering(context: Context, shift: np.ndarray[Any, Any]) -> tuple[Any, Any, kernel.Statistics]:
+    merged = _merged(context, "statistics-")
+    # directions are centred, for their digits, and never stretched
+    scale = "none" if context.params.metric in ANGULAR else context.params.scale
+    center, spread = kernel.centering(merged, shift, context.m, scale)
     reach = np.sqrt(np.square((merged.high - merged.low) / spread).sum()) if len(center) else 0.0
     if not reach < kernel.LARGEST:
         raise BadInput(
@@ -118,8 +179,10 @@ def _label_names(source: Any) -> list[str] | None:
     return None if labels is None else [str(name) for name in np.unique(labels)]
 
 
-def _warnings(statistics_: kernel.Statistics, rounded: int, m: int) -> list[str]:
-    out = []
+def _warnings(statistics_: kernel.Statistics | None, rounded: int, m: int) -> list[str]:
+    out: list[str] = []
+    if statistics_ is None:
+        return out
     f = len(statistics_.low)
     constant = int(np.count_nonzero(statistics_.low == statistics_.high))
     if constant == f:

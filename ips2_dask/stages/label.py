@@ -117,7 +117,7 @@ def _embed(context: Context) -> dict[str, Any]:
     ties: list[kernel.Tie] = []
     count = 1
     if sp.issparse(U):
-        U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters)
+        U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters, params.metric)
     embedding, solution = kernel.embed(U, params.n_clusters, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
     context.store.write(context.folders["label"], "embedding", {"embedding": embedding}, {})
     warnings = []

@@ -7,34 +7,92 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import approximate, copies, similarity
+from ips2_dask.kernels import approximate, copies, precomputed, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import sharding
+from ips2_dask.storage import beside, measured
 from ips2_dask.storage.context import Context, part_name
 
 VERSION = 2
 
+GIVEN_AT_ONCE = 1 << 22
+"""Candidates whose distances are measured at once, where a graph was given."""
+
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the input."""
-    return {
+    own = {
         "n_stored": params.n_stored_neighbors,
         "seed": params.random_state,
         "graph": choices.graph,
         "n_shards": choices.n_shards,
     }
+    # the angular metrics are Euclidean distances of what ingest made
+    return own | ({"metric": params.metric} if params.metric in ("manhattan", "precomputed") else {})
 
 
 def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Exact neighbours of one partition's samples among all of them."""
-    X = context.all_samples()
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
+    if context.params.metric == "precomputed":
+        D = np.asarray(context.read("ingest", b, "samples"))
+        indices, distances = precomputed.nearest_rows(D, low, n)
+        return {"indices": indices, "distances": distances}, {}
+    X = context.all_samples()
     groups = context.remembered("ingest", "copies", lambda: copies.group_rows(X), 24 * context.m)
-    indices, distances = copies.nearest_rows(np.arange(low, high), X, groups, n)
+    nearest = measured.search(context)
+    indices, distances = copies.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
     return {"indices": indices, "distances": distances}, {}
+
+
+def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The nearest of the candidates that were given for partition b's samples, by distances measured here."""
+    low, high = context.span(b)
+    n, width = min(context.params.n_stored_neighbors, context.m), 1
+    indices = np.full((high - low, n), -1, np.int32)
+    distances = np.full((high - low, n), np.inf, np.float32)
+    indices[:, 0], distances[:, 0] = np.arange(low, high), 0.0
+    same = np.arange(context.m, dtype=np.int32)
+    place = np.zeros(context.m, np.int32)
+    start = low
+    while start < high:
+        stop = min(high, start + max(1, GIVEN_AT_ONCE // width))
+        found = beside.given_candidates(context, start, stop)
+        if found.shape[1] > width and found.size > GIVEN_AT_ONCE and stop - start > 1:
+            width = found.shape[1]  # a hub: fewer rows at once
+            continue
+        rows = np.arange(start, stop)
+        used = np.unique(np.concatenate([found[found >= 0], rows]))
+        place[used] = np.arange(len(used), dtype=np.int32)
+        X = np.asarray(context.samples(used))
+        lengths = shards.candidate_lengths(
+            X, place[rows].astype(np.int64), found, place, measured.is_manhattan(context)
+        )
+        at = slice(start - low, stop - low)
+        shards.merge_lists(indices[at], distances[at], found, lengths, rows, same, same)
+        start = stop
+    return {"indices": indices, "distances": distances}, {}
+
+
+def _given(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """The graph from the candidates given; its recall against an exact sample of rows by the same metric."""
+    parts, folder = range(context.n_partitions), context.folders["neighbors"]
+    executor.map(Job("neighbors", given), context, parts, report)
+    rows = kernel.recall_rows(context.m, context.params.random_state)
+    context.store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
+    reach = sharding.true_reach(context, executor, report, rows)
+    listed = np.asarray(context.rows_of("neighbors", "distances", rows))
+    recall = kernel.recall(listed, reach)
+    warnings = []
+    if recall < sharding.LEAST_RECALL:
+        warnings.append(
+            f"the graph that was given lists {recall:.3f} of the nearest samples by {context.params.metric} distance: "
+            "it was made by another one, or by an approximate search"
+        )
+    return {"recall": recall, "warnings": warnings}
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -49,6 +107,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     whole: dict[str, Any] = {}
     if context.choices.graph == "exact":
         executor.map(Job("neighbors", exact), context, range(context.n_partitions), report)
+    elif context.choices.graph == "given":
+        facts |= _given(context, executor, report)
     elif context.choices.graph == "shards":
         found, whole = sharding.run(context, executor, report)
         facts |= found
@@ -56,7 +116,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     else:
         facts |= _approximate(context, report)
     rows = kernel.bandwidth_rows(context.m, DENSE_MAX_SAMPLES, context.params.random_state)
-    lengths = similarity.all_lengths(np.asarray(context.samples(rows)))
+    lengths = measured.all_lengths(context, rows)
     whole["bandwidths"] = np.array(similarity.bandwidths(lengths))
     context.store.write(context.folders["neighbors"], "whole", whole, {})
     facts["warnings"] = [*facts["warnings"], *_duplicates(context)]
@@ -67,9 +127,13 @@ def _approximate(context: Context, report: Report) -> dict[str, Any]:
     """The graph by pynndescent in this process, every row checked, its recall measured on an exact sample."""
     X = context.all_samples()
     n, seed = min(context.params.n_stored_neighbors, context.m), context.params.random_state
-    indices, distances, repaired = kernel.settle_candidates(X, approximate.candidates(X, n, seed), n)
+    nearest = measured.search(context)
+    metric = "manhattan" if measured.is_manhattan(context) else "euclidean"
+    indices, distances, repaired = kernel.settle_candidates(
+        X, approximate.candidates(X, n, seed, metric), n, nearest, measured.is_manhattan(context)
+    )
     rows = kernel.recall_rows(context.m, seed)
-    _, truth = kernel.nearest_in(X[rows], rows, X, n - 1)
+    _, truth = nearest(X[rows], rows, X, n - 1)
     for b in range(context.n_partitions):
         low, high = context.span(b)
         part = {"indices": indices[low:high], "distances": distances[low:high]}

@@ -15,6 +15,7 @@ import numpy as np
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import copies, projection, shards
 from ips2_dask.kernels import neighbors as kernel
+from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import neighborhoods
 
@@ -78,7 +79,8 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     distances = np.full((len(user), n), np.inf, np.float32)
     if len(user):  # members ascend in the user's numbering: so ties are decided by it
         Z = X @ np.asarray(context.read("neighbors", "cells", "directions")) if facts["projected"] else None
-        local, lengths = copies.nearest_rows(np.arange(len(user)), X, copies.group_rows(X), inside, Z)
+        nearest = measured.search(context)
+        local, lengths = copies.nearest_rows(np.arange(len(user)), X, copies.group_rows(X), inside, Z, nearest)
         indices[:, :inside], distances[:, :inside] = run[local], lengths
     order = np.argsort(run, kind="stable")
     own = (run[order] >= facts["starts"][s]) & (run[order] < facts["starts"][s + 1])
@@ -117,7 +119,7 @@ def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
     X = np.asarray(context.samples(np.arange(low, high)))
-    return {"distances": kernel.nearest_in(queries, rows, X, n - 1, low)[1]}, {}
+    return {"distances": measured.search(context)(queries, rows, X, n - 1, low)[1]}, {}
 
 
 def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -134,7 +136,9 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     used = np.unique(np.concatenate([found[found >= 0], rows]))
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
-    lengths = shards.candidate_lengths(np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place)
+    lengths = shards.candidate_lengths(
+        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, measured.is_manhattan(context)
+    )
     shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {}
 
@@ -145,7 +149,9 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
     executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     drawn = np.concatenate([store.read(folder, f"sample-p{b:06d}", "sample") for b in parts])
     centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), context.params.random_state)
-    found = projection.directions(drawn, context.params.random_state)
+    # principal directions keep Euclidean distances alone
+    manhattan = measured.is_manhattan(context)
+    found = None if manhattan else projection.directions(drawn, context.params.random_state)
     store.write(folder, "cells", {"centers": centers} | ({} if found is None else {"directions": found}), {})
     executor.map(Job("neighbors", assign, "assign-"), context, parts, report)
     facts, numbering = _number(context)
@@ -187,15 +193,24 @@ def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     return facts, {"order": order, "rank": rank, "shards": nearest[order]}
 
 
+def true_reach(context: Context, executor: Executor, report: Report, rows: Any) -> Any:
+    """The distance of the true n-th nearest of each of the recall's rows: (rows,)."""
+    parts, folder = range(context.n_partitions), context.folders["neighbors"]
+    executor.map(Job("neighbors", truth, "truth-"), context, parts, report)
+    lengths = np.concatenate([context.store.read(folder, f"truth-p{b:06d}", "distances") for b in parts], axis=1)
+    for b in parts:
+        context.store.drop(folder, f"truth-p{b:06d}")
+    n = min(context.params.n_stored_neighbors, context.m)
+    return np.partition(lengths, n - 2, axis=1)[:, n - 2]
+
+
 def _refine(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Measure the recall, refine until it is high enough or the rounds are used up, and name the last lists final."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     rows = kernel.recall_rows(context.m, context.params.random_state)
     store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
-    executor.map(Job("neighbors", truth, "truth-"), context, parts, report)
-    lengths = np.concatenate([store.read(folder, f"truth-p{b:06d}", "distances") for b in parts], axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
-    reach = np.partition(lengths, n - 2, axis=1)[:, n - 2]
+    reach = true_reach(context, executor, report, rows)
     facts: dict[str, Any] = {"rounds": 0, "recall_history": [], "warnings": []}
     while True:
         listed = np.asarray(context.rows_of("neighbors", "distances", rows, f"round{facts['rounds']}-"))
@@ -208,7 +223,6 @@ def _refine(context: Context, executor: Executor, report: Report) -> dict[str, A
         executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
     for b in parts:
         store.rename(folder, f"round{facts['rounds']}-p{b:06d}", f"p{b:06d}")
-        store.drop(folder, f"truth-p{b:06d}")
         for earlier in range(facts["rounds"]):
             store.drop(folder, f"round{earlier}-p{b:06d}")
     facts["recall"] = facts["recall_history"][-1]

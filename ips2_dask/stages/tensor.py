@@ -12,6 +12,7 @@ from ips2_dask.kernels import tensor as kernel
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import chunked
+from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import n_pairs, neighborhoods, numbered_pairs
 
@@ -40,15 +41,12 @@ def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     params = context.params
     N, reverse = neighborhoods(context, params.n_neighbors)
     low, high = context.span(b)
-    used, local = np.unique(N[low:high], return_inverse=True)
-    distances = kernel.block_distances(
-        np.asarray(context.samples(used)), local.reshape(high - low, -1).astype(np.int32)
-    )
+    distances = measured.block_distances(context, N[low:high])
     owned = kernel.owned_subsets(N, reverse, low, high)
     arrays = {"blocks": distances, "owned": np.packbits(owned, axis=1)}
     facts = {"entries": kernel.count_entries(owned, N.shape[1])}
     if context.choices.operator == "triplets":
-        ids = kernel.pair_ids(N[low:high], *numbered_pairs(context, used))
+        ids = kernel.pair_ids(N[low:high], *numbered_pairs(context, np.unique(N[low:high])))
         rows, columns, values = kernel.triplets(distances, ids, owned, N.shape[1], params.sigma, params.epsilon)
         arrays |= {"indices_0": rows, "indices_1": columns, "values": values}
         facts["n_pairs_total"] = n_pairs(context)

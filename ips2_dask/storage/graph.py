@@ -15,6 +15,7 @@ from ips2_dask.kernels.operator import NeighborhoodOperator, assemble
 from ips2_dask.kernels.reverse import Reverse, reverse_lists
 from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
 from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
+from ips2_dask.storage import beside, measured
 from ips2_dask.storage.context import Context, part_name
 
 Float64 = NDArray[np.float64]
@@ -55,15 +56,19 @@ def bandwidth(context: Context) -> float:
 
 
 def keeps_all_pairs(context: Context) -> bool:
-    """Whether S is kept for all pairs: the Gaussian affinity of not too many samples."""
+    """Whether S is kept for all pairs: the Gaussian affinity of not too many samples, or a dense one given."""
+    if context.params.affinity == "precomputed":
+        return beside.is_dense(context)
     return context.params.affinity == "gaussian" and context.m <= DENSE_MAX_SAMPLES
 
 
 def dense_pairwise(context: Context) -> Float32:
-    """The Gaussian S of all pairs: (m, m) float32, diagonal 1."""
+    """The S of all pairs, (m, m): the Gaussian as float32, diagonal 1, or what was given."""
+    if context.params.affinity == "precomputed":
+        return beside.given_similarity(context)
 
     def make() -> Float32:
-        lengths = similarity.all_lengths(np.asarray(context.all_samples()))
+        lengths = measured.all_lengths(context, np.arange(context.m))
         return similarity.heat(lengths, bandwidth(context)).astype(np.float32)
 
     S: Float32 = context.remembered("neighbors", f"S-{context.params.bandwidth}", make, 4 * context.m**2)
@@ -71,7 +76,12 @@ def dense_pairwise(context: Context) -> Float32:
 
 
 def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
-    """Edges {i, j}, i < j, low <= i < high, of the heat-kernel graph on the five nearest others, and their S."""
+    """Edges {i, j}, i < j, low <= i < high, of the heat-kernel graph on the five nearest others, and their S.
+
+    Where S was given, its entries i <= j.
+    """
+    if context.params.affinity == "precomputed":
+        return beside.given_edges(context, low, high)
     n = N_AFFINITY_NEIGHBORS + 1
     N, reverse = neighborhoods(context, n)
     distances: Float32 = context.remembered(
@@ -87,9 +97,7 @@ def _distances(context: Context, n: int) -> Float32:
 
 def active_lengths(context: Context, pairs: Int32) -> Float64:
     """Distances of active pairs, from the samples they name."""
-    used, local = np.unique(pairs, return_inverse=True)
-    X = np.asarray(context.samples(used))
-    return similarity.pair_lengths(X, local.reshape(pairs.shape))
+    return measured.pair_lengths(context, pairs)
 
 
 def read_pairs(context: Context) -> Int32:

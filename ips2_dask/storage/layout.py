@@ -29,6 +29,16 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "center": Array("what was taken from each column: (f,) float64", False),
         "spread": Array("what each column was divided by: (f,) float64", False),
     },
+    "beside": {
+        "dense": Array("the similarity S that was given: (m, m) float64", False),
+        "indptr": Array("where each sample's entries begin, of a sparse S or graph that was given: (m + 1,)", True),
+        "indices": Array("their columns, in the user's numbering: (entries,) int32", True),
+        "values": Array("their values, of S: (entries,) float64", False),
+    },
+    "names": {
+        "text": Array("sample names, UTF-8, end to end: (bytes,) uint8", True),
+        "ends": Array("where each of them ends: (m,) int64", True),
+    },
     "neighbors": {
         "sample": Array("rows that decide the cells of shards: (rows, f) float32", False),
         "centers": Array("centres of the cells: (shards, f) float32", False),

@@ -16,6 +16,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.eigen import Known
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
+from ips2_dask.storage import names
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
 from ips2_dask.storage.layout import STAGES
@@ -54,6 +55,7 @@ class Run:
         self._context = Context(
             store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1], Choices(**manifest["choices"])
         )
+        self._context.folders |= manifest.get("beside", {})
         for stage in manifest["stages"]:
             self._context.folders[stage["name"]] = stage["folder"]
             self._context.facts[stage["name"]] = stage["facts"]
@@ -73,6 +75,21 @@ class Run:
     def labels(self) -> Int32:
         """Cluster of each sample, 0 .. c - 1, numbered by first sample: (m,) int32."""
         return np.array(self._context.read("label", "whole", "labels"))
+
+    @cached_property
+    def sample_names(self) -> NDArray[np.str_] | None:
+        """Names of the samples, where the input had names that are not a plain range: (m,)."""
+        folder = self.manifest.get("beside", {}).get(names.FOLDER)
+        return None if folder is None else names.read(self._store, folder)
+
+    def write_labels(self, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
+        """Write names and labels to a .csv or .parquet file, or results into a copy of an .h5ad; the file's path.
+
+        See `ips2_dask.storage.export.write_labels` for what each format gets.
+        """
+        from ips2_dask.storage.export import write_labels  # noqa: PLC0415  it needs this class
+
+        return write_labels(self, path, input)
 
     @cached_property
     def neighbors(self) -> Neighbors:
@@ -294,6 +311,20 @@ def open_run(path: str | Path) -> Run:
     ------
     BadInput
         Where there is no run, an unfinished one, or one of another format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import make_blobs
+    >>> from ips2_dask import Params, open_run, run
+    >>> X, _ = make_blobs(60, centers=2, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = run(X, Params(n_clusters=2), store=folder + "/run")
+    ...     found = open_run(folder + "/run")
+    ...     print(found.neighbors.indices.shape, found.similarity("fused").shape)
+    ...     print(found.write_labels(folder + "/labels.csv").name)
+    (60, 5) (60, 60)
+    labels.csv
     """
     store = ZarrStore(str(path))
     manifest = read_manifest(store)

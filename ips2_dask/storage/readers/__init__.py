@@ -20,17 +20,22 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
+from functools import partial
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from ips2_dask.errors import BadInput
+from ips2_dask.storage.readers.anndata_object import is_anndata, open_anndata
 from ips2_dask.storage.readers.arrays import open_array
 from ips2_dask.storage.readers.base import Request, Source, Table, check_block
 from ips2_dask.storage.readers.dask_array import is_dask, open_dask_array
 from ips2_dask.storage.readers.faults import pickled, throw
-from ips2_dask.storage.readers.frames import is_frame, open_frame
+from ips2_dask.storage.readers.frames import index_names, is_frame, open_frame
 
-__all__ = ["FORMATS", "Source", "check_block", "is_chunked", "open_source"]
+__all__ = ["FORMATS", "Source", "check_block", "is_chunked", "named_like", "open_source"]
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
 FORMATS = {
@@ -59,7 +64,8 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
 
     Parameters
     ----------
-    spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame, zarr.Array or Dask array
+    spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame, AnnData, zarr.Array or
+        Dask array
         A file may be followed by ``::`` and the name of what is in it; a URL is opened as Zarr.
     labels_column : str or int, optional
         Column that holds known labels, by name or by number, negative from the end; or, in a file with several
@@ -82,6 +88,8 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
         return _open_named(os.fspath(spec), labels_column, transpose)
     if is_dask(spec):  # first, as a Delayed claims to have every attribute
         return open_dask_array(spec, labels_column, transpose)
+    if is_anndata(spec):
+        return open_anndata(spec, labels_column, transpose)
     if is_frame(spec):
         return open_frame(spec, labels_column, transpose)
     if _is_zarr_array(spec):
@@ -93,6 +101,14 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
 def is_chunked(spec: Any) -> bool:
     """Return whether something is a Dask collection or a zarr.Array, which are never to be read as a whole."""
     return is_dask(spec) or _is_zarr_array(spec)
+
+
+def named_like(table: Source, spec: Any) -> Source:
+    """Return a table with the sample names of the data frame that its values came from, if it was one that has them."""
+    names = index_names(spec.index) if is_frame(spec) else None
+    if names is None or not isinstance(table, Table):
+        return table
+    return replace(table, read_sample_names=partial(np.array, names))
 
 
 def _is_zarr_array(spec: Any) -> bool:

@@ -38,11 +38,11 @@ def open_frame(frame: Any, labels_column: str | int | None, transpose: bool) -> 
     for position, values in enumerate(columns):
         matrix[:, position] = values
     labels = None if label is None else as_labels(np.asarray(frame.iloc[:, label].to_numpy(dtype=object)), NAME)
-    names = _names(frame.index)
+    names = index_names(frame.index)
     table = held_table(
         matrix,
         NAME,
-        feature_names=[titles[position] for position in kept] if _names(frame.columns) is not None else None,
+        feature_names=[titles[position] for position in kept] if index_names(frame.columns) is not None else None,
         read_sample_names=None if names is None else partial(np.array, names),
         read_labels=None if labels is None else partial(np.array, labels),
     )
@@ -72,7 +72,7 @@ def _check_columns(columns: list[NDArray[Any]], titles: list[str]) -> None:
         check_dtype(f"{NAME}, column {position} ({titles[position]!r})", values.dtype)
 
 
-def _names(index: Any) -> NDArray[np.str_] | None:
+def index_names(index: Any) -> NDArray[np.str_] | None:
     """Return the names of rows or columns, or None where they only count them."""
     names = np.asarray(index)
     if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):

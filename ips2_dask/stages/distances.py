@@ -1,0 +1,66 @@
+"""The ingest of a matrix of distances: checked to be one, and kept by rows as float32 where X would be."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ips2_dask.errors import BadInput
+from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.kernels import precomputed
+from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.readers import check_block
+
+
+def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy: str) -> BadInput:
+    return BadInput(context.facts["ingest"]["source"]["name"], found, allowed, otherwise, remedy)
+
+
+def checked(context: Context, b: int, block: Any) -> Any:
+    """Rows of partition b as float32: finite, none negative, zero from a sample to itself."""
+    low, high = context.span(b)
+    check_block(block, low, context.facts["ingest"]["source"]["name"])
+    D = np.ascontiguousarray(block, np.float32)
+    if D.min(initial=0.0) < 0:
+        row, column = np.argwhere(D < 0)[0]
+        raise _refused(
+            context, f"the distance {D[row, column]:g} from sample {low + row} to {column}", "distances of at least 0",
+            "a similarity would be read as a distance, and the farthest would be neighbours",
+            "give distances, such as 1 - similarity",
+        )  # fmt: skip
+    own = D[np.arange(high - low), np.arange(low, high)]
+    if own.any():
+        row = int(np.flatnonzero(own)[0])
+        raise _refused(
+            context, f"the distance {own[row]:g} from sample {low + row} to itself", "zeros on the diagonal",
+            "the matrix may be one of similarities, and the farthest would be neighbours",
+            "give distances, such as 1 - similarity",
+        )  # fmt: skip
+    return D
+
+
+def symmetric(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check that partition b's rows are what the columns of the earlier partitions, and its own, say."""
+    low, high = context.span(b)
+    D = np.asarray(context.read("ingest", b, "samples"))
+    for other in range(b + 1):
+        first, last = context.span(other)
+        mirror = np.asarray(context.read("ingest", other, "samples"))[:, low:high]
+        at = precomputed.first_uneven(D[:, first:last], mirror)
+        if at is not None:
+            i, j = at[0], first + at[1]
+            raise _refused(
+                context, f"{D[i, j]:g} from sample {low + i} to {j} and {mirror[at[1], i]:g} back",
+                "a symmetric matrix", "the tensor would have two values for one pair",
+                "give (D + D.T) / 2 where both directions mean the same",
+            )  # fmt: skip
+    return {}, {}
+
+
+def check_symmetric(context: Context, executor: Executor, report: Report) -> None:
+    """Refuse a stored matrix whose two triangles differ by more than rounding."""
+    parts = range(context.n_partitions)
+    executor.map(Job("ingest", symmetric, "symmetric-"), context, parts, report)
+    for b in parts:
+        context.store.drop(context.folders["ingest"], "symmetric-" + part_name(b))

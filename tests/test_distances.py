@@ -1,0 +1,250 @@
+"""Every metric meets the oracle from the neighbours to S and the tensor, however the samples are cut."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import reference
+from conftest import run_on
+from scipy import sparse
+from sklearn.preprocessing import MinMaxScaler, StandardScaler
+
+from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
+from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor
+from ips2_dask.kernels import labels as label_kernel
+from ips2_dask.kernels import manhattan, neighbors, precomputed
+from ips2_dask.kernels.parallel import threads
+
+Array = npt.NDArray[Any]
+METRICS = ["manhattan", "cosine", "correlation"]
+
+
+def samples(seed: int = 1, m: int = 47, f: int = 5) -> Array:
+    """Three groups in different directions, none of them at the origin."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(m, f)) + 3 * np.eye(3, f)[rng.integers(0, 3, m)]
+
+
+def check_against_oracle(found: Run, d: Array) -> None:
+    """Neighbours, pairs, R and S of a run are those of the distances d."""
+    params = found.params
+    N = reference.neighborhoods(d, params.n_neighbors)
+    np.testing.assert_array_equal(found.neighbors.indices, N)
+    np.testing.assert_allclose(found.neighbors.distances, np.take_along_axis(d, N, axis=1), rtol=2e-5, atol=2e-6)
+    pairs = reference.active_pairs(N)
+    np.testing.assert_array_equal(found.pairs, pairs)
+    R = reference.restricted(reference.tensor(d, N, params.sigma, params.epsilon), pairs)
+    np.testing.assert_allclose(found.tensor().toarray(), R, rtol=2e-3, atol=2e-5)
+    S = found.similarity("pairwise")
+    dense = S if isinstance(S, np.ndarray) else S.toarray()
+    expected = reference.pairwise_similarity(d, params.affinity, params.bandwidth)
+    if isinstance(S, np.ndarray) or params.affinity == "heat-knn":
+        np.testing.assert_allclose(dense, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
+@pytest.mark.parametrize("operator", ["triplets", "matrix-free"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_run_measures_by_its_metric_from_neighbours_to_tensor(metric: str, operator: str, affinity: str) -> None:
+    X = samples()
+    params = Params(n_clusters=3, metric=metric, operator=operator, affinity=affinity)
+    check_against_oracle(run_on(SerialExecutor(), X, params, rows=13), reference.distances(X, metric))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_labels_by_any_metric_do_not_depend_on_who_computes(
+    metric: str, dask_executor: DaskExecutor, tmp_path: Path
+) -> None:
+    X, params = samples(), Params(n_clusters=3, metric=metric)
+    wanted = run_on(SerialExecutor(), X, params, rows=13)
+    found = run_on(dask_executor, X, params, rows=13, store=tmp_path / "run")
+    assert found.labels.tobytes() == wanted.labels.tobytes()
+
+
+def test_the_metric_decides_who_is_near() -> None:
+    X = np.array([[1.0, 0.0], [9.0, 1.0], [1.0, 1.0], [0.5, 0.6], [-1.0, 2.0], [-3.0, 5.0], [2.0, -4.0], [1.0, -3.0]])
+    near = {
+        metric: run_on(SerialExecutor(), X, Params(n_clusters=2, n_neighbors=2, metric=metric)).neighbors.indices[0, 1]
+        for metric in ("euclidean", "cosine")
+    }
+    assert near == {"euclidean": 3, "cosine": 1}
+
+
+def test_a_chord_is_root_two_times_one_minus_the_cosine_and_lengths_do_not_count() -> None:
+    X = samples()
+    params = Params(n_clusters=3, metric="cosine")
+    found = run_on(SerialExecutor(), X * np.linspace(0.1, 50, len(X))[:, None], params).neighbors
+    unit = X / np.linalg.norm(X, axis=1, keepdims=True)
+    i, j = found.indices[:, 0], found.indices[:, 1]
+    np.testing.assert_allclose(found.distances[:, 1], np.sqrt(2 - 2 * (unit[i] * unit[j]).sum(axis=1)), rtol=1e-5)
+    assert found.distances.max() <= 2
+
+
+@pytest.mark.parametrize(("scale", "scaler"), [("zscore", StandardScaler()), ("minmax", MinMaxScaler())])
+@pytest.mark.parametrize("metric", ["cosine", "correlation"])
+def test_columns_are_scaled_by_the_letter_before_an_angle_is_taken(metric: str, scale: str, scaler: Any) -> None:
+    X = samples() * [1, 100, 0.01, 5, 3] + [50, 1, 0, -7, 2]
+    params = Params(n_clusters=3, metric=metric, scale=scale)
+    scaled = scaler.fit_transform(X)
+    cut, whole = (run_on(SerialExecutor(), X, params, rows=rows) for rows in (11, None))
+    check_against_oracle(cut, reference.distances(scaled, metric))
+    assert cut.neighbors.distances.tobytes() == whole.neighbors.distances.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("metric", "row", "said"),
+    [("cosine", [0, 0, 0], "nothing but zeros in row 17"), ("correlation", [0.3, 0.3, 0.3], "the same value in every")],
+)
+def test_a_row_without_a_direction_is_refused_by_its_number(
+    metric: str, row: list[float], said: str, executor: Executor, tmp_path: Path
+) -> None:
+    X = samples(f=3)
+    X[17] = row
+    with pytest.raises(BadInput, match=said):
+        run_on(executor, X, Params(n_clusters=3, metric=metric), rows=10, store=tmp_path / "run")
+    run_on(executor, X, Params(n_clusters=3, metric="manhattan"), rows=10, store=tmp_path / "run")
+
+
+def test_shards_find_the_nearest_by_manhattan_distance() -> None:
+    X = samples(m=300)
+    params = Params(n_clusters=3, metric="manhattan", graph="shards")
+    found = run(X, params, Resources(partition_rows=60, shards=3))
+    N = reference.neighborhoods(reference.distances(X, "manhattan"), 6)
+    assert found.report()["recall"] >= 0.95
+    assert (found.neighbors.indices == N[:, :5]).mean() >= 0.95
+
+
+def test_manhattan_neighbours_are_the_oracles_with_ties_by_id(any_data: Array) -> None:
+    X = np.ascontiguousarray(any_data, np.float32)
+    d = reference.distances(X, "manhattan")
+    for n in (1, 3, 8):
+        N, lengths = neighbors.exact_neighbors(X, 0, X, n, manhattan.nearest_in)
+        wanted = reference.neighborhoods(d, n)
+        np.testing.assert_allclose(lengths, np.take_along_axis(d, wanted, axis=1), rtol=3e-6)
+        if (np.rint(X) == X).all() or n == 1:  # sums of other numbers round, and so may break a tie
+            np.testing.assert_array_equal(N, wanted)
+
+
+def test_manhattan_neighbours_do_not_change_with_blocks_or_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = np.random.default_rng(2).integers(0, 6, size=(300, 3)).astype(np.float32)
+    own = np.arange(300)
+    N, d = manhattan.nearest_in(X, own, X, 7)
+    monkeypatch.setattr(manhattan, "ROWS", 17)
+    monkeypatch.setattr(manhattan, "COLUMN_BYTES", 12 * 41)
+    with threads(3):
+        again, lengths = manhattan.nearest_in(X, own, X, 7)
+    np.testing.assert_array_equal(again, N)
+    assert lengths.tobytes() == d.tobytes()
+
+
+def test_candidates_settle_by_manhattan_distance() -> None:
+    X = np.random.default_rng(3).integers(0, 5, size=(40, 3)).astype(np.float32)
+    d = reference.distances(X, "manhattan")
+    wanted = reference.neighborhoods(d, 6)
+    candidates = np.concatenate([wanted[:, ::-1], np.full((40, 2), -1)], axis=1).astype(np.int32)
+    candidates[7] = -1
+    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, manhattan.nearest_in, manhattan=True)
+    np.testing.assert_array_equal(N, wanted)
+    np.testing.assert_array_equal(lengths, np.take_along_axis(d, wanted, axis=1))
+    assert repaired == 1
+
+
+@pytest.mark.parametrize("metric", ["euclidean", *METRICS])
+@pytest.mark.parametrize("operator", ["triplets", "matrix-free"])
+def test_a_matrix_of_distances_gives_what_the_samples_give(metric: str, operator: str) -> None:
+    d = reference.distances(samples(), metric)
+    params = Params(n_clusters=3, metric="precomputed", operator=operator)
+    found = run_on(SerialExecutor(), d, params, rows=13)
+    check_against_oracle(found, d)
+    by_samples = run_on(SerialExecutor(), samples(), Params(n_clusters=3, metric=metric, operator=operator), rows=13)
+    np.testing.assert_array_equal(found.labels, by_samples.labels)
+
+
+def test_distances_decide_ties_by_id_and_the_gaussian_of_all_pairs(any_data: Array) -> None:
+    d = reference.distances(any_data)
+    params = Params(n_clusters=3, metric="precomputed", affinity="gaussian")
+    check_against_oracle(run_on(SerialExecutor(), d, params, rows=9), np.asarray(d, np.float32).astype(np.float64))
+
+
+def test_distances_on_a_cluster_and_in_a_directory_give_the_same(dask_executor: DaskExecutor, tmp_path: Path) -> None:
+    d = reference.distances(samples())
+    np.save(tmp_path / "d.npy", d)
+    params = Params(n_clusters=3, metric="precomputed")
+    wanted = run_on(SerialExecutor(), d, params, rows=13).labels
+    found = run_on(dask_executor, str(tmp_path / "d.npy"), params, rows=13, store=tmp_path / "run")
+    assert found.labels.tobytes() == wanted.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda d: d[:, :-1], "47 x 46 values with metric='precomputed'"),
+        (lambda d: np.exp(-d), "distance 1 from sample 0 to itself"),
+        (lambda d: d - 2 * (1 - np.eye(len(d))) * d.max(), "the distance -"),
+        (lambda d: d + np.tri(len(d), k=-1), "a symmetric matrix"),
+        (lambda d: np.where(d == d.max(), np.nan, d), "nan"),
+    ],
+)
+def test_what_is_no_matrix_of_distances_is_refused(spoil: Any, said: str, executor: Executor, tmp_path: Path) -> None:
+    d = spoil(reference.distances(samples()))
+    with pytest.raises(BadInput, match=said):
+        run_on(executor, d, Params(n_clusters=3, metric="precomputed"), rows=13, store=tmp_path / "run")
+
+
+def test_the_rounding_of_whoever_computed_the_distances_is_no_asymmetry() -> None:
+    d = reference.distances(samples()).astype(np.float32)
+    d[3, 9] = np.nextafter(d[3, 9], np.float32(9))
+    run_on(SerialExecutor(), d, Params(n_clusters=3, metric="precomputed"), rows=13)
+
+
+@pytest.mark.parametrize("given", [{"scale": "zscore"}, {"graph": "shards"}, {"graph": "pynndescent"}])
+def test_what_needs_samples_is_refused_with_distances(given: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match="metric='precomputed'"):
+        Params(metric="precomputed", **given)
+
+
+def test_too_many_given_distances_are_refused_before_they_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "d.npy"
+    np.lib.format.open_memmap(path, "w+", np.float32, (30_000, 30_000))  # a hole, which takes no room
+    with pytest.raises(BadInput, match=r"at most 20000 samples"):
+        run_on(SerialExecutor(), str(path), Params(metric="precomputed"))
+
+
+def three_far_groups() -> tuple[Array, Array]:
+    rng = np.random.default_rng(4)
+    X = np.concatenate([rng.normal(size=(40, 2)), rng.normal(size=(40, 2)) + 30, rng.normal([60, 0], size=(3, 2))])
+    return X, np.repeat([0, 1, 2], [40, 40, 3])
+
+
+@pytest.mark.parametrize("metric", ["manhattan", "precomputed"])
+def test_loose_components_are_tied_by_the_runs_metric(metric: str) -> None:
+    X, _ = three_far_groups()
+    d = reference.distances(X, "manhattan")
+    near = reference.pairwise_similarity(d, "heat-knn", 5.0)
+    near[80:, :80] = near[:80, 80:] = 0
+
+    given = d if metric == "precomputed" else X
+    _, ties, _ = label_kernel.tie_components(sparse.csr_array(near), given, 2, metric)
+    loose = next(t for t in ties if t.size == 3)
+    assert loose.sample >= 80
+    assert loose.nearest == int(np.argmin(d[loose.sample, :80]))
+
+
+def test_the_estimator_takes_distances_and_says_that_it_does() -> None:
+    X = samples()
+    d = reference.distances(X)
+    estimator = IPS2(n_clusters=3, metric="precomputed")
+    assert estimator.__sklearn_tags__().input_tags.pairwise
+    assert not IPS2().__sklearn_tags__().input_tags.pairwise
+    np.testing.assert_array_equal(estimator.fit(d).labels_, IPS2(n_clusters=3).fit(X).labels_)
+
+
+def test_given_distances_read_the_upper_triangle() -> None:
+    D = np.array([[0, 1, 2], [1, 0, 3], [2, np.nextafter(np.float32(3), np.float32(4)), 0]], np.float32)
+    assert precomputed.pair_lengths(D, np.array([1]), np.array([2])) == precomputed.pair_lengths(
+        D, np.array([2]), np.array([1])
+    )
