@@ -17,7 +17,9 @@ from ips2_dask.kernels.parallel import threads
 
 Json = Any
 
-NOT_RESULTS = ("cli.py", "console.py", "evaluation/bench", "evaluation/report", "evaluation/reproduce.py")
+NOT_RESULTS = (
+    "cli.py", "commands/", "console.py", "evaluation/bench", "evaluation/report", "evaluation/reproduce.py",
+)  # fmt: skip
 """Files of the package that no result of a task depends on."""
 
 
