@@ -6,17 +6,24 @@ from collections.abc import Sequence
 from html import escape
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 1080px; margin: 2em auto; padding: 0 1em; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 1120px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.7em; } h2 { margin-top: 2.2em; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; margin: 1em 0; font-size: .87em; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .3em 0; }
 th, td { padding: .2em .7em; text-align: right; border-bottom: 1px solid #e6e6e6; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
+td { white-space: nowrap; } td:first-child, td.text { white-space: normal; overflow-wrap: break-word; }
 thead th { border-bottom: 2px solid #888; }
 td.best { font-weight: 700; } td.beats { background: #fdeedd; } td.no { color: #a32b00; } tr.paper td { color: #666; }
+tr.paper td:first-child { color: inherit; }
 tr.first td { border-top: 2px solid #bbb; }
-figure { margin: 1.2em 0; } figure img { max-width: 100%; } figcaption { font-size: .87em; color: #444; }
+.wide { overflow-x: auto; }
+figure { margin: 1.2em 0; } figcaption { font-size: .87em; color: #444; }
+figure img { display: block; max-width: 100%; min-width: 500px; }
 nav a { margin-right: 1em; } code { font-size: .92em; } details { margin: 1em 0; }
+@media (max-width: 600px) {
+  th:first-child, td:first-child { position: sticky; left: 0; background: #fff; max-width: 7em; }
+}
 @media print { details > * { display: block; } }
 """
 
@@ -27,10 +34,15 @@ class Cell:
     def __init__(self, text: str, *classes: str) -> None:
         self.text, self.classes = text, [name for name in classes if name]
 
-    def html(self) -> str:
-        """The cell."""
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds words, which stand to the left."""
+        return "text" in self.classes
+
+    def html(self, tag: str = "td") -> str:
+        """The cell, or with ``th`` a column's head."""
         kind = f' class="{" ".join(self.classes)}"' if self.classes else ""
-        return f"<td{kind}>{escape(self.text)}</td>"
+        return f"<{tag}{kind}>{escape(self.text)}</{tag}>"
 
 
 class Row:
@@ -47,12 +59,14 @@ class Row:
 
 
 def table(caption: str, head: Sequence[str], rows: Sequence[Row], *, timed: bool = False) -> str:
-    """A table; ``timed`` where its numbers are measured times."""
+    """A table that scrolls by itself where the page is narrow; ``timed`` where its numbers are measured times."""
     kind = ' class="time"' if timed else ""
-    top = "".join(f"<th>{escape(text)}</th>" for text in head)
+    words = {at for row in rows for at, cell in enumerate(row.cells) if isinstance(cell, Cell) and cell.is_text}
+    top = "".join(Cell(name, "text" if at in words else "").html("th") for at, name in enumerate(head))
     body = "\n".join(row.html() for row in rows)
     return (
-        f"<table{kind}><caption>{escape(caption)}</caption><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table>"
+        f'<div class="wide"><table{kind}><caption>{escape(caption)}</caption><thead><tr>{top}</tr></thead>\n'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 
