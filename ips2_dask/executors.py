@@ -71,7 +71,9 @@ def compute_part(item: Any, job: Job, context: Context, *rows: Any) -> Receipt:
         return receipt
     with threads(context.threads):
         arrays, facts = job.function(context, item, *rows)
-        return context.store.write(folder, name, arrays, {**facts, "peak_rss_bytes": peak_rss()})
+        if context.store.location is not None:  # in memory there is one process, and who started it looks
+            facts = {**facts, "peak_rss_bytes": peak_rss()}
+        return context.store.write(folder, name, arrays, facts)
 
 
 class Executor(Protocol):

@@ -17,6 +17,7 @@ from scipy.sparse.linalg import eigsh
 
 from ips2_dask.kernels import decomposable, graph
 from ips2_dask.kernels.eigen import (
+    DENSE_BELOW,
     GAIN,
     MOST_DEGREE,
     MOST_GAIN,
@@ -387,9 +388,9 @@ def sample_graph(m: int = 400) -> tuple[Array, Array]:
     return N.astype(np.int32), d
 
 
-def test_the_sample_graphs_vectors_are_eigenvectors_of_its_laplacian() -> None:
-    N, _ = sample_graph()
-    m = len(N)
+@pytest.mark.parametrize("m", [120, DENSE_BELOW + 40])
+def test_the_sample_graphs_vectors_are_eigenvectors_of_its_laplacian(m: int) -> None:
+    N, _ = sample_graph(m)
     A = np.zeros((m, m))
     np.put_along_axis(A, N.astype(np.int64), 1.0, axis=1)
     A = np.maximum(A, A.T)

@@ -194,6 +194,16 @@ def test_a_restart_is_decided_by_seed_and_number() -> None:
     assert all((labels.renumber(other) != labels.renumber(first.labels)).any() for other in others)
 
 
+def test_several_starts_in_one_call_are_decided_by_seed_and_number_and_no_worse_than_one() -> None:
+    points = np.random.default_rng(5).normal(size=(300, 3))
+    one = labels.kmeans_best(points, 6, 0, 0, 1)
+    many, again = (labels.kmeans_best(points, 6, 0, 0, 10) for _ in range(2))
+    assert many.inertia < one.inertia
+    np.testing.assert_array_equal(many.labels, again.labels)
+    alone = labels.kmeans_once(points, 6, 0, 0)
+    np.testing.assert_array_equal(alone.labels, one.labels)
+
+
 def test_k_means_takes_dense_and_sparse_points() -> None:
     rng = np.random.default_rng(6)
     truth = np.repeat([0, 1, 2], 30)

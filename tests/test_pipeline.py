@@ -22,6 +22,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
 from ips2_dask.executors import DaskExecutor, SerialExecutor, cluster
 from ips2_dask.kernels import tensor as tensor_kernel
+from ips2_dask.kernels.labels import FEW
 from ips2_dask.params import CHOICES
 from ips2_dask.storage.layout import STAGES
 
@@ -336,6 +337,18 @@ def test_labels_of_two_workers_and_of_one_are_those_of_none(
     for kind in ("pairwise", "high_order", "fused"):
         assert (one.similarity(kind) != two.similarity(kind)).nnz == 0
     assert (one.tensor() != two.tensor()).nnz == 0
+
+
+@pytest.mark.parametrize("m", [FEW - 1, FEW])
+def test_labels_are_the_same_bits_where_k_means_is_one_task_and_where_it_is_several(
+    m: int, dask_executor: DaskExecutor, tmp_path: Path
+) -> None:
+    X = np.random.default_rng(m).normal(size=(m, 3))  # no clusters: each start ends somewhere else
+    params = Params(n_clusters=7)
+    serial = run(X, params)
+    workers = run_on(dask_executor, X, params, 130, tmp_path)
+    np.testing.assert_array_equal(workers.labels, serial.labels)
+    assert workers.embedding.tobytes() == serial.embedding.tobytes()
 
 
 @pytest.mark.parametrize("seed", range(3))

@@ -6,17 +6,24 @@ from collections.abc import Sequence
 from html import escape
 
 STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 1080px; margin: 2em auto; padding: 0 1em; }
+body { font: 15px/1.5 system-ui, sans-serif; color: #1b1b1b; max-width: 1120px; margin: 2em auto; padding: 0 1em; }
 h1 { font-size: 1.7em; } h2 { margin-top: 2.2em; border-bottom: 1px solid #ccc; }
 table { border-collapse: collapse; margin: 1em 0; font-size: .87em; font-variant-numeric: tabular-nums; }
 caption { text-align: left; font-weight: 600; padding: .3em 0; }
 th, td { padding: .2em .7em; text-align: right; border-bottom: 1px solid #e6e6e6; }
 th:first-child, td:first-child, td.text, th.text { text-align: left; }
+td { white-space: nowrap; } td:first-child, td.text { white-space: normal; overflow-wrap: break-word; }
 thead th { border-bottom: 2px solid #888; }
 td.best { font-weight: 700; } td.beats { background: #fdeedd; } td.no { color: #a32b00; } tr.paper td { color: #666; }
+tr.paper td:first-child { color: inherit; }
 tr.first td { border-top: 2px solid #bbb; }
-figure { margin: 1.2em 0; } figure img { max-width: 100%; } figcaption { font-size: .87em; color: #444; }
+.wide { overflow-x: auto; }
+figure { margin: 1.2em 0; } figcaption { font-size: .87em; color: #444; }
+figure img { display: block; max-width: 100%; min-width: 500px; }
 nav a { margin-right: 1em; } code { font-size: .92em; } details { margin: 1em 0; }
+@media (max-width: 600px) {
+  th:first-child, td:first-child { position: sticky; left: 0; background: #fff; max-width: 7em; }
+}
 @media print { details > * { display: block; } }
 """
 
@@ -26,6 +33,11 @@ class Cell:
 
     def __init__(self, text: str, *classes: str) -> None:
         self.text, self.classes = text, [name for name in classes if name]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether it holds words, which stand to the left."""
+        return "text" in self.classes
 
     def html(self, tag: str = "td", label: str = "") -> str:
         """The cell; ``label`` names it where a narrow screen has no room for a head."""
@@ -52,15 +64,22 @@ class Row:
 def table(
     caption: str, head: Sequence[Cell | str], rows: Sequence[Row], *, timed: bool = False, stacked: bool = False
 ) -> str:
-    """A table; ``timed`` where its numbers are measured times, ``stacked`` where narrow screens show cells by name."""
+    """A table that scrolls by itself where the page is narrow.
+
+    ``timed`` where its numbers are measured times, ``stacked`` where narrow screens show cells by name.
+    """
     names = " ".join(name for name, given in (("time", timed), ("stacked", stacked)) if given)
     kind = f' class="{names}"' if names else ""
-    cells = [cell if isinstance(cell, Cell) else Cell(cell) for cell in head]
+    words = {at for row in rows for at, cell in enumerate(row.cells) if isinstance(cell, Cell) and cell.is_text}
+    cells = [
+        cell if isinstance(cell, Cell) else Cell(cell, "text" if at in words else "") for at, cell in enumerate(head)
+    ]
     top = "".join(cell.html("th") for cell in cells)
     labels = [cell.text for cell in cells] if stacked else ()
     body = "\n".join(row.html(labels) for row in rows)
     return (
-        f"<table{kind}><caption>{escape(caption)}</caption><thead><tr>{top}</tr></thead>\n<tbody>{body}</tbody></table>"
+        f'<div class="wide"><table{kind}><caption>{escape(caption)}</caption><thead><tr>{top}</tr></thead>\n'
+        f"<tbody>{body}</tbody></table></div>"
     )
 
 

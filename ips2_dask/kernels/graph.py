@@ -6,7 +6,15 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.eigen import CHUNK, ArraySpace, Known, block_width, leading_eigenpairs
+from ips2_dask.kernels.eigen import (
+    CHUNK,
+    DENSE_BELOW,
+    ArraySpace,
+    Known,
+    block_width,
+    dense_eigenpairs,
+    leading_eigenpairs,
+)
 from ips2_dask.kernels.operator import MatrixOperator, inverse_root
 from ips2_dask.kernels.parallel import map_chunks
 
@@ -19,7 +27,7 @@ GRAPH_TOL = 1e-2
 
 
 def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int) -> Float:
-    """w = D^-1/2 u for the leading eigenvectors u of the normalised kNN graph outside eigenvalue 1: (m, columns).
+    """w = D^-1/2 u for the leading eigenvectors u of the normalised kNN graph outside eigenvalue 1: (m, <= columns).
 
     Parameters
     ----------
@@ -39,7 +47,11 @@ def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int)
     degrees = np.asarray(A.sum(axis=1), np.float64).ravel()
     scale = inverse_root(degrees)
     A.data = (np.repeat(scale, np.diff(A.indptr)) * scale[A.indices]).astype(np.float32)
-    space = ArraySpace(MatrixOperator(A), Known(np.sqrt(degrees), component, count))
+    known = Known(np.sqrt(degrees), component, count)
+    if m <= DENSE_BELOW:
+        vectors = dense_eigenpairs(MatrixOperator(A), known, columns).vectors
+        return np.asarray(vectors * scale[:, None], np.float32)
+    space = ArraySpace(MatrixOperator(A), known)
     width = min(block_width(columns), m)
     solution = leading_eigenpairs(
         space, max(1, columns * 2 // 3), space.random(width, seed), tol=GRAPH_TOL, seed=seed, most_products=80

@@ -32,13 +32,16 @@ eigenvalues are close a residual of 1e-4 still turns the embedding enough to cha
 
 RESTARTS = 10
 
+FEW = 500
+"""Below so many samples the starts of k-means take less time than dealing them to tasks."""
+
 
 def restarts(m: int) -> int:
     """Starts of k-means: ten, and up to fifty for some hundred to some thousand points.
 
     On the embedding of digits one start in twelve finds the best partition (measured): ten find it every other time.
     """
-    return RESTARTS if m < 500 else min(50, max(RESTARTS, 100_000 // m))
+    return RESTARTS if m < FEW else min(50, max(RESTARTS, 100_000 // m))
 
 
 MINIBATCH_ABOVE = 500_000
@@ -174,11 +177,24 @@ class Partitioning(NamedTuple):
 
 def kmeans_once(points: Affinity, n_clusters: int, seed: int, restart: int) -> Partitioning:
     """One k-means++ start of k-means, decided by (seed, restart); mini-batches above half a million points."""
-    state = int(np.random.SeedSequence([seed, 7, restart]).generate_state(1)[0] >> 1)
-    kind = MiniBatchKMeans if points.shape[0] > MINIBATCH_ABOVE else KMeans
-    extra = {"batch_size": 16384} if kind is MiniBatchKMeans else {}
-    fitted = kind(n_clusters, n_init=1, random_state=state, **extra).fit(points)
+    if points.shape[0] <= MINIBATCH_ABOVE:
+        return kmeans_best(points, n_clusters, seed, restart, 1)
+    state = _state(seed, restart)
+    fitted = MiniBatchKMeans(n_clusters, n_init=1, random_state=state, batch_size=16384).fit(points)
     return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
+
+
+def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
+    """The best of several k-means++ starts, all of them decided by (seed, number).
+
+    One call for all of them: of some hundred points its checks take longer than a start.
+    """
+    fitted = KMeans(n_clusters, n_init=starts, random_state=_state(seed, number)).fit(points)
+    return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
+
+
+def _state(seed: int, number: int) -> int:
+    return int(np.random.SeedSequence([seed, 7, number]).generate_state(1)[0] >> 1)
 
 
 def best(partitionings: list[Partitioning]) -> Int32:

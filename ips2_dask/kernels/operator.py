@@ -58,7 +58,9 @@ class MatrixOperator:
         self._vector_rows = single and matrix.indices.dtype == np.int32
 
     def _rows(self, a: int, b: int) -> Any:
-        if not sp.issparse(self.matrix) or (a, b) == (0, self.shape[0]):
+        if (a, b) == (0, self.shape[0]):
+            return self.matrix
+        if not sp.issparse(self.matrix):
             return self.matrix[a:b]
         if a not in self._chunks:
             csr = self.matrix

@@ -20,14 +20,14 @@ from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 1
+VERSION = 2
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
 
 
 TASKS = 5
-"""Tasks that the starts of k-means are dealt to."""
+"""Tasks that the starts of k-means are dealt to, where there are many samples."""
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -65,8 +65,11 @@ def points(context: Context) -> Any:
 
 
 def group(context: Context, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The best of every TASKS-th seeded start of k-means."""
+    """The best of every TASKS-th seeded start of k-means; of all of them where there are few samples."""
     params, X = context.params, points(context)
+    if context.m < kernel.FEW:
+        found = kernel.kmeans_best(X, params.n_clusters, params.random_state, number, kernel.RESTARTS)
+        return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
     starts = range(number, kernel.restarts(context.m), TASKS)
     tried = [kernel.kmeans_once(X, params.n_clusters, params.random_state, start) for start in starts]
     found = min(tried, key=lambda p: p.inertia)
@@ -78,7 +81,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts: dict[str, Any] = {"u_components": None, "ties": [], "warnings": []}
     if context.params.assign_labels != "kmeans":
         facts |= _embed(context)
-    starts = range(TASKS)
+    starts = range(1 if context.m < kernel.FEW else TASKS)
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
     executor.map(Job("label", group, "restarts-"), inner, starts, report)
     store, folder = context.store, context.folders["label"]

@@ -18,7 +18,7 @@ from ips2_dask.kernels.parallel import threads
 Json = Any
 
 NOT_RESULTS = (
-    "cli.py", "commands", "console.py", "evaluation/bench", "evaluation/markup.py", "evaluation/report",
+    "cli.py", "commands/", "console.py", "evaluation/bench", "evaluation/markup.py", "evaluation/report",
     "evaluation/reproduce.py", "evaluation/run_report", "plots",
 )  # fmt: skip
 """Files of the package that no result of a task depends on."""

@@ -42,11 +42,11 @@ class Figure(NamedTuple):
     timed: bool
 
     def html(self) -> str:
-        """The figure as an image that needs no other file."""
+        """The figure as an image that needs no other file, and scrolls by itself where the page is narrow."""
         data = base64.b64encode(self.svg).decode()
         kind = ' class="time"' if self.timed else ""
         image = f'<img alt="{self.name}" src="data:image/svg+xml;base64,{data}">'
-        return f"<figure{kind}>{image}<figcaption>{self.caption}</figcaption></figure>"
+        return f'<figure{kind}><div class="wide">{image}</div><figcaption>{self.caption}</figcaption></figure>'
 
 
 @contextmanager

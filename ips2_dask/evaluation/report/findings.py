@@ -198,7 +198,7 @@ def times_text(records: Sequence[Record], experiment: str = "table3") -> str:
         of = select(list(records), experiment=experiment, dataset=dataset, measure="seconds_median")
         own, other = select(of, method="IPS2")[0], mean_of(of, method="SC") or 0.0
         parts.append(
-            f"{dataset} {own['mean'] * 1000:.0f} ms, the paper's {own['paper']:.1f} s divided by "
-            f"{own['paper'] / own['mean']:.0f}, SC's times {own['mean'] / other:.1f}"
+            f"{dataset} {own['mean'] * 1000:.0f} ms, {own['mean'] / other:.1f} times SC's, the paper's "
+            f"{own['paper']:.1f} s divided by {own['paper'] / own['mean']:.0f}"
         )
     return f"IPS2, median of {own['runs']} fits: " + "; ".join(parts) + "."
