@@ -20,7 +20,9 @@ from ips2_dask.stopping import Stopping
 COMMANDS = {
     "run": ("cluster an input into a run directory", "run"),
     "plan": ("show what a run would do, and run nothing", "plan"),
-    "status": ("what a run has done", "status"),
+    "status": ("what a run has done, and why", "status"),
+    "verify": ("check a run against its digests", "verify"),
+    "gc": ("take away what no key of a run points to", "gc"),
     "demo": ("cluster scikit-learn's digits", "demo"),
     "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling", "bench"),
     "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),

@@ -1,76 +1,28 @@
-"""Plan, then stage after stage on an executor; what is there under the right key is never computed again."""
+"""From a source and parameters to a finished run: plan, store, executor, stages."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import datetime
-import functools
-import hashlib
-import importlib.metadata
-import json
-import platform
 import shutil
 import tempfile
-import time
 import weakref
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from distributed import Client
 
-from ips2_dask._version import __version__
-from ips2_dask.errors import BadInput
+from ips2_dask.execution import execute, versions
 from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor, cluster
 from ips2_dask.kernels.parallel import threads, usable_cores
+from ips2_dask.keys import MODULES
 from ips2_dask.params import Params, Resources
-from ips2_dask.plan import Choices, Plan, check_memory, check_shape, make_plan
-from ips2_dask.stages import assemble, eigen, fuse, ingest, label, neighbors, tensor
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.memory import peak_rss
+from ips2_dask.plan import Plan, check_memory, check_shape, make_plan
+from ips2_dask.progress import Progress, Silent
 from ips2_dask.storage.readers import Source, open_source
-from ips2_dask.storage.run import FORMAT, Run, check_directory, withdraw
+from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
 
-MODULES: dict[str, Any] = {
-    "ingest": ingest,
-    "neighbors": neighbors,
-    "tensor": tensor,
-    "assemble": assemble,
-    "eigen": eigen,
-    "fuse": fuse,
-    "label": label,
-}
-
-
-class Progress(Protocol):
-    """Is told what a run does."""
-
-    def begin(self, stage: str) -> None:
-        """A stage starts."""
-        ...
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """So many of a stage's tasks are done."""
-        ...
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """A stage is done, or was there already."""
-        ...
-
-
-class Silent:
-    """Progress that nobody looks at."""
-
-    def begin(self, stage: str) -> None:
-        """Say nothing."""
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Say nothing."""
+__all__ = ["MODULES", "Progress", "Silent", "execute", "plan_run", "run", "versions"]
 
 
 def plan_run(source: Source, params: Params, resources: Resources) -> Plan:
@@ -107,6 +59,8 @@ def run(
     transpose: bool = False,
     progress: Progress | None = None,
     own_cluster: bool = False,
+    fresh: bool = False,
+    verify: bool = False,
 ) -> Run:
     """Cluster a source and return the finished run.
 
@@ -127,6 +81,10 @@ def run(
     progress : Progress, optional
     own_cluster : bool
         Start the cluster that ``resources`` describe, and end it with the run.
+    fresh : bool
+        Take away what earlier runs left in the directory, and start over.
+    verify : bool
+        Read every byte of what is reused, and compute damaged parts again.
 
     Returns
     -------
@@ -135,9 +93,11 @@ def run(
     Raises
     ------
     BadInput
-        Where the source, a parameter or the directory can't be used.
+        Where the source, a parameter or the directory can't be used, or another run is at work in the directory.
     Refused
         Where the plan exceeds ``resources.memory_limit``.
+    StoreFailure
+        Where the directory can't be written any more; the same call continues later.
     """
     resources = resources or Resources()
     progress = progress or Silent()
@@ -152,14 +112,14 @@ def run(
             # workers need a folder to meet in; it goes when the run does
             folder = _Folder()
             store = folder.name
-        kept = _open_store(store)
+        kept = _open_store(store, fresh)
         executor: Executor = SerialExecutor()
         if client is not None:
             executor = DaskExecutor(client, resources.threads_per_worker)
         elif own_cluster:
             executor = stack.enter_context(cluster(resources))
         stack.enter_context(threads(usable_cores()))
-        finished = execute(opened, params, plan, kept, executor, progress)
+        finished = execute(opened, params, plan, kept, executor, progress, fresh=fresh, verify=verify)
         return Run(kept, finished.manifest, keep=folder)
 
 
@@ -171,113 +131,12 @@ class _Folder:
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
-def _open_store(store: str | Path | None) -> Store:
+def _open_store(store: str | Path | None, fresh: bool) -> Store:
     """The store of a run: in memory, or a checked directory that is not made yet."""
     if store is None:
         return MemoryStore()
     location = str(store)
     if "://" not in location:
         location = str(Path(location).absolute())  # workers may live in another folder
-    check_directory(location)
+    check_directory(location, fresh)
     return ZarrStore(location)
-
-
-def execute(source: Source, params: Params, plan: Plan, store: Store, executor: Executor, progress: Progress) -> Run:
-    """Run the stages that are not there yet; one that refuses its input leaves nothing behind."""
-    context = Context(store, params, plan.bounds, plan.f, plan.choices, threads=usable_cores(), source=source)
-    before = store.get_document("manifest.json")
-    manifest = (before or _new_manifest()) | {
-        "params": params.as_dict(),
-        "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint},
-        "bounds": list(plan.bounds),
-        "choices": dataclasses.asdict(plan.choices),
-        "versions": dict(versions()),
-        "started": _now(),
-        "finished": None,
-        "stages": [],
-    }
-    store.create()
-    store.put_document("manifest.json", manifest)
-    above = {"input": source.fingerprint, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
-    for name in STAGES:
-        above[name] = _key(name, params, plan.choices, above)
-        folder = context.folders[name] = f"{name}-{above[name][:16]}"
-        progress.begin(name)
-        begun = time.perf_counter()
-        known = store.get_document(f"{folder}/stage.json")
-        if known is None:
-            try:
-                facts = MODULES[name].run(context, executor, _reporter(progress, name))
-            except BadInput:
-                withdraw(store, folder, before if name == STAGES[0] else manifest)
-                raise
-            known = {"facts": facts, "seconds": time.perf_counter() - begun, "peak_rss_bytes": _peak(context, name)}
-            store.put_document(f"{folder}/stage.json", known)
-            skipped = False
-        else:
-            skipped = True
-        context.facts[name] = known["facts"]
-        context.adopt(known["facts"])
-        context.source = None  # from here on tasks are sent without it
-        entry = {"name": name, "folder": folder, "seconds": known["seconds"], "skipped": skipped}
-        manifest["stages"].append({**entry, "peak_rss_bytes": known["peak_rss_bytes"], "facts": known["facts"]})
-        store.put_document("manifest.json", manifest)
-        progress.end(name, time.perf_counter() - begun, skipped)
-    manifest["finished"] = _now()
-    store.put_document("manifest.json", manifest)
-    return Run(store, manifest)
-
-
-def _reporter(progress: Progress, name: str) -> Any:
-    return lambda done, total: progress.advance(name, done, total)
-
-
-def _key(name: str, params: Params, choices: Choices, above: dict[str, str]) -> str:
-    """Digest of a stage's inputs' keys, its own parameters and its version."""
-    module = MODULES[name]
-    feeding = {stage: key for stage, key in above.items() if stage in _feeds(name)}
-    content = {
-        "inputs": feeding,
-        "params": module.depends_on(params, choices),
-        "version": module.VERSION,
-        "format": FORMAT,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _feeds(name: str) -> tuple[str, ...]:
-    """What a stage reads; a change anywhere else leaves it alone."""
-    return {
-        "ingest": ("input", "bounds"),
-        "neighbors": ("ingest",),
-        "tensor": ("ingest", "neighbors"),
-        "assemble": ("tensor",),
-        "eigen": ("assemble",),
-        "fuse": ("eigen",),
-        "label": ("fuse",),
-    }[name]
-
-
-def _peak(context: Context, stage: str) -> int:
-    """Largest peak of any process that worked on a stage, this one included."""
-    receipts = (context.receipt(stage, b) for b in range(context.n_partitions))
-    return max([peak_rss(), *(int(r["facts"].get("peak_rss_bytes", 0)) for r in receipts if r)])
-
-
-def _new_manifest() -> dict[str, Any]:
-    return {"format": FORMAT, "created": _now()}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on: looked up once, since that takes longer than a stage of a small fit."""
-    names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
-    return {
-        "ips2_dask": __version__,
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in names},
-    }

@@ -8,7 +8,7 @@ import sys
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from ips2_dask.pipeline import Progress
+from ips2_dask.progress import Progress
 
 
 class Stopping:

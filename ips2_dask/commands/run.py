@@ -14,6 +14,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``ips2 run``."""
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
+    parser.add_argument("--fresh", action="store_true", help="take away what earlier runs left there, and start over")
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte of what is reused, and compute again what is damaged"
+    )
     add_said(parser)
     add_params(parser)
     add_resources(parser)
@@ -32,5 +36,7 @@ def command(options: argparse.Namespace) -> int:
             transpose=options.transpose,
             progress=options.stopping.told(told),
             own_cluster=not options.serial,
+            fresh=options.fresh,
+            verify=options.verify,
         )
     return finish(finished, options)
