@@ -12,7 +12,6 @@ import dataclasses
 import datetime
 import functools
 import importlib.metadata
-import json
 import platform
 import time
 from collections.abc import Callable
@@ -30,7 +29,7 @@ from ips2_dask.plan import Plan
 from ips2_dask.progress import Progress
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.damage import Survey
-from ips2_dask.storage.layout import FORMAT, STAGES
+from ips2_dask.storage.layout import FORMAT, STAGES, key_digest
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.parts import Parts, Store
 from ips2_dask.storage.readers import Source
@@ -93,6 +92,7 @@ class _Execution:
         self._manifest = self._new_manifest()
         self._changes = changes(self._keys, self._manifest["done"])
         self._facts: dict[str, Facts] = {}
+        self._digests: dict[str, str] = {}
         self._mended: set[tuple[str, str]] = set()
         self._other_bytes = ""
 
@@ -146,6 +146,10 @@ class _Execution:
         begun = time.perf_counter()
         key = self._keys[name]
         known = self._store.get_document(f"{key.folder}/stage.json")
+        other = [] if known is None else [s for s, held in known["made_from"].items() if held != self._digests[s]]
+        if other:
+            self._forget_after(other[-1])
+            known = None
         survey = self._store.survey(key.folder, known["parts"] if known else None, self._verify)
         skipped = known is not None and not survey.faults
         if known is not None and survey.faults:
@@ -170,6 +174,7 @@ class _Execution:
     def _enter(self, name: str, known: dict[str, Any], state: str, why: list[str]) -> None:
         """Write into the manifest what became of a stage; an earlier entry is replaced."""
         self._facts[name] = known["facts"]
+        self._digests[name] = _digest(known)
         entry = {
             "name": name, "folder": self._keys[name].folder, "seconds": known["seconds"], "skipped": state == "reused",
             "state": state, "why": why, "peak_rss_bytes": known["peak_rss_bytes"], "facts": known["facts"],
@@ -188,13 +193,13 @@ class _Execution:
         elif before is None:
             said = ["it had not been computed here"]
         elif before == self._keys[name].content:
-            said = ["its folder was gone"] if not survey.receipts else ["its stage.json was gone"]
+            said = ["its folder was gone"] if not survey.receipts else ["its stage.json was gone or damaged"]
         else:
             said = list(self._changes[name])
         if survey.receipts:
             there = len(survey.receipts) - len(survey.lost)
-            said.append(f"{there} parts of it were there from a run that stopped")
-        return said + [fault.text for fault in survey.faults]
+            said.append(f"{there} of its parts were there")
+        return [*said, *(fault.text for fault in survey.faults)]
 
     def _drop(self, survey: Survey, folder: str) -> None:
         for part in survey.lost:
@@ -210,6 +215,7 @@ class _Execution:
             "seconds": time.perf_counter() - begun,
             "peak_rss_bytes": _peak(receipts),
             "parts": _inventory(receipts),
+            "made_from": {stage: self._digests[stage] for stage in STAGES[: STAGES.index(name)]},
             "finished": now(),
         }
 
@@ -291,7 +297,7 @@ class _Execution:
         for one in lost:
             self._store.drop(folder, one)
         again = self._compute(name, time.perf_counter())
-        same = _contents(again["parts"]) == _contents(known["parts"]) and _lasting(again) == _lasting(known)
+        same = _digest(again) == _digest(known)
         why = [fault.text for fault in survey.faults[:5]]
         if len(survey.faults) > 5:
             why.append(f"and {len(survey.faults) - 5} more")
@@ -317,13 +323,13 @@ class _Execution:
                 self._store.remove(folder)
 
 
-def _contents(parts: Parts) -> dict[str, str]:
-    return {part: held["content"] for part, held in parts.items()}
-
-
-def _lasting(known: dict[str, Any]) -> str:
-    """A stage's facts as they are stored, but those that are names the input goes by."""
-    return json.dumps({name: fact for name, fact in known["facts"].items() if name != "source"}, sort_keys=True)
+def _digest(known: dict[str, Any]) -> str:
+    """Digest of what a stage holds and found, but for the names that the input goes by; nothing for one in memory."""
+    if not known["parts"]:
+        return ""
+    held = {part: one["content"] for part, one in known["parts"].items()}
+    facts = {name: fact for name, fact in known["facts"].items() if name != "source"}
+    return key_digest({"parts": held, "facts": facts})[:16]
 
 
 def _inventory(receipts: dict[str, Receipt]) -> Parts:

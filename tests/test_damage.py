@@ -245,6 +245,18 @@ def test_where_the_bytes_are_others_what_was_made_of_them_is_computed_again(spoi
     assert computed(again(spoiled)) == []
 
 
+def test_a_stage_that_was_made_of_other_bytes_than_there_are_is_not_used(spoiled: Path) -> None:
+    store = ZarrStore(str(spoiled / "run"))
+    folder = open_run(spoiled / "run")._context.folders["fuse"]
+    known = store.get_document(f"{folder}/stage.json")
+    assert known is not None
+    known["made_from"]["eigen"] = "0123456789abcdef"
+    store.put_document(f"{folder}/stage.json", known)
+    found = again(spoiled)
+    assert computed(found) == ["fuse", "label"]
+    assert found.manifest["stages"][-2]["why"] == ["eigen was computed again and gave other bytes"]
+
+
 @pytest.mark.parametrize("file", ["manifest.json", "stage.json", "receipt"])
 def test_a_damaged_document_is_written_anew(spoiled: Path, file: str, capsys: pytest.CaptureFixture[str]) -> None:
     first = open_run(spoiled / "run")
