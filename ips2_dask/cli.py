@@ -43,8 +43,8 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     chosen = next((word for word in given if not word.startswith("-")), None)
     parser = _Parser(
         prog="ips2", description="Clustering by tensor similarity, out of core, on Dask.", allow_abbrev=False,
-        epilog="exit status: 0 done, 1 a fault of ours, 2 bad input, 3 --strict and a promise was not kept, "
-        "4 refused by the plan, 130 interrupted",
+        epilog="exit status: 0 done, 1 damage, a store that fails or a fault of ours, 2 bad input, "
+        "3 --strict and a promise was not kept, 4 refused by the plan, 130 interrupted",
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

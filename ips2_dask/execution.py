@@ -13,6 +13,7 @@ import datetime
 import functools
 import importlib.metadata
 import platform
+import re
 import time
 from collections.abc import Callable
 from typing import Any
@@ -349,8 +350,12 @@ def _peak(receipts: dict[str, Receipt]) -> int:
 def _killed(name: str, error: KilledWorker) -> WorkersKilled:
     """A task ended every worker that took it: which, and what that most likely means."""
     key = error.task
-    number = key[-1] if isinstance(key, tuple) else str(key).rpartition("-")[2]
-    which = f"partition {part_name(number)}" if isinstance(number, int) else f"task {key}"
+    chunk = re.search(r"-(\d+)-[0-9a-f]{32}$", str(key))
+    which = f"task {key}"
+    if isinstance(key, tuple) and isinstance(key[-1], int):
+        which = f"partition {part_name(key[-1])}"
+    elif chunk:
+        which = f"chunk {chunk[1]}"
     return WorkersKilled(
         f"stage {name}, {which}: found that {error.allowed_failures + 1} workers ended while they computed it, most "
         f"likely killed because their memory went beyond their limit; allowed is --memory-limit a process; otherwise "

@@ -26,11 +26,11 @@ PARAMS, RESOURCES = Params(n_clusters=3, operator="triplets"), Resources(partiti
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB of its own."""
+    """A small file system of its own."""
     place = tmp_path / "disk"
     place.mkdir()
     made = shutil.which("mount") and subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "ips2-test", str(place)], capture_output=True, check=False
+        ["mount", "-t", "tmpfs", "-o", "size=512k", "ips2-test", str(place)], capture_output=True, check=False
     )
     if not made or made.returncode:
         pytest.skip("no file system can be mounted here: this needs root on Linux")
@@ -56,8 +56,8 @@ def test_a_full_disk_is_one_line_and_a_rerun_goes_on(disk: Path, capsys: pytest.
     assert verify(disk / "run").faults == []
     cache.clear()
     mount(disk, "size=64m")
-    assert main(arguments) == 0
     assert gc(disk / "run").garbage == ()  # nothing half-written was left
+    assert main(arguments) == 0
     np.testing.assert_array_equal(open_run(disk / "run").labels, run(X, PARAMS, RESOURCES).labels)
 
 

@@ -143,7 +143,7 @@ class LocalFiles:
                 os.link(aside, path)
             except FileExistsError:
                 return False
-            except (PermissionError, OSError) as error:
+            except OSError as error:
                 if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):  # no hard links here
                     raise
                 return self._create_plainly(path, text)

@@ -37,6 +37,9 @@ STALE = 300.0
 
 Owner = dict[str, Any]
 
+_held_here: set[str] = set()
+"""Tokens of the locks that this process holds: one of its own that is not among them could not be given back."""
+
 
 def owner_of(files: Files) -> Owner | None:
     """Who holds the lock of a directory, dead or alive, or None."""
@@ -47,6 +50,8 @@ def owner_of(files: Files) -> Owner | None:
 def is_alive(owner: Owner) -> bool:
     """Whether an owner may still be at work."""
     if owner["machine"] == _machine():
+        if owner["pid"] == os.getpid():
+            return owner["token"] in _held_here
         return _started(owner["pid"]) == owner["process_started"]
     return heartbeat_age(owner) < STALE
 
@@ -92,12 +97,14 @@ class Held:
                 self._files.remove(NAME)
             else:
                 raise _refusal(self._location, found or self._owner)
+            _held_here.add(self._owner["token"])
         self._thread.start()
 
     def release(self) -> None:
         """Give the lock back; one that another run has taken stays with it."""
         self._ended.set()
         self._thread.join()
+        _held_here.discard(self._owner["token"])
         with contextlib.suppress(OSError, StoreFailure):
             if self._is_mine():
                 self._files.remove(NAME)

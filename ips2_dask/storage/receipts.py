@@ -16,6 +16,9 @@ Receipt = dict[str, Any]
 SEAL = "seal"
 """Key of a document's own digest, in the file alone."""
 
+OPEN = "0" * 8
+"""What stands there while the digest is taken."""
+
 
 def crc32c(octets: bytes | NDArray[Any]) -> int:
     """CRC-32C of bytes, or of an array's bytes in C order."""
@@ -31,21 +34,31 @@ def _canonical(content: Mapping[str, Any]) -> str:
 
 
 def sealed(content: Mapping[str, Any], indent: int | None = None) -> str:
-    """The JSON text of a document with its own digest in it."""
-    plain = json.loads(json.dumps(content))  # keys and tuples as they will be read
-    return json.dumps({**plain, SEAL: f"{crc32c(_canonical(plain).encode()):08x}"}, indent=indent)
+    """The JSON text of a document with its own digest as its last value."""
+    text = json.dumps({**content, SEAL: OPEN}, indent=indent)
+    return _with_seal(text, OPEN, _digest(text))
 
 
 def opened(text: str | None) -> tuple[dict[str, Any] | None, bool]:
-    """A document's content without its seal, or None where it is none; and whether it is as it was written."""
+    """A document's content without its seal, or None where it is none; and whether every byte is as it was written."""
     try:
         content = json.loads(text) if text is not None else None
     except ValueError:
         content = None
-    if not isinstance(content, dict):
+    if text is None or not isinstance(content, dict):
         return None, False
-    seal = content.pop(SEAL, None)
-    return content, seal == f"{crc32c(_canonical(content).encode()):08x}"
+    seal = str(content.pop(SEAL, ""))
+    return content, seal == _digest(_with_seal(text, seal, OPEN))
+
+
+def _digest(text: str) -> str:
+    return f"{crc32c(text.encode()):08x}"
+
+
+def _with_seal(text: str, seal: str, other: str) -> str:
+    """The text with another seal in the place of its own."""
+    before, mark, after = text.rpartition(f'"{SEAL}": "{seal}"')
+    return f'{before}"{SEAL}": "{other}"{after}' if mark else ""
 
 
 def content_of(receipt: Receipt) -> str:
