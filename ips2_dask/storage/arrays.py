@@ -98,7 +98,12 @@ async def _write_group(
 ) -> tuple[dict[str, Described], int]:
     """One coroutine, since each call from outside of Zarr's loop costs milliseconds."""
     group = await zarr.api.asynchronous.create_group(store=place(location), zarr_format=3, attributes=attributes)
-    written = await asyncio.gather(*(_write_array(group, name, kinds[name], array) for name, array in arrays.items()))
+    tasks = [_write_array(group, name, kinds[name], array) for name, array in arrays.items()]
+    written = []
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):  # all have ended, so none writes afterwards
+        if isinstance(outcome, BaseException):
+            raise outcome
+        written.append(outcome)
     return dict(zip(arrays, written, strict=True)), metadata_crc(group)
 
 

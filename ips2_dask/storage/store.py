@@ -99,7 +99,7 @@ class ZarrStore:
             with contextlib.suppress(OSError, StoreFailure):
                 sealing = self.receipt(folder, part)
                 if sealing is None or sealing["attempt"] != attempt:
-                    self.files.remove(f"{folder}/{attempt}")
+                    self.files.remove(f"{folder}/{attempt}")  # else `gc` takes it
             raise
         return receipt
 
@@ -127,14 +127,16 @@ class ZarrStore:
         receipt = self.receipt(folder, part)
         if receipt is None:
             raise Fault(folder, part, f"{folder}/{part}", "the receipt is missing or damaged").error(self._root)
+        where = f"{self._root}/{folder}/{receipt['attempt']}/{name}"
         try:
-            return read(f"{self._root}/{folder}/{receipt['attempt']}/{name}", receipt["arrays"][name], *rows)
+            return read(where, receipt["arrays"][name], *rows)
+        except MemoryError:
+            raise
         except Exception as error:  # whatever a damaged file makes a codec or a parser raise
             faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
-            if not faults:
-                found = f"array can't be read ({' '.join(f'{type(error).__name__}: {error}'.split())[:200]})"
-                faults = [Fault(folder, part, f"{folder}/{receipt['attempt']}/{name}", found, name)]
-            raise faults[0].error(self._root, len(faults) - 1) from error
+            if faults:
+                raise faults[0].error(self._root, len(faults) - 1) from error
+        return read(where, receipt["arrays"][name], *rows)  # nothing is wrong with it: what failed was the reading
 
     def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
         """What is there of the parts that a finished stage had, or of those with a receipt; ``deep`` reads it all.
