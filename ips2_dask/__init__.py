@@ -21,12 +21,15 @@ all of it letter by letter, dense                      explicit.py
 
 from ips2_dask import explicit, plots
 from ips2_dask._version import __version__
-from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused
+from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused, StoreFailure, WorkersKilled
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.evaluation.run_report import report
 from ips2_dask.params import PAPER, Params, Resources
 from ips2_dask.pipeline import run
+from ips2_dask.storage.garbage import gc
 from ips2_dask.storage.run import Run, open_run
+from ips2_dask.storage.status import status
+from ips2_dask.storage.verify import verify
 
 __all__ = [
     "IPS2",
@@ -40,10 +43,15 @@ __all__ = [
     "Refused",
     "Resources",
     "Run",
+    "StoreFailure",
+    "WorkersKilled",
     "__version__",
     "explicit",
+    "gc",
     "open_run",
     "plots",
     "report",
     "run",
+    "status",
+    "verify",
 ]

@@ -22,8 +22,10 @@ COMMANDS = {
     "run": ("cluster an input into a run directory", "run"),
     "plan": ("show what a run would do, and run nothing", "plan"),
     "export": ("write a run's labels to a CSV, Parquet or .h5ad file", "export"),
-    "status": ("what a run has done", "status"),
+    "status": ("what a run has done, and why", "status"),
     "report": ("write one page on a finished run", "report"),
+    "verify": ("check a run against its digests", "verify"),
+    "gc": ("take away what no key of a run points to", "gc"),
     "demo": ("cluster scikit-learn's digits", "demo"),
     "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling", "bench"),
     "completion": ("a script that completes commands and options in bash, zsh or fish", "completion"),
@@ -50,8 +52,8 @@ def _parser(given: Sequence[str], every: bool = False) -> argparse.ArgumentParse
     chosen = next((word for word in given if not word.startswith("-")), None)
     parser = _Parser(
         prog="ips2", description="Clustering by tensor similarity, out of core, on Dask.", allow_abbrev=False,
-        epilog="exit status: 0 done, 1 a fault of ours, 2 bad input, 3 --strict and a promise was not kept, "
-        "4 refused by the plan, 130 interrupted",
+        epilog="exit status: 0 done, 1 damage, a store that fails or a fault of ours, 2 bad input, "
+        "3 --strict and a promise was not kept, 4 refused by the plan, 130 interrupted",
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")

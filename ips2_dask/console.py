@@ -12,14 +12,16 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
+from ips2_dask.following import Progress as Told
+from ips2_dask.following import Silent
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline import Progress as Told
-from ips2_dask.pipeline import Silent
 from ips2_dask.plan import Plan
 from ips2_dask.progress import THERE, LiveProgress, PlainProgress, logged
 from ips2_dask.spelling import count, found, size
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.storage.damage import remedy
+from ips2_dask.storage.garbage import Collected
 from ips2_dask.storage.readers import Source
+from ips2_dask.storage.verify import Verification
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
 
@@ -94,6 +96,10 @@ def print_report(summary: dict[str, Any], name: str) -> None:
     )
     for text in summary["warnings"]:
         _lines(console, {"warning": text})
+    for one in summary["promises"]:
+        if not one["kept"]:
+            wanted = f"wanted {one['rule']} {one['wanted']:g}"
+            _lines(console, {"not kept": f"{one['promise']}: found {one['found']:.4g}, {wanted}"})
     _lines(console, {"run directory": summary["run_dir"]})
 
 
@@ -125,30 +131,69 @@ def print_plan(plan: Plan, source: Source, resources: Resources) -> bool:
     return fits
 
 
-def print_status(manifest: dict[str, Any], directory: str) -> None:
-    """What a run directory holds."""
+WORDS = {"reused": "found there"}
+"""States of a stage, where people say it otherwise."""
+
+
+def print_status(found: dict[str, Any], why: bool = False) -> None:
+    """What a run directory holds, and because of what."""
     console = _console()
-    m, f = manifest["input"]["shape"]
-    _title(console, f"{manifest['input']['name']}: {m:,} samples x {f:,} features")
+    m, f = found["input"]["shape"]
+    _title(console, f"{found['input']['name']}: {m:,} samples x {f:,} features")
     table = _table("stage", "state", "seconds", "peak memory")
-    done = {stage["name"]: stage for stage in manifest["stages"]}
-    for name in STAGES:
-        stage = done.get(name)
-        if stage is None:
-            table.add_row(name, "to do", "", "")
-        else:
-            word = "found there" if stage["skipped"] else "computed"
-            table.add_row(name, word, f"{stage['seconds']:.2f}", size(stage["peak_rss_bytes"]))
+    for stage in found["stages"]:
+        numbers = ("", "")
+        if stage["seconds"] is not None:
+            numbers = f"{stage['seconds']:.2f}", size(stage["peak_rss_bytes"])
+        table.add_row(stage["name"], WORDS.get(stage["state"], stage["state"]), *numbers)
     console.print(table)
+    if why:
+        _lines(console, {stage["name"]: _because(stage) for stage in found["stages"]})
     defaults = Params().as_dict()
-    chosen = " ".join(f"{name}={value}" for name, value in manifest["params"].items() if value != defaults[name])
-    finished = manifest["finished"]
+    chosen = " ".join(f"{name}={value}" for name, value in found["params"].items() if value != defaults[name])
     _lines(
         console,
         {
             "parameters": f"{chosen} (the rest by default)" if chosen else "all by default",
-            "started": manifest["started"],
-            "state": f"finished {finished}" if finished else "not finished: run the same command again to continue it",
-            "run directory": directory,
+            "started": found["started"],
+            "state": _state(found),
+            "run directory": found["directory"],
         },
     )
+
+
+def _because(stage: dict[str, Any]) -> str:
+    return f"{stage['state']}: {'; '.join(stage['why'])}" if stage["why"] else str(stage["state"])
+
+
+def _state(found: dict[str, Any]) -> str:
+    if found["running"]:
+        return f"running: {found['running']}"
+    if found["finished"]:
+        return f"finished {found['finished']}"
+    return "not finished: run the same command again to continue it"
+
+
+def print_verification(found: Verification) -> None:
+    """Every fault with its remedy, or that there is none, and how much was looked at."""
+    console = _console()
+    if found.running:
+        _lines(console, {"running": f"{found.running}; what it has not finished is not looked at"})
+    for fault in found.faults:
+        _lines(console, {"damaged": f"{fault.text}. Remedy: {remedy(fault)}"})
+    looked = ", ".join(
+        count(getattr(found, many), one)
+        for one, many in (("stage", "stages"), ("part", "parts"), ("array", "arrays"), ("chunk", "chunks"))
+    )
+    verdict = "every byte is what was written" if found.sound else count(len(found.faults), "fault")
+    _lines(console, {"verified": f"{looked}, {size(found.bytes)}: {verdict}", "run directory": found.directory})
+
+
+def print_garbage(collected: Collected) -> None:
+    """What has gone, or would go, why, and how many bytes."""
+    console = _console()
+    word = "would remove" if collected.dry_run else "removed"
+    for one in collected.garbage:
+        _lines(console, {word: f"{one.path}, {size(one.bytes)}: {one.why}"})
+    total = count(len(collected.garbage), "file or folder", "files or folders")
+    _lines(console, {"in all": f"{total}, {size(collected.bytes)}", "run directory": collected.directory})

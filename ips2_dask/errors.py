@@ -44,7 +44,33 @@ class Refused(IPS2Error):
 
 
 class Damaged(IPS2Error):
-    """A stored array is not what was written; the message names array, chunk and remedy."""
+    """A stored array is not what was written; the message names array, chunk and remedy.
+
+    Parameters
+    ----------
+    message : str
+    folder, part : str
+        Which part of which stage's folder, so that a run can compute it anew.
+    """
+
+    exit_status = 1
+
+    def __init__(self, message: str, folder: str = "", part: str = "") -> None:
+        self.folder, self.part = folder, part
+        super().__init__(message)
+
+    def __reduce__(self) -> tuple[type[Damaged], tuple[str, str, str]]:
+        return type(self), (str(self), self.folder, self.part)
+
+
+class StoreFailure(IPS2Error):
+    """The run directory can't be written any more: full, read-only, taken over; nothing half-written counts."""
+
+    exit_status = 1
+
+
+class WorkersKilled(IPS2Error):
+    """A task has ended every worker that took it; the message names stage, part and remedy."""
 
     exit_status = 1
 

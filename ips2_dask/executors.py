@@ -160,10 +160,12 @@ class DaskExecutor:
         bag = dask.bag.from_sequence(items, npartitions=len(items)).map(compute_part, job=job, context=shared)
         return [receipt for part in self._gather(bag.to_delayed(), report) for receipt in part]
 
-    def map_blocks(self, job: Job, context: Context, blocks: Sequence[Any], report: Report) -> None:
-        """Run a job on each partition's rows, given as delayed values, which stay on the worker that computes them."""
+    def map_blocks(
+        self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
+    ) -> None:
+        """Run a job on partitions' rows, given as delayed values, which stay on the worker that computes them."""
         shared = self._shared(job, context)
-        missing = [b for b in range(len(blocks)) if context.receipt(job.stage, job.prefix + part_name(b)) is None]
+        missing = [b for b in wanted if context.receipt(job.stage, job.prefix + part_name(b)) is None]
         self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
 
     def share(self, context: Context) -> Any:
@@ -201,16 +203,20 @@ def _same(context: Context) -> Context:
     return context
 
 
-def stage_source(executor: Executor, job: Job, context: Context, source: Source, report: Report) -> None:
-    """Run a job on each partition's rows of a source that not every process can read from any row on.
+def stage_source(
+    executor: Executor, job: Job, context: Context, source: Source, report: Report, wanted: Sequence[int]
+) -> None:
+    """Run a job on wanted partitions' rows of a source that not every process can read from any row on.
 
     The workers compute the rows of a lazy source; any other one goes through this process in one pass.
     """
     if isinstance(executor, DaskExecutor) and isinstance(source, LazySource):
-        executor.map_blocks(job, context, source.delayed_blocks(context.bounds), report)
+        executor.map_blocks(job, context, source.delayed_blocks(context.bounds), report, wanted)
         return
+    skipped = set(range(context.n_partitions)) - set(wanted)
     for b, block in enumerate(source.blocks(context.bounds[1])):
-        compute_part(b, job, context, block)
+        if b not in skipped:
+            compute_part(b, job, context, block)
         report(b + 1, context.n_partitions)
 
 

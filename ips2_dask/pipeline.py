@@ -1,86 +1,30 @@
-"""Plan, then stage after stage on an executor; what is there under the right key is never computed again."""
+"""From a source and parameters to a finished run: plan, store, executor, stages."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import datetime
-import functools
-import hashlib
-import importlib.metadata
-import json
-import platform
 import shutil
 import tempfile
-import time
 import weakref
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from distributed import Client
 
-from ips2_dask._version import __version__
-from ips2_dask.errors import BadInput
+from ips2_dask.execution import execute, versions
 from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor, cluster
+from ips2_dask.following import Progress, Silent
 from ips2_dask.kernels.parallel import threads, usable_cores
+from ips2_dask.keys import MODULES
 from ips2_dask.params import Params, Resources
-from ips2_dask.plan import Choices, Plan, check_memory, check_shape, make_plan
-from ips2_dask.stages import assemble, eigen, fuse, ingest, label, neighbors, tensor
-from ips2_dask.storage import names
-from ips2_dask.storage.beside import FOLDER, Beside, folder_of, keep, open_beside
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.memory import peak_rss
+from ips2_dask.plan import Plan, check_memory, check_shape, make_plan
+from ips2_dask.storage.beside import open_beside
 from ips2_dask.storage.readers import Source, open_source
-from ips2_dask.storage.run import FORMAT, Run, check_directory, withdraw
+from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
 
-MODULES: dict[str, Any] = {
-    "ingest": ingest,
-    "neighbors": neighbors,
-    "tensor": tensor,
-    "assemble": assemble,
-    "eigen": eigen,
-    "fuse": fuse,
-    "label": label,
-}
-
-
-class Progress(Protocol):
-    """Is told what a run does."""
-
-    def begin(self, stage: str) -> None:
-        """A stage starts."""
-        ...
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """So many of a stage's tasks are done."""
-        ...
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Numbers that a stage has come to: the solver's products and residual."""
-        ...
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """A stage is done, or was there already."""
-        ...
-
-
-class Silent:
-    """Progress that nobody looks at."""
-
-    def begin(self, stage: str) -> None:
-        """Say nothing."""
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        """Say nothing."""
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Say nothing."""
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Say nothing."""
+__all__ = ["MODULES", "Progress", "Silent", "execute", "plan_run", "run", "versions"]
 
 
 def plan_run(source: Source, params: Params, resources: Resources) -> Plan:
@@ -119,6 +63,8 @@ def run(
     own_cluster: bool = False,
     similarity: Any = None,
     knn_graph: Any = None,
+    fresh: bool = False,
+    verify: bool = False,
 ) -> Run:
     """Cluster a source and return the finished run.
 
@@ -144,6 +90,10 @@ def run(
     knn_graph : (m, m) SciPy sparse matrix, array or path, optional
         Who may be near: the stored entries of each row, whatever their values, are the candidates for the sample's
         neighbours, whose distances are measured in ``source`` by ``params.metric``.
+    fresh : bool
+        Take away what earlier runs left in the directory, and start over.
+    verify : bool
+        Read every byte of what is reused, and compute damaged parts again.
 
     Returns
     -------
@@ -152,9 +102,11 @@ def run(
     Raises
     ------
     BadInput
-        Where the source, a parameter or the directory can't be used.
+        Where the source, a parameter or the directory can't be used, or another run is at work in the directory.
     Refused
         Where the plan exceeds ``resources.memory_limit``.
+    StoreFailure
+        Where the directory can't be written any more; the same call continues later.
 
     Examples
     --------
@@ -184,7 +136,7 @@ def run(
             # workers need a folder to meet in; it goes when the run does
             folder = _Folder()
             store = folder.name
-        kept = _open_store(store)
+        kept = _open_store(store, fresh)
         executor: Executor = SerialExecutor()
         if client is not None:
             executor = DaskExecutor(client, resources.threads_per_worker)
@@ -193,7 +145,7 @@ def run(
         stack.enter_context(threads(usable_cores()))
         location = str(source) if isinstance(source, str | Path) else None
         asked = {"location": location, "labels_column": labels_column, "transpose": transpose}
-        finished = execute(opened, params, plan, kept, executor, progress, asked, given)
+        finished = execute(opened, params, plan, kept, executor, progress, asked, given, fresh=fresh, verify=verify)
         return Run(kept, finished.manifest, keep=folder)
 
 
@@ -205,149 +157,12 @@ class _Folder:
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 
-def _open_store(store: str | Path | None) -> Store:
+def _open_store(store: str | Path | None, fresh: bool) -> Store:
     """The store of a run: in memory, or a checked directory that is not made yet."""
     if store is None:
         return MemoryStore()
     location = str(store)
     if "://" not in location:
         location = str(Path(location).absolute())  # workers may live in another folder
-    check_directory(location)
+    check_directory(location, fresh)
     return ZarrStore(location)
-
-
-def execute(
-    source: Source,
-    params: Params,
-    plan: Plan,
-    store: Store,
-    executor: Executor,
-    progress: Progress,
-    asked: Mapping[str, Any] | None = None,
-    beside: Beside | None = None,
-) -> Run:
-    """Run the stages that are not there yet; one that refuses its input leaves nothing behind.
-
-    ``asked`` is how the source was to be read; the manifest keeps it for the command that makes the run again.
-    """
-    context = Context(store, params, plan.bounds, plan.f, plan.choices, threads=usable_cores(), source=source)
-    before = store.get_document("manifest.json")
-    manifest = (before or _new_manifest()) | {
-        "params": params.as_dict(),
-        "input": {"name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint, **(asked or {})},
-        "bounds": list(plan.bounds),
-        "choices": dataclasses.asdict(plan.choices),
-        "plan": [dataclasses.asdict(stage) for stage in plan.stages],
-        "versions": dict(versions()),
-        "started": _now(),
-        "finished": None,
-        "stages": [],
-        "beside": {},
-    }
-    store.create()
-    store.put_document("manifest.json", manifest)
-    if source.sample_names is not None:
-        manifest["beside"][names.FOLDER] = names.keep(store, source.sample_names)
-    digests = (beside or Beside()).digests
-    if beside and digests:
-        manifest["beside"][FOLDER] = context.folders[FOLDER] = folder_of(digests)
-        keep(store, folder_of(digests), beside)
-    store.put_document("manifest.json", manifest)
-    above = digests | {"input": source.fingerprint, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
-    for name in STAGES:
-        above[name] = _key(name, params, plan.choices, above)
-        folder = context.folders[name] = f"{name}-{above[name][:16]}"
-        progress.begin(name)
-        begun = time.perf_counter()
-        known = store.get_document(f"{folder}/stage.json")
-        if known is None:
-            try:
-                facts = MODULES[name].run(context, executor, Reporter(progress, name))
-            except BadInput:
-                first_time = before is None and name == STAGES[0]
-                for kept in manifest["beside"].values() if first_time else ():
-                    store.remove(kept)
-                withdraw(store, folder, before if name == STAGES[0] else manifest)
-                raise
-            known = {"facts": facts, "seconds": time.perf_counter() - begun, "peak_rss_bytes": _peak(context, name)}
-            store.put_document(f"{folder}/stage.json", known)
-            skipped = False
-        else:
-            skipped = True
-        context.facts[name] = known["facts"]
-        context.adopt(known["facts"])
-        context.source = None  # from here on tasks are sent without it
-        entry = {"name": name, "folder": folder, "seconds": known["seconds"], "skipped": skipped}
-        manifest["stages"].append({**entry, "peak_rss_bytes": known["peak_rss_bytes"], "facts": known["facts"]})
-        store.put_document("manifest.json", manifest)
-        progress.end(name, time.perf_counter() - begun, skipped)
-    manifest["finished"] = _now()
-    store.put_document("manifest.json", manifest)
-    return Run(store, manifest)
-
-
-class Reporter:
-    """What a stage is given to tell a run's progress."""
-
-    def __init__(self, progress: Progress, name: str) -> None:
-        self._progress, self._name = progress, name
-
-    def __call__(self, done: int, total: int) -> None:
-        """So many of the stage's tasks are done."""
-        self._progress.advance(self._name, done, total)
-
-    def note(self, facts: Mapping[str, Any]) -> None:
-        """Numbers it has come to."""
-        self._progress.note(self._name, facts)
-
-
-def _key(name: str, params: Params, choices: Choices, above: dict[str, str]) -> str:
-    """Digest of a stage's inputs' keys, its own parameters and its version."""
-    module = MODULES[name]
-    feeds = _feeds(name) + (("similarity",) if name == "eigen" and params.tensor == "decomposable" else ())
-    feeding = {stage: key for stage, key in above.items() if stage in feeds}
-    content = {
-        "inputs": feeding,
-        "params": module.depends_on(params, choices),
-        "version": module.VERSION,
-        "format": FORMAT,
-    }
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def _feeds(name: str) -> tuple[str, ...]:
-    """What a stage reads; a change anywhere else leaves it alone."""
-    return {
-        "ingest": ("input", "bounds"),
-        "neighbors": ("ingest", "knn_graph"),
-        "tensor": ("ingest", "neighbors"),
-        "assemble": ("tensor",),
-        "eigen": ("assemble",),
-        "fuse": ("eigen", "similarity"),
-        "label": ("fuse",),
-    }[name]
-
-
-def _peak(context: Context, stage: str) -> int:
-    """Largest peak of any process that worked on a stage, this one included."""
-    receipts = (context.receipt(stage, b) for b in range(context.n_partitions))
-    return max([peak_rss(), *(int(r["facts"].get("peak_rss_bytes", 0)) for r in receipts if r)])
-
-
-def _new_manifest() -> dict[str, Any]:
-    return {"format": FORMAT, "created": _now()}
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-
-
-@functools.cache
-def versions() -> dict[str, str]:
-    """Versions of what the numbers depend on: looked up once, since that takes longer than a stage of a small fit."""
-    names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
-    return {
-        "ips2_dask": __version__,
-        "python": platform.python_version(),
-        **{name: importlib.metadata.version(name) for name in names},
-    }

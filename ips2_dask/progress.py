@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, Tex
 from rich.text import Text
 
 from ips2_dask.errors import BadInput
-from ips2_dask.pipeline import Progress as Told
+from ips2_dask.following import Progress as Told
 from ips2_dask.spelling import duration
 from ips2_dask.storage.layout import STAGES
 

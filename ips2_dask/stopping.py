@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from ips2_dask.pipeline import Progress
+from ips2_dask.following import Progress
 
 
 class Stopping:

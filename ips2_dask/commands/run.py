@@ -15,6 +15,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
     add_beside(parser)
+    parser.add_argument("--fresh", action="store_true", help="take away what earlier runs left there, and start over")
+    parser.add_argument(
+        "--verify", action="store_true", help="read every byte of what is reused, and compute again what is damaged"
+    )
     add_said(parser)
     add_params(parser)
     add_resources(parser)
@@ -35,5 +39,7 @@ def command(options: argparse.Namespace) -> int:
             own_cluster=not options.serial,
             similarity=options.similarity,
             knn_graph=options.knn_graph,
+            fresh=options.fresh,
+            verify=options.verify,
         )
     return finish(finished, options)

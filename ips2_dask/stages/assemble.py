@@ -42,6 +42,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     empty = 0
     if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":
         chunks = range(len(chunked.chunk_partitions(context)))
+        _forget_broken(context)
         receipts = executor.map(Job("assemble", degrees_of, "chunk-"), context, chunks, report)
         empty = sum(int(r["facts"]["empty"]) for r in receipts)
     elif context.params.tensor == "indecomposable":
@@ -49,7 +50,18 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     warnings = []
     if empty:
         warnings.append(f"{empty} of {n_pairs(context)} pairs have no entry above zero in float32: sigma is too large")
-    return {"components": count, "largest": int(np.bincount(component).max()), "warnings": warnings}
+    largest = int(np.bincount(component).max())
+    return {"components": count, "largest": largest, "empty": empty, "warnings": warnings}
+
+
+def _forget_broken(context: Context) -> None:
+    """Forget that a chunk is done where a partition of it has lost its degrees."""
+    for g, (first, last) in enumerate(chunked.chunk_partitions(context)):
+        name = "chunk-" + part_name(g)
+        if context.receipt("assemble", name) is not None and not all(
+            context.receipt("assemble", b) for b in range(first, last)
+        ):
+            context.store.drop(context.folders["assemble"], name)
 
 
 def _degrees_here(context: Context, report: Report) -> int:

@@ -98,7 +98,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     staged = not source.parallel
     if staged:
         job = Job("ingest", raw, "raw-")
-        stage_source(executor, job, dataclasses.replace(context, source=None), source, report)
+        stage_source(executor, job, dataclasses.replace(context, source=None), source, report, _unread(context))
         first = store.read(folder, "raw-" + part_name(0), "raw")[:1]
     else:
         first = np.asarray(source.read(0, 1))
@@ -116,13 +116,22 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         center, spread, statistics_ = _measured(inner, executor, report, np.asarray(first, np.float64))
         store.write(folder, "whole", {"center": center, "spread": spread, **_known(source)}, {})
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
-    for b in parts:
+    for b in parts:  # the statistics stay, so that one partition can be made again alone
         store.drop(folder, "raw-" + part_name(b))
-        store.drop(folder, "statistics-" + part_name(b))
-        store.drop(folder, "columns-" + part_name(b))
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
     return {"warnings": _warnings(statistics_, rounded, context.m), "label_names": names, "source": source.name}
+
+
+def _unread(context: Context) -> list[int]:
+    """Partitions whose rows are still needed: the first, which the others are centred about, and unfinished ones."""
+    needed = ("",) if context.params.metric == "precomputed" else ("", "statistics-")
+    if context.params.metric in ANGULAR and context.params.scale in ("zscore", "minmax"):
+        needed = (*needed, "columns-")
+    return [
+        b for b in range(context.n_partitions)
+        if b == 0 or any(context.receipt("ingest", prefix + part_name(b)) is None for prefix in needed)
+    ]  # fmt: skip
 
 
 def _measured(inner: Context, executor: Executor, report: Report, first: Any) -> tuple[Any, Any, kernel.Statistics]:

@@ -93,7 +93,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         for s in starts
     ]
     labels = kernel.renumber(_in_users_order(context, kernel.best(found)))
-    distinct = len(np.unique(labels))
+    facts["clusters"] = distinct = len(np.unique(labels))
     if distinct < context.params.n_clusters:
         facts["warnings"].append(f"only {distinct} of {context.params.n_clusters} clusters could be told apart")
     store.write(folder, "whole", {"labels": labels}, {})
@@ -110,8 +110,11 @@ def _in_users_order(context: Context, labels: Any) -> Any:
 
 
 def _embed(context: Context) -> dict[str, Any]:
-    """Store the spectral embedding; returns its components, ties, residual and warnings."""
+    """Store the spectral embedding unless it is there; returns its components, ties, residual and warnings."""
     params = context.params
+    there = context.receipt("label", "embedding")
+    if there is not None:
+        return dict(there["facts"])
     U = read_similarity(context, "fused")
     if params.high_order == "signed":
         U = abs(U)  # a signed mean may be negative, and an affinity may not
@@ -122,20 +125,22 @@ def _embed(context: Context) -> dict[str, Any]:
     if sp.issparse(U):
         U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters, params.metric)
     embedding, solution = kernel.embed(U, params.n_clusters, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
-    context.store.write(context.folders["label"], "embedding", {"embedding": embedding}, {})
     warnings = []
     if ties:
         warnings.append(
             f"the fused similarity falls into {count} components; those that are loose, {len(ties)} in all with up to "
             f"{max(t.size for t in ties)} samples, were tied to their nearest one by an edge each"
         )
-    return {
+    facts = {
         "u_components": count,
-        "ties": [list(t) for t in ties[:100]],
+        "ties": [[int(n) for n in t] for t in ties[:100]],
         "embedding_products": solution.products,
         "embedding_residual": float(solution.residuals.max(initial=0.0)),
+        "embedding_tol": kernel.EMBEDDING_TOL,
         "warnings": warnings,
     }
+    context.store.write(context.folders["label"], "embedding", {"embedding": embedding}, facts)
+    return facts
 
 
 def _rows_graph(context: Context, U: Any) -> sp.csr_array:

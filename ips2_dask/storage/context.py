@@ -79,6 +79,8 @@ class Context:
         Threads that one task may use.
     source : Source, optional
         The input, for the ingest stage.
+    generation : int
+        Raised when a stage that was computed again has given other bytes: what a process remembers is of one.
     """
 
     store: Store
@@ -90,6 +92,7 @@ class Context:
     facts: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     threads: int = 1
     source: Any = None
+    generation: int = 0
 
     @property
     def m(self) -> int:
@@ -114,7 +117,7 @@ class Context:
         folder, part = self.folders[stage], part_name(part)
         if isinstance(self.store, MemoryStore):
             return self.store.read(folder, part, name)
-        key = (self.store.location, folder, part, name)
+        key = (self.store.location, self.generation, folder, part, name)
         array: AnyArray = cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes)
         return array
 
@@ -164,7 +167,7 @@ class Context:
                 if name not in self.store.made:
                     self.store.made[name] = make()
                 return self.store.made[name]
-        return cache.get((self.store.location, name), make, lambda _: size)
+        return cache.get((self.store.location, self.generation, name), make, lambda _: size)
 
     def rows_of(self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "") -> AnyArray:
         """Rows of a partitioned array for sorted samples, read partition by partition."""

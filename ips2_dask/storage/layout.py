@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+FORMAT = 2
+"""Version of the run directory; another one is refused."""
 
 STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
 """The stages in their order; each reads what earlier ones stored."""
@@ -11,8 +17,8 @@ STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
 class Array(NamedTuple):
     """What one stored array is.
 
-    ``packed`` arrays are compressed with zstd; all of them carry a crc32c. Those read ``by_rows`` have small chunks,
-    filled with NaN or -1 before they are written, so that a missing one shows.
+    ``packed`` arrays are compressed with zstd; all of them carry a crc32c, and are filled with NaN, or with an integer
+    that no array holds, where nothing was written. Those read ``by_rows`` have small chunks.
     """
 
     meaning: str
@@ -99,3 +105,13 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "inertia": Array("the k-means objective of the best of some starts: (1,) float64", False),
     },
 }
+
+
+def key_digest(content: Mapping[str, Any]) -> str:
+    """Digest of what a stage's results depend on."""
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def folder_of(stage: str, content: Mapping[str, Any]) -> str:
+    """The folder of a stage's results: named by its key."""
+    return f"{stage}-{key_digest(content)[:16]}"

@@ -16,15 +16,14 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.eigen import Known
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
-from ips2_dask.storage import names
+from ips2_dask.storage import lock, names
 from ips2_dask.storage.context import Context
+from ips2_dask.storage.damage import Fault
 from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.storage.layout import FORMAT, STAGES
+from ips2_dask.storage.promises import promises
 from ips2_dask.storage.similarities import Similarities, read_similarity, similarity_parts
 from ips2_dask.storage.store import Store, ZarrStore
-
-FORMAT = 1
-"""Version of the run directory; another one is refused."""
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
@@ -53,8 +52,9 @@ class Run:
         self._store, self.manifest, self._keep = store, manifest, keep
         self.params = Params(**manifest["params"])
         self._context = Context(
-            store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1], Choices(**manifest["choices"])
-        )
+            store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1],
+            Choices(**manifest["choices"]), generation=manifest["generation"],
+        )  # fmt: skip
         self._context.folders |= manifest.get("beside", {})
         for stage in manifest["stages"]:
             self._context.folders[stage["name"]] = stage["folder"]
@@ -210,7 +210,11 @@ class Run:
         return np.array(self._context.read("ingest", "whole", "known"))
 
     def report(self) -> dict[str, Any]:
-        """Sizes, timings, peak memory, recall, residuals, components and warnings, as plain values."""
+        """Sizes, timings, peak memory, recall, residuals, components, promises and warnings, as plain values.
+
+        Of each stage it says whether it was ``computed``, ``computed again`` or ``reused``, and why. Of each promise it
+        says what was wanted, what was found, and whether it was kept.
+        """
         facts = self._context.facts
         m, f = self.manifest["input"]["shape"]
         stages = self.manifest["stages"]
@@ -222,7 +226,7 @@ class Run:
             "P": facts["tensor"]["pair_offsets"][-1],
             "nnz": facts["tensor"]["nnz"],
             "partitions": self._context.n_partitions,
-            "stages": [{name: s[name] for name in ("name", "seconds", "skipped")} for s in stages],
+            "stages": [{name: s[name] for name in ("name", "seconds", "skipped", "state", "why")} for s in stages],
             "peak_rss_bytes": max(s["peak_rss_bytes"] for s in stages),
             "eigenvalues": facts["eigen"]["eigenvalues"],
             "residual_max": facts["eigen"]["residual_max"],
@@ -235,6 +239,7 @@ class Run:
             "builder": facts["neighbors"]["builder"],
             "recall": facts["neighbors"]["recall"],
             "run_dir": self.path,
+            "promises": promises(self.params, facts),
             "warnings": [w for s in stages for w in s["facts"].get("warnings", [])],
         }
 
@@ -247,8 +252,8 @@ class Run:
             )  # fmt: skip
 
 
-def check_directory(path: str) -> None:
-    """Refuse an output directory that holds something else.
+def check_directory(path: str, fresh: bool = False) -> None:
+    """Refuse an output directory that holds something else; one of another format too, unless it starts over.
 
     Raises
     ------
@@ -257,14 +262,15 @@ def check_directory(path: str) -> None:
     if "://" not in path:
         _check_place(Path(path))
     store = ZarrStore(path)
-    held = [name for name in store.files.names("") if not name.endswith(".partial")]
+    held = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
     if held and not store.is_run():
         raise BadInput(
             path, f"a directory that holds something else ({', '.join(held[:3])})", "an empty directory or a run's",
             "the run's files would mix with others", "give another --out",
         )  # fmt: skip
-    if store.get_document("manifest.json") is not None:
-        read_manifest(store)
+    manifest = store.document("manifest.json")[0]
+    if manifest is not None and not fresh:
+        check_format(store, manifest)
 
 
 def _check_place(path: Path) -> None:
@@ -343,16 +349,32 @@ def read_manifest(store: ZarrStore) -> dict[str, Any]:
     Raises
     ------
     BadInput
+        Where there is none, or one of another format.
+    Damaged
+        Where it is not what was written.
     """
-    manifest = store.get_document("manifest.json")
+    manifest, whole = store.document("manifest.json")
     if manifest is None:
         raise BadInput(
             f"{store.location}", "no manifest.json that can be read", "the directory of a run",
             "there would be nothing to show", "give the directory that was --out of `ips2 run`",
         )  # fmt: skip
+    check_format(store, manifest)
+    if not whole:
+        raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
+    return manifest
+
+
+def check_format(store: ZarrStore, manifest: dict[str, Any]) -> None:
+    """Refuse a run directory of another version.
+
+    Raises
+    ------
+    BadInput
+    """
     if manifest.get("format") != FORMAT:
         raise BadInput(
             f"{store.location}", f"a run directory of format {manifest.get('format')!r}", f"format {FORMAT}",
-            "its arrays would be misread", "open it with the version of ips2_dask that wrote it",
+            "its arrays would be misread",
+            "open it with the version of ips2_dask that wrote it, or start over with `ips2 run --fresh`",
         )  # fmt: skip
-    return manifest

@@ -1,158 +1,39 @@
 """Where a run keeps its arrays: parts of stages, each sealed by a receipt that is written last.
 
 A part is the set of arrays that one task gave. Every attempt writes its arrays under a name of its own and then puts
-the receipt, which names the attempt and holds each array's shape, dtype and crc32c; readers go through the receipt
-alone. So a part is there as a whole or not at all, two attempts never mix, and what is read is what was written.
+the receipt, which names the attempt and holds each array's shape and dtype, and crc32c and stored bytes of each chunk;
+readers go through the receipt alone. So a part is there as a whole or not at all, two attempts never mix, and what is
+read is what was written.
 """
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import json
+import re
 import uuid
-from collections.abc import Mapping
-from threading import RLock
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
-import google_crc32c
-import numpy as np
-import zarr
-import zarr.api.asynchronous
-from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec, ZstdCodec
-from zarr.core.sync import sync
-from zarr.storage import FsspecStore, LocalStore
+from ips2_dask.errors import StoreFailure
+from ips2_dask.storage import lock
+from ips2_dask.storage.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
+from ips2_dask.storage.damage import Fault, Survey
+from ips2_dask.storage.files import Files, open_files, writing
+from ips2_dask.storage.layout import ARRAYS, STAGES
+from ips2_dask.storage.parts import AnyArray, MemoryStore, Parts, Store
+from ips2_dask.storage.receipts import Receipt, content_of, crc32c, opened, sealed
 
-from ips2_dask.errors import Damaged
-from ips2_dask.storage.files import Files, open_files
-from ips2_dask.storage.layout import ARRAYS, Array
-
-AnyArray = NDArray[Any]
-Receipt = dict[str, Any]
+__all__ = ["MemoryStore", "Receipt", "Store", "ZarrStore"]
 
 OWNER = "ips2_dask"
 """Attribute of the root group that tells a run directory from any other Zarr group."""
 
-CHUNK_BYTES = 4 << 20
-"""Most arrays are one chunk; longer ones are cut by rows, at a size that is written twice as fast as 16 MiB."""
-ROWS_CHUNK_BYTES = 1 << 20
+ROOT = {"zarr_format": 3, "node_type": "group", "attributes": {OWNER: "run"}}
+"""The metadata of that group."""
 
-
-class Store(Protocol):
-    """Parts of stages, by (folder, part)."""
-
-    location: str | None
-
-    def create(self) -> None:
-        """Make the place where parts will be, if it is not there."""
-        ...
-
-    def receipt(self, folder: str, part: str) -> Receipt | None:
-        """The receipt of a finished part, or None."""
-        ...
-
-    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
-        """Store a part's arrays, then its receipt."""
-        ...
-
-    def read(self, folder: str, part: str, name: str) -> AnyArray:
-        """One array of a finished part."""
-        ...
-
-    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
-        """Rows low .. high - 1 of one array of a finished part."""
-        ...
-
-    def rename(self, folder: str, part: str, name: str) -> None:
-        """Give a finished part another name."""
-        ...
-
-    def drop(self, folder: str, part: str) -> None:
-        """Forget a part, receipt first."""
-        ...
-
-    def get_document(self, name: str) -> dict[str, Any] | None:
-        """A JSON document of the run, or None."""
-        ...
-
-    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
-        """Write a JSON document of the run, whole."""
-        ...
-
-    def remove(self, name: str) -> None:
-        """Take away a document or a folder; the place itself goes with the last of them, if it was made by `create`."""
-        ...
-
-
-def _digest(array: AnyArray) -> int:
-    octets = np.ascontiguousarray(array).reshape(-1).view(np.uint8).view()
-    octets.flags.writeable = False  # the library takes nothing else
-    return int(google_crc32c.value(octets)) if octets.size else 0
-
-
-def _describe(array: AnyArray) -> dict[str, Any]:
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "crc32c": _digest(array)}
-
-
-class MemoryStore:
-    """Parts as NumPy arrays of this process: a small fit leaves nothing behind."""
-
-    def __init__(self) -> None:
-        self.location: str | None = None
-        self._parts: dict[tuple[str, str], dict[str, AnyArray]] = {}
-        self._receipts: dict[tuple[str, str], Receipt] = {}
-        self._documents: dict[str, dict[str, Any]] = {}
-        self.made: dict[str, Any] = {}
-        self.making = RLock()
-
-    def create(self) -> None:
-        """Nothing to make: parts are in this process."""
-
-    def receipt(self, folder: str, part: str) -> Receipt | None:
-        """The receipt of a finished part, or None."""
-        return self._receipts.get((folder, part))
-
-    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
-        """Keep a part's arrays as they are."""
-        receipt: Receipt = {
-            "arrays": {name: {"shape": list(a.shape), "dtype": a.dtype.str} for name, a in arrays.items()},
-            "facts": dict(facts),
-        }
-        self._parts[folder, part] = dict(arrays)
-        self._receipts[folder, part] = receipt
-        return receipt
-
-    def read(self, folder: str, part: str, name: str) -> AnyArray:
-        """One array of a finished part."""
-        return self._parts[folder, part][name]
-
-    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
-        """Rows low .. high - 1 of one array of a finished part."""
-        return self._parts[folder, part][name][low:high]
-
-    def rename(self, folder: str, part: str, name: str) -> None:
-        """Give a finished part another name."""
-        self._parts[folder, name] = self._parts.pop((folder, part))
-        self._receipts[folder, name] = self._receipts.pop((folder, part))
-
-    def drop(self, folder: str, part: str) -> None:
-        """Forget a part."""
-        self._parts.pop((folder, part), None)
-        self._receipts.pop((folder, part), None)
-
-    def get_document(self, name: str) -> dict[str, Any] | None:
-        """A document of the run, or None."""
-        return self._documents.get(name)
-
-    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
-        """Keep a document of the run."""
-        self._documents[name] = dict(content)
-
-    def remove(self, name: str) -> None:
-        """Forget a document or a folder's parts."""
-        self._documents.pop(name, None)
-        for folder, part in [key for key in self._receipts if key[0] == name]:
-            self.drop(folder, part)
+FOLDER = re.compile(rf"({'|'.join((*STAGES, 'beside', 'names'))})-[0-9a-f]{{16}}")
+"""What folders of stages are called, and those of what was given beside the samples."""
 
 
 class ZarrStore:
@@ -162,10 +43,9 @@ class ZarrStore:
         self.location: str | None = location
         self._root = location
         self._files: Files | None = None
-        self._made = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location, "_root": self._root, "_files": None, "_made": False}
+        return {"location": self.location, "_root": self._root, "_files": None}
 
     @property
     def files(self) -> Files:
@@ -174,54 +54,54 @@ class ZarrStore:
             self._files = open_files(self._root)
         return self._files
 
-    def _zarr(self, path: str) -> LocalStore | FsspecStore:
-        if "://" in self._root:
-            return FsspecStore.from_url(f"{self._root}/{path}")
-        return LocalStore(f"{self._root}/{path}")
-
     def create(self) -> None:
         """Make the root a Zarr group, so that any Zarr reader can walk the run; an attribute says what it is."""
-        if self.files.read("zarr.json") is None:
-            self._made = self.files.make_root()
-            attributes = {OWNER: "run"}
-            self.files.write(
-                "zarr.json", json.dumps({"zarr_format": 3, "node_type": "group", "attributes": attributes})
-            )
+        if self.document("zarr.json")[0] != ROOT:
+            self.files.write("zarr.json", json.dumps(ROOT))
 
     def is_run(self) -> bool:
         """Whether `create` made this place, or an earlier process did."""
-        group, manifest = self.get_document("zarr.json"), self.get_document("manifest.json")
+        (group, _), (manifest, _) = self.document("zarr.json"), self.document("manifest.json")
         marked = group is not None and OWNER in (group.get("attributes") or {})
         return marked or (manifest is not None and {"format", "created"} <= set(manifest))
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
-        text = self.files.read(f"{folder}/{part}.json")
-        if text is None:
-            return None
-        try:
-            receipt = json.loads(text)
-            return receipt if isinstance(receipt, dict) and {"attempt", "arrays", "facts"} <= set(receipt) else None
-        except ValueError:
-            return None  # a receipt that can't be read seals nothing: the part is computed again
+        return _receipt(self.files.read(f"{folder}/{part}.json"))
+
+    def parts(self, folder: str) -> dict[str, Receipt]:
+        """The receipts of all finished parts of a folder, by name."""
+        files = [name for name in self.files.names(folder) if is_receipt(name)]
+        texts = self.files.read_many([f"{folder}/{name}" for name in files])
+        found = {name.removesuffix(".json"): _receipt(texts.get(f"{folder}/{name}")) for name in files}
+        return {part: receipt for part, receipt in found.items() if receipt is not None}
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
-        """Store a part's arrays under a new attempt, then its receipt."""
-        attempt = f"{part}.{uuid.uuid4().hex[:8]}"
-        sync(self._write(f"{folder}/{attempt}", ARRAYS[folder.split("-")[0]], arrays, facts))
-        receipt = {"attempt": attempt, "arrays": {n: _describe(a) for n, a in arrays.items()}, "facts": dict(facts)}
-        self.files.write(f"{folder}/{part}.json", json.dumps(receipt))
-        return receipt
+        """Store a part's arrays under a new attempt, then its receipt.
 
-    async def _write(
-        self, path: str, kinds: Mapping[str, Array], arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]
-    ) -> None:
-        """Write a group of arrays: one coroutine, since each call from outside of Zarr's loop costs milliseconds."""
-        sparse = {"indices_0", "indices_1", "values"} <= set(arrays)
-        group = await zarr.api.asynchronous.create_group(
-            store=self._zarr(path), attributes={"binsparse": _binsparse(arrays, facts)} if sparse else None
-        )
-        await asyncio.gather(*(_write_array(group, name, kinds[name], array) for name, array in arrays.items()))
+        Raises
+        ------
+        StoreFailure
+            Where the store is full or can't be written; then nothing of the attempt stays.
+        """
+        attempt = f"{part}.{uuid.uuid4().hex[:8]}"
+        kinds = ARRAYS[folder.split("-")[0]]
+        attributes = {"binsparse": _binsparse(arrays, facts)} if {"indices_0", "indices_1"} <= set(arrays) else {}
+        try:
+            with writing(f"{self._root}/{folder}/{attempt}"):
+                described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
+                sizes = self.files.sizes(f"{folder}/{attempt}")
+            for name, one in described.items():
+                one["bytes"] = [sizes.get(f"{name}/{chunk.key}", -1) for chunk in chunks_of(one)]
+            receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
+            self.files.write(f"{folder}/{part}.json", sealed(receipt))
+        except StoreFailure:
+            with contextlib.suppress(OSError, StoreFailure):
+                sealing = self.receipt(folder, part)
+                if sealing is None or sealing["attempt"] != attempt:
+                    self.files.remove(f"{folder}/{attempt}")  # else `gc` takes it
+            raise
+        return receipt
 
     def read(self, folder: str, part: str, name: str) -> AnyArray:
         """One array of a finished part, checked against its receipt.
@@ -231,45 +111,84 @@ class ZarrStore:
         Damaged
             Where the part, a chunk or a byte of it is not what the receipt says.
         """
-        receipt = self.receipt(folder, part)
-        if receipt is None:
-            raise Damaged(f"{self._root}/{folder}/{part}: the receipt is missing. {self._mend(folder)}")
-        where = f"{folder}/{receipt['attempt']}/{name}"
-        try:
-            expected = receipt["arrays"][name]
-            array = np.asarray(sync(_read(self._zarr(where), ...)))
-            same = _describe(array) == expected
-            reason = "its bytes are not those that were written, or a chunk is missing"
-        except Exception as error:  # whatever a damaged file makes a codec or a parser raise
-            same, reason = False, f"{type(error).__name__}: {error}"
-        if not same:
-            raise Damaged(f"{self._root}/{where}: array is damaged ({reason}). {self._mend(folder)}")
-        return array
+        return self._checked(folder, part, name, read_whole)
 
     def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
-        """Rows low .. high - 1 of one array of a finished part, whose chunks carry their own checksums.
+        """Rows low .. high - 1 of one array of a finished part, each chunk that they touch checked.
 
         Raises
         ------
         Damaged
             Where a chunk is missing or is not what was written.
         """
+        return self._checked(folder, part, name, read_rows, low, high)
+
+    def _checked(self, folder: str, part: str, name: str, read: Callable[..., AnyArray], *rows: int) -> AnyArray:
         receipt = self.receipt(folder, part)
         if receipt is None:
-            raise Damaged(f"{self._root}/{folder}/{part}: the receipt is missing. {self._mend(folder)}")
-        where = f"{folder}/{receipt['attempt']}/{name}"
+            raise Fault(folder, part, f"{folder}/{part}", "the receipt is missing or damaged").error(self._root)
+        where = f"{self._root}/{folder}/{receipt['attempt']}/{name}"
         try:
-            rows = np.asarray(sync(_read(self._zarr(where), slice(low, high))))
-            missing = bool((np.isnan(rows) if rows.dtype.kind == "f" else rows == -1).any())
-            reason = "a chunk is missing" if missing else ""
+            return read(where, receipt["arrays"][name], *rows)
+        except MemoryError:
+            raise
         except Exception as error:  # whatever a damaged file makes a codec or a parser raise
-            reason = f"{type(error).__name__}: {error}"
-        if reason:
-            raise Damaged(f"{self._root}/{where}: array is damaged ({reason}). {self._mend(folder)}")
-        return rows
+            faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
+            if faults:
+                raise faults[0].error(self._root, len(faults) - 1) from error
+        return read(where, receipt["arrays"][name], *rows)  # nothing is wrong with it: what failed was the reading
 
-    def _mend(self, folder: str) -> str:
-        return f"Remedy: delete {self._root}/{folder} and run the same command again, which computes that stage anew."
+    def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
+        """What is there of the parts that a finished stage had, or of those with a receipt; ``deep`` reads it all.
+
+        Otherwise files and their sizes are looked at: one listing of the folder, and the receipts.
+        """
+        out = Survey(self.parts(folder))
+        if parts is None and not out.receipts:
+            return out
+        sizes: dict[str, dict[str, int]] = {}
+        for name, size in self.files.sizes(folder).items():
+            attempt, _, rest = name.partition("/")
+            sizes.setdefault(attempt, {})[rest] = size
+        for part in sorted(set(out.receipts if parts is None else parts)):
+            receipt = out.receipts.get(part)
+            if receipt is None:
+                found = "the receipt is damaged" if f"{part}.json" in sizes else "the receipt is missing"
+                out.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
+                continue
+            if parts is not None and content_of(receipt) != parts[part]["content"]:
+                found = "the receipt is not that of the finished stage"
+                out.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
+            held = sizes.get(receipt["attempt"], {})
+            out.faults += self._group_faults(folder, part, receipt, held, deep)
+            for name, described in receipt["arrays"].items():
+                out.faults += self._faults(folder, part, name, receipt, held, deep)
+                out.arrays += 1
+                out.chunks += len(described["bytes"])
+                out.octets += sum(described["bytes"])
+        return out
+
+    def _group_faults(
+        self, folder: str, part: str, receipt: Receipt, sizes: Mapping[str, int], deep: bool
+    ) -> list[Fault]:
+        where = f"{folder}/{receipt['attempt']}/zarr.json"
+        if "zarr.json" not in sizes:
+            return [Fault(folder, part, where, "is missing")]
+        if deep and crc32c((self.files.read(where) or "").encode()) != receipt["group"]:
+            return [Fault(folder, part, where, "is not what was written")]
+        return []
+
+    def _faults(
+        self, folder: str, part: str, name: str, receipt: Receipt, sizes: Mapping[str, int], deep: bool
+    ) -> list[Fault]:
+        where = f"{folder}/{receipt['attempt']}/{name}"
+        described = receipt["arrays"].get(name)
+        if described is None:
+            return [Fault(folder, part, where, "no such array is in the receipt", name)]
+        held = {path.removeprefix(f"{name}/"): size for path, size in sizes.items() if path.startswith(f"{name}/")}
+        metadata = (self.files.read(f"{where}/zarr.json") or "").encode() if deep else None
+        found = faults_of(f"{self._root}/{where}", described, metadata, held, deep)
+        return [Fault(folder, part, where, text, name, chunk) for chunk, text in found]
 
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name: its receipt moves, its arrays stay."""
@@ -279,50 +198,62 @@ class ZarrStore:
             self.files.remove(f"{folder}/{part}.json")
 
     def drop(self, folder: str, part: str) -> None:
-        """Forget a part, receipt first."""
+        """Forget a part, receipt first; arrays that a renamed part has taken over stay."""
         receipt = self.receipt(folder, part)
         self.files.remove(f"{folder}/{part}.json")
-        if receipt is not None:
+        if receipt is not None and receipt["attempt"].rpartition(".")[0] == part:
             self.files.remove(f"{folder}/{receipt['attempt']}")
 
-    def get_document(self, name: str) -> dict[str, Any] | None:
-        """A JSON document of the run, or None where it is missing or can't be read."""
-        text = self.files.read(name)
+    def stage_folders(self) -> list[str]:
+        """Names of the folders of all stages, of earlier runs too."""
+        return [name for name in self.files.names("") if FOLDER.fullmatch(name)]
+
+    def clear(self) -> None:
+        """Take away everything that runs have put here, the mark of a run directory last; nothing else is touched."""
+        for name in ("manifest.json", *self.stage_folders(), "zarr.json"):
+            self.files.remove(name)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[Callable[[], None]]:
+        """Keep other runs out while this lasts; gives a function that raises where another run took over.
+
+        A root that is empty afterwards goes, if it was made for this.
+        """
+        made = self.files.make_root()
         try:
-            content = json.loads(text) if text is not None else None
-        except ValueError:
-            return None
-        return content if isinstance(content, dict) else None
+            with lock.lock(self.files, self._root) as held:
+                yield held.check
+        finally:
+            if made and not self.files.names(""):
+                self.files.remove("")
+
+    def document(self, name: str) -> tuple[dict[str, Any] | None, bool]:
+        """A JSON document as it is, or None where it is none; and whether it is as it was written."""
+        return opened(self.files.read(name))
+
+    def get_document(self, name: str) -> dict[str, Any] | None:
+        """A JSON document of the run, or None where it is missing or damaged."""
+        content, whole = self.document(name)
+        return content if whole else None
 
     def put_document(self, name: str, content: Mapping[str, Any]) -> None:
         """Write a JSON document of the run, whole."""
-        self.files.write(name, json.dumps(content, indent=1))
+        self.files.write(name, sealed(content, indent=1))
 
     def remove(self, name: str) -> None:
-        """Take away a document or a folder; the root itself goes with the last of them, if it was made by `create`."""
+        """Take away a document or a folder."""
         self.files.remove(name)
-        if self._made and not self.files.names(""):
-            self.files.remove("")
 
 
-async def _read(store: LocalStore | FsspecStore, selection: Any) -> Any:
-    array = await zarr.api.asynchronous.open_array(store=store, mode="r")
-    return await array.getitem(selection)
+def is_receipt(name: str) -> bool:
+    """Whether a file of a stage's folder is called as receipts are."""
+    return name.endswith(".json") and name not in ("stage.json", "zarr.json")
 
 
-async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: AnyArray) -> None:
-    """Create an array as the layout says, and write it whole."""
-    size = ROWS_CHUNK_BYTES if kind.by_rows else CHUNK_BYTES
-    rows = max(1, size // max(1, array[:1].nbytes)) if array.ndim and array.size else 1
-    await group.create_array(
-        name,
-        data=array,
-        chunks=(max(1, min(rows, len(array))), *(max(1, n) for n in array.shape[1:])),
-        compressors=[*([ZstdCodec(level=1)] if kind.packed else []), Crc32cCodec()],
-        fill_value=(np.nan if array.dtype.kind == "f" else -1) if kind.by_rows else None,
-        attributes={"meaning": kind.meaning},
-        config={"write_empty_chunks": True},
-    )
+def _receipt(text: str | None) -> Receipt | None:
+    """A receipt; one that can't be read seals nothing, and its part is computed again."""
+    content, whole = opened(text)
+    return content if content is not None and whole and {"attempt", "arrays", "facts"} <= set(content) else None
 
 
 def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.executors import SerialExecutor
+from ips2_dask.following import Reporter, Silent
 from ips2_dask.kernels import approximate
 from ips2_dask.kernels.neighbors import exact_neighbors, settle_candidates
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
-from ips2_dask.pipeline import Reporter, Silent
 from ips2_dask.plan import make_plan
 from ips2_dask.stages import ingest, sharding
 from ips2_dask.storage.context import Context

@@ -1,0 +1,41 @@
+"""What a run has promised, beside what it found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ips2_dask.params import Params
+
+LEAST_RECALL = 0.95
+"""Recall of the sample graph, below which neighbours are missing that clusters live on."""
+
+
+def promises(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Each promise, what was wanted, what was found, and whether it was kept.
+
+    Parameters
+    ----------
+    facts : dict
+        What each stage has found.
+    """
+    c = params.n_clusters
+    label, eigen = facts["label"], facts["eigen"]
+    out = [
+        _at_least("recall of the sample graph", LEAST_RECALL, facts["neighbors"]["recall"]),
+        _at_most("largest residual of an eigenpair", params.tol, eigen["residual_max"]),
+        _at_least("eigenpairs", c, len(eigen["eigenvalues"])),
+        _at_most("connected components of the pairs", c, facts["assemble"]["components"]),
+        _at_most("pairs whose entries are all zero in float32", 0, facts["assemble"]["empty"]),
+    ]
+    if label["u_components"] is not None:
+        out.append(_at_most("connected components of the fused similarity", c, label["u_components"]))
+        out.append(_at_most("largest residual of the embedding", label["embedding_tol"], label["embedding_residual"]))
+    return [*out, _at_least("clusters", c, label["clusters"])]
+
+
+def _at_most(promise: str, wanted: float, found: float) -> dict[str, Any]:
+    return {"promise": promise, "rule": "at most", "wanted": wanted, "found": found, "kept": bool(found <= wanted)}
+
+
+def _at_least(promise: str, wanted: float, found: float) -> dict[str, Any]:
+    return {"promise": promise, "rule": "at least", "wanted": wanted, "found": found, "kept": bool(found >= wanted)}
