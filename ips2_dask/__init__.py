@@ -21,6 +21,7 @@ all of it letter by letter, dense                      explicit.py
 
 from ips2_dask import explicit
 from ips2_dask._version import __version__
+from ips2_dask.clusters import cluster
 from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.params import PAPER, Params, Resources
@@ -40,6 +41,7 @@ __all__ = [
     "Resources",
     "Run",
     "__version__",
+    "cluster",
     "explicit",
     "open_run",
     "run",

@@ -22,6 +22,7 @@ COMMANDS = {
     "plan": ("show what a run would do, and run nothing", "plan"),
     "status": ("what a run has done", "status"),
     "demo": ("cluster scikit-learn's digits", "demo"),
+    "certs": ("make certificates for a cluster (TLS)", "certs"),
     "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling", "bench"),
     "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),
 }

@@ -29,6 +29,11 @@ PIPE_WIDTH = 110
 class PlainProgress:
     """One line a stage, for logs and pipes."""
 
+    def connected(self, dashboard: str | None) -> None:
+        """Say where the cluster's dashboard is."""
+        if dashboard:
+            print(f"dashboard      {dashboard}", file=sys.stderr, flush=True)
+
     def begin(self, stage: str) -> None:
         """Say nothing yet."""
 
@@ -55,6 +60,11 @@ class LiveProgress:
     def close(self) -> None:
         """Leave the terminal as it was, whatever the bars have come to."""
         self._bars.stop()
+
+    def connected(self, dashboard: str | None) -> None:
+        """Say where the cluster's dashboard is, above the bars."""
+        if dashboard:
+            self._bars.console.print(f"    dashboard  {dashboard}", highlight=False, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
         """Open the stage's bar."""

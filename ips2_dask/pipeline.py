@@ -19,9 +19,10 @@ from typing import Any, Protocol
 
 from distributed import Client
 
+from ips2_dask import clusters
 from ips2_dask._version import __version__
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor, cluster
+from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import Params, Resources
 from ips2_dask.plan import Choices, Plan, check_memory, check_shape, make_plan
@@ -47,6 +48,10 @@ MODULES: dict[str, Any] = {
 class Progress(Protocol):
     """Is told what a run does."""
 
+    def connected(self, dashboard: str | None) -> None:
+        """A cluster is there, and its dashboard."""
+        ...
+
     def begin(self, stage: str) -> None:
         """A stage starts."""
         ...
@@ -62,6 +67,9 @@ class Progress(Protocol):
 
 class Silent:
     """Progress that nobody looks at."""
+
+    def connected(self, dashboard: str | None) -> None:
+        """Say nothing."""
 
     def begin(self, stage: str) -> None:
         """Say nothing."""
@@ -107,6 +115,7 @@ def run(
     transpose: bool = False,
     progress: Progress | None = None,
     own_cluster: bool = False,
+    performance_report: str | Path | None = None,
 ) -> Run:
     """Cluster a source and return the finished run.
 
@@ -127,6 +136,8 @@ def run(
     progress : Progress, optional
     own_cluster : bool
         Start the cluster that ``resources`` describe, and end it with the run.
+    performance_report : path, optional
+        Where Dask shall write its own report of the run, an HTML file; for runs on a cluster.
 
     Returns
     -------
@@ -157,7 +168,10 @@ def run(
         if client is not None:
             executor = DaskExecutor(client, resources.threads_per_worker)
         elif own_cluster:
-            executor = stack.enter_context(cluster(resources))
+            executor = stack.enter_context(clusters.executor(resources))
+            progress.connected(clusters.dashboard(executor.client))
+        if performance_report is not None:
+            stack.enter_context(clusters.performance_report(executor, str(performance_report)))
         stack.enter_context(threads(usable_cores()))
         finished = execute(opened, params, plan, kept, executor, progress)
         return Run(kept, finished.manifest, keep=folder)
@@ -167,7 +181,7 @@ class _Folder:
     """A temporary folder that goes, without a word, when this object or the process does."""
 
     def __init__(self) -> None:
-        self.name = tempfile.mkdtemp(prefix="ips2-")
+        self.name = tempfile.mkdtemp(prefix="ips2-", dir=clusters.shared_folder())
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 

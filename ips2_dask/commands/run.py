@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``ips2 run``."""
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
+    parser.add_argument("--performance-report", metavar="FILE", help="Dask's own report of the run, an HTML file")
     add_said(parser)
     add_params(parser)
     add_resources(parser)
@@ -32,5 +33,6 @@ def command(options: argparse.Namespace) -> int:
             transpose=options.transpose,
             progress=options.stopping.told(told),
             own_cluster=not options.serial,
+            performance_report=options.performance_report,
         )
     return finish(finished, options)
