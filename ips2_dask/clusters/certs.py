@@ -107,6 +107,7 @@ def _certificate(name: str, key: Any, until: datetime.datetime, by: Any = None, 
     """A certificate of a key, signed by an authority, or by itself."""
     from cryptography import x509  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
+    from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
 
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
     issuer, signer = (by[0].subject, by[1]) if by else (subject, key)
@@ -121,7 +122,7 @@ def _certificate(name: str, key: Any, until: datetime.datetime, by: Any = None, 
         .add_extension(_usage(by is None), critical=True)
     )
     if by:
-        uses = [x509.ExtendedKeyUsageOID.SERVER_AUTH, x509.ExtendedKeyUsageOID.CLIENT_AUTH]
+        uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
         builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         names = ["localhost", "127.0.0.1", socket.gethostname(), *hosts]
         builder = builder.add_extension(x509.SubjectAlternativeName([_alternative(n) for n in names]), critical=False)

@@ -25,7 +25,7 @@ MODULES = {
 }  # fmt: skip
 """Which file of this package starts a manager's clusters."""
 
-BINDS = ("local", "ssh", "slurm", "pbs", "lsf", "sge")
+BINDS = ("local", "ssh", "slurm", "pbs", "lsf", "sge", "kubernetes")
 """Managers whose scheduler listens where the config says."""
 
 SHARED = "ips2.shared"
@@ -59,6 +59,11 @@ def settled(
     config = dataclasses.replace(config, **asked)
     if config.manager == "local" and not (config.bind.host or config.bind.interface):
         config = dataclasses.replace(config, bind=dataclasses.replace(config.bind, host="127.0.0.1"))
+    if config.manager == "kubernetes" and config.tls is not None:
+        raise BadInput(
+            "tls", f"{config.tls} with pods of the operator", "insecure: true, and a network policy around the pods",
+            "the operator's own probes of the scheduler would fail", "leave tls out",
+        )  # fmt: skip
     if config.manager in BINDS:
         certificates.check_bind(config)
     return config

@@ -108,6 +108,13 @@ def preview(config: Config) -> str:
     return script.replace(aside, logs) if logs else script
 
 
+def header(config: Config) -> str:
+    """The directives at the head of a job's script."""
+    given = options(config)
+    given.pop("scheduler_options")
+    return str(_job_class(config)("tcp://SCHEDULER:PORT", name=config.kind(Queue).name, **given).job_header)
+
+
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Start a scheduler in this process and submit the workers' jobs; a job that dies is replaced."""
     module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
