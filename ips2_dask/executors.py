@@ -133,7 +133,8 @@ class DaskExecutor:
         if not items:
             return []
         shared = self._shared(job, context)
-        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(compute_part, job=job, context=shared)
+        named = _Named(job.stage)  # a task's name is the stage, then the partition
+        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(named, job=job, context=shared)
         return [receipt for part in self._gather(bag.to_delayed(), report) for receipt in part]
 
     def map_blocks(self, job: Job, context: Context, blocks: Sequence[Any], report: Report) -> None:
@@ -171,6 +172,16 @@ class DaskExecutor:
             return list(self.client.gather(futures))
         finally:
             self.client.cancel(futures)
+
+
+class _Named:
+    """`compute_part` under the name of a stage, which Dask shows beside the number of the partition."""
+
+    def __init__(self, stage: str) -> None:
+        self.__name__ = stage
+
+    def __call__(self, item: Any, job: Job, context: Context) -> Receipt:
+        return compute_part(item, job, context)
 
 
 def _same(context: Context) -> Context:

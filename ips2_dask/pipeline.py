@@ -91,7 +91,7 @@ def plan_run(source: Source, params: Params, resources: Resources) -> Plan:
     """
     m, f = source.shape
     check_shape(m, f, params, source.name)
-    n_workers = resources.n_workers or min(4, usable_cores())
+    n_workers = clusters.expected_workers(resources)
     return make_plan(
         m,
         f,

@@ -28,7 +28,7 @@ def refuse(where: str, value: Any, allowed: str, remedy: str) -> BadInput:
 
 
 def refuse_secrets(where: str, name: str, value: Any) -> None:
-    """Refuse a key or a value that is, or holds, a credential: configs are shared and copied into records of jobs."""
+    """Refuse a key or a value that is, or holds, a credential: configs and records of jobs are read by others."""
     if _SECRET_NAME.search(name) or (isinstance(value, str) and _SECRET_VALUE.search(value)):
         raise BadInput(
             where, "what looks like a credential", "nothing secret in a config", "it would be shared with the file",

@@ -147,6 +147,9 @@ class Gateway:
     options: dict[str, Any] = dataclasses.field(default_factory=dict, metadata={"check": checks.plain})
 
 
+MOST_WORKERS = 4
+"""Processes of a local cluster, unless more are asked for."""
+
 Machine = Local | Running | Ssh | Queue | Kubernetes | Gateway
 
 MANAGERS: dict[str, type[Any]] = {

@@ -13,10 +13,11 @@ import dask
 from distributed import Client
 
 from ips2_dask.clusters import tls as certificates
-from ips2_dask.clusters.config import Config, Running, Worker
+from ips2_dask.clusters.config import MOST_WORKERS, Config, Running, Ssh, Worker
 from ips2_dask.clusters.load import load
 from ips2_dask.errors import BadInput
 from ips2_dask.executors import DaskExecutor
+from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources
 
 MODULES = {
@@ -143,6 +144,18 @@ def config_of(resources: Resources) -> Config:
 
 def _worker(resources: Resources) -> Worker:
     return Worker(threads=resources.threads_per_worker, memory=resources.memory_limit, scratch=resources.scratch)
+
+
+def expected_workers(resources: Resources) -> int:
+    """How many workers will share the work, each with one task at a time; nothing is started to find out."""
+    if resources.n_workers is not None or resources.cluster is None:
+        return resources.n_workers or min(MOST_WORKERS, usable_cores())
+    config = config_of(resources)
+    if config.adaptive is not None:
+        return config.adaptive.maximum
+    if isinstance(config.machine, Ssh):
+        return max(len(config.machine.hosts) - 1, 1) * config.machine.processes
+    return config.workers or (min(MOST_WORKERS, usable_cores()) if config.manager == "local" else 1)
 
 
 @contextlib.contextmanager

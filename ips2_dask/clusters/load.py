@@ -82,7 +82,7 @@ def load(source: str | Path | Mapping[str, Any]) -> Config:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadInput(
-            str(path), f"what can't be read as YAML ({' '.join(str(error).split())})", "a YAML file",
+            str(path), f"what can't be read as YAML ({_problem(error)})", "a YAML file",
             "there would be no machines", "mend that line, or start from a file of cluster_configs",
         ) from error  # fmt: skip
     if not isinstance(content, Mapping):
@@ -91,6 +91,13 @@ def load(source: str | Path | Mapping[str, Any]) -> Config:
             "there would be no machines", "start from a file of cluster_configs",
         )  # fmt: skip
     return parse(content, str(path))
+
+
+def _problem(error: Exception) -> str:
+    """What is wrong and where, without the lines themselves, which may hold anything."""
+    mark = getattr(error, "problem_mark", None)
+    at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+    return f"{getattr(error, 'problem', None) or getattr(error, 'strerror', None) or type(error).__name__}{at}"
 
 
 def parse(content: Mapping[str, Any], name: str) -> Config:

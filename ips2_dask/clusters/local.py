@@ -12,12 +12,10 @@ import dask
 from distributed import Client, LocalCluster
 
 from ips2_dask.clusters import tls, workers
-from ips2_dask.clusters.config import Config
+from ips2_dask.clusters.config import MOST_WORKERS, Config
 from ips2_dask.kernels.parallel import usable_cores
 
 PRELOAD = "ips2_dask.clusters.preload"
-MOST_WORKERS = 4
-"""Unless more are asked for."""
 
 
 def options(config: Config) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from ips2_dask.clusters.connect import cluster, module_of, settled
 from ips2_dask.clusters.load import find
 from ips2_dask.clusters.probe import probe
 from ips2_dask.clusters.tls import missing
+from ips2_dask.commands.options import add_security
 from ips2_dask.console import print_check
 
 
@@ -21,10 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--start", action="store_true", help="start one worker and look at it from inside")
     parser.add_argument("--store", metavar="DIR", help="with --start: folder or URL that workers must reach")
     parser.add_argument("--workers", type=int, metavar="N", help="worker processes, instead of what the config says")
-    parser.add_argument("--tls", metavar="DIR", help="certificates, as `ips2 certs DIR` makes them")
-    parser.add_argument(
-        "--insecure", action="store_true", help="let the scheduler listen beyond 127.0.0.1 without certificates"
-    )
+    add_security(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
 
 

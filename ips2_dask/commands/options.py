@@ -68,17 +68,28 @@ def add_input(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
 
 
-def add_resources(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("machine")
+def add_place(group: Any, serial: bool = True) -> None:
+    """The options on where the work is done."""
     where = group.add_mutually_exclusive_group()
     where.add_argument("--cluster", metavar="FILE|NAME", help="YAML file of a cluster, or a shipped one such as slurm")
     where.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
-    where.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
-    group.add_argument("--workers", type=int, metavar="N", help="worker processes (default: cores, up to 4)")
+    if serial:
+        where.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
+    add_security(group)
+
+
+def add_security(group: Any) -> None:
+    """The options on who may connect."""
     group.add_argument("--tls", metavar="DIR", help="certificates, as `ips2 certs DIR` makes them")
     group.add_argument(
         "--insecure", action="store_true", help="let the scheduler listen beyond 127.0.0.1 without certificates"
     )
+
+
+def add_resources(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("machine")
+    add_place(group)
+    group.add_argument("--workers", type=int, metavar="N", help="worker processes (default: cores, up to 4)")
     group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
     group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
     group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")

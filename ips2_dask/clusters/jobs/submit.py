@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from ips2_dask.clusters import tls
+from ips2_dask.clusters.checks import refuse_secrets
 from ips2_dask.clusters.config import Config
 from ips2_dask.clusters.jobs.record import Job, new
 from ips2_dask.clusters.load import find as find_config
@@ -51,6 +52,8 @@ def submit(arguments: Sequence[str], config: Config, name: str | None, out: str)
     BadInput
         Where the manager refuses it; nothing of the job stays then.
     """
+    for word in arguments:
+        refuse_secrets("submit", "", word)
     tls.security(config.tls)  # certificates that are missing show here, not in a log
     job = new(config.manager, arguments, out)
     try:
