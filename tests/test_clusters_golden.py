@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
+import types
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ import yaml
 from ips2_dask.clusters import kubernetes, load, shipped
 from ips2_dask.clusters.config import Config
 from ips2_dask.clusters.connect import module_of, settled
-from ips2_dask.clusters.jobs import batch, daskjob, detached
+from ips2_dask.clusters.jobs import batch, daskjob
 from ips2_dask.clusters.jobs.record import Job
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -55,7 +57,6 @@ def full(system: str) -> Config:
 def job(monkeypatch: pytest.MonkeyPatch, manager: str) -> Job:
     """A job whose record would be at a fixed place."""
     monkeypatch.setenv("IPS2_STATE", "/home/me/.local/state/ips2_dask")
-    monkeypatch.setattr(detached.sys, "executable", "/opt/python")
     return Job("260102-030405-abcd", manager, tuple(ARGUMENTS), "/home/me/my work", "s3://bucket/run", "2026-01-02")
 
 
@@ -159,8 +160,6 @@ def test_the_pods_are_what_the_models_of_kubernetes_take() -> None:
     client = pytest.importorskip("kubernetes.client")
     pod = kubernetes.cluster_manifest(on_kubernetes(), "mine-abc")["spec"]["worker"]["spec"]
 
-    class Answer:
-        data = __import__("json").dumps(pod)
-
-    read = client.ApiClient().deserialize(Answer(), "V1PodSpec")
+    answer = types.SimpleNamespace(data=json.dumps(pod))
+    read = client.ApiClient().deserialize(answer, "V1PodSpec")
     assert client.ApiClient().sanitize_for_serialization(read) == pod

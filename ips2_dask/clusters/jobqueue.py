@@ -47,6 +47,7 @@ def options(config: Config) -> dict[str, Any]:
         "job_name": machine.name,
         "python": machine.python,
         "local_directory": config.worker.scratch,
+        "death_timeout": workers.PATIENCE,
         "log_directory": machine.logs and os.path.abspath(os.path.expanduser(os.path.expandvars(machine.logs))),
         "job_script_prologue": [*exports(workers.environment(config)), *machine.prologue],
         "job_extra_directives": list(machine.directives),

@@ -10,6 +10,9 @@ from ips2_dask.errors import BadInput
 WARM = "ips2_dask.warm"
 """The preload that compiles the kernels once a node."""
 
+PATIENCE = 300
+"""Seconds that a worker may take to start, which is when it compiles the kernels, or look for its scheduler."""
+
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
