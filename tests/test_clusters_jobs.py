@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import signal
@@ -147,6 +148,18 @@ def test_a_batch_system_that_is_not_there_leaves_no_record(
     assert main([*arguments, "--cluster", str(tmp_path / "pbs.yaml")]) == 2
     assert "`qsub`, which can't be run" in capsys.readouterr().err
     assert not jobs()
+
+
+def test_a_process_of_another_machine_is_left_alone(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = submitted(capsys, str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial")
+    elsewhere = dataclasses.replace(job, native={**job.native, "host": "far-away"}).save()
+    if elsewhere.exit_status is None:
+        assert state(elsewhere) == "on far-away"
+        with pytest.raises(BadInput, match="on far-away"):
+            cancel(elsewhere)
+    until(lambda: state(elsewhere) == "done")
 
 
 def test_an_unknown_job_is_bad_input() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -12,6 +13,7 @@ import psutil
 
 from ips2_dask.clusters.config import Config
 from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.errors import BadInput
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
 """Drivers that this process started: kept, so that Python neither warns of them nor leaves them as zombies."""
@@ -31,7 +33,12 @@ def launch(job: Job, config: Config) -> dict[str, Any]:
             start_new_session=True,
         )  # fmt: skip
     _children[process.pid] = process
-    return {"pid": process.pid, "created": psutil.Process(process.pid).create_time()}
+    created = psutil.Process(process.pid).create_time()
+    return {"pid": process.pid, "created": created, "host": socket.gethostname()}
+
+
+def _elsewhere(job: Job) -> bool:
+    return bool(job.native["host"] != socket.gethostname())
 
 
 def _process(job: Job) -> psutil.Process | None:
@@ -48,12 +55,26 @@ def _process(job: Job) -> psutil.Process | None:
 
 
 def state(job: Job) -> str | None:
-    """``running``, or None where the process is gone."""
+    """``running``, ``on HOST`` where another machine must be asked, or None where the process is gone."""
+    if _elsewhere(job):
+        return f"on {job.native['host']}"
     return "running" if _process(job) is not None else None
 
 
 def cancel(job: Job) -> None:
-    """Ask the driver to end: it closes its cluster first."""
+    """Ask the driver to end: it closes its cluster first.
+
+    Raises
+    ------
+    BadInput
+        Where it is a process of another machine.
+    """
+    if _elsewhere(job):
+        host = job.native["host"]
+        raise BadInput(
+            "job", f"{job.id}, a process of {host}", "a job that this machine reaches", "another process might end",
+            f"run `ips2 cancel {job.id}` on {host}",
+        )  # fmt: skip
     process = _process(job)
     if process is not None:
         os.kill(process.pid, signal.SIGTERM)

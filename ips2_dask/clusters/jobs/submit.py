@@ -70,7 +70,7 @@ def submit(arguments: Sequence[str], config: Config, name: str | None, out: str)
 
 
 def state(job: Job) -> str:
-    """``pending``, ``running``, ``done``, ``failed (STATUS)``, ``interrupted``, ``cancelled`` or ``lost``.
+    """``pending``, ``running``, ``on HOST``, ``done``, ``failed (STATUS)``, ``interrupted``, ``cancelled`` or ``lost``.
 
     A lost job's driver died without a word; the same submission again continues its run directory.
     """
@@ -87,9 +87,10 @@ def state(job: Job) -> str:
 
 def cancel(job: Job) -> Job:
     """Ask for a job's end; the run directory stays as it is, and the same submission continues it."""
-    if state(job) in ("pending", "running"):
-        job = dataclasses.replace(job, cancelled=True).save()
+    now = state(job)
+    if now in ("pending", "running") or now.startswith("on "):
         _launcher(job.manager).cancel(job)
+        job = dataclasses.replace(job, cancelled=True).save()
     return job
 
 
