@@ -31,7 +31,7 @@ WRONG = {
     "true for a number": ("manager: local\nworkers: true\n", "workers", "write workers: 1"),
     "memory without a number": ("manager: local\nworker: {memory: lots}\n", "worker.memory", "a number with a unit"),
     "no memory for a job": ("manager: slurm\n", "worker.memory", "write worker: {memory: 4GiB}"),
-    "a walltime without quotes": (SLURM + "slurm: {walltime: 01:30:00}\n", "slurm.walltime", 'write "01:00:00"'),
+    "a walltime without quotes": (SLURM + "slurm: {walltime: 1:30:00}\n", "slurm.walltime", 'write "01:00:00"'),
     "a margin that leaves no time": (
         SLURM + 'slurm: {walltime: "00:05:00", margin: 200}\n', "margin", "lower margin or raise walltime"
     ),

@@ -115,7 +115,7 @@ def clock(where: str, value: Any) -> int:
     if match:
         days, hours, minutes, rest = (int(part or 0) for part in match.groups())
         seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
-    if seconds < 60:  # YAML reads 01:30:00 without quotes as a number in base 60
+    if seconds < 60:  # YAML reads 1:30:00 without quotes as a number in base 60
         raise refuse(
             where, value, 'a time of at least a minute as "HH:MM:SS", in quotes', 'write "01:00:00" for an hour'
         )
