@@ -84,6 +84,7 @@ def new(manager: str, arguments: Sequence[str], out: str) -> Job:
     """A job with a folder of its own, not handed over yet."""
     now = datetime.datetime.now(datetime.UTC)
     name = f"{now:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    out = out if "://" in out else os.path.abspath(out)
     job = Job(name, manager, tuple(arguments), os.getcwd(), out, now.isoformat(timespec="seconds"))
     try:
         job.folder.mkdir(parents=True, mode=0o700)
