@@ -21,6 +21,7 @@ all of it letter by letter, dense                      explicit.py
 
 from ips2_dask import explicit, plots
 from ips2_dask._version import __version__
+from ips2_dask.clusters import cluster
 from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused, StoreFailure, WorkersKilled
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.evaluation.run_report import report
@@ -46,6 +47,7 @@ __all__ = [
     "StoreFailure",
     "WorkersKilled",
     "__version__",
+    "cluster",
     "explicit",
     "gc",
     "open_run",

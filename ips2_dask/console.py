@@ -197,3 +197,48 @@ def print_garbage(collected: Collected) -> None:
         _lines(console, {word: f"{one.path}, {size(one.bytes)}: {one.why}"})
     total = count(len(collected.garbage), "file or folder", "files or folders")
     _lines(console, {"in all": f"{total}, {size(collected.bytes)}", "run directory": collected.directory})
+
+
+def print_jobs(rows: list[dict[str, Any]]) -> None:
+    """Submitted jobs and what became of them."""
+    console = _console()
+    if not rows:
+        _lines(console, {"jobs": "none was submitted from here"})
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("id", "state", "manager", "submitted", "run directory"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(row["id"], row["state"], row["manager"], row["submitted"], row["out"])
+    console.print(table)
+    if any(row["state"] == "lost" for row in rows):
+        _lines(console, {"lost": "its driver died without a word; the same submission again continues the run"})
+
+
+def print_check(said: dict[str, Any]) -> None:
+    """What a cluster's config would start, and what a worker of it found."""
+    console = _console()
+    _title(console, f"{said['config']}: {said['manager']}, every key and value is valid")
+    console.print("would start", style="bold")
+    console.print(said["starts"].rstrip(), soft_wrap=True, markup=False)
+    for text in said["notes"]:
+        _lines(console, {"to do": text})
+    worker = said["worker"]
+    if worker is None:
+        return
+    console.print("a worker says", style="bold")
+    memory, free = (size(n) if n else None for n in (worker["memory"], worker["scratch_free"]))
+    _lines(
+        console,
+        {
+            "host": worker["host"],
+            "cores": f"{worker['cores']}, {count(worker['threads'], 'task')} at a time",
+            "memory": memory,
+            "scratch": f"{worker['scratch']}, {free} free" if free else worker["scratch"],
+            "versions": " ".join(f"{name}={version}" for name, version in worker["versions"].items()),
+        },
+    )
+    for text in said["amiss"]:
+        _lines(console, {"amiss": text})
+    if not said["amiss"]:
+        _lines(console, {"verdict": "a run would find what it needs"})

@@ -3,29 +3,18 @@
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import contextvars
 import dataclasses
-import logging
-import multiprocessing.resource_tracker
-import multiprocessing.util
-import os
-import signal
-import socket
-import sys
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-import dask
 import dask.bag
 from dask.delayed import delayed
-from distributed import Client, LocalCluster, as_completed
+from distributed import Client, as_completed
 
-from ips2_dask.errors import BadInput
-from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.params import Resources
+from ips2_dask.kernels.parallel import threads
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.readers import Source
@@ -157,7 +146,8 @@ class DaskExecutor:
         if not items:
             return []
         shared = self._shared(job, context)
-        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(compute_part, job=job, context=shared)
+        named = _Named(job.stage)  # a task's name is the stage, then the partition
+        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(named, job=job, context=shared)
         return [receipt for part in self._gather(bag.to_delayed(), report) for receipt in part]
 
     def map_blocks(
@@ -199,6 +189,16 @@ class DaskExecutor:
             self.client.cancel(futures)
 
 
+class _Named:
+    """`compute_part` under the name of a stage, which Dask shows beside the number of the partition."""
+
+    def __init__(self, stage: str) -> None:
+        self.__name__ = stage
+
+    def __call__(self, item: Any, job: Job, context: Context) -> Receipt:
+        return compute_part(item, job, context)
+
+
 def _same(context: Context) -> Context:
     return context
 
@@ -218,143 +218,3 @@ def stage_source(
         if b not in skipped:
             compute_part(b, job, context, block)
         report(b + 1, context.n_partitions)
-
-
-def dask_setup(worker: Any) -> None:
-    """Prepare a worker of a local cluster; Dask calls this before it registers, so that no stage's time holds imports.
-
-    It logs no errors: those of a task come back to the client, and the others are of connections that a run which
-    stops has closed. And the process ends without taking the interpreter apart, which takes most of a second; that is
-    how forked processes end, too.
-    """
-    del worker
-    for name in ("distributed.worker", "distributed.core", "distributed.comm"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    multiprocessing.util.Finalize(None, _leave, exitpriority=-1000)  # the last of all
-
-
-def _leave() -> None:
-    if sys.exc_info()[0] is None:  # an error should still be shown
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(0)
-
-
-def check_address(address: str) -> None:
-    """Refuse a scheduler address that Dask could only wait for.
-
-    Raises
-    ------
-    BadInput
-        Where nothing listens there.
-    """
-    scheme, _, rest = address.rpartition("://")
-    host, _, port = rest.partition("/")[0].rpartition(":")
-    found = None
-    if not host or not port.isdigit():
-        found = f"{address!r}, which is no address"
-    elif scheme in ("", "tcp", "tls"):
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
-        except OSError as error:
-            found = f"{address!r}, where nothing answers ({error})"
-    if found:
-        raise _no_scheduler(found)
-
-
-def _no_scheduler(found: str) -> BadInput:
-    return BadInput(
-        "scheduler", found, "the address of a running Dask scheduler, such as tcp://127.0.0.1:8786",
-        "the run would wait for a cluster that never comes", "start `dask scheduler`, or leave the option out",
-    )  # fmt: skip
-
-
-def _connect(address: str) -> Client:
-    """A client of a running scheduler.
-
-    Raises
-    ------
-    BadInput
-        Where nothing listens, or something that is no scheduler with at least one worker.
-    """
-    check_address(address)
-    try:
-        client = Client(address, timeout="30s", set_as_default=False)
-    except OSError as error:  # what Dask raises when nobody answers in its language
-        raise _no_scheduler(f"{address!r}, which does not answer as a scheduler ({error})") from error
-    try:
-        client.wait_for_workers(1, timeout=60)
-    except TimeoutError as error:
-        client.close()
-        raise _no_scheduler(f"{address!r}, a scheduler without a worker") from error
-    return client
-
-
-@contextlib.contextmanager
-def cluster(resources: Resources) -> Iterator[DaskExecutor]:
-    """An executor on a running scheduler, or on a local cluster of processes that ends with the block.
-
-    A local cluster binds to 127.0.0.1, gives each worker ``threads_per_worker`` threads and keeps BLAS, OpenMP and
-    Numba from starting threads of their own.
-    """
-    if resources.scheduler is not None:
-        with _connect(resources.scheduler) as client:
-            yield DaskExecutor(client, resources.threads_per_worker)
-        return
-    _check_scratch(resources.scratch)
-    one_each = {
-        name: "1" for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
-    }
-    settings = {
-        "distributed.nanny.pre-spawn-environ": {**one_each, "MALLOC_TRIM_THRESHOLD_": "65536"},
-        "distributed.worker.daemon": False,
-        "distributed.worker.preload": [__name__],
-        "distributed.comm.timeouts.connect": "30s",
-    }
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(dask.config.set(settings))
-        with _deaf_children():
-            local = LocalCluster(
-                n_workers=resources.n_workers or min(4, usable_cores()),
-                threads_per_worker=1,
-                processes=True,
-                host="127.0.0.1",
-                dashboard_address="127.0.0.1:0",
-                memory_limit=resources.memory_limit or "auto",
-                local_directory=resources.scratch,
-                silence_logs=40,
-            )
-            stack.enter_context(local)
-        client = stack.enter_context(Client(local, set_as_default=False))
-        yield DaskExecutor(client, resources.threads_per_worker)
-
-
-def _check_scratch(scratch: str | None) -> None:
-    try:
-        if scratch is not None:
-            os.makedirs(scratch, exist_ok=True)
-    except OSError as error:
-        raise BadInput(
-            "scratch", f"{scratch!r}, which can't be made ({error.strerror})", "a folder that this user may write to",
-            "workers would have no place for what memory does not hold", "give another one, or leave it out",
-        ) from error  # fmt: skip
-
-
-@contextlib.contextmanager
-def _deaf_children() -> Iterator[None]:
-    """While this lasts, threads that start, and the processes that these start, don't hear Ctrl-C.
-
-    A terminal sends it to all processes at once. The client hears it (once the workers are there), and ends them.
-    """
-    multiprocessing.resource_tracker.ensure_running()  # which else would undo the mask when the first process starts
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
-    try:
-        yield
-    finally:
-        if heard is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
-
-
-def dashboard(executor: Executor) -> str | None:
-    """Address of the cluster's dashboard, if there is one."""
-    return str(executor.client.dashboard_link) if isinstance(executor, DaskExecutor) else None

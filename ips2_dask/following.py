@@ -9,6 +9,10 @@ from typing import Any, Protocol
 class Progress(Protocol):
     """Is told what a run does."""
 
+    def connected(self, dashboard: str | None) -> None:
+        """A cluster is there, and its dashboard."""
+        ...
+
     def begin(self, stage: str) -> None:
         """A stage starts."""
         ...
@@ -28,6 +32,9 @@ class Progress(Protocol):
 
 class Silent:
     """Progress that nobody looks at."""
+
+    def connected(self, dashboard: str | None) -> None:
+        """Say nothing."""
 
     def begin(self, stage: str) -> None:
         """Say nothing."""

@@ -233,7 +233,13 @@ class Resources:
     shards : int, optional
         Overlapping shards of the sample graph; None follows the shape of the data, and a number asks for them.
     scheduler : str, optional
-        Address of a running scheduler; None starts a local cluster.
+        Address of a running scheduler; None starts a cluster.
+    cluster : str, optional
+        Which one: a YAML file or the name of a shipped one, such as ``"slurm"``; None starts one of local processes.
+    tls : str, optional
+        Folder of certificates, as `ips2 certs` makes it.
+    insecure : bool
+        Let a scheduler listen beyond 127.0.0.1 without certificates.
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors live: in this process, or in chunks on the workers.
     partition_rows : int, optional
@@ -245,6 +251,9 @@ class Resources:
     memory_limit: int | None = None
     scratch: str | None = None
     scheduler: str | None = None
+    cluster: str | None = None
+    tls: str | None = None
+    insecure: bool = False
     partition_rows: int | None = None
     shards: int | None = None
     vectors: str = "auto"

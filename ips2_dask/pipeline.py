@@ -12,8 +12,9 @@ from typing import Any
 
 from distributed import Client
 
+from ips2_dask import clusters
 from ips2_dask.execution import execute, versions
-from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor, cluster
+from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor
 from ips2_dask.following import Progress, Silent
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.keys import MODULES
@@ -37,7 +38,7 @@ def plan_run(source: Source, params: Params, resources: Resources) -> Plan:
     """
     m, f = source.shape
     check_shape(m, f, params, source.name)
-    n_workers = resources.n_workers or min(4, usable_cores())
+    n_workers = clusters.expected_workers(resources)
     return make_plan(
         m,
         f,
@@ -65,6 +66,7 @@ def run(
     knn_graph: Any = None,
     fresh: bool = False,
     verify: bool = False,
+    performance_report: str | Path | None = None,
 ) -> Run:
     """Cluster a source and return the finished run.
 
@@ -94,6 +96,8 @@ def run(
         Take away what earlier runs left in the directory, and start over.
     verify : bool
         Read every byte of what is reused, and compute damaged parts again.
+    performance_report : path, optional
+        Where Dask shall write its own report of the run, an HTML file; for runs on a cluster.
 
     Returns
     -------
@@ -141,7 +145,10 @@ def run(
         if client is not None:
             executor = DaskExecutor(client, resources.threads_per_worker)
         elif own_cluster:
-            executor = stack.enter_context(cluster(resources))
+            executor = stack.enter_context(clusters.executor(resources))
+            progress.connected(clusters.dashboard(executor.client))
+        if performance_report is not None:
+            stack.enter_context(clusters.performance_report(executor, str(performance_report)))
         stack.enter_context(threads(usable_cores()))
         location = str(source) if isinstance(source, str | Path) else None
         asked = {"location": location, "labels_column": labels_column, "transpose": transpose}
@@ -153,7 +160,7 @@ class _Folder:
     """A temporary folder that goes, without a word, when this object or the process does."""
 
     def __init__(self) -> None:
-        self.name = tempfile.mkdtemp(prefix="ips2-")
+        self.name = tempfile.mkdtemp(prefix="ips2-", dir=clusters.shared_folder())
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
 
 

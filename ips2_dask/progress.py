@@ -99,6 +99,11 @@ class PlainProgress:
         self._clock = clock
         self._pace, self._said = Pace(clock), clock()
 
+    def connected(self, dashboard: str | None) -> None:
+        """Say where the cluster's dashboard is."""
+        if dashboard:
+            print(f"dashboard     {dashboard}", file=sys.stderr, flush=True)
+
     def begin(self, stage: str) -> None:
         """Say nothing yet."""
         self._pace, self._said = Pace(self._clock), self._clock()
@@ -152,6 +157,11 @@ class LiveProgress:
         """Leave the terminal as it was, whatever the bars have come to."""
         self._bars.stop()
 
+    def connected(self, dashboard: str | None) -> None:
+        """Say where the cluster's dashboard is, above the bars."""
+        if dashboard:
+            self._bars.console.print(f"    dashboard  {dashboard}", highlight=False, soft_wrap=True)
+
     def begin(self, stage: str) -> None:
         """Open the stage's line."""
         if self._task is not None:  # the start is over
@@ -193,13 +203,17 @@ class LiveProgress:
 class JsonLog:
     """One JSON object a line, with the keys time, stage, event, done, total, seconds and facts, null where none is.
 
-    Events are start, begin, advance, note, end, and finish, interrupted or failed.
+    Events are start, connected, begin, advance, note, end, and finish, interrupted or failed.
     """
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
         self._stream, self._clock, self._told = stream, clock, -math.inf
         self._begun = self._of_stage = clock()
         self.write("start")
+
+    def connected(self, dashboard: str | None) -> None:
+        """Write where the cluster's dashboard is."""
+        self.write("connected", facts={"dashboard": dashboard})
 
     def begin(self, stage: str) -> None:
         """Write that a stage starts."""
@@ -242,6 +256,10 @@ class _Both:
 
     def __init__(self, first: Told, second: Told) -> None:
         self._both = first, second
+
+    def connected(self, dashboard: str | None) -> None:
+        for one in self._both:
+            one.connected(dashboard)
 
     def begin(self, stage: str) -> None:
         for one in self._both:

@@ -56,6 +56,10 @@ class _Checked:
     def __init__(self, stopping: Stopping, inner: Progress) -> None:
         self._stopping, self._inner = stopping, inner
 
+    def connected(self, dashboard: str | None) -> None:
+        self._check()
+        self._inner.connected(dashboard)
+
     def begin(self, stage: str) -> None:
         self._check()
         self._inner.begin(stage)

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 from hypothesis import settings
 
-from ips2_dask import Params, Resources, Run
-from ips2_dask.executors import DaskExecutor, Executor, Job, Report, SerialExecutor, cluster, compute_part
+from ips2_dask import Params, Resources, Run, clusters
+from ips2_dask.executors import DaskExecutor, Executor, Job, Report, SerialExecutor, compute_part
 from ips2_dask.pipeline import Silent, execute, plan_run
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.readers import open_source
@@ -80,7 +80,7 @@ def blobs() -> Array:
 @pytest.fixture(scope="session")
 def dask_executor() -> Iterator[DaskExecutor]:
     """A real local cluster of two processes."""
-    with cluster(Resources(n_workers=2)) as executor:
+    with clusters.executor(Resources(n_workers=2)) as executor:
         yield executor
 
 

@@ -20,10 +20,9 @@ import psutil
 import pytest
 from sklearn.datasets import load_digits
 
-from ips2_dask import IPS2, Params, open_run, run
+from ips2_dask import IPS2, Params, clusters, open_run, run
 from ips2_dask.cli import _parser, main
 from ips2_dask.evaluation.metrics import scores
-from ips2_dask.executors import cluster
 from ips2_dask.params import CHOICES, PAPER, Resources
 from ips2_dask.progress import LiveProgress
 from ips2_dask.spelling import size
@@ -568,7 +567,7 @@ def test_a_scheduler_that_is_not_there_is_bad_input(
 
 def test_a_running_scheduler_is_used_and_left_running(table: Path, tmp_path: Path) -> None:
     arguments = ["run", str(table), "--labels-column", "kind", "--clusters", "3", "--quiet", "--partition-rows", "20"]
-    with cluster(Resources(n_workers=1)) as executor:
+    with clusters.executor(Resources(n_workers=1)) as executor:
         address = executor.client.scheduler.address
         assert main([*arguments, "--scheduler", address, "--out", str(tmp_path / "a")]) == 0
         assert executor.n_workers == 1

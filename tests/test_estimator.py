@@ -25,9 +25,8 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ips2_dask import IPS2, PAPER, PPC, IPS2Warning, Refused, open_run
+from ips2_dask import IPS2, PAPER, PPC, IPS2Warning, Refused, clusters, open_run
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import cluster
 from ips2_dask.params import Resources
 from ips2_dask.storage.readers.dask_array import DaskTable, open_dask_array
 
@@ -66,7 +65,7 @@ def labels(X: Array) -> Array:
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """The client of a real cluster of two processes."""
-    with cluster(Resources(n_workers=2)) as executor:
+    with clusters.executor(Resources(n_workers=2)) as executor:
         yield executor.client
 
 

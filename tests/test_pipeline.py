@@ -19,8 +19,8 @@ from scipy.sparse.linalg import eigsh
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
-from ips2_dask import BadInput, Params, Resources, Run, open_run, run
-from ips2_dask.executors import DaskExecutor, SerialExecutor, cluster
+from ips2_dask import BadInput, Params, Resources, Run, clusters, open_run, run
+from ips2_dask.executors import DaskExecutor, SerialExecutor
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.labels import FEW
 from ips2_dask.params import CHOICES
@@ -328,7 +328,7 @@ def test_labels_of_two_workers_and_of_one_are_those_of_none(
     assert dask_executor.n_workers == 2
     two = run(digits, DIGITS, Resources(partition_rows=50), client=dask_executor.client)
     np.testing.assert_array_equal(two.labels, digits_labels)
-    with cluster(Resources(n_workers=1)) as single:
+    with clusters.executor(Resources(n_workers=1)) as single:
         assert single.n_workers == 1
         one = run_on(single, digits, DIGITS, 50, tmp_path / "one")
     np.testing.assert_array_equal(one.labels, digits_labels)

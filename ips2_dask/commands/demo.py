@@ -8,6 +8,7 @@ from functools import partial
 import numpy as np
 from sklearn.datasets import load_digits
 
+from ips2_dask.commands.options import add_place
 from ips2_dask.commands.outcome import add_said, finish
 from ips2_dask.console import progress
 from ips2_dask.params import Params, Resources
@@ -19,6 +20,7 @@ from ips2_dask.storage.readers.arrays import held_table
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``ips2 demo``."""
     parser.add_argument("--out", default="ips2-demo", metavar="DIR", help="run directory (default: ips2-demo)")
+    add_place(parser, serial=False)
     add_said(parser)
 
 
@@ -27,9 +29,21 @@ def _digits() -> Source:
     return held_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
 
 
+def _resources(options: argparse.Namespace) -> Resources:
+    """Two processes of this machine, unless another place is asked for."""
+    return Resources(
+        n_workers=None if options.cluster or options.scheduler else 2,
+        cluster=options.cluster,
+        scheduler=options.scheduler,
+        tls=options.tls,
+        insecure=options.insecure,
+        partition_rows=512,
+    )
+
+
 def command(options: argparse.Namespace) -> int:
     """``ips2 demo``: cluster scikit-learn's digits on a local cluster."""
-    params, resources = Params(n_clusters=10), Resources(n_workers=2, partition_rows=512)
+    params, resources = Params(n_clusters=10), _resources(options)
     with progress(options.quiet, options.log_json) as told:
         told = options.stopping.told(told)
         finished = run(_digits(), params, resources, store=options.out, progress=told, own_cluster=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from ips2_dask.errors import BadInput
 from ips2_dask.params import CHOICES, PRESETS, Params, Resources, parse_bytes
 from ips2_dask.spelling import option
 
@@ -70,14 +71,28 @@ def add_beside(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_place(group: Any, serial: bool = True) -> None:
+    """The options on where the work is done."""
+    where = group.add_mutually_exclusive_group()
+    where.add_argument("--cluster", metavar="FILE|NAME", help="YAML file of a cluster, or a shipped one such as slurm")
+    where.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
+    if serial:
+        where.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
+    add_security(group)
+
+
+def add_security(group: Any) -> None:
+    """The options on who may connect."""
+    group.add_argument("--tls", metavar="DIR", help="certificates, as `ips2 certs DIR` makes them")
+    group.add_argument(
+        "--insecure", action="store_true", help="let the scheduler listen beyond 127.0.0.1 without certificates"
+    )
+
+
 def add_resources(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("machine")
-    who = group.add_mutually_exclusive_group()
-    who.add_argument(
-        "--workers", type=int, metavar="N", help="processes of the local cluster (default: cores, up to 4)"
-    )
-    who.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
-    who.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
+    add_place(group)
+    group.add_argument("--workers", type=int, metavar="N", help="worker processes (default: cores, up to 4)")
     group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
     group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
     group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
@@ -93,10 +108,26 @@ def params_of(options: argparse.Namespace) -> Params:
 
 
 def resources_of(options: argparse.Namespace) -> Resources:
+    """The resources that options ask for.
+
+    Raises
+    ------
+    BadInput
+        Where workers are asked for that nobody would start.
+    """
+    if options.workers is not None and (options.scheduler or options.serial):
+        other = "--scheduler" if options.scheduler else "--serial"
+        raise BadInput(
+            "--workers", f"{options.workers}, not allowed with argument {other}", "workers of a new cluster",
+            "they would not be there", f"leave out --workers or {other}",
+        )  # fmt: skip
     return Resources(
         n_workers=options.workers,
         memory_limit=parse_bytes(options.memory_limit, "--memory-limit"),
         scheduler=options.scheduler,
+        cluster=options.cluster,
+        tls=options.tls,
+        insecure=options.insecure,
         scratch=options.scratch,
         partition_rows=options.partition_rows,
         shards=options.shards,

@@ -19,6 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--verify", action="store_true", help="read every byte of what is reused, and compute again what is damaged"
     )
+    parser.add_argument("--performance-report", metavar="FILE", help="Dask's own report of the run, an HTML file")
     add_said(parser)
     add_params(parser)
     add_resources(parser)
@@ -41,5 +42,6 @@ def command(options: argparse.Namespace) -> int:
             knn_graph=options.knn_graph,
             fresh=options.fresh,
             verify=options.verify,
+            performance_report=options.performance_report,
         )
     return finish(finished, options)

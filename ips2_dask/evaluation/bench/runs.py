@@ -42,6 +42,9 @@ class Clock(Silent):
     def __init__(self) -> None:
         self.spans: dict[str, list[float]] = {}
 
+    def connected(self, dashboard: str | None) -> None:
+        """Nothing to note: no stage has begun."""
+
     def begin(self, stage: str) -> None:
         """Note the time."""
         self.spans[stage] = [time.monotonic()]

@@ -11,8 +11,8 @@ import dask
 from dask.delayed import Delayed, delayed
 from distributed import as_completed
 
+from ips2_dask import clusters
 from ips2_dask.evaluation.experiments.tasks import Done, Json, Task, digests, perform, read_result
-from ips2_dask.executors import cluster
 from ips2_dask.params import Resources
 
 
@@ -115,7 +115,7 @@ def _side_by_side(work: Mapping[Task, partial[Done]], jobs: int, progress: Progr
     for task, one in work.items():
         waits = [nodes[name] for name in task.after if name in nodes]
         nodes[task.name] = delayed(one, traverse=False)(*waits)
-    with cluster(Resources(n_workers=jobs)) as executor:
+    with clusters.executor(Resources(n_workers=jobs)) as executor:
         client = executor.client
         futures = [client.compute(nodes[task.name], priority=len(work) - i) for i, task in enumerate(work)]
         try:

@@ -1,0 +1,175 @@
+"""From a config to a Dask client: start what it describes, wait for the first worker, end it with the block."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dask
+from distributed import Client
+
+from ips2_dask.clusters import tls as certificates
+from ips2_dask.clusters.config import MOST_WORKERS, Config, Running, Ssh, Worker
+from ips2_dask.clusters.load import load
+from ips2_dask.errors import BadInput
+from ips2_dask.executors import DaskExecutor
+from ips2_dask.kernels.parallel import usable_cores
+from ips2_dask.params import Resources
+
+MODULES = {
+    "local": "local", "scheduler": "running", "ssh": "ssh", "slurm": "jobqueue", "pbs": "jobqueue", "lsf": "jobqueue",
+    "sge": "jobqueue", "kubernetes": "kubernetes", "gateway": "gateway",
+}  # fmt: skip
+"""Which file of this package starts a manager's clusters."""
+
+BINDS = ("local", "ssh", "slurm", "pbs", "lsf", "sge", "kubernetes")
+"""Managers whose scheduler listens where the config says."""
+
+SHARED = "ips2.shared"
+"""In Dask's configuration: a folder that this process and all workers reach, for runs without a store."""
+
+
+def module_of(config: Config) -> Any:
+    """The module that starts a config's cluster: its manager's packages are imported when they are needed."""
+    return importlib.import_module(f"ips2_dask.clusters.{MODULES[config.manager]}")
+
+
+def settled(
+    source: str | Path | Mapping[str, Any] | Config,
+    *,
+    workers: int | None = None,
+    tls: str | None = None,
+    insecure: bool = False,
+) -> Config:
+    """A config with what a caller asks for besides; where it would listen is checked.
+
+    Raises
+    ------
+    BadInput
+    """
+    config = source if isinstance(source, Config) else load(source)
+    asked: dict[str, Any] = {"insecure": config.insecure or insecure}
+    if workers is not None:
+        asked |= {"workers": workers, "adaptive": None}
+    if tls is not None:
+        asked["tls"] = tls
+    config = dataclasses.replace(config, **asked)
+    if config.manager == "local" and not (config.bind.host or config.bind.interface):
+        config = dataclasses.replace(config, bind=dataclasses.replace(config.bind, host="127.0.0.1"))
+    if config.manager == "kubernetes" and config.tls is not None:
+        raise BadInput(
+            "tls", f"{config.tls} with pods of the operator", "insecure: true, and a network policy around the pods",
+            "the operator's own probes of the scheduler would fail", "leave tls out",
+        )  # fmt: skip
+    if config.manager in BINDS:
+        certificates.check_bind(config)
+    return config
+
+
+@contextlib.contextmanager
+def cluster(
+    config: str | Path | Mapping[str, Any] | Config = "local",
+    *,
+    workers: int | None = None,
+    tls: str | None = None,
+    insecure: bool = False,
+) -> Iterator[Client]:
+    """A client of the cluster that a config describes; what was started for it ends with the block.
+
+    Parameters
+    ----------
+    config : path, name or mapping
+        A YAML file, the name of a shipped one such as ``"slurm"``, or its content.
+    workers : int, optional
+        Worker processes, instead of what the config says.
+    tls : path, optional
+        Folder of certificates that `ips2 certs` made, instead of what the config says.
+    insecure : bool
+        Let the scheduler listen beyond 127.0.0.1 without certificates.
+
+    Yields
+    ------
+    distributed.Client
+
+    Raises
+    ------
+    BadInput
+        Where the config can't be used, a package is missing, or no worker comes in time.
+
+    Examples
+    --------
+    >>> with ips2_dask.cluster("slurm.yaml") as client:  # doctest: +SKIP
+    ...     labels = IPS2(n_clusters=10, client=client).fit_predict(X)
+    """
+    chosen = settled(config, workers=workers, tls=tls, insecure=insecure)
+    with contextlib.ExitStack() as stack:
+        if chosen.shared is not None:
+            stack.enter_context(dask.config.set({SHARED: str(Path(chosen.shared).expanduser())}))
+        client = module_of(chosen).start(chosen, stack)
+        _wait(client, chosen)
+        yield client
+
+
+def _wait(client: Client, config: Config) -> None:
+    if config.adaptive is not None and config.adaptive.minimum == 0:
+        return  # workers come with the first tasks
+    try:
+        client.wait_for_workers(1, timeout=config.timeout)
+    except TimeoutError as error:
+        raise BadInput(
+            "timeout", f"no worker after {config.timeout} s", "at least one", "the run would wait for ever",
+            "look at the jobs' logs and the queue, or raise timeout in the config",
+        ) from error  # fmt: skip
+
+
+def config_of(resources: Resources) -> Config:
+    """The config that a run's resources ask for: a running scheduler, a file, or processes of this machine."""
+    if resources.scheduler is not None:
+        address = resources.scheduler
+        config = Config(manager="scheduler", machine=Running(address), worker=_worker(resources))
+    elif resources.cluster is not None:
+        config = load(resources.cluster)
+        given: dict[str, Any] = {"scratch": resources.scratch, "memory": resources.memory_limit}
+        worker = dataclasses.replace(config.worker, **{k: v for k, v in given.items() if v is not None})
+        config = dataclasses.replace(config, worker=worker)
+    else:
+        config = load({"manager": "local"})
+        config = dataclasses.replace(config, worker=_worker(resources))
+    return settled(config, workers=resources.n_workers, tls=resources.tls, insecure=resources.insecure)
+
+
+def _worker(resources: Resources) -> Worker:
+    return Worker(threads=resources.threads_per_worker, memory=resources.memory_limit, scratch=resources.scratch)
+
+
+def expected_workers(resources: Resources) -> int:
+    """How many workers will share the work, each with one task at a time; nothing is started to find out."""
+    if resources.n_workers is not None or resources.cluster is None:
+        return resources.n_workers or min(MOST_WORKERS, usable_cores())
+    config = config_of(resources)
+    if config.adaptive is not None:
+        return config.adaptive.maximum
+    if isinstance(config.machine, Ssh):
+        return max(len(config.machine.hosts) - 1, 1) * config.machine.processes
+    return config.workers or (min(MOST_WORKERS, usable_cores()) if config.manager == "local" else 1)
+
+
+@contextlib.contextmanager
+def executor(resources: Resources) -> Iterator[DaskExecutor]:
+    """An executor on the cluster that a run's resources ask for, which ends with the block unless it ran before."""
+    config = config_of(resources)
+    with cluster(config) as client:
+        threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
+        yield DaskExecutor(client, threads)
+
+
+def shared_folder() -> str | None:
+    """Where runs without a store keep what the workers of the current cluster must reach; None: this machine's."""
+    folder = dask.config.get(SHARED, None)
+    if folder is not None:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    return folder

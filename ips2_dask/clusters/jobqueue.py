@@ -1,0 +1,139 @@
+"""Workers as jobs of a batch system (SLURM, PBS, LSF, Grid Engine), through dask-jobqueue."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import tempfile
+from typing import Any
+
+from distributed import Client
+from tornado.ioloop import PeriodicCallback
+
+from ips2_dask.clusters import tls, workers
+from ips2_dask.clusters.config import Config, Lsf, Queue, Sge
+from ips2_dask.clusters.extras import need
+
+CLASSES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
+
+KEEP_SECONDS = 10
+"""How often a job that died is looked for, and another one submitted."""
+
+
+def wall(seconds: int, manager: str) -> str:
+    """A walltime as a batch system writes it."""
+    hours, rest = divmod(seconds, 3600)
+    minutes = f"{hours:02d}:{rest // 60:02d}"
+    return minutes if manager == "lsf" else f"{minutes}:{rest % 60:02d}"
+
+
+def exports(variables: dict[str, str]) -> list[str]:
+    """Lines of a script that set variables."""
+    return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
+
+
+def options(config: Config) -> dict[str, Any]:
+    """What dask-jobqueue's cluster is given: a job has ``processes`` workers of ``threads`` cores each."""
+    machine = config.kind(Queue)
+    cores = machine.processes * config.worker.threads
+    memory = machine.processes * (config.worker.memory or 0)
+    out: dict[str, Any] = {
+        "cores": cores,
+        "processes": machine.processes,
+        "memory": f"{memory}B",
+        "queue": machine.queue,
+        "walltime": wall(machine.walltime, config.manager),
+        "job_name": machine.name,
+        "python": machine.python,
+        "local_directory": config.worker.scratch,
+        "death_timeout": workers.PATIENCE,
+        "log_directory": machine.logs and os.path.abspath(os.path.expanduser(os.path.expandvars(machine.logs))),
+        "job_script_prologue": [*exports(workers.environment(config)), *machine.prologue],
+        "job_extra_directives": list(machine.directives),
+        "worker_extra_args": _arguments(config, machine),
+        "interface": config.bind.interface,
+        "scheduler_options": _scheduler(config),
+        **_special(config, machine, cores),
+    }
+    return {name: value for name, value in out.items() if value is not None}
+
+
+def _arguments(config: Config, machine: Queue) -> list[str]:
+    stay, stagger = workers.lifetime(machine)
+    out = [*workers.arguments(config), "--lifetime", f"{stay}s", "--lifetime-stagger", f"{stagger}s"]
+    if config.worker.threads > 1:
+        out += ["--nthreads", "1"]  # one task at a time, which has all the threads
+    if config.bind.host and tls.is_loopback(config.bind.host):
+        out += ["--host", config.bind.host]
+    return out
+
+
+def _scheduler(config: Config) -> dict[str, Any]:
+    out: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard}
+    if config.bind.host:
+        out["host"] = config.bind.host
+    return out
+
+
+def _special(config: Config, machine: Queue, cores: int) -> dict[str, Any]:
+    """What one system calls by another name than the others."""
+    account = {"account" if config.manager in ("slurm", "pbs") else "project": machine.account}
+    if isinstance(machine, Lsf):
+        return {**account, "lsf_units": machine.units, "use_stdin": True}
+    if isinstance(machine, Sge):
+        asked = [f"-pe {machine.parallel_environment} {cores}"] if machine.parallel_environment else []
+        memory = -(-(config.worker.memory or 0) // (config.worker.threads << 20))  # MiB of each slot
+        each = f"{machine.memory_resource}={memory}M"
+        return {**account, "resource_spec": each, "job_extra_directives": [*asked, *machine.directives]}
+    return account
+
+
+def _job_class(config: Config) -> Any:
+    module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
+    return getattr(module, CLASSES[config.manager]).job_cls
+
+
+def preview(config: Config) -> str:
+    """The script of a worker's job; the scheduler's address is not known yet."""
+    given = options(config)
+    given.pop("scheduler_options")
+    scheme = "tcp"
+    if config.tls:
+        scheme, given["protocol"], given["security"] = "tls", "tls://", tls.named(config.tls)
+    with tempfile.TemporaryDirectory() as aside:  # a folder of logs that is missing would be made
+        logs = given.get("log_directory")
+        if logs:
+            given["log_directory"] = aside
+        script = str(_job_class(config)(f"{scheme}://SCHEDULER:PORT", name="ips2-0", **given).job_script())
+    return script.replace(aside, logs) if logs else script
+
+
+def header(config: Config) -> str:
+    """The directives at the head of a job's script."""
+    given = options(config)
+    given.pop("scheduler_options")
+    return str(_job_class(config)("tcp://SCHEDULER:PORT", name=config.kind(Queue).name, **given).job_header)
+
+
+def start(config: Config, stack: contextlib.ExitStack) -> Client:
+    """Start a scheduler in this process and submit the workers' jobs; a job that dies is replaced."""
+    module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
+    secured = tls.security(config.tls)
+    cluster = stack.enter_context(
+        getattr(module, CLASSES[config.manager])(**options(config), security=secured, silence_logs="error")
+    )
+    client = stack.enter_context(Client(cluster, security=secured, set_as_default=False))
+    if config.adaptive is not None:
+        cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
+    else:
+        _keep(cluster, config.workers or 1, stack)
+    return client
+
+
+def _keep(cluster: Any, n_workers: int, stack: contextlib.ExitStack) -> None:
+    """Scale to a number of workers, and again now and then: that submits anew what died or reached its lifetime."""
+    cluster.scale(n_workers)
+    again = PeriodicCallback(lambda: cluster.scale(n_workers), KEEP_SECONDS * 1000)
+    cluster.loop.add_callback(again.start)
+    stack.callback(cluster.loop.add_callback, again.stop)

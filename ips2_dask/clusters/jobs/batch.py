@@ -1,0 +1,103 @@
+"""A driver as a job of a batch system: its script, and the system's commands to submit, watch and cancel it."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+import subprocess
+from typing import Any
+
+from ips2_dask.clusters import jobqueue
+from ips2_dask.clusters.config import Config, Queue, Worker
+from ips2_dask.clusters.jobs import detached
+from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.errors import BadInput
+
+
+@dataclasses.dataclass(frozen=True)
+class System:
+    """How one batch system is spoken to; a script goes to standard input."""
+
+    submit: tuple[str, ...]
+    state: tuple[str, ...]
+    cancel: str
+    log: tuple[str, ...]
+    pending: str
+    running: str
+
+
+SYSTEMS = {
+    "slurm": System(
+        ("sbatch", "--parsable"), ("squeue", "-h", "-o", "%T", "-j"), "scancel",
+        ("#SBATCH -o {log}", "#SBATCH --open-mode=append", "#SBATCH --signal=B:TERM@60"),
+        r"PENDING|CONFIGURING|REQUEUE|SUSPENDED", r"RUNNING|COMPLETING",
+    ),
+    "pbs": System(
+        ("qsub",), ("qstat", "-f"), "qdel", ("#PBS -o {log}", "#PBS -j oe"), r"job_state = [QHWT]", r"job_state = [RE]"
+    ),
+    "sge": System(("qsub", "-terse"), ("qstat", "-j"), "qdel", ("#$ -o {log}",), r"(?!)", r"job_number"),
+    "lsf": System(
+        ("bsub",), ("bjobs", "-noheader", "-o", "stat"), "bkill", ("#BSUB -o {log}",), r"PEND|PSUSP|WAIT", r"RUN|SUSP"
+    ),
+}  # fmt: skip
+
+
+def script(job: Job, config: Config) -> str:
+    """The script of the driver's job, with what the config's ``driver`` section asks for."""
+    machine, driver = config.kind(Queue), config.driver
+    alone = dataclasses.replace(
+        machine, processes=1, walltime=driver.walltime or machine.walltime, name="ips2-driver", logs=None, margin=10
+    )
+    asking = Worker(threads=driver.threads, memory=driver.memory)
+    header = jobqueue.header(dataclasses.replace(config, machine=alone, worker=asking))
+    log = [line.format(log=job.log) for line in SYSTEMS[config.manager].log]
+    run = shlex.join([machine.python or detached.command(job)[0], *detached.command(job)[1:]])
+    # `exec`: the system's signals reach the driver itself, which closes its cluster before it goes
+    lines = ["#!/usr/bin/env bash", header, *log, *machine.prologue, f"cd {shlex.quote(job.cwd)}", f"exec {run}"]
+    return "\n".join(lines) + "\n"
+
+
+def launch(job: Job, config: Config) -> dict[str, Any]:
+    """Submit the driver's job."""
+    text = script(job, config)
+    (job.folder / "script").write_text(text, encoding="utf-8")
+    said = _call(config.manager, SYSTEMS[config.manager].submit, text)
+    number = re.search(r"\d+[\w.\[\]-]*", said)
+    if number is None:
+        raise _failed(config.manager, f"what holds no number of a job ({said.strip()!r})")
+    return {"job": number[0]}
+
+
+def state(job: Job) -> str | None:
+    """``pending`` or ``running``, or None where the system knows no such job any more."""
+    system = SYSTEMS[job.manager]
+    try:
+        said = _call(job.manager, (*system.state, job.native["job"]))
+    except BadInput:
+        return None  # systems refuse to speak of jobs that ended a while ago
+    if re.search(system.pending, said):
+        return "pending"
+    return "running" if re.search(system.running, said) else None
+
+
+def cancel(job: Job) -> None:
+    """Have the system end the job; the driver hears SIGTERM and closes its cluster."""
+    _call(job.manager, (SYSTEMS[job.manager].cancel, job.native["job"]))
+
+
+def _call(manager: str, command: tuple[str, ...], text: str | None = None) -> str:
+    try:
+        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise _failed(manager, f"`{command[0]}`, which can't be run ({error})") from error
+    if done.returncode:
+        raise _failed(manager, f"`{shlex.join(command)}` said: {done.stderr.strip() or done.stdout.strip()}")
+    return done.stdout
+
+
+def _failed(manager: str, found: str) -> BadInput:
+    return BadInput(
+        manager, found, f"a machine where {manager.upper()}'s commands work", "the job would not run",
+        "do it on a login node, and look at the directives with `ips2 cluster check`",
+    )  # fmt: skip

@@ -1,0 +1,83 @@
+"""A driver as a pod: a ``DaskJob`` of Dask's Kubernetes operator, which makes the cluster and takes it away again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ips2_dask.clusters import kubernetes
+from ips2_dask.clusters.config import Config, Kubernetes
+from ips2_dask.clusters.extras import need
+from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.errors import BadInput
+
+STATES = {"Running": "running", "Successful": "done", "Failed": "failed"}
+ALONE, WITH_VALUE = ("--insecure",), ("--workers", "--tls", "--cluster")
+"""Options that are the cluster's: the job's pod is given its scheduler."""
+
+
+def run_arguments(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments of ``ips2 run`` in the pod: without those that would start a cluster."""
+    words = iter(arguments)
+    for word in words:
+        if word in WITH_VALUE:
+            next(words, None)
+        elif word not in ALONE and not word.startswith(tuple(f"{name}=" for name in WITH_VALUE)):
+            yield word
+
+
+def launch(job: Job, config: Config) -> dict[str, Any]:
+    """Create the ``DaskJob``."""
+    name = f"{config.kind(Kubernetes).name}-{job.id}"
+    manifest = kubernetes.job_manifest(config, name, list(run_arguments(job.arguments[1:])))
+    (job.folder / "script").write_text(kubernetes.as_yaml(manifest), encoding="utf-8")
+    try:
+        made = _class()(manifest, namespace=config.kind(Kubernetes).namespace)
+        made.create()
+        return {"name": name, "namespace": made.namespace}
+    except Exception as error:  # kr8s, httpx and what reads the user's kubeconfig have errors of their own
+        raise kubernetes.no_kubernetes(error) from error
+
+
+def _class() -> Any:
+    objects = need("kr8s.objects", "kubernetes", "a job on Kubernetes")
+    return objects.new_class("DaskJob", kubernetes.API, asyncio=False)
+
+
+def _found(job: Job) -> Any:
+    kr8s = need("kr8s", "kubernetes", "a job on Kubernetes")
+    try:
+        return _class().get(job.native["name"], namespace=job.native["namespace"])
+    except kr8s.NotFoundError:
+        return None
+    except Exception as error:
+        raise kubernetes.no_kubernetes(error) from error
+
+
+def state(job: Job) -> str | None:
+    """What the operator says of the job, or None where it is gone."""
+    found = _found(job)
+    if found is None:
+        return None
+    return STATES.get(str(found.raw.get("status", {}).get("jobStatus")), "pending")
+
+
+def cancel(job: Job) -> None:
+    """Delete the job, its cluster with it."""
+    found = _found(job)
+    if found is not None:
+        found.delete()
+
+
+def log_lines(job: Job, follow: bool) -> Iterator[str]:
+    """What the driver's pod prints."""
+    objects = need("kr8s.objects", "kubernetes", "a job on Kubernetes")
+    found = _found(job)
+    name = found and found.raw.get("status", {}).get("jobRunnerPodName")
+    if not name:
+        raise BadInput(
+            "job", f"{job.id}, which has no pod", "one that is running, or has ended and was not deleted",
+            "there would be nothing to show", "look at `ips2 jobs`",
+        )  # fmt: skip
+    for line in objects.Pod.get(name, namespace=job.native["namespace"]).logs(follow=follow):
+        yield line + "\n"

@@ -1,0 +1,170 @@
+"""Pods on Kubernetes through Dask's operator: the manifests that describe them, and a cluster made of one."""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import yaml
+from distributed import Client
+
+from ips2_dask.clusters import workers
+from ips2_dask.clusters.config import Config, Kubernetes
+from ips2_dask.clusters.extras import need
+from ips2_dask.errors import BadInput
+
+API = "kubernetes.dask.org/v1"
+SCHEDULER_PORT, DASHBOARD_PORT = 8786, 8787
+ADDRESS = "$(DASK_SCHEDULER_ADDRESS)"
+"""Which the operator puts into the environment of a job's pod, and Kubernetes into its arguments."""
+
+
+def _quantity(octets: int) -> str:
+    return f"{-(-octets // (1 << 20))}Mi"
+
+
+def _resources(threads: int, memory: int) -> dict[str, Any]:
+    """The same as request and as limit, so that a pod is never the first to be evicted."""
+    amount = {"cpu": str(threads), "memory": _quantity(memory)}
+    return {"requests": amount, "limits": amount}
+
+
+def _pod(config: Config, container: dict[str, Any], threads: int, memory: int) -> dict[str, Any]:
+    """The specification of a pod of one container."""
+    machine = config.kind(Kubernetes)
+    container = {
+        "image": machine.image,
+        "imagePullPolicy": machine.pull_policy,
+        "env": [{"name": name, "value": value} for name, value in workers.environment(config).items()],
+        "resources": _resources(threads, memory),
+        **container,
+    }
+    if machine.env_from:
+        container["envFrom"] = [{"secretRef": {"name": name}} for name in machine.env_from]
+    pod: dict[str, Any] = {"containers": [container]}
+    if config.worker.scratch:
+        container["volumeMounts"] = [{"name": "scratch", "mountPath": config.worker.scratch}]
+        pod["volumes"] = [{"name": "scratch", "emptyDir": {}}]
+    if machine.service_account:
+        pod["serviceAccountName"] = machine.service_account
+    if machine.node_selector:
+        pod["nodeSelector"] = {name: str(value) for name, value in machine.node_selector.items()}
+    return pod
+
+
+def _worker(config: Config) -> dict[str, Any]:
+    memory = config.worker.memory or 0
+    args = ["dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--nthreads", "1", "--memory-limit", f"{memory}B"]
+    if config.worker.scratch:
+        args += ["--local-directory", config.worker.scratch]
+    args += workers.arguments(config)
+    return _pod(config, {"name": "worker", "args": args}, config.worker.threads, memory)
+
+
+def _scheduler(config: Config) -> dict[str, Any]:
+    probe = {"httpGet": {"path": "/health", "port": "http-dashboard"}}
+    container = {
+        "name": "scheduler",
+        "args": ["dask", "scheduler", "--host", "0.0.0.0"],
+        "ports": [
+            {"name": "tcp-comm", "containerPort": SCHEDULER_PORT, "protocol": "TCP"},
+            {"name": "http-dashboard", "containerPort": DASHBOARD_PORT, "protocol": "TCP"},
+        ],
+        "readinessProbe": {**probe, "periodSeconds": 1, "timeoutSeconds": 300},
+        "livenessProbe": {**probe, "initialDelaySeconds": 15, "periodSeconds": 20},
+    }
+    return _pod(config, container, 1, config.driver.memory)
+
+
+def _spec(config: Config, name: str) -> dict[str, Any]:
+    ports = [
+        {"name": port, "protocol": "TCP", "port": number, "targetPort": port}
+        for port, number in (("tcp-comm", SCHEDULER_PORT), ("http-dashboard", DASHBOARD_PORT))
+    ]
+    chosen = {"dask.org/cluster-name": name, "dask.org/component": "scheduler"}
+    replicas = config.workers or (config.adaptive.maximum if config.adaptive else 1)
+    return {
+        "idleTimeout": config.kind(Kubernetes).idle_timeout,
+        "worker": {"replicas": replicas, "spec": _worker(config)},
+        "scheduler": {
+            "spec": _scheduler(config),
+            "service": {"type": "ClusterIP", "selector": chosen, "ports": ports},
+        },
+    }
+
+
+def cluster_manifest(config: Config, name: str) -> dict[str, Any]:
+    """The ``DaskCluster`` of a config."""
+    return {"apiVersion": API, "kind": "DaskCluster", "metadata": {"name": name}, "spec": _spec(config, name)}
+
+
+def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[str, Any]:
+    """The ``DaskJob`` that runs ``ips2 run`` with these arguments on a cluster of its own, which goes when it ends."""
+    run = ["python", "-m", "ips2_dask.cli", "run", *(word.replace("$(", "$$(") for word in arguments)]
+    container = {"name": "driver", "args": [*run, "--scheduler", ADDRESS]}
+    pod = _pod(config, container, config.driver.threads, config.driver.memory)
+    cluster = _spec(config, name)
+    return {
+        "apiVersion": API,
+        "kind": "DaskJob",
+        "metadata": {"name": name},
+        "spec": {"job": {"spec": pod}, "cluster": {"spec": cluster}},
+    }
+
+
+def unique_name(config: Config) -> str:
+    """A name for objects of one start."""
+    return f"{config.kind(Kubernetes).name}-{secrets.token_hex(3)}"
+
+
+def preview(config: Config) -> str:
+    """The manifest that would be created."""
+    return as_yaml(cluster_manifest(config, f"{config.kind(Kubernetes).name}-ID"))
+
+
+class _Plain(yaml.SafeDumper):
+    """YAML that repeats what is equal instead of pointing at it."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Always."""
+        del data
+        return True
+
+
+def as_yaml(manifest: dict[str, Any]) -> str:
+    """A manifest as `kubectl apply` takes it."""
+    return str(yaml.dump(manifest, Dumper=_Plain, sort_keys=False))
+
+
+def start(config: Config, stack: contextlib.ExitStack) -> Client:
+    """Create a ``DaskCluster`` and connect to it; it is deleted with the stack.
+
+    Raises
+    ------
+    BadInput
+        Where there is no Kubernetes to be reached, or no operator on it.
+    """
+    module = need("dask_kubernetes.operator", "kubernetes", "a cluster on Kubernetes")
+    machine = config.kind(Kubernetes)
+    given = cluster_manifest(config, unique_name(config))
+    try:
+        cluster = stack.enter_context(
+            module.KubeCluster(
+                custom_cluster_spec=given, namespace=machine.namespace, quiet=True, resource_timeout=config.timeout
+            )
+        )
+    except Exception as error:  # three libraries, each with errors of its own
+        raise no_kubernetes(error) from error
+    if config.adaptive is not None:
+        cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
+    return stack.enter_context(Client(cluster, set_as_default=False))
+
+
+def no_kubernetes(error: Exception) -> BadInput:
+    """The error of a Kubernetes that does not do what it should."""
+    return BadInput(
+        "kubernetes", f"{type(error).__name__}: {error}", "a Kubernetes that kubectl reaches, with Dask's operator",
+        "no pod would be made", "try `kubectl get daskclusters`, and install the operator's Helm chart",
+    )  # fmt: skip

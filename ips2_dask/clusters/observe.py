@@ -1,0 +1,46 @@
+"""Looking at a cluster: its dashboard, and the report that Dask writes of a run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import distributed
+from distributed import Client
+
+from ips2_dask.clusters.extras import need
+from ips2_dask.errors import BadInput
+from ips2_dask.executors import DaskExecutor, Executor
+
+
+def dashboard(client: Client) -> str | None:
+    """Address of a cluster's dashboard, if it has one."""
+    try:
+        return str(client.dashboard_link) or None
+    except (AttributeError, KeyError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def performance_report(executor: Executor, path: str) -> Iterator[None]:
+    """Have Dask write its report of what happens inside, an HTML file.
+
+    Raises
+    ------
+    BadInput
+        Where the run has no cluster, or the package that draws the report is missing.
+    """
+    if not isinstance(executor, DaskExecutor):
+        raise BadInput(
+            "performance_report", "a serial run", "a run on a cluster", "there would be no tasks to report",
+            "leave out --serial or the report",
+        )  # fmt: skip
+    need("bokeh", "dashboard", "Dask's report")
+    if not Path(path).absolute().parent.is_dir():
+        raise BadInput(
+            "performance_report", f"{path!r}, whose folder is missing", "a file in a folder that is there",
+            "the report would be lost", "make the folder, or give another file",
+        )  # fmt: skip
+    with executor.client.as_current(), distributed.performance_report(filename=path):
+        yield

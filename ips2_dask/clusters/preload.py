@@ -1,0 +1,33 @@
+"""Prepares a worker of a local cluster before it registers, so that no stage's time holds imports."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing.util
+import os
+import sys
+from typing import Any
+
+from ips2_dask import executors
+
+__all__ = ["dask_setup", "executors"]
+
+
+def dask_setup(worker: Any) -> None:
+    """Prepare a worker; Dask calls this.
+
+    It logs no errors: those of a task come back to the client, and the others are of connections that a run which
+    stops has closed. And the process ends without taking the interpreter apart, which takes most of a second; that is
+    how forked processes end, too.
+    """
+    del worker
+    for name in ("distributed.worker", "distributed.core", "distributed.comm"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    multiprocessing.util.Finalize(None, _leave, exitpriority=-1000)  # the last of all
+
+
+def _leave() -> None:
+    if sys.exc_info()[0] is None:  # an error should still be shown
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

@@ -1,0 +1,106 @@
+"""Who may connect: certificates from a folder of `ips2 certs`, and no open port without them unless asked for."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from distributed import Security
+from distributed.utils import get_ip_interface
+
+from ips2_dask.clusters.config import Bind, Config
+from ips2_dask.errors import BadInput
+
+ROLES = ("scheduler", "worker", "client")
+CA = "ca.pem"
+_ENDS = (("cert", "pem"), ("key", "key"))
+
+
+def folder_of(tls: str) -> Path:
+    """The folder of certificates, with ``~`` and variables expanded."""
+    return Path(os.path.expandvars(tls)).expanduser().absolute()
+
+
+def named(tls: str, roles: Sequence[str] = ROLES) -> Security:
+    """What Dask wants to know of certificates: where those of some roles are, whether they are there or not."""
+    folder = folder_of(tls)
+    files = {f"tls_{role}_{kind}": str(folder / f"{role}.{end}") for role in roles for kind, end in _ENDS}
+    return Security(require_encryption=True, tls_ca_file=str(folder / CA), **files)
+
+
+def missing(tls: str) -> list[str]:
+    """Files that a client needs and the folder lacks."""
+    folder = folder_of(tls)
+    return [name for name in (CA, "client.pem", "client.key") if not (folder / name).is_file()]
+
+
+def security(tls: str | None) -> Security | None:
+    """The same for a folder that has what a client needs; None without a folder.
+
+    Raises
+    ------
+    BadInput
+        Where a file is missing.
+    """
+    if tls is None:
+        return None
+    folder, lacks = folder_of(tls), missing(tls)
+    if lacks:
+        raise BadInput(
+            "tls", f"{folder}, which lacks {', '.join(lacks)}", "a folder of certificates",
+            "nobody could connect", f"run: ips2 certs {tls}",
+        )  # fmt: skip
+    return named(tls, [role for role in ROLES if (folder / f"{role}.pem").is_file()])
+
+
+def settings(tls: str | None) -> dict[str, object]:
+    """The same as Dask's configuration, for processes that inherit it."""
+    if tls is None:
+        return {}
+    folder = folder_of(tls)
+    paths = {
+        f"distributed.comm.tls.{role}.{kind}": str(folder / f"{role}.{end}") for role in ROLES for kind, end in _ENDS
+    }
+    return {"distributed.comm.require-encryption": True, "distributed.comm.tls.ca-file": str(folder / CA), **paths}
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches a host's ports."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _only_here(bind: Bind) -> bool:
+    if bind.interface is not None:
+        try:
+            return is_loopback(get_ip_interface(bind.interface))
+        except ValueError:
+            return bind.interface == "lo"
+    return bind.host is not None and is_loopback(bind.host)
+
+
+def check_bind(config: Config) -> None:
+    """Refuse a scheduler that others could reach without a certificate, and a dashboard, which has none.
+
+    Raises
+    ------
+    BadInput
+    """
+    if config.insecure:
+        return
+    remedy = "run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
+    if config.tls is None and not _only_here(config.bind):
+        raise BadInput(
+            "bind", f"{config.bind.host or config.bind.interface or 'all interfaces'} without tls",
+            "127.0.0.1, or any interface with tls", "whoever reaches the port could run code as this user", remedy,
+        )  # fmt: skip
+    host = config.bind.dashboard.rpartition(":")[0]
+    if not is_loopback(host):
+        raise BadInput(
+            "bind.dashboard", config.bind.dashboard, "127.0.0.1 and a port",
+            "the dashboard asks for no password", "write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
+        )  # fmt: skip

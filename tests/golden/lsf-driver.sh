@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+#BSUB -J ips2-driver
+#BSUB -q long
+#BSUB -P "physics"
+#BSUB -n 2
+#BSUB -R "span[hosts=1]"
+#BSUB -M 9
+#BSUB -W 48:00
+#BSUB -x first
+#BSUB -y
+#BSUB -o /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd/log
+module load python
+ulimit -c 0
+cd '/home/me/my work'
+exec /opt/python -m ips2_dask.driver /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd

@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+#PBS -N ips2-driver
+#PBS -q long
+#PBS -A physics
+#PBS -l select=1:ncpus=2:mem=8192MB
+#PBS -l walltime=48:00:00
+#PBS -x first
+#PBS -y
+#PBS -o /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd/log
+#PBS -j oe
+module load python
+ulimit -c 0
+cd '/home/me/my work'
+exec /opt/python -m ips2_dask.driver /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd

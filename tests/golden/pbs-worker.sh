@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+
+#PBS -N mine
+#PBS -q long
+#PBS -A physics
+#PBS -l select=1:ncpus=8:mem=32GB
+#PBS -l walltime=26:00:00
+#PBS -e /shared/logs/
+#PBS -o /shared/logs/
+#PBS -x first
+#PBS -y
+export OMP_NUM_THREADS=1
+export OPENBLAS_NUM_THREADS=1
+export MKL_NUM_THREADS=1
+export NUMBA_NUM_THREADS=1
+export MALLOC_TRIM_THRESHOLD_=65536
+export MALLOC_ARENA_MAX=2
+module load python
+ulimit -c 0
+/opt/python -m distributed.cli.dask_worker tls://SCHEDULER:PORT --name ips2-0 --nthreads 4 --memory-limit 16.00GiB --nworkers 2 --nanny --death-timeout 300 --local-directory /local/scratch --no-dashboard --preload ips2_dask.warm --preload my_module --lifetime 93000s --lifetime-stagger 300s --nthreads 1 --interface ib0 --protocol tls:// --tls-ca-file /shared/tls/ca.pem --tls-cert /shared/tls/worker.pem --tls-key /shared/tls/worker.key

@@ -1,0 +1,131 @@
+"""From Python and from the command line to a cluster: what it gives, says and refuses."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ips2_dask
+from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
+from ips2_dask.cli import main
+from ips2_dask.clusters import extras
+from ips2_dask.clusters.probe import probe, versions
+
+X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    """A local cluster of one worker, with every key that its processes show."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        f"manager: local\nworkers: 1\nshared: {tmp_path}/shared\n"
+        f"worker: {{threads: 2, memory: 1500MiB, scratch: {tmp_path}/scratch, environment: {{IPS2_TEST: 7}}}}\n"
+    )
+    return path
+
+
+def _seen(dask_worker: object) -> tuple[str | None, int, str, int]:
+    worker = dask_worker
+    return (
+        os.environ.get("IPS2_TEST"),
+        worker.memory_manager.memory_limit,  # type: ignore[attr-defined]
+        worker.local_directory,  # type: ignore[attr-defined]
+        worker.state.nthreads,  # type: ignore[attr-defined]
+    )
+
+
+def test_workers_have_what_the_config_gives_them_and_an_estimator_runs_there(config: Path, tmp_path: Path) -> None:
+    with ips2_dask.cluster(str(config)) as client:
+        ((variable, memory, scratch, tasks),) = client.run(_seen).values()
+        assert (variable, memory, tasks) == ("7", 1500 << 20, 1)
+        assert scratch.startswith(str(tmp_path / "scratch"))
+        found = IPS2(n_clusters=3, client=client).fit(X)
+        assert Path(str(found.run_.path)).parent == tmp_path / "shared"
+        with pytest.raises(BadInput, match="a serial run"):
+            run(X, Params(n_clusters=3), performance_report=tmp_path / "report.html")
+    np.testing.assert_array_equal(found.labels_, IPS2(n_clusters=3).fit(X).labels_)
+
+
+def test_a_task_has_the_threads_of_the_config(config: Path) -> None:
+    with clusters.executor(Resources(cluster=str(config))) as executor:
+        assert executor._threads == 2
+
+
+def test_the_command_line_says_the_dashboard_and_writes_dasks_report(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("bokeh")
+    np.save(tmp_path / "x.npy", X)
+    report = tmp_path / "report.html"
+    arguments = ["run", str(tmp_path / "x.npy"), "--clusters", "3", "--out", str(tmp_path / "run")]
+    assert main([*arguments, "--cluster", str(config), "--performance-report", str(report)]) == 0
+    assert "http://127.0.0.1:" in capsys.readouterr().err
+    assert "<html" in report.read_text()
+
+
+def test_one_worker_is_looked_at_from_inside(config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    store = tmp_path / "store"
+    assert main(["cluster", "check", str(config), "--start", "--store", str(store)]) == 0
+    said = capsys.readouterr().out
+    assert "a run would find what it needs" in said
+    assert str(tmp_path / "scratch") in said
+    assert versions()["numpy"] in said
+    assert not store.exists()
+
+
+def test_a_store_that_the_worker_can_not_reach_and_other_versions_are_named(tmp_path: Path) -> None:
+    class Elsewhere:
+        """A client whose worker answers from another machine, with another NumPy and another disk."""
+
+        def submit(self, function: object, store: str, name: str, pure: bool) -> Elsewhere:
+            return self
+
+        def result(self) -> dict[str, object]:
+            return {"versions": {**versions(), "numpy": "1.0"}, "scratch": "/s", "scratch_free": 1, "store": None}
+
+    _, amiss = probe(Elsewhere(), str(tmp_path))  # type: ignore[arg-type]
+    assert any(line.startswith("numpy: 1.0 on the worker") for line in amiss)
+    assert any("is not seen here" in line for line in amiss)
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
+    with pytest.raises(BadInput, match=r"pip install 'ips2-dask\[jobqueue\]'"):
+        extras.need("dask_jobqueue_that_is_not_there", "jobqueue", "a cluster on SLURM")
+
+
+def test_every_package_that_is_asked_for_has_an_extra() -> None:
+    import tomllib  # noqa: PLC0415 - only here
+
+    root = Path(__file__).parents[1]
+    known = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    everything = known["all"][0]
+    for name in ("jobqueue", "kubernetes", "gateway", "ssh", "s3", "tls", "dashboard"):
+        assert known[name]
+        assert name in everything
+
+
+def test_workers_of_a_running_scheduler_are_not_asked_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", X)
+    arguments = ["run", str(tmp_path / "x.npy"), "--clusters", "3", "--out", str(tmp_path / "run"), "--workers", "2"]
+    assert main([*arguments, "--scheduler", "tcp://127.0.0.1:1"]) == 2
+    assert "--scheduler" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_kernels_are_compiled_once_a_node_before_the_first_task(tmp_path: Path) -> None:
+    given = {
+        "manager": "local",
+        "workers": 2,
+        "worker": {"warm": True, "environment": {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}},
+    }
+    with ips2_dask.cluster(given) as client:
+        client.wait_for_workers(2, timeout=300)
+        compiled = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.nbc")}
+        assert compiled
+        run(X, Params(n_clusters=3, operator="matrix-free"), client=client)
+    later = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.nbc")}
+    assert {name: later[name] for name in compiled} == compiled  # the second worker wrote none of them again

@@ -1,0 +1,162 @@
+"""Job scripts and manifests are, letter by letter, those of tests/golden, and what their schemas allow.
+
+``IPS2_GOLDEN=write`` writes them anew.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ips2_dask.clusters import kubernetes, load, shipped
+from ips2_dask.clusters.config import Config
+from ips2_dask.clusters.connect import module_of, settled
+from ips2_dask.clusters.jobs import batch, daskjob
+from ips2_dask.clusters.jobs.record import Job
+
+GOLDEN = Path(__file__).parent / "golden"
+SYSTEMS = ("slurm", "pbs", "lsf", "sge")
+ARGUMENTS = ["run", "s3://bucket/x.zarr", "--out", "s3://bucket/run", "--clusters", "10"]
+
+
+def compare(name: str, text: str) -> None:
+    """A text with a golden file."""
+    path = GOLDEN / name
+    if os.environ.get("IPS2_GOLDEN") == "write":
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+def full(system: str) -> Config:
+    """A config with every key that shows in a script."""
+    section: dict[str, Any] = {
+        "queue": "long", "account": "physics", "walltime": "1-02:00:00", "margin": 600, "processes": 2, "name": "mine",
+        "python": "/opt/python", "logs": "/shared/logs", "directives": ["-x first", "-y"],
+        "prologue": ["module load python", "ulimit -c 0"],
+    }  # fmt: skip
+    section |= {"sge": {"parallel_environment": "smp", "memory_resource": "mem_free"}, "lsf": {"units": "gb"}}.get(
+        system, {}
+    )
+    worker = {
+        "threads": 4, "memory": "16GiB", "scratch": "/local/scratch", "environment": {"MALLOC_ARENA_MAX": 2},
+        "preload": ["my_module"], "warm": True,
+    }  # fmt: skip
+    driver = {"threads": 2, "memory": "8GiB", "walltime": "2-00:00:00"}
+    given = {"manager": system, "workers": 4, "worker": worker, "driver": driver, system: section}
+    return settled({**given, "tls": "/shared/tls", "bind": {"interface": "ib0"}})
+
+
+def job(monkeypatch: pytest.MonkeyPatch, manager: str) -> Job:
+    """A job whose record would be at a fixed place."""
+    monkeypatch.setenv("IPS2_STATE", "/home/me/.local/state/ips2_dask")
+    return Job("260102-030405-abcd", manager, tuple(ARGUMENTS), "/home/me/my work", "s3://bucket/run", "2026-01-02")
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_script_of_a_worker_is_the_golden_one(system: str) -> None:
+    pytest.importorskip("dask_jobqueue")
+    config = full(system)
+    compare(f"{system}-worker.sh", module_of(config).preview(config))
+
+
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_the_script_of_a_driver_is_the_golden_one(system: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dask_jobqueue")
+    compare(f"{system}-driver.sh", batch.script(job(monkeypatch, system), full(system)))
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.sh")), ids=lambda path: path.name)
+def test_a_script_is_one_that_the_shell_reads(path: Path) -> None:
+    subprocess.run(["bash", "-n", str(path)], check=True)
+
+
+def test_a_worker_leaves_before_its_job_is_killed() -> None:
+    pytest.importorskip("dask_jobqueue")
+    words = module_of(full("slurm")).preview(full("slurm")).split()
+    stay, stagger = (int(words[words.index(name) + 1].rstrip("s")) for name in ("--lifetime", "--lifetime-stagger"))
+    assert stay + stagger <= 26 * 3600 - 300
+    assert stagger > 0
+
+
+def schema(kind: str) -> dict[str, Any]:
+    """The schema of one of the operator's objects, as its chart installs it; unknown keys are errors here."""
+    package = resources.files(pytest.importorskip("dask_kubernetes"))
+    crds = package / "operator" / "deployment" / "helm" / "dask-kubernetes-operator" / "crds"
+    definition = yaml.safe_load((crds / f"{kind}.yaml").read_text())
+    return closed(definition["spec"]["versions"][0]["schema"]["openAPIV3Schema"])
+
+
+def closed(node: Any) -> Any:
+    """An OpenAPI schema as a JSON schema that allows no key which it does not name."""
+    if isinstance(node, list):
+        return [closed(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    out = {key: closed(value) for key, value in node.items()}
+    if isinstance(node.get("properties"), dict) and not node.get("x-kubernetes-preserve-unknown-fields"):
+        out.setdefault("additionalProperties", False)
+    if node.get("x-kubernetes-int-or-string"):
+        out.pop("type", None)
+        out["type"] = ["integer", "string"]
+    return out
+
+
+def validate(manifest: dict[str, Any], kind: str) -> None:
+    """Against the operator's schema; what Kubernetes itself knows of every object is taken away first."""
+    jsonschema = pytest.importorskip("jsonschema")
+    body = {key: value for key, value in manifest.items() if key not in ("apiVersion", "kind", "metadata")}
+    jsonschema.Draft7Validator(schema(kind)).validate(body)
+
+
+def on_kubernetes() -> Config:
+    """A config with every key that shows in a manifest."""
+    section = {
+        "namespace": "science", "name": "mine", "image": "registry.example.org/ips2:1", "pull_policy": "Always",
+        "service_account": "store-reader", "idle_timeout": 60, "env_from": ["s3-access"],
+        "node_selector": {"disk": "ssd"},
+    }  # fmt: skip
+    worker = {"threads": 4, "memory": "16GiB", "scratch": "/scratch", "environment": {"A": "b"}, "warm": True}
+    given = {"manager": "kubernetes", "workers": 20, "worker": worker, "driver": {"threads": 2, "memory": "8GiB"}}
+    return settled({**given, "kubernetes": section, "insecure": True})
+
+
+def test_the_manifest_of_a_cluster_is_the_golden_one_and_valid() -> None:
+    manifest = kubernetes.cluster_manifest(on_kubernetes(), "mine-abc")
+    compare("daskcluster.yaml", kubernetes.as_yaml(manifest))
+    validate(manifest, "daskcluster")
+
+
+def test_the_manifest_of_a_job_is_the_golden_one_and_valid() -> None:
+    arguments = list(daskjob.run_arguments([*ARGUMENTS[1:], "--workers", "20", "--insecure", "--tls=x"]))
+    assert arguments == ARGUMENTS[1:]
+    manifest = kubernetes.job_manifest(on_kubernetes(), "mine-abc", [*arguments, "--labels-column", "$(HOME)"])
+    compare("daskjob.yaml", kubernetes.as_yaml(manifest))
+    validate(manifest, "daskjob")
+
+
+def test_the_shipped_job_is_what_the_shipped_config_gives_and_valid() -> None:
+    manifest = yaml.safe_load(shipped()["daskjob"].read_text())
+    assert manifest == kubernetes.job_manifest(settled(load("kubernetes")), "ips2", ARGUMENTS[1:])
+    validate(manifest, "daskjob")
+
+
+def test_the_schema_refuses_a_manifest_that_is_wrong() -> None:
+    jsonschema = pytest.importorskip("jsonschema")
+    manifest = kubernetes.cluster_manifest(on_kubernetes(), "mine-abc")
+    manifest["spec"]["worker"]["spec"]["containers"][0]["imagePolicy"] = "Always"
+    with pytest.raises(jsonschema.ValidationError, match="imagePolicy"):
+        validate(manifest, "daskcluster")
+
+
+def test_the_pods_are_what_the_models_of_kubernetes_take() -> None:
+    client = pytest.importorskip("kubernetes.client")
+    pod = kubernetes.cluster_manifest(on_kubernetes(), "mine-abc")["spec"]["worker"]["spec"]
+
+    read = client.ApiClient()._ApiClient__deserialize(pod, "V1PodSpec")  # the public one has changed its arguments
+    assert client.ApiClient().sanitize_for_serialization(read) == pod

@@ -1,0 +1,183 @@
+"""Submitted jobs: a detached driver does the run, its record says how it stands, and its death loses nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+from ips2_dask import BadInput, open_run
+from ips2_dask.cli import main
+from ips2_dask.clusters.jobs import Job, cancel, find, jobs, log_lines, state
+
+DEADLINE = 120
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A state folder for each test."""
+    monkeypatch.setenv("IPS2_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """Three groups."""
+    X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
+    np.save(tmp_path / "x.npy", X)
+    return tmp_path / "x.npy"
+
+
+def until(true: Callable[[], bool]) -> None:
+    """Wait for something to become true."""
+    end = time.monotonic() + DEADLINE
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def submitted(capsys: pytest.CaptureFixture[str], *arguments: str) -> Job:
+    """Submit a run by the command line; its last line is the id."""
+    assert main(["submit", *arguments]) == 0
+    return find(capsys.readouterr().out.splitlines()[-1])
+
+
+def test_a_submitted_run_goes_on_by_itself_and_is_done(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # the paths of the command are the driver's too
+    job = submitted(capsys, "x.npy", "--clusters", "3", "--out", "run", "--serial", "--seed", "1")
+    assert os.getsid(job.native["pid"]) != os.getsid(0)
+    text = "".join(log_lines(job, follow=True))
+    assert "3 clusters" in text
+    until(lambda: state(job) != "running")
+    assert state(job) == "done"
+    assert len(set(open_run(tmp_path / "run").labels.tolist())) == 3
+    assert main(["jobs", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (row["id"], row["state"], row["manager"]) == (job.id, "done", "local")
+    assert main(["logs", job.id[:-1]]) == 0
+    assert capsys.readouterr().out == text
+
+
+def test_a_record_is_for_its_owner_alone(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = submitted(capsys, str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial", "--quiet")
+    assert stat.S_IMODE(job.folder.stat().st_mode) == 0o700
+    until(lambda: state(job) == "done")
+
+
+def test_a_driver_that_refuses_its_input_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = submitted(capsys, str(tmp_path / "none.npy"), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial")
+    until(lambda: state(job) not in ("running", "pending"))
+    assert state(job) == "failed (2)"
+    assert "none.npy" in "".join(log_lines(job))
+
+
+def test_a_cancelled_driver_ends_its_workers_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "long.npy", np.random.default_rng(0).normal(size=(9000, 20)))
+    out = str(tmp_path / "run")
+    job = submitted(
+        capsys, str(tmp_path / "long.npy"), "--clusters", "9", "--neighbors", "14", "--out", out, "--cluster", "local",
+        "--workers", "1",
+    )  # fmt: skip
+    driver = psutil.Process(job.native["pid"])
+    until(lambda: "ingest" in "".join(log_lines(job)))
+    family = driver.children(recursive=True)
+    assert family
+    assert main(["cancel", job.id]) == 0
+    until(lambda: state(find(job.id)) not in ("running", "pending"))
+    assert state(find(job.id)) == "cancelled"
+    _, alive = psutil.wait_procs(family, timeout=30)
+    assert not alive
+
+
+def test_a_killed_driver_is_lost_and_the_same_submission_continues_its_run(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = [str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial"]
+    first = submitted(capsys, *arguments)
+    until(lambda: "1/7" in "".join(log_lines(first)))
+    os.kill(first.native["pid"], signal.SIGKILL)
+    until(lambda: state(first) != "running")
+    if state(first) == "done":
+        pytest.skip("the run was faster than the signal")
+    assert state(first) == "lost"
+    second = submitted(capsys, *arguments)
+    text = "".join(log_lines(second, follow=True))
+    until(lambda: state(second) == "done")
+    assert "ingest     there already" in text
+    assert [job.id for job in jobs()] == sorted([first.id, second.id])
+
+
+def test_a_job_that_ended_is_not_cancelled(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    job = submitted(capsys, str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial")
+    until(lambda: state(job) == "done")
+    assert not cancel(job).cancelled
+    assert state(find(job.id)) == "done"
+
+
+def test_what_is_wrong_is_refused_before_anything_is_handed_over(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["submit", str(table), "--clusters", "3", "--out", str(tmp_path / "run")]
+    assert main([*arguments, "--cluster", "slrm"]) == 2
+    assert main([*arguments, "--sigma", "0"]) == 2
+    assert main([*arguments, "--cluster", "slurm", "--tls", str(tmp_path)]) == 2
+    assert "ips2 certs" in capsys.readouterr().err
+    assert not jobs()
+
+
+def test_a_batch_system_that_is_not_there_leaves_no_record(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("dask_jobqueue")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    arguments = ["submit", str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--insecure"]
+    (tmp_path / "pbs.yaml").write_text("manager: pbs\nworker: {memory: 1GiB}\n")
+    assert main([*arguments, "--cluster", str(tmp_path / "pbs.yaml")]) == 2
+    assert "`qsub`, which can't be run" in capsys.readouterr().err
+    assert not jobs()
+
+
+def test_a_process_of_another_machine_is_left_alone(
+    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = submitted(capsys, str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial")
+    elsewhere = dataclasses.replace(job, native={**job.native, "host": "far-away"}).save()
+    if elsewhere.exit_status is None:
+        assert state(elsewhere) == "on far-away"
+        with pytest.raises(BadInput, match="on far-away"):
+            cancel(elsewhere)
+    until(lambda: state(elsewhere) == "done")
+
+
+def test_an_unknown_job_is_bad_input() -> None:
+    with pytest.raises(BadInput, match="ips2 jobs"):
+        find("nothing")
+
+
+def test_no_job_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["jobs"]) == 0
+    assert "none was submitted" in capsys.readouterr().out
+
+
+def test_the_driver_leaves_its_exit_status_where_the_batch_system_put_it(table: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    arguments = ["run", "x.npy", "--clusters", "3", "--out", "run", "--serial", "--quiet"]
+    (folder / "job.json").write_text(json.dumps({"cwd": str(tmp_path), "arguments": arguments}))
+    done = subprocess.run([sys.executable, "-m", "ips2_dask.driver", str(folder)], check=False)
+    assert done.returncode == 0
+    assert json.loads((folder / "exit.json").read_text())["status"] == 0
+    assert (tmp_path / "run" / "manifest.json").exists()
