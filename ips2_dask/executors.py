@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
@@ -21,9 +22,11 @@ from typing import Any, Protocol
 import dask
 import dask.bag
 from dask.delayed import delayed
-from distributed import Client, LocalCluster, as_completed
+from distributed import Client, Future, KilledWorker, LocalCluster, as_completed, wait
+from distributed.client import ClosedClientError
+from distributed.comm import CommClosedError
 
-from ips2_dask.errors import BadInput
+from ips2_dask.errors import BadInput, Lost
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import Resources
 from ips2_dask.storage.context import Context, part_name
@@ -92,8 +95,11 @@ class Executor(Protocol):
         """A handle of the context for `submit`."""
         ...
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Start one task on values and handles; returns a handle of its result, which stays where it is made."""
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
+        """Start one task on values and handles; returns a handle of its result, which stays where it is made.
+
+        It is made where the result of ``near`` is, unless that process is gone.
+        """
         ...
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
@@ -131,9 +137,9 @@ class SerialExecutor:
         """A handle of the context for `submit`."""
         return context
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Run one task now; its handle is its result."""
-        del name
+        del name, near
         return function(*arguments)
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
@@ -170,13 +176,19 @@ class DaskExecutor:
         """A handle of the context for `submit`: a task, so that a lost one is made again."""
         return self.submit("context", _same, dataclasses.replace(context, threads=self._threads))
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Start one task on a worker; its handle is a future."""
-        return self.client.submit(function, *arguments, key=f"{name}-{uuid.uuid4().hex}", pure=False)
+        with losses(self.client):
+            there = None if near is None else next(iter(self.client.who_has([near]).values()), None)
+            key = f"{name}-{uuid.uuid4().hex}"
+            return self.client.submit(
+                function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there)
+            )
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks return, sent here."""
-        return list(self.client.gather(list(handles)))
+        with losses(self.client):
+            return list(self.client.gather(list(handles)))
 
     def _shared(self, job: Job, context: Context) -> Any:
         """The context as one task that all others share.
@@ -188,13 +200,54 @@ class DaskExecutor:
 
     def _gather(self, tasks: Sequence[Any], report: Report) -> list[Any]:
         """What the tasks return, in their order; an error is raised when all of them have ended."""
-        futures = self.client.compute(list(tasks))
-        try:
-            for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
-                report(done + 1, len(futures))
-            return list(self.client.gather(futures))
-        finally:
-            self.client.cancel(futures)
+        with losses(self.client):
+            futures = self.client.compute(list(tasks))
+            try:
+                for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
+                    report(done + 1, len(futures))
+                _again_alone(futures)
+                return list(self.client.gather(futures))
+            finally:
+                with contextlib.suppress(*GONE):  # a scheduler that is gone has nothing to cancel
+                    self.client.cancel(futures)
+
+
+GONE = (CommClosedError, ClosedClientError, concurrent.futures.CancelledError, asyncio.CancelledError)
+"""What Dask raises of futures and calls whose scheduler is gone."""
+
+
+@contextlib.contextmanager
+def losses(client: Client) -> Iterator[None]:
+    """Say in one line what a cluster could not make good: a dead scheduler, or a task that ends every worker.
+
+    Raises
+    ------
+    Lost
+    """
+    try:
+        yield
+    except KilledWorker as error:
+        raise Lost(
+            f"workers: the task {error.task} ended each of the {error.allowed_failures + 1} that tried it, most likely "
+            "as it needs more memory than a worker has",
+            "give each worker more memory, by a larger memory_limit or fewer workers",
+        ) from None
+    except MemoryError as error:
+        raise Lost(
+            f"workers: a task got no memory, even when it ran alone ({error})",
+            "give each worker more memory, by a larger memory_limit or fewer workers",
+        ) from None
+    except GONE:
+        address = client.scheduler.address if client.scheduler is not None else "of the client, which was closed"
+        raise Lost(f"scheduler {address}: the connection is lost", "start a scheduler and workers") from None
+
+
+def _again_alone(futures: Sequence[Future]) -> None:
+    """Try tasks that got no memory once more, one after the other: while others run, a process has less of it."""
+    for future in futures:
+        if future.status == "error" and isinstance(future.exception(), MemoryError):
+            future.retry()
+            wait([future])
 
 
 def _same(context: Context) -> Context:
@@ -232,6 +285,20 @@ def _leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(0)
+
+
+WORKER_TTL = "60s"
+"""How long a worker of a local cluster may be silent before it is replaced; Dask's own five minutes are for networks.
+
+Whoever sets ``distributed.scheduler.worker-ttl`` to anything else is obeyed.
+"""
+
+
+def tolerant() -> dict[str, Any]:
+    """Settings with which a local cluster replaces workers that die, as any Dask cluster does, and silent ones soon."""
+    key = "distributed.scheduler.worker-ttl"
+    given = dask.config.get(key)
+    return {key: WORKER_TTL if given == "5 minutes" else given}
 
 
 def check_address(address: str) -> None:
@@ -304,6 +371,7 @@ def cluster(resources: Resources) -> Iterator[DaskExecutor]:
         "distributed.worker.daemon": False,
         "distributed.worker.preload": [__name__],
         "distributed.comm.timeouts.connect": "30s",
+        **tolerant(),
     }
     with contextlib.ExitStack() as stack:
         stack.enter_context(dask.config.set(settings))
