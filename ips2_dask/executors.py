@@ -238,6 +238,7 @@ def losses(client: Client) -> Iterator[None]:
             "give each worker more memory, by a larger memory_limit or fewer workers",
         ) from None
     except GONE:
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it would tell each attempt to reconnect
         address = client.scheduler.address if client.scheduler is not None else "of the client, which was closed"
         raise Lost(f"scheduler {address}: the connection is lost", "start a scheduler and workers") from None
 

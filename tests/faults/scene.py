@@ -126,8 +126,9 @@ class Scene:
     @property
     def log(self) -> list[Line]:
         """All that the run's processes said, in order."""
-        lines = (self.control / "log").read_text().splitlines()
-        return [Line(int(line.split()[0]), *line.split()[1:3]) for line in lines]
+        path = self.control / "log"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [Line(int(pid), what, name) for pid, what, name, *_ in (line.split() for line in lines)]
 
     def count(self, what: str, name: str) -> int:
         """How often something was said."""

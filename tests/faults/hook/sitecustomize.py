@@ -41,7 +41,7 @@ def event(name: str) -> None:
         return
     if not re.fullmatch(fault["at"], name) or not first(fault.get("after", 0)):
         return
-    log("reached", name)
+    log("reached", *name.split()[-1:])
     (FOLDER / "reached.partial").write_text(str(os.getpid()))
     (FOLDER / "reached.partial").rename(FOLDER / "reached")
     ACTIONS[fault["do"]]()
@@ -105,7 +105,7 @@ def watched_write(write: Callable[..., Any]) -> Callable[..., Any]:
         name = f"{folder.split('-')[0]}/{part}"
         event(f"write {name}")
         receipt = write(self, folder, part, arrays, facts)
-        log("wrote", name, facts.get("products", ""))
+        log("wrote", name)
         return receipt
 
     return watched
