@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import dask
 import dask.bag
 from dask.delayed import delayed
-from distributed import Client, Future, KilledWorker, LocalCluster, as_completed, wait
+from distributed import Client, KilledWorker, LocalCluster, as_completed
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
 
@@ -182,8 +182,9 @@ class DaskExecutor:
             there = None if near is None else next(iter(self.client.who_has([near]).values()), None)
             key = f"{name}-{uuid.uuid4().hex}"
             return self.client.submit(
-                function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there)
-            )
+                function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there),
+                retries=RETRIES,
+            )  # fmt: skip
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks return, sent here."""
@@ -201,16 +202,21 @@ class DaskExecutor:
     def _gather(self, tasks: Sequence[Any], report: Report) -> list[Any]:
         """What the tasks return, in their order; an error is raised when all of them have ended."""
         with losses(self.client):
-            futures = self.client.compute(list(tasks))
+            futures = self.client.compute(list(tasks), retries=RETRIES)
             try:
                 for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
                     report(done + 1, len(futures))
-                _again_alone(futures)
                 return list(self.client.gather(futures))
             finally:
                 with contextlib.suppress(*GONE):  # a scheduler that is gone has nothing to cancel
                     self.client.cancel(futures)
 
+
+RETRIES = 2
+"""How often a task that raised is tried again: memory may be short only while others run, a remote store only now.
+
+An error that stays, such as a bad value in the input, comes to the user after so many tries.
+"""
 
 GONE = (CommClosedError, ClosedClientError, concurrent.futures.CancelledError, asyncio.CancelledError)
 """What Dask raises of futures and calls whose scheduler is gone."""
@@ -234,21 +240,13 @@ def losses(client: Client) -> Iterator[None]:
         ) from None
     except MemoryError as error:
         raise Lost(
-            f"workers: a task got no memory, even when it ran alone ({error})",
+            f"workers: a task got no memory in each of {RETRIES + 1} tries ({error})",
             "give each worker more memory, by a larger memory_limit or fewer workers",
         ) from None
     except GONE:
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it would tell each attempt to reconnect
         address = client.scheduler.address if client.scheduler is not None else "of the client, which was closed"
         raise Lost(f"scheduler {address}: the connection is lost", "start a scheduler and workers") from None
-
-
-def _again_alone(futures: Sequence[Future]) -> None:
-    """Try tasks that got no memory once more, one after the other: while others run, a process has less of it."""
-    for future in futures:
-        if future.status == "error" and isinstance(future.exception(), MemoryError):
-            future.retry()
-            wait([future])
 
 
 def _same(context: Context) -> Context:

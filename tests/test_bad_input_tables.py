@@ -57,8 +57,6 @@ def noise(path: Path) -> None:
 
 
 NAMED = [name for name in FORMATS if name != "zarr-url"]
-STILL_A_TABLE = {"csv", "tsv", "blanks", "csv-gz", "data"}
-"""Half of a text file may be a shorter table with one cut row."""
 
 
 @pytest.mark.parametrize("spoil", [half, noise])
@@ -194,7 +192,7 @@ MANIFESTS: dict[str, str | None] = {
     "another-format": '{"format": 99, "created": "x"}',
     "format-as-text": '{"format": "1", "created": "x"}',
     "no-content": '{"format": 1, "created": "x"}',
-    "stages-of-another-kind": '{"format": 1, "created": "x", "finished": "now", "stages": 5, "params": {}, "bounds": []}',
+    "stages-of-another-kind": '{"format": 1, "created": "x", "finished": "now", "stages": 5, "params": {}}',
     "unknown-parameter": '{"format": 1, "created": "x", "finished": "now", "stages": [], "params": {"speed": 9}}',
     "parameter-outside": '{"format": 1, "created": "x", "finished": "now", "stages": [], "params": {"sigma": -1}}',
 }

@@ -49,14 +49,12 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store eigenvalues and eigenvectors; returns the solve's verdict, products, gap and warnings."""
     report(0, 1)
-    finished = context.receipt("eigen", "whole")  # of a run that stopped before it could say that the stage is done
-    if finished is not None and finished["facts"]:
-        facts = finished["facts"]
-    elif context.params.tensor == "decomposable":
+    facts = _finished(context)
+    if facts is None and context.params.tensor == "decomposable":
         facts = _decomposable(context)
-    elif context.choices.vectors == "chunked":
+    elif facts is None and context.choices.vectors == "chunked":
         facts = _chunked(context, executor, report)
-    else:
+    elif facts is None:
         facts = _in_core(context, report)
     checkpoints.forget(context)
     report(1, 1)
@@ -66,6 +64,14 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 def _noting(report: Report, tol: float) -> Callable[[dict[str, float]], None]:
     """Tells each cycle of the solver: its products and residual, and the tolerance it has to reach."""
     return lambda entry: report.note({**entry, "tol": tol})
+
+
+def _finished(context: Context) -> dict[str, Any] | None:
+    """The facts of a stage whose parts are all there: a run stopped before it could say that it is done."""
+    receipt = context.receipt("eigen", "whole")
+    folded = context.params.tensor == "decomposable"
+    there = folded or all(context.receipt("eigen", b) is not None for b in range(context.n_partitions))
+    return receipt["facts"] if receipt is not None and there and receipt["facts"] else None
 
 
 def wanted_pairs(n_clusters: int, components: int) -> int:
