@@ -208,8 +208,9 @@ class DaskExecutor:
                     report(done + 1, len(futures))
                 return list(self.client.gather(futures))
             finally:
-                with contextlib.suppress(*GONE):  # a scheduler that is gone has nothing to cancel
-                    self.client.cancel(futures)
+                if self.client.status == "running":  # a scheduler that is gone has nothing to cancel
+                    with contextlib.suppress(OSError, *GONE):
+                        self.client.cancel(futures)
 
 
 RETRIES = 2
@@ -231,6 +232,8 @@ def losses(client: Client) -> Iterator[None]:
     Lost
     """
     try:
+        if client.status != "running":  # what is sent now would wait for a scheduler that may never come back
+            raise CommClosedError(client.status)
         yield
     except KilledWorker as error:
         raise Lost(

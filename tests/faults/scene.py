@@ -113,7 +113,13 @@ class Scene:
 
     def end(self, process: subprocess.Popen[str], seconds: float = DEADLINE) -> tuple[int, str]:
         """Exit status and standard error of a command, whose workers must be gone soon after."""
-        _, said = process.communicate(timeout=seconds)
+        try:
+            _, said = process.communicate(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(1)
+            process.kill()
+            raise AssertionError(f"it did not end: {process.communicate()[1]}") from None
         until(lambda: not family(process.pid), f"the end of {family(process.pid)}", 30)
         return process.returncode, said
 

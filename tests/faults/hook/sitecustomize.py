@@ -7,6 +7,7 @@ the file `reached` and does what is asked. Every part that is stored, and every 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import functools
 import importlib.abc
 import importlib.machinery
@@ -14,6 +15,7 @@ import json
 import os
 import re
 import resource
+import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -159,3 +161,4 @@ class Finder(importlib.abc.MetaPathFinder):
 
 if "IPS2_TEST_FAULT" in os.environ:
     sys.meta_path.insert(0, Finder())
+    faulthandler.register(signal.SIGUSR1, all_threads=True)  # a test that waited too long asks where they all are
