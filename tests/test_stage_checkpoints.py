@@ -19,7 +19,7 @@ from ips2_dask.stages.checkpoints import PLACES
 from ips2_dask.storage.store import ZarrStore
 
 X: npt.NDArray[np.float64] = np.random.default_rng(7).normal(size=(300, 10))
-PARAMS = Params(n_clusters=3, tol=2e-5)
+PARAMS = Params(n_clusters=8, tol=2e-5)
 
 
 class Stop(Exception):
