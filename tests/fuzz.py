@@ -111,7 +111,7 @@ def manifest_case(rng: np.random.Generator, folder: Path) -> None:
         opened.report()
         assert opened.labels.shape == (24,)
     options = ["--clusters", "2", "--neighbors", "3", "--out", str(folder / "run"), "--serial", "--quiet"]
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere), contextlib.redirect_stdout(nowhere):
         assert ips2(["status", str(folder / "run")]) in (0, 1, 2)
         status = ips2(["run", str(folder / "x.npy"), *options])
     assert status in (0, 2), f"ips2 run ended with {status}"

@@ -35,6 +35,7 @@ class Point(NamedTuple):
     after: int = 0
     options: tuple[str, ...] = CHUNKED
     in_client: bool = False
+    past: str = ""
 
 
 POINTS = {
@@ -42,11 +43,11 @@ POINTS = {
     "neighbors": Point("neighbors", "write neighbors/p.*", 2),
     "tensor": Point("tensor", "write tensor/p.*", 9),
     "assemble": Point("assemble", "write assemble/chunk-.*", 1),
-    "eigen": Point("eigen", "call product", 110),
+    "eigen": Point("eigen", "call product", 7, past="eigen/state0"),
     "fuse": Point("fuse", "write fuse/fused-.*", 2),
     "label": Point("label", "write label/restarts-.*", 2),
     "assemble-in-client": Point("assemble", "write assemble/p.*", 2, IN_CORE, True),
-    "eigen-in-client": Point("eigen", "call filter", 1, IN_CORE, True),
+    "eigen-in-client": Point("eigen", "call filter", 0, IN_CORE, True, past="eigen/state0"),
 }
 BY_CLIENT = {"ingest/whole", "neighbors/whole", "assemble/whole"}
 """Small sums that the client makes of a stage's parts: they may be made again."""
@@ -103,7 +104,7 @@ def assert_nothing_is_lost(scene: Scene, expected: Scene, point: str) -> None:
 
 
 def arm(scene: Scene, point: str, do: str = "wait") -> None:
-    scene.arm(POINTS[point].at, do, POINTS[point].after)
+    scene.arm(POINTS[point].at, do, POINTS[point].after, POINTS[point].past)
 
 
 def victim(scene: Scene, process: subprocess.Popen[str], point: str) -> int:

@@ -69,6 +69,10 @@ def dense(matrix: Any) -> Array:
     return np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix)
 
 
+VANISHES = 2e-19
+"""Distances below this may come out as zero: float32 does not hold their squares."""
+
+
 def assert_meets_the_oracle(found: Run, X: Array, sigma: float) -> None:
     """Compare with what the oracle makes of the samples as float32 holds them, among which ties are ties."""
     stored = np.asarray(found._context.all_samples(), np.float64)
@@ -79,7 +83,7 @@ def assert_meets_the_oracle(found: Run, X: Array, sigma: float) -> None:
     N, lengths = found.neighbors
     np.testing.assert_array_equal(N[:, 0], np.arange(len(X)))
     assert all(len(set(row)) == k for row in N.tolist())
-    scale = 1e-6 * d.max() + 2.0**-148
+    scale = 1e-6 * d.max() + VANISHES
     np.testing.assert_allclose(np.sort(lengths[:, 1:], axis=1), np.sort(d, axis=1)[:, 1:k], rtol=1e-5, atol=scale)
     np.testing.assert_array_equal(found.pairs, reference.active_pairs(N))
     expected = reference.restricted(reference.tensor(d, N, sigma, found.params.epsilon), found.pairs)

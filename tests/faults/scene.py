@@ -82,9 +82,9 @@ class Scene:
         self._sessions.append(process)
         return process
 
-    def arm(self, at: str, do: str = "wait", after: int = 0) -> None:
-        """Have something done at an event's ``after`` + 1st time."""
-        (self.control / "fault.json").write_text(json.dumps({"at": at, "do": do, "after": after}))
+    def arm(self, at: str, do: str = "wait", after: int = 0, past: str = "") -> None:
+        """Have something done at an event's ``after`` + 1st time, counted once the part ``past`` is stored."""
+        (self.control / "fault.json").write_text(json.dumps({"at": at, "do": do, "after": after, "past": past}))
 
     def start(self, *options: str, workers: bool = True, **more: str) -> subprocess.Popen[str]:
         """The command, on a local cluster of two workers where nothing else is said."""

@@ -41,7 +41,11 @@ def event(name: str) -> None:
         fault = json.loads((FOLDER / "fault.json").read_text())
     except FileNotFoundError:
         return
-    if not re.fullmatch(fault["at"], name) or not first(fault.get("after", 0)):
+    if fault["past"] and not (FOLDER / "past").exists():
+        if name == f"written {fault['past']}":
+            (FOLDER / "past").touch()
+        return
+    if not re.fullmatch(fault["at"], name) or not first(fault["after"]):
         return
     log("reached", *name.split()[-1:])
     (FOLDER / "reached.partial").write_text(str(os.getpid()))
@@ -108,6 +112,7 @@ def watched_write(write: Callable[..., Any]) -> Callable[..., Any]:
         event(f"write {name}")
         receipt = write(self, folder, part, arrays, facts)
         log("wrote", name)
+        event(f"written {name}")
         return receipt
 
     return watched
