@@ -75,5 +75,27 @@ class WorkersKilled(IPS2Error):
     exit_status = 1
 
 
+class Lost(IPS2Error):
+    """Workers, or the scheduler, are gone and don't come back by themselves; what is stored stays.
+
+    Parameters
+    ----------
+    thing : str
+        What is gone, or what went wrong there.
+    remedy : str
+        What to do before the same command goes on.
+    """
+
+    exit_status = 1
+
+    def __init__(self, thing: str, remedy: str) -> None:
+        self.thing, self.remedy = thing, remedy
+        message = f"{thing}; every finished partition is kept. Remedy: {remedy}, then run the same command again."
+        super().__init__(" ".join(message.split()))
+
+    def __reduce__(self) -> tuple[type[Lost], tuple[str, str]]:
+        return type(self), (self.thing, self.remedy)
+
+
 class IPS2Warning(UserWarning):
     """A result is worth less than it looks; the text says by how much."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
+import contextlib
 import contextvars
 import dataclasses
+import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
 import dask.bag
 from dask.delayed import delayed
 from distributed import Client, as_completed
+from distributed.client import ClosedClientError
+from distributed.comm import CommClosedError
 
+from ips2_dask.errors import Lost
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.memory import peak_rss
@@ -81,8 +87,11 @@ class Executor(Protocol):
         """A handle of the context for `submit`."""
         ...
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Start one task on values and handles; returns a handle of its result, which stays where it is made."""
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
+        """Start one task on values and handles; returns a handle of its result, which stays where it is made.
+
+        It is made where the result of ``near`` is, unless that process is gone.
+        """
         ...
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
@@ -120,9 +129,9 @@ class SerialExecutor:
         """A handle of the context for `submit`."""
         return context
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Run one task now; its handle is its result."""
-        del name
+        del name, near
         return function(*arguments)
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
@@ -162,13 +171,20 @@ class DaskExecutor:
         """A handle of the context for `submit`: a task, so that a lost one is made again."""
         return self.submit("context", _same, dataclasses.replace(context, threads=self._threads))
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Start one task on a worker; its handle is a future."""
-        return self.client.submit(function, *arguments, key=f"{name}-{uuid.uuid4().hex}", pure=False)
+        with losses(self.client):
+            there = None if near is None else next(iter(self.client.who_has([near]).values()), None)
+            key = f"{name}-{uuid.uuid4().hex}"
+            return self.client.submit(
+                function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there),
+                retries=RETRIES,
+            )  # fmt: skip
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks return, sent here."""
-        return list(self.client.gather(list(handles)))
+        with losses(self.client):
+            return list(self.client.gather(list(handles)))
 
     def _shared(self, job: Job, context: Context) -> Any:
         """The context as one task that all others share.
@@ -180,13 +196,49 @@ class DaskExecutor:
 
     def _gather(self, tasks: Sequence[Any], report: Report) -> list[Any]:
         """What the tasks return, in their order; an error is raised when all of them have ended."""
-        futures = self.client.compute(list(tasks))
-        try:
-            for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
-                report(done + 1, len(futures))
-            return list(self.client.gather(futures))
-        finally:
-            self.client.cancel(futures)
+        with losses(self.client):
+            futures = self.client.compute(list(tasks), retries=RETRIES)
+            try:
+                for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
+                    report(done + 1, len(futures))
+                return list(self.client.gather(futures))
+            finally:
+                if self.client.status == "running":  # a scheduler that is gone has nothing to cancel
+                    with contextlib.suppress(OSError, *GONE):
+                        self.client.cancel(futures)
+
+
+RETRIES = 2
+"""How often a task that raised is tried again: memory may be short only while others run, a remote store only now.
+
+An error that stays, such as a bad value in the input, comes to the user after so many tries.
+"""
+
+GONE = (CommClosedError, ClosedClientError, concurrent.futures.CancelledError, asyncio.CancelledError)
+"""What Dask raises of futures and calls whose scheduler is gone."""
+
+
+@contextlib.contextmanager
+def losses(client: Client) -> Iterator[None]:
+    """Say in one line what a cluster could not make good: a dead scheduler, or a task that never gets its memory.
+
+    Raises
+    ------
+    Lost
+    """
+    try:
+        if client.status != "running":  # what is sent now would wait for a scheduler that may never come back
+            raise CommClosedError(client.status)
+        yield
+    except MemoryError as error:
+        raise Lost(
+            f"workers: a task got no memory in each of {RETRIES + 1} tries ({error})",
+            "give each worker more memory, by a larger memory_limit or fewer workers",
+        ) from None
+    except GONE:
+        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it would tell each attempt to reconnect
+        address = client.scheduler.address if client.scheduler is not None else "of the client, which was closed"
+        raise Lost(f"scheduler {address}: the connection is lost", "start a scheduler and workers") from None
 
 
 class _Named:

@@ -17,7 +17,8 @@ from conftest import run_on
 
 from ips2_dask import Params, Resources, StoreFailure, WorkersKilled, gc, open_run, pipeline, run, verify
 from ips2_dask.cli import main
-from ips2_dask.executors import DaskExecutor, Job, cluster
+from ips2_dask.clusters import executor as cluster
+from ips2_dask.executors import DaskExecutor, Job
 from ips2_dask.storage.context import cache
 
 X = np.random.default_rng(8).normal(size=(400, 8))

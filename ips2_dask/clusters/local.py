@@ -45,7 +45,22 @@ def settings(config: Config) -> dict[str, Any]:
         "distributed.worker.daemon": False,
         "distributed.worker.preload": [PRELOAD, *workers.preloads(config)],
         "distributed.comm.timeouts.connect": "30s",
+        **tolerant(),
     }
+
+
+WORKER_TTL = "60s"
+"""How long a worker of a local cluster may be silent before it is replaced; Dask's own five minutes are for networks.
+
+Whoever sets ``distributed.scheduler.worker-ttl`` to anything else is obeyed.
+"""
+
+
+def tolerant() -> dict[str, Any]:
+    """Settings with which a local cluster replaces workers that die, as any Dask cluster does, and silent ones soon."""
+    key = "distributed.scheduler.worker-ttl"
+    given = dask.config.get(key)
+    return {key: WORKER_TTL if given == "5 minutes" else given}
 
 
 def preview(config: Config) -> str:

@@ -211,6 +211,14 @@ def store_rows(context: Context, g: int, y: Any, kept: int) -> Any:
     return _units(context, np.arange(offsets[first], offsets[last])) @ vectors.astype(np.float64)
 
 
+def keep_rows(context: Context, g: int, name: str, y: Any) -> None:
+    context.store.write(context.folders["eigen"], f"{name}-c{g:06d}", {"state": y}, {})
+
+
+def kept_rows(context: Context, g: int, name: str) -> Any:
+    return context.store.read(context.folders["eigen"], f"{name}-c{g:06d}", "state")
+
+
 class ChunkedSpace:
     """What the solver does with block vectors, as tasks on chunks; only small matrices come to this process."""
 
@@ -228,6 +236,19 @@ class ChunkedSpace:
 
     def _plain(self, function: Any, *arguments: Any) -> Any:
         return self._executor.submit(f"eigen-{function.__name__}", function, *arguments)
+
+    def keep(self, y: Block, name: str) -> None:
+        """Store a block under a name."""
+        self._results([self._task(keep_rows, g, name, y[g]) for g in self._chunks])
+
+    def kept(self, name: str, near: Block | None = None) -> Block:
+        """A stored block, each chunk where that of ``near`` is; it forgets how it was computed."""
+        return [
+            self._executor.submit(
+                f"eigen-kept-{g}", kept_rows, self._shared, g, name, near=None if near is None else near[g]
+            )
+            for g in self._chunks
+        ]
 
     def _results(self, handles: Sequence[Any]) -> list[Any]:
         return self._executor.results(handles)

@@ -14,7 +14,7 @@ from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
-from ips2_dask.stages import chunked
+from ips2_dask.stages import checkpoints, chunked
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import (
     assembled_operator,
@@ -49,12 +49,14 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store eigenvalues and eigenvectors; returns the solve's verdict, products, gap and warnings."""
     report(0, 1)
-    if context.params.tensor == "decomposable":
+    facts = _finished(context)
+    if facts is None and context.params.tensor == "decomposable":
         facts = _decomposable(context)
-    elif context.choices.vectors == "chunked":
+    elif facts is None and context.choices.vectors == "chunked":
         facts = _chunked(context, executor, report)
-    else:
+    elif facts is None:
         facts = _in_core(context, report)
+    checkpoints.forget(context)
     report(1, 1)
     return facts
 
@@ -62,6 +64,14 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 def _noting(report: Report, tol: float) -> Callable[[dict[str, float]], None]:
     """Tells each cycle of the solver: its products and residual, and the tolerance it has to reach."""
     return lambda entry: report.note({**entry, "tol": tol})
+
+
+def _finished(context: Context) -> dict[str, Any] | None:
+    """The facts of a stage whose parts are all there: a run stopped before it could say that it is done."""
+    receipt = context.receipt("eigen", "whole")
+    folded = context.params.tensor == "decomposable"
+    there = folded or all(context.receipt("eigen", b) is not None for b in range(context.n_partitions))
+    return receipt["facts"] if receipt is not None and there and receipt["facts"] else None
 
 
 def wanted_pairs(n_clusters: int, components: int) -> int:
@@ -100,11 +110,22 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
         solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
     else:
         space = kernel.ArraySpace(operator, known, dtype)
-        start = space.random(width, params.random_state)
-        found = _graph_start(context, count, width)
-        start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
+        stored = checkpoints.InCore(context)
+        state = stored.latest()
+        start = None
+        if state is None:
+            start = space.random(width, params.random_state)
+            found = _graph_start(context, count, width)
+            start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
         solution = kernel.leading_eigenpairs(
-            space, wanted, start, tol=params.tol, seed=params.random_state, watch=_noting(report, params.tol)
+            space,
+            wanted,
+            start,
+            tol=params.tol,
+            seed=params.random_state,
+            state=state,
+            checkpoint=stored.keep,
+            watch=_noting(report, params.tol),
         )
     kept, warnings = _judge(solution, wanted, params.tol)
     vectors = np.ascontiguousarray(solution.vectors[:, :kept])
@@ -120,19 +141,35 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     """Solve with blocks in chunks on the workers."""
     params, count = context.params, context.facts["assemble"]["components"]
     wanted = wanted_pairs(params.n_clusters, count)
-    width = kernel.block_width(wanted + 1)
-    w = _graph_start(context, count, width)
-    if w.shape[1] < width:
-        rng = np.random.default_rng([params.random_state, 5])
-        w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
-    context.store.write(context.folders["eigen"], "start", {"start": w}, {})
+    if context.receipt("eigen", "start") is None:
+        w = _whole_start(context, count, kernel.block_width(wanted + 1))
+        context.store.write(context.folders["eigen"], "start", {"start": w}, {})
     space = chunked.ChunkedSpace(context, executor)
+    stored = checkpoints.Chunked(context, space)
+    state = stored.latest()
+    start = space.start() if state is None else None
     solution = kernel.leading_eigenpairs(
-        space, wanted, space.start(), tol=params.tol, seed=params.random_state, watch=_noting(report, params.tol)
+        space,
+        wanted,
+        start,
+        tol=params.tol,
+        seed=params.random_state,
+        state=state,
+        checkpoint=stored.keep,
+        watch=_noting(report, params.tol),
     )
     kept, warnings = _judge(solution, wanted, params.tol)
     sums = space.write(solution.vectors, kept)
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
+
+
+def _whole_start(context: Context, components: int, width: int) -> Any:
+    """The sample graph's start with as many columns as the block has, random ones after those it gives."""
+    w = _graph_start(context, components, width)
+    if w.shape[1] < width:
+        rng = np.random.default_rng([context.params.random_state, 5])
+        w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
+    return w
 
 
 def _judge(solution: kernel.Solution, wanted: int, tol: float) -> tuple[int, list[str]]:
@@ -155,10 +192,9 @@ def _finish(
         "volumes": volumes,
         "sums": sums,
     }
-    context.store.write(context.folders["eigen"], "whole", whole, {})
     eigenvalues = np.concatenate([np.ones(min(count, c)), solution.values[:wanted]])[:c]
     gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
-    return {
+    facts = {
         "eigenvalues": eigenvalues.tolist(),
         "residual_max": float(solution.residuals[:kept].max(initial=0.0)),
         "n_vectors": kept,
@@ -168,6 +204,8 @@ def _finish(
         "history": solution.history,
         "warnings": warnings,
     }
+    context.store.write(context.folders["eigen"], "whole", whole, facts)  # the last one: it says that all are there
+    return facts
 
 
 def _with_ties(values: Any, wanted: int) -> tuple[int, list[str]]:
@@ -195,13 +233,7 @@ def _decomposable(context: Context) -> dict[str, Any]:
         L = normalized(S, degrees, np.float64)
     spectrum, vectors, residual = _both_ends(L, params)
     products, chosen = decomposable.leading_products(spectrum, params.n_clusters)
-    store.write(
-        folder,
-        "whole",
-        {"values": products, "spectrum": spectrum, "chosen": chosen, "sample_vectors": vectors},
-        {},
-    )
-    return {
+    facts = {
         "eigenvalues": products[: params.n_clusters].tolist(),
         "residual_max": residual,
         "n_vectors": len(products),
@@ -211,6 +243,9 @@ def _decomposable(context: Context) -> dict[str, Any]:
         "history": [],
         "warnings": [],
     }
+    arrays = {"values": products, "spectrum": spectrum, "chosen": chosen, "sample_vectors": vectors}
+    store.write(folder, "whole", arrays, facts)
+    return facts
 
 
 def _both_ends(L: Any, params: Params) -> tuple[Any, Any, float]:

@@ -84,6 +84,8 @@ def _given(context: Context, executor: Executor, report: Report) -> dict[str, An
     rows = kernel.recall_rows(context.m, context.params.random_state)
     context.store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
     reach = sharding.true_reach(context, executor, report, rows)
+    for b in parts:
+        context.store.drop(folder, f"truth-p{b:06d}")
     listed = np.asarray(context.rows_of("neighbors", "distances", rows))
     recall = kernel.recall(listed, reach)
     warnings = []

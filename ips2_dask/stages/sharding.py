@@ -18,6 +18,7 @@ from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import neighborhoods
+from ips2_dask.storage.store import Receipt
 
 LEAST_RECALL = 0.95
 MOST_ROUNDS = 5
@@ -145,29 +146,64 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Store the graph and X by the new partitions; returns facts, and the arrays of the stage's ``whole`` part."""
+    store, folder = context.store, context.folders["neighbors"]
+    known = store.receipt(folder, "numbering")
+    facts = _split_into_cells(context, executor, report) if known is None else dict(known["facts"])
+    inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
+    cells = range(len(facts["starts"]) - 1)
+    refined = store.receipt(folder, "refined")
+    if refined is None or not _all_there(adopted(context, facts), refined["facts"]["rounds"]):
+        if any(store.receipt(folder, f"search-p{s:06d}") is None for s in cells):  # else the splits may be gone
+            executor.map(Job("neighbors", split, "split-"), inner, range(len(facts["batches"])), report)
+            executor.map(Job("neighbors", search, "search-"), inner, cells, report)
+        for batch in range(len(facts["batches"])):
+            store.drop(folder, f"split-p{batch:06d}")
+        inner = adopted(context, facts)
+        executor.map(Job("neighbors", merge, "round0-"), inner, range(inner.n_partitions), report)
+        refined = _refine(inner, executor, report)
+    facts |= refined["facts"]
+    _settle(adopted(context, facts), facts["rounds"], len(cells))
+    return facts, {"order": store.read(folder, "numbering", "order")}
+
+
+def _split_into_cells(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store centres and each sample's two nearest, and the run's numbering; returns what goes with it."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     drawn = np.concatenate([store.read(folder, f"sample-p{b:06d}", "sample") for b in parts])
-    centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), context.params.random_state)
-    # principal directions keep Euclidean distances alone
-    manhattan = measured.is_manhattan(context)
-    found = None if manhattan else projection.directions(drawn, context.params.random_state)
-    store.write(folder, "cells", {"centers": centers} | ({} if found is None else {"directions": found}), {})
+    if store.receipt(folder, "cells") is None:
+        centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), context.params.random_state)
+        # principal directions keep Euclidean distances alone
+        manhattan = measured.is_manhattan(context)
+        found = None if manhattan else projection.directions(drawn, context.params.random_state)
+        store.write(folder, "cells", {"centers": centers} | ({} if found is None else {"directions": found}), {})
     executor.map(Job("neighbors", assign, "assign-"), context, parts, report)
     facts, numbering = _number(context)
-    facts["projected"] = found is not None
-    store.write(folder, "numbering", numbering, {})
-    inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
-    executor.map(Job("neighbors", split, "split-"), inner, range(len(facts["batches"])), report)
-    executor.map(Job("neighbors", search, "search-"), inner, range(len(facts["starts"]) - 1), report)
-    for batch in range(len(facts["batches"])):
-        store.drop(folder, f"split-p{batch:06d}")
-    inner = adopted(context, facts)
-    executor.map(Job("neighbors", merge, "round0-"), inner, range(inner.n_partitions), report)
-    facts |= _refine(inner, executor, report)
-    for s in range(len(facts["starts"]) - 1):
+    cells = store.receipt(folder, "cells")
+    facts["projected"] = cells is not None and "directions" in cells["arrays"]
+    store.write(folder, "numbering", numbering, facts)
+    return facts
+
+
+def _all_there(context: Context, rounds: int) -> bool:
+    """Whether each partition has its samples and its last lists, by the final name or by that of their round."""
+    return all(
+        context.receipt("neighbors", f"samples-p{b:06d}") is not None
+        and (context.receipt("neighbors", b) or context.receipt("neighbors", f"round{rounds}-p{b:06d}")) is not None
+        for b in range(context.n_partitions)
+    )
+
+
+def _settle(context: Context, rounds: int, n_cells: int) -> None:
+    """Name the last lists final, and take away what they were made of."""
+    store, folder = context.store, context.folders["neighbors"]
+    for b in range(context.n_partitions):
+        store.rename(folder, f"round{rounds}-p{b:06d}", f"p{b:06d}")
+        store.drop(folder, f"truth-p{b:06d}")
+        for earlier in range(rounds):
+            store.drop(folder, f"round{earlier}-p{b:06d}")
+    for s in range(n_cells):
         store.drop(folder, f"search-p{s:06d}")
-    return facts, {"order": numbering["order"]}
 
 
 def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -198,14 +234,12 @@ def true_reach(context: Context, executor: Executor, report: Report, rows: Any) 
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
     executor.map(Job("neighbors", truth, "truth-"), context, parts, report)
     lengths = np.concatenate([context.store.read(folder, f"truth-p{b:06d}", "distances") for b in parts], axis=1)
-    for b in parts:
-        context.store.drop(folder, f"truth-p{b:06d}")
     n = min(context.params.n_stored_neighbors, context.m)
     return np.partition(lengths, n - 2, axis=1)[:, n - 2]
 
 
-def _refine(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Measure the recall, refine until it is high enough or the rounds are used up, and name the last lists final."""
+def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
+    """Measure the recall and refine until it is high enough or the rounds are used up; returns what was found."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     rows = kernel.recall_rows(context.m, context.params.random_state)
     store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
@@ -221,14 +255,10 @@ def _refine(context: Context, executor: Executor, report: Report) -> dict[str, A
         inner = dataclasses.replace(context, facts={**context.facts, "neighbors": known})
         facts["rounds"] += 1
         executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
-    for b in parts:
-        store.rename(folder, f"round{facts['rounds']}-p{b:06d}", f"p{b:06d}")
-        for earlier in range(facts["rounds"]):
-            store.drop(folder, f"round{earlier}-p{b:06d}")
     facts["recall"] = facts["recall_history"][-1]
     if facts["recall"] < LEAST_RECALL:
         facts["warnings"].append(
             f"recall@{n - 1} of the sample graph is {facts['recall']:.3f}, below {LEAST_RECALL}, "
             f"after {MOST_ROUNDS} rounds of refinement"
         )
-    return facts
+    return store.write(folder, "refined", {}, facts)

@@ -275,6 +275,15 @@ def check_directory(path: str, fresh: bool = False) -> None:
 
 def _check_place(path: Path) -> None:
     """Refuse a path where no directory can be made."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long a name, say
+        raise BadInput(
+            str(path), f"a path that can't be ({error})", "a place for a directory",
+            "there would be nowhere to put the run", "give another --out",
+        ) from None  # fmt: skip
     there = next(place for place in (path, *path.absolute().parents) if place.exists())
     if there == path and not path.is_dir():
         raise BadInput(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +24,10 @@ from ips2_dask.storage.readers.labels import as_labels, take_label_column, take_
 FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 MOST_LINKS = 16
 
+HEAP = b"GCOL"
+HEAPS_BYTES = 1 << 28
+"""Files up to this size are searched for broken heaps, which takes up to a tenth of a second."""
+
 
 @contextmanager
 def opened(path: str, name: str) -> Iterator[Any]:
@@ -30,8 +36,38 @@ def opened(path: str, name: str) -> Iterator[Any]:
     The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
     this one links to is opened with it: `find` alone follows links.
     """
+    check_heaps(path, name)
     with faults.reading(name), h5py.File(path, "r", locking="best-effort") as file:
         yield file
+
+
+def check_heaps(path: str, name: str) -> None:
+    """Raise ``BadInput`` where a heap of strings has an object of no size, over which libhdf5 would loop for ever.
+
+    It holds the interpreter's lock meanwhile, so that neither Ctrl-C nor a time limit in this process would end it.
+    Files above `HEAPS_BYTES` are not looked through.
+    """
+    if not 0 < os.path.getsize(path) <= HEAPS_BYTES:
+        return
+    with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = data.find(HEAP)
+        while at >= 0:
+            if _loops(data, at):
+                raise faults.unreadable(name, ValueError(f"the heap at byte {at} has an object of no size"))
+            at = data.find(HEAP, at + 1)
+
+
+def _loops(data: Any, at: int) -> bool:
+    """Whether reading the objects of the heap at a byte would come to one that is no step forward."""
+    end = at + int.from_bytes(data[at + 8 : at + 16], "little")
+    here = at + 16
+    while here + 16 <= min(end, len(data)):
+        number, size = (int.from_bytes(data[here + a : here + b], "little") for a, b in ((0, 2), (8, 16)))
+        step = 16 + (size + 7) // 8 * 8 if number else size
+        if step % (1 << 64) == 0:
+            return True
+        here += step
+    return False
 
 
 def find(file: Any, path: str, name: str) -> tuple[Any, str] | None:

@@ -1,0 +1,335 @@
+"""Every fault in the middle of every stage: workers that go are made good, and what can't be is said and resumed.
+
+Each test is a run of the command in processes of its own, which an event of the stage stops while the fault happens.
+Then: labels are an undisturbed run's bit for bit, no partition is computed a second time, and a solve does again at
+most what came after its last checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import psutil
+import pytest
+from faults.file_systems import SmallDisk
+from faults.scene import Scene, family, outside_cluster, until, write_input
+
+CHUNKED, IN_CORE = ("--vectors", "chunked"), ("--vectors", "in-core")
+
+
+class Point(NamedTuple):
+    """Where in a run a fault happens.
+
+    ``at`` is reached by a worker, or, where a stage is one computation of the client, by the client: then it is an
+    idle worker that goes.
+    """
+
+    stage: str
+    at: str
+    after: int = 0
+    options: tuple[str, ...] = CHUNKED
+    in_client: bool = False
+    past: str = ""
+
+
+POINTS = {
+    "ingest": Point("ingest", "write ingest/p.*", 2),
+    "neighbors": Point("neighbors", "write neighbors/p.*", 2),
+    "tensor": Point("tensor", "write tensor/p.*", 9),
+    "assemble": Point("assemble", "write assemble/chunk-.*", 1),
+    "eigen": Point("eigen", "call product", 7, past="eigen/state0"),
+    "fuse": Point("fuse", "write fuse/fused-.*", 2),
+    "label": Point("label", "write label/restarts-.*", 2),
+    "assemble-in-client": Point("assemble", "write assemble/p.*", 2, IN_CORE, True),
+    "eigen-in-client": Point("eigen", "call filter", 0, IN_CORE, True, past="eigen/state0"),
+}
+BY_CLIENT = {"ingest/whole", "neighbors/whole", "assemble/whole"}
+"""Small sums that the client makes of a stage's parts: they may be made again."""
+
+AT_ONCE = {"assemble-in-client": {f"assemble/p{b:06d}" for b in range(6)}}
+"""Parts that one computation of the client gives: what is in flight is all of them."""
+
+PRODUCTS_IN_FLIGHT = 12
+"""Products of a chunk that a lost worker may have had in memory without a checkpoint after them."""
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_input(tmp_path_factory.mktemp("input") / "x.npy")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, ...], Scene]:
+    """A run of each kind to which nothing happens."""
+    scenes = {kind: Scene(tmp_path_factory.mktemp("undisturbed"), source, *kind) for kind in (CHUNKED, IN_CORE)}
+    for scene in scenes.values():
+        scene.complete()
+    return scenes
+
+
+@pytest.fixture
+def scene(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Iterator[Scene]:
+    """A run directory for the point that a test is about."""
+    made = Scene(tmp_path, source, *POINTS[request.param].options)
+    yield made
+    made.close()
+
+
+def each_point(*quick: str, reason: str = "") -> Any:
+    """All points; those that are not ``quick`` are left to the slow tests."""
+    marks = [pytest.mark.timeout(600)]
+    cases = [
+        pytest.param(name, name, id=name, marks=marks if name in quick else [*marks, pytest.mark.slow])
+        for name in POINTS
+    ]
+    return pytest.mark.parametrize(("scene", "point"), cases, indirect=["scene"])
+
+
+def assert_nothing_is_lost(scene: Scene, expected: Scene, point: str) -> None:
+    """Equal labels; no part was made twice, and no more of a solve than came after its checkpoint."""
+    np.testing.assert_array_equal(scene.labels, expected.labels)
+    assert scene.repeated() <= BY_CLIENT | AT_ONCE.get(point, set())
+    for name in ("product", "filter"):
+        once = expected.count("called", name)
+        if POINTS[point].stage == "eigen":
+            assert scene.count("called", name) <= once + scene.since_checkpoint(name) + PRODUCTS_IN_FLIGHT
+        elif POINTS[point].stage not in ("fuse", "label"):
+            assert scene.count("called", name) == once
+
+
+def arm(scene: Scene, point: str, do: str = "wait") -> None:
+    scene.arm(POINTS[point].at, do, POINTS[point].after, POINTS[point].past)
+
+
+def victim(scene: Scene, process: subprocess.Popen[str], point: str) -> int:
+    """The worker that came to the point, or an idle one where the client did."""
+    there = scene.reached(process)
+    assert (there == process.pid) == POINTS[point].in_client
+    return scene.workers(process)[0] if POINTS[point].in_client else there
+
+
+# ---- 1 to 3: a worker goes, and the run completes by itself
+
+
+def kill(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+def stop(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+def assert_completes(scene: Scene, process: subprocess.Popen[str], expected: Scene, point: str) -> None:
+    status, said = scene.end(process)
+    assert (status, said) == (0, "")
+    assert_nothing_is_lost(scene, expected, point)
+
+
+@each_point("eigen")
+def test_a_worker_that_is_killed_is_replaced(scene: Scene, point: str, undisturbed: Any) -> None:
+    arm(scene, point)
+    process = scene.start()
+    pid = victim(scene, process, point)
+    kill(pid)
+    until(lambda: not alive(pid), "the worker's death")
+    until(lambda: len(scene.workers(process)) == 2, "another worker")
+    scene.go()
+    assert_completes(scene, process, undisturbed[POINTS[point].options], point)
+
+
+@each_point()
+def test_a_worker_that_stops_answering_is_replaced(scene: Scene, point: str, undisturbed: Any) -> None:
+    arm(scene, point)
+    process = scene.start(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s")
+    pid = victim(scene, process, point)
+    stop(pid)
+    if POINTS[point].in_client:
+        until(lambda: not alive(pid), "the end of the silent worker")
+    scene.go()
+    assert_completes(scene, process, undisturbed[POINTS[point].options], point)
+    assert not alive(pid)
+
+
+@each_point()
+def test_a_worker_that_takes_too_much_memory_is_replaced(scene: Scene, point: str, undisturbed: Any) -> None:
+    if POINTS[point].in_client:
+        pytest.skip("this stage runs no task on a worker")
+    arm(scene, point, "hoard")
+    process = scene.start("--memory-limit", "700MiB")
+    assert_completes(scene, process, undisturbed[POINTS[point].options], point)
+
+
+@each_point()
+def test_a_task_that_gets_no_memory_is_tried_again(scene: Scene, point: str, undisturbed: Any) -> None:
+    if POINTS[point].in_client:
+        pytest.skip("this stage runs no task on a worker")
+    arm(scene, point, "starve")
+    assert_completes(scene, scene.start(), undisturbed[POINTS[point].options], point)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+# ---- 4 to 6: the scheduler or the client goes, and the same command goes on
+
+
+def assert_one_message(said: str, *parts: str) -> None:
+    lines = said.splitlines()
+    assert len(lines) == 1, said
+    assert lines[0].startswith("ips2: ")
+    assert "Remedy: " in lines[0]
+    for part in parts:
+        assert part in lines[0]
+
+
+@each_point()
+def test_a_scheduler_that_is_killed_is_said_and_the_run_goes_on_with_another(
+    scene: Scene, point: str, undisturbed: Any
+) -> None:
+    arm(scene, point)
+    with outside_cluster(scene) as (address, scheduler):
+        process = scene.start("--scheduler", address, workers=False)
+        scene.reached(process)
+        for member in family(scheduler.pid):
+            kill(member.pid)
+        scene.go()
+        status, said = scene.end(process)
+    assert status == 1, said
+    assert_one_message(said, address, "every finished partition is kept", "run the same command again")
+    scene.complete()
+    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+
+
+@each_point("tensor")
+def test_a_run_whose_client_was_killed_leaves_no_process_and_goes_on(
+    scene: Scene, point: str, undisturbed: Any
+) -> None:
+    arm(scene, point)
+    process = scene.start()
+    scene.reached(process)
+    kill(process.pid)
+    status, said = scene.end(process)
+    assert status == -signal.SIGKILL
+    assert "Traceback" not in said
+    scene.complete()
+    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+
+
+def terminate(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+
+
+def interrupt(process: subprocess.Popen[str]) -> None:
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does it
+
+
+@pytest.mark.parametrize("tell", [terminate, interrupt], ids=["SIGTERM", "Ctrl-C"])
+@each_point("neighbors")
+def test_a_run_that_is_told_to_stop_says_how_it_goes_on(
+    scene: Scene, point: str, tell: Callable[[subprocess.Popen[str]], None], undisturbed: Any
+) -> None:
+    arm(scene, point)
+    process = scene.start()
+    scene.reached(process)
+    tell(process)
+    status, said = scene.end(process)
+    assert status == 130, said
+    assert len(said.splitlines()) == 1, said
+    assert said.startswith(f"ips2: interrupted; the same command continues the run in {scene.out}")
+    scene.complete()
+    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+
+
+# ---- 7 to 9: the store goes, and the same command goes on when it is back
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk") as disk:
+        yield disk
+
+
+@each_point()
+def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(
+    scene: Scene, point: str, small_disk: SmallDisk, undisturbed: Any
+) -> None:
+    scene.out = small_disk.path / "run"
+    arm(scene, point, "fill")
+    process = scene.start(IPS2_TEST_FILLER=str(small_disk.filler))
+    scene.reached(process)
+    status, said = scene.end(process)
+    assert status == 1, said
+    assert_one_message(said, str(small_disk.path))
+    small_disk.filler.unlink()
+    scene.complete()
+    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+
+
+@each_point()
+def test_a_store_that_becomes_read_only_is_said_and_the_run_goes_on_when_it_is_not(
+    scene: Scene, point: str, small_disk: SmallDisk, undisturbed: Any
+) -> None:
+    scene.out = small_disk.path / "run"
+    arm(scene, point)
+    process = scene.start()
+    scene.reached(process)
+    until(small_disk.close, "the writers of the disk")
+    scene.go()
+    status, said = scene.end(process)
+    small_disk.open()
+    assert status == 1, said
+    assert_one_message(said, str(small_disk.path))
+    scene.complete()
+    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+
+
+WRITTEN = {
+    "ingest": ("ingest/p", "samples"), "neighbors": ("neighbors/p", "indices"), "tensor": ("tensor/pairs-p", "pairs"),
+    "assemble": ("assemble/p", "degrees"), "eigen": ("tensor/chunk-p", "near_ids"),
+    "fuse": ("fuse/fused-p", "fused"), "label": ("label/restarts-p", "labels"),
+    "assemble-in-client": ("assemble/p", "degrees"), "eigen-in-client": ("assemble/p", "degrees"),
+}  # fmt: skip
+"""An array that is there when the point is reached, and which a later stage, or the rest of this one, reads."""
+
+
+@each_point()
+def test_a_chunk_that_vanishes_is_made_again_or_said_and_made_by_the_same_command(
+    scene: Scene, point: str, undisturbed: Any
+) -> None:
+    arm(scene, point)
+    process = scene.start()
+    scene.reached(process)
+    prefix, array = WRITTEN[point]
+    part = next(line.name for line in scene.log if line.what == "wrote" and line.name.startswith(prefix))
+    chunk = chunk_of(scene.out, part, array)
+    chunk.unlink()
+    scene.go()
+    status, said = scene.end(process)
+    if status != 0:
+        assert status == 1, said
+        assert_one_message(said, str(scene.out), array)
+        scene.complete()
+    np.testing.assert_array_equal(scene.labels, undisturbed[POINTS[point].options].labels)
+    again = scene.repeated() - BY_CLIENT - AT_ONCE.get(point, set())
+    assert again <= {part, *(f"{line}" for line in together(part))}
+
+
+def chunk_of(out: Path, part: str, array: str) -> Path:
+    """A file that holds some of a part's array."""
+    stage, name = part.split("/")
+    return next(path for path in sorted(out.glob(f"{stage}-*/{name}.*/{array}/c/**/*")) if path.is_file())
+
+
+def together(part: str) -> set[str]:
+    """Parts that one task gives with another: a chunk's degrees by partition."""
+    return {f"assemble/{kind}{b:06d}" for kind in ("p", "chunk-p") for b in range(6)} if "assemble/" in part else set()

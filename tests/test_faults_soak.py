@@ -1,0 +1,67 @@
+"""Kills at random instants, one after the other, of runs that are each resumed until they are done."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+from faults.scene import Scene, write_input
+
+KILLS = int(os.environ.get("IPS2_SOAK_KILLS", "50"))
+KINDS = ((), ("--vectors", "chunked"), ("--graph", "shards", "--shards", "3"))
+
+CHEAP = ("/whole", "/queries")
+"""Small sums that the client makes of a stage's parts: they may be made again."""
+
+AT_ONCE = ("assemble/p", "eigen/p", "neighbors/samples-p")
+"""Parts that one task gives together: where it was in flight, some may have been stored."""
+
+
+def harm(scene: Scene, rng: np.random.Generator, lines: int) -> tuple[bool, bool]:
+    """Start the command and kill something of it at a random length of its log; returns whether that was, and is done.
+
+    Nothing is killed where the command ends first.
+    """
+    how = ("worker", "client", "SIGTERM")[rng.integers(3)]
+    goal = len(scene.log) + int(rng.integers(1, lines))
+    process = scene.start()
+    while process.poll() is None and len(scene.log) < goal:
+        psutil.wait_procs([psutil.Process(process.pid)], timeout=0.005)
+    killed = process.poll() is None
+    if killed:
+        workers = scene.workers(process)
+        if how == "worker" and workers:
+            os.kill(workers[rng.integers(len(workers))], signal.SIGKILL)
+        else:
+            process.send_signal(signal.SIGTERM if how == "SIGTERM" else signal.SIGKILL)
+    status, said = scene.end(process)
+    assert status in (0, 130, -signal.SIGKILL), (how, said)
+    assert "Traceback" not in said, (how, said)
+    return killed, status == 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_runs_that_are_killed_at_random_instants_end_with_the_same_labels(tmp_path: Path) -> None:
+    source = write_input(tmp_path / "x.npy")
+    undisturbed = [Scene(tmp_path / f"undisturbed{n}", source, *kind) for n, kind in enumerate(KINDS)]
+    for scene in undisturbed:
+        scene.complete()
+    rng = np.random.default_rng(int(os.environ.get("IPS2_SOAK_SEED", "0")))
+    kills, runs = 0, 0
+    while kills < KILLS:
+        expected = undisturbed[runs % len(KINDS)]
+        scene = Scene(tmp_path / f"run{runs}", source, *expected.options)
+        done = False
+        while not done and kills < KILLS:
+            killed, done = harm(scene, rng, len(expected.log) // 2)
+            kills += killed
+        scene.complete()
+        np.testing.assert_array_equal(scene.labels, expected.labels)
+        assert {name for name in scene.repeated() if not name.endswith(CHEAP) and not name.startswith(AT_ONCE)} == set()
+        scene.close()
+        runs += 1

@@ -1,0 +1,139 @@
+"""A solve that stops goes on from its last checkpoint to the same bits; a sharded graph does no finished part again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from conftest import run_on
+
+from ips2_dask import Params, Resources, Run, run
+from ips2_dask.executors import SerialExecutor
+from ips2_dask.kernels import eigen as kernel
+from ips2_dask.stages.checkpoints import PLACES
+from ips2_dask.storage.store import ZarrStore
+
+X: npt.NDArray[np.float64] = np.random.default_rng(7).normal(size=(300, 10))
+PARAMS = Params(n_clusters=8, tol=2e-5)
+
+
+class Stop(Exception):
+    """Raised in the middle of a solve."""
+
+
+@pytest.fixture
+def filters(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], list[str]]:
+    """Count the solver's filters, and have it stop before the one that follows its first checkpoint, if asked."""
+    chebyshev_filter, write = kernel.chebyshev_filter, ZarrStore.write
+
+    def install(stop: bool) -> list[str]:
+        done: list[str] = []
+
+        def counted(*arguments: Any) -> Any:
+            if stop and "state" in done:
+                raise Stop
+            done.append("filter")
+            return chebyshev_filter(*arguments)
+
+        def noted(self: Any, folder: str, part: str, *rest: Any) -> Any:
+            receipt = write(self, folder, part, *rest)
+            done.extend(["state"] * (part in PLACES))
+            return receipt
+
+        monkeypatch.setattr(kernel, "chebyshev_filter", counted)
+        monkeypatch.setattr(ZarrStore, "write", noted)
+        return done
+
+    return install
+
+
+def solve(store: Path | None, vectors: str) -> Run:
+    return run(X, PARAMS, Resources(partition_rows=50, vectors=vectors), store=store)
+
+
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+def test_a_solve_that_stopped_goes_on_from_its_last_checkpoint_to_the_same_bits(
+    vectors: str, filters: Callable[[bool], list[str]], tmp_path: Path
+) -> None:
+    once = filters(False)
+    undisturbed = solve(None, vectors)
+    before = filters(True)
+    with pytest.raises(Stop):
+        solve(tmp_path, vectors)
+    after = filters(False)
+    resumed = solve(tmp_path, vectors)
+    assert (before + after).count("filter") == once.count("filter")
+    for name in ("eigenvalues", "eigenvectors", "labels"):
+        assert getattr(resumed, name).tobytes() == getattr(undisturbed, name).tobytes()
+    assert resumed.report()["products"] == undisturbed.report()["products"]
+    assert not [path for path in tmp_path.glob("eigen-*/*") if path.name.startswith(PLACES)]
+
+
+def test_a_run_in_memory_keeps_no_checkpoints() -> None:
+    found = solve(None, "in-core")
+    folder = found._context.folders["eigen"]
+    assert all(found._store.receipt(folder, place) is None for place in PLACES)
+
+
+class Counting(SerialExecutor):
+    """Counts what each task is given, and stops before one of them."""
+
+    def __init__(self, done: Counter[tuple[str, str, int]], before: int) -> None:
+        super().__init__()
+        self._done, self._before = done, before
+
+    def map(self, job: Any, context: Any, items: Any, report: Any) -> Any:
+        """Every item's receipt, or none."""
+        receipts = []
+        for item in items:
+            if context.receipt(job.stage, f"{job.prefix}p{item:06d}") is None:
+                if sum(self._done.values()) == self._before:
+                    raise Stop
+                self._done[job.stage, job.prefix, item] += 1
+            receipts += super().map(job, context, [item], report)
+        return receipts
+
+
+SHARDED = Params(n_clusters=3, graph="shards")
+
+
+def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(tmp_path: Path) -> None:
+    whole: Counter[tuple[str, str, int]] = Counter()
+    expected = run_on(Counting(whole, -1), X[:120], SHARDED, 20)
+    total = sum(whole.values())
+    for before in range(total // 9, total, total // 9):
+        done: Counter[tuple[str, str, int]] = Counter()
+        with pytest.raises(Stop):
+            run_on(Counting(done, before), X[:120], SHARDED, 20, tmp_path / str(before))
+        found = run_on(Counting(done, -1), X[:120], SHARDED, 20, tmp_path / str(before))
+        np.testing.assert_array_equal(found.labels, expected.labels)
+        again = {task for task, times in done.items() if times > 1}
+        assert {stage for stage, _, _ in again} <= {"ingest"}, again
+
+
+@pytest.mark.parametrize("event", ["rename", "drop"])
+def test_a_sharded_graph_that_stops_while_it_takes_things_away_goes_on(
+    event: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: Counter[tuple[str, str, int]] = Counter()
+    original, calls = getattr(ZarrStore, event), []
+
+    def stopping(self: Any, folder: str, *names: str) -> None:
+        if folder.startswith("neighbors"):
+            calls.append(names)
+            if len(calls) == 4:
+                raise Stop
+        original(self, folder, *names)
+
+    monkeypatch.setattr(ZarrStore, event, stopping)
+    with pytest.raises(Stop):
+        run_on(Counting(done, -1), X[:120], SHARDED, 20, tmp_path)
+    monkeypatch.undo()
+    found = run_on(Counting(done, -1), X[:120], SHARDED, 20, tmp_path)
+    np.testing.assert_array_equal(found.labels, run_on(SerialExecutor(), X[:120], SHARDED, 20).labels)
+    assert max(done.values()) == 1
