@@ -159,9 +159,9 @@ def test_the_nearest_sample_outside_is_found_across_blocks_of_rows_ties_by_id() 
     X[m - 1] = 2.0
     inside = np.zeros(m, bool)
     inside[m - 1] = True
-    assert labels._nearest_outside(X, m - 1, inside) == 5
+    assert labels._nearest_outside(X, m - 1, inside, "euclidean") == 5
     inside[5] = True
-    assert labels._nearest_outside(X, m - 1, inside) == m - 3
+    assert labels._nearest_outside(X, m - 1, inside, "euclidean") == m - 3
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60))
