@@ -19,6 +19,7 @@ from ips2_dask.kernels.operator import ChunkOperator, inverse_root
 from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import neighborhoods, numbered_pairs, unit
+from ips2_dask.storage.store import Receipt
 
 Block = list[Any]
 """One handle a chunk."""
@@ -76,10 +77,19 @@ def operator(context: Context, g: int) -> ChunkOperator:
         params = context.params
         return ChunkOperator(blocks, owned, ids, touched, low, high, N_columns(context), params.sigma, params.epsilon)
 
-    receipt = context.receipt("tensor", f"chunk-{part_name(g)}")
+    receipt = _receipt(context, g)
     size = 0 if receipt is None else sum(4 * int(np.prod(a["shape"])) * 2 for a in receipt["arrays"].values())
     made: ChunkOperator = context.remembered("tensor", f"chunk-{g}-{context.params.sigma}", make, size)
     return made
+
+
+def _receipt(context: Context, g: int) -> Receipt | None:
+    """The receipt of what `prepare` stored, fetched once in a process and not in every product."""
+    name = f"chunk-{part_name(g)}"
+    found: Receipt | None = context.remembered(
+        "tensor", f"receipt-{name}", lambda: context.receipt("tensor", name), 1024
+    )
+    return found
 
 
 def N_columns(context: Context) -> int:  # noqa: N802  the paper's N
@@ -156,7 +166,7 @@ def start_rows(context: Context, g: int) -> Any:
 
 def take(context: Context, g: int, h: int, y: Any) -> Any:
     """Rows of chunk h's block that chunk g's product needs."""
-    receipt = context.receipt("tensor", f"chunk-{part_name(g)}")
+    receipt = _receipt(context, g)
     cuts = receipt["facts"]["cuts"] if receipt else []
     touched = context.read("tensor", f"chunk-{part_name(g)}", "touched")
     return y[touched[cuts[h] : cuts[h + 1]] - rows_of_chunks(context)[h]]

@@ -17,6 +17,7 @@ from zarr.storage import FsspecStore, LocalStore
 
 from ips2_dask.storage.layout import Array
 from ips2_dask.storage.receipts import crc32c
+from ips2_dask.storage.remote import FreshStore, is_remote, open_zarr
 
 if TYPE_CHECKING:
     from zarr.abc.store import ByteRequest
@@ -66,9 +67,11 @@ def _there(key: str, value: Buffer | None) -> Buffer | None:
     return value
 
 
-def place(location: str) -> LocalStore | FsspecStore:
-    """The Zarr store of a folder or URL."""
-    return _Remote.from_url(location) if "://" in location else _Local(location)
+def place(location: str, *, fresh: bool = False) -> LocalStore | FsspecStore:
+    """The Zarr store of a folder or URL; a ``fresh`` one is under a name that nobody has used before."""
+    if is_remote(location):
+        return open_zarr(location, kind=FreshStore if fresh else _Remote)
+    return _Local(location)
 
 
 def fill_of(dtype: np.dtype[Any]) -> Any:
@@ -97,7 +100,9 @@ async def _write_group(
     location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
 ) -> tuple[dict[str, Described], int]:
     """One coroutine, since each call from outside of Zarr's loop costs milliseconds."""
-    group = await zarr.api.asynchronous.create_group(store=place(location), zarr_format=3, attributes=attributes)
+    group = await zarr.api.asynchronous.create_group(
+        store=place(location, fresh=True), zarr_format=3, attributes=attributes
+    )
     tasks = [_write_array(group, name, kinds[name], array) for name, array in arrays.items()]
     written = []
     for outcome in await asyncio.gather(*tasks, return_exceptions=True):  # all have ended, so none writes afterwards

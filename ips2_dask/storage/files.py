@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Protocol
 
-import fsspec
-
 from ips2_dask.errors import StoreFailure
+from ips2_dask.storage.remote import is_remote, open_system, reaching
 
 REFUSALS = {
     errno.ENOSPC: ("no space left", "free some space"),
@@ -194,7 +193,7 @@ class RemoteFiles:
 
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
-        self._system, self._path = fsspec.url_to_fs(self.root)
+        self._system, self._path = open_system(self.root)
 
     def make_root(self) -> bool:
         """Nothing to make: a key's folders are part of its name."""
@@ -206,7 +205,8 @@ class RemoteFiles:
     def read(self, name: str) -> str | None:
         """The text, or None where there is no such file."""
         try:
-            return bytes(self._system.cat_file(self._at(name))).decode(errors="replace")
+            with reaching(self.root):
+                return bytes(self._system.cat_file(self._at(name))).decode(errors="replace")
         except FileNotFoundError:
             return None
 
@@ -215,14 +215,18 @@ class RemoteFiles:
         if not names:
             return {}
         asked = {self._at(name): name for name in names}
-        found = self._system.cat(list(asked), on_error="omit")
+        with reaching(self.root):
+            found = self._system.cat(list(asked), on_error="omit")
         by_path = {path.strip("/"): name for path, name in asked.items()}
         return {by_path[path.strip("/")]: bytes(data).decode(errors="replace") for path, data in found.items()}
 
     def write(self, name: str, text: str) -> None:
         """Put the whole text there at once."""
-        with writing(f"{self.root}/{name}"):
-            self._system.pipe_file(self._at(name), text.encode())
+        with reaching(self.root), writing(f"{self.root}/{name}"):
+            try:
+                self._system.pipe_file(self._at(name), text.encode())
+            except FileNotFoundError as error:  # not a missing object, which could be put: the bucket
+                raise OSError(str(error)) from None
 
     def create(self, name: str, text: str) -> bool:
         """A conditional put where the store offers one; else a look, a put, and another look.
@@ -230,12 +234,14 @@ class RemoteFiles:
         S3, Google Cloud Storage and Azure offer it. Elsewhere two that create the same file at the same instant may
         both succeed; the one whose text was replaced finds that out when it looks again.
         """
-        with writing(f"{self.root}/{name}"):
+        with reaching(self.root), writing(f"{self.root}/{name}"):
             try:
                 self._system.pipe_file(self._at(name), text.encode(), mode="create")
                 return True
             except FileExistsError:
                 return False
+            except FileNotFoundError as error:
+                raise OSError(str(error)) from None
             except (TypeError, ValueError, NotImplementedError):
                 if self.read(name) is not None:
                     return False
@@ -245,7 +251,8 @@ class RemoteFiles:
     def names(self, folder: str) -> list[str]:
         """What a folder holds, sorted; nothing where it is missing."""
         try:
-            found = self._system.ls(self._at(folder), detail=False, refresh=True)
+            with reaching(self.root):
+                found = self._system.ls(self._at(folder), detail=False, refresh=True)
         except FileNotFoundError:
             return []
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
@@ -255,7 +262,8 @@ class RemoteFiles:
         path = self._at(folder)
         self._system.invalidate_cache(path)
         try:
-            found = self._system.find(path, detail=True)
+            with reaching(self.root):
+                found = self._system.find(path, detail=True)
         except FileNotFoundError:
             return {}
         cut = len(path.strip("/")) + 1
@@ -264,7 +272,7 @@ class RemoteFiles:
     def remove(self, name: str) -> None:
         """Take away a file or a whole folder; nothing where it is missing."""
         try:
-            with writing(f"{self.root}/{name}"):
+            with reaching(self.root), writing(f"{self.root}/{name}"):
                 self._system.rm(self._at(name), recursive=True)
         except FileNotFoundError:
             return
@@ -272,4 +280,4 @@ class RemoteFiles:
 
 def open_files(root: str) -> Files:
     """Files of a local folder, or of a URL."""
-    return RemoteFiles(root) if "://" in root else LocalFiles(root)
+    return RemoteFiles(root) if is_remote(root) else LocalFiles(root)

@@ -3,7 +3,7 @@
 ============================  ==========================================  =================================
 format                        what may follow ``::``                      read in parts
 ============================  ==========================================  =================================
-.npy                                                                      yes
+.npy, also s3:// and such                                                 yes
 .npz                          a member                                    from the start on, if compressed;
                                                                           whole, if sparse
 .csv .tsv .txt .data, .gz                                                 yes; gzipped: from the start on
@@ -34,6 +34,7 @@ from ips2_dask.storage.readers.base import Request, Source, Table, check_block
 from ips2_dask.storage.readers.dask_array import is_dask, open_dask_array
 from ips2_dask.storage.readers.faults import pickled, throw
 from ips2_dask.storage.readers.frames import index_names, is_frame, open_frame
+from ips2_dask.storage.remote import check_url, is_remote, plain
 
 __all__ = ["FORMATS", "Source", "check_block", "is_chunked", "named_like", "open_source"]
 
@@ -66,7 +67,7 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
     ----------
     spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame, AnnData, zarr.Array or
         Dask array
-        A file may be followed by ``::`` and the name of what is in it; a URL is opened as Zarr.
+        A file may be followed by ``::`` and the name of what is in it; a URL is one of Zarr or of a .npy file.
     labels_column : str or int, optional
         Column that holds known labels, by name or by number, negative from the end; or, in a file with several
         variables, the name of that which holds them.
@@ -118,8 +119,8 @@ def _is_zarr_array(spec: Any) -> bool:
 
 def _open_named(name: str, labels_column: str | int | None, transpose: bool) -> Table:
     path, member = _split(name)
-    module = "zarr_arrays" if "://" in path else _format(path, name)
-    if module in ("npy", "text", "parquet", "mtx") and member is not None:
+    module = _remote_format(path, name) if is_remote(path) else _format(path, name)
+    if module in ("npy", "npy_remote", "text", "parquet", "mtx") and member is not None:
         raise BadInput(
             name,
             f"the name {member!r} after '::'",
@@ -129,6 +130,27 @@ def _open_named(name: str, labels_column: str | int | None, transpose: bool) -> 
         )
     table: Table = _module(module).open_file(Request(name, path, member, labels_column, transpose))
     return table
+
+
+def _remote_format(url: str, name: str) -> str:
+    """Return the module that reads a URL: .npy by ranges of bytes, and anything without another ending as Zarr.
+
+    Raises
+    ------
+    BadInput
+        If it ends as a file of another format does.
+    """
+    check_url(url)
+    module = _module_of(url.partition("?")[0])
+    if module not in (None, "npy", "zarr_arrays"):
+        raise BadInput(
+            plain(name),
+            f"a URL of a {os.path.splitext(plain(url))[1]} file",
+            "the URL of a .zarr array or group, or of a .npy file",
+            "the file could not be read in parts from there",
+            "copy it to a local disk, or write its table as .zarr to that store",
+        )
+    return "npy_remote" if module == "npy" else "zarr_arrays"
 
 
 def _module(module: str) -> Any:

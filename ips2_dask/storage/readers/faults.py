@@ -84,6 +84,17 @@ def changed(name: str) -> BadInput:
     )
 
 
+def cut_off(name: str, size: int, needed: int, header: str) -> BadInput:
+    """Return the fault of a file that is shorter than its header says."""
+    return BadInput(
+        name,
+        f"{size} bytes",
+        f"at least {needed}, by its header ({header})",
+        "the last rows would be missing",
+        "the file was cut off: write or download it again",
+    )
+
+
 def absent(name: str, kind: str, wanted: str, there: Sequence[str]) -> BadInput:
     """Return the fault of a variable, dataset or member that a file does not hold."""
     return BadInput(

@@ -7,7 +7,6 @@ from typing import IO, Any
 
 import numpy as np
 
-from ips2_dask.errors import BadInput
 from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.base import Block, FileStamp, Request, Rows, Table, check_dtype, check_shape
 from ips2_dask.storage.readers.labels import take_label_column
@@ -101,13 +100,7 @@ def npy_table(stamp: FileStamp, layout: NpyLayout) -> Table:
     """Return the table of an array whose values are in a file as they are in memory."""
     shape, dtype = check_shape(stamp.name, layout.shape), check_dtype(stamp.name, layout.dtype)
     if layout.offset + layout.n_bytes > stamp.size:
-        raise BadInput(
-            stamp.name,
-            f"{stamp.size} bytes",
-            f"at least {layout.offset + layout.n_bytes}, by its header (shape {shape}, {layout.dtype})",
-            "the last rows would be missing",
-            "the file was cut off: write or download it again",
-        )
+        raise faults.cut_off(stamp.name, stamp.size, layout.offset + layout.n_bytes, f"shape {shape}, {layout.dtype}")
     options = (layout.offset, layout.shape, layout.dtype.str, layout.fortran)
     return Table(
         name=stamp.name,

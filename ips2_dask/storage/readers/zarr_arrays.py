@@ -20,6 +20,7 @@ from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.arrays import content_digest, held_table
 from ips2_dask.storage.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest
 from ips2_dask.storage.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.storage.remote import is_remote, open_zarr, reaching
 
 # Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
 STRUCTURE = ("bytes", "endian", "transpose", "sharding_indexed", "crc32c", "crc32", "adler32", "fletcher32")
@@ -108,24 +109,15 @@ def _itself(array: Any) -> Any:
 def _open_node(path: str, member: str, name: str) -> Node:
     """Open an array or group, read only."""
     try:
-        store = FsspecStore.from_url(path, read_only=True) if "://" in path else LocalStore(path, read_only=True)
-        return zarr.open(store=store, path=member or None, mode="r")
-    except ImportError as error:
-        faults.throw(_no_package(name, error))
+        store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
+        with reaching(path):
+            return zarr.open(store=store, path=member or None, mode="r")
+    except BadInput:
+        raise
     except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
         faults.throw(_no_node(name, error))
     except Exception as error:
         faults.throw(faults.unreadable(name, error))
-
-
-def _no_package(name: str, error: ImportError) -> BadInput:
-    return BadInput(
-        name,
-        f"a URL whose protocol needs a package that is not installed ({error})",
-        "a path, or a URL that fsspec can open here",
-        "there would be no way to it",
-        "install that package (s3fs for s3://, aiohttp for https://)",
-    )
 
 
 def _no_node(name: str, error: Exception) -> BadInput:

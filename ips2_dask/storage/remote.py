@@ -1,0 +1,177 @@
+"""What lies behind a URL: filesystems opened with few requests, and what goes wrong on the way there, in one line."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+from typing import Any, NoReturn
+from urllib.parse import parse_qsl, urlsplit
+
+import fsspec
+from zarr.abc.store import ByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.storage import FsspecStore
+
+from ips2_dask.errors import BadInput
+
+EXTRAS = {"s3": "s3", "s3a": "s3"}
+"""The extra of this package that brings a protocol."""
+
+PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "http": "aiohttp", "https": "aiohttp"}
+"""The package that brings another one."""
+
+PLAIN_QUERIES = frozenset({"versionId", "download"})
+"""Parameters of a URL that say which object is meant; others may sign the request."""
+
+
+def is_remote(place: str) -> bool:
+    """Whether something is a URL, not a path."""
+    return "://" in place
+
+
+def open_system(url: str, *, asynchronous: bool = False) -> tuple[Any, str]:
+    """The filesystem of a URL and the path in it; credentials come from where its own tools look for them.
+
+    Raises
+    ------
+    BadInput
+        Where the package of that protocol is missing, or the URL itself holds credentials.
+    """
+    check_url(url)
+    options: dict[str, Any] = {"asynchronous": asynchronous, "use_listings_cache": False}
+    if _protocol(url) in ("s3", "s3a"):
+        options["max_concurrency"] = 1  # or each read asks for the size first
+    try:
+        system, path = fsspec.url_to_fs(url, **options)
+    except ImportError as error:
+        _throw(_no_package(url, error))
+    except ValueError as error:
+        _throw(_no_protocol(url, error))
+    return system, str(path)
+
+
+def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = FsspecStore) -> FsspecStore:
+    """A Zarr store of a URL, of a given class: a `FreshStore` is under a name that nobody has used before."""
+    system, path = open_system(url, asynchronous=True)
+    if not system.async_impl:
+        from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper  # noqa: PLC0415  few protocols need it
+
+        system = AsyncFileSystemWrapper(system, asynchronous=True)
+    return kind(system, path=path, read_only=read_only)
+
+
+class FreshStore(FsspecStore):
+    """A place where nothing is but what this object has put there: so it never asks the server for what may be."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._documents: dict[str, Buffer] = {}
+
+    async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
+        """What was put under a name of metadata; None for a chunk, which is always written whole."""
+        del prototype, byte_range
+        return self._documents.get(key)
+
+    async def exists(self, key: str) -> bool:
+        """Whether this object has put it there."""
+        return key in self._documents
+
+    async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
+        """Put it there, and remember metadata."""
+        await super().set(key, value, byte_range)
+        if key.rsplit("/", 1)[-1] == "zarr.json":
+            self._documents[key] = value
+
+
+def check_url(url: str) -> None:
+    """Refuse a URL that holds credentials.
+
+    Raises
+    ------
+    BadInput
+        Whose text does not repeat them.
+    """
+    for link in url.split("::"):
+        parts = urlsplit(link)
+        signed = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name not in PLAIN_QUERIES]
+        if "@" not in parts.netloc and not signed:
+            continue
+        found = f"a URL with the parameter {signed[0]!r}" if signed else "a URL with a user's name or password in it"
+        raise BadInput(
+            plain(url), found, "a URL without credentials",
+            "they would be written into the manifest and shown in lists of processes",
+            "leave them out, and put them where the tools of that store look for them (environment variables, ~/.aws)",
+        )  # fmt: skip
+
+
+def plain(url: str) -> str:
+    """A URL without what may be secret in it, for messages."""
+    return re.sub(r"\?[^:]*", "", re.sub(r"://[^/@]*@", "://", url))
+
+
+@contextlib.contextmanager
+def reaching(url: str) -> Iterator[None]:
+    """Turn what keeps us from a store (no credentials, no bucket, nobody there) into a ``BadInput``.
+
+    A missing object passes: it may be asked for.
+    """
+    try:
+        yield
+    except (BadInput, FileNotFoundError):
+        raise
+    except PermissionError as error:
+        _throw(_closed(url, error))
+    except (OSError, TimeoutError) as error:
+        _throw(_unreachable(url, error))
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("botocore", "aiobotocore", "aiohttp", "google", "azure"):
+            raise
+        _throw(_closed(url, error) if "Credential" in type(error).__name__ else _unreachable(url, error))
+
+
+def _protocol(url: str) -> str:
+    return url.rpartition("::")[2].partition("://")[0]
+
+
+def _throw(fault: BadInput) -> NoReturn:
+    """Raise a fault without its cause, which may not be one that can be sent from a worker."""
+    try:
+        raise fault
+    finally:
+        fault.__context__ = None
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+
+
+def _no_package(url: str, error: ImportError) -> BadInput:
+    protocol = _protocol(url)
+    package = f"'ips2-dask[{EXTRAS[protocol]}]'" if protocol in EXTRAS else PACKAGES.get(protocol, "that package")
+    return BadInput(
+        plain(url), f"a URL whose protocol needs a package that is not installed ({error})",
+        "a path, or a URL that fsspec can open here", "there would be no way to it", f"pip install {package}",
+    )  # fmt: skip
+
+
+def _no_protocol(url: str, error: ValueError) -> BadInput:
+    return BadInput(
+        plain(url), f"a URL that can't be opened ({' '.join(str(error).split())[:200]})",
+        "a URL that fsspec knows: s3://, gs://, az://, https:// ...", "there would be no way to it", "correct it",
+    )  # fmt: skip
+
+
+def _closed(url: str, error: BaseException) -> BadInput:
+    return BadInput(
+        plain(url), f"a store that does not let us in ({_said(error)})", "a store that this user may use",
+        "nothing could be read or written", "put the credentials where its own tools look for them, "
+        "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers",
+    )  # fmt: skip
+
+
+def _unreachable(url: str, error: BaseException) -> BadInput:
+    return BadInput(
+        plain(url), f"a store that can't be used ({_said(error)})", "a bucket or folder that is there and answers",
+        "nothing could be read or written", "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region",
+    )  # fmt: skip

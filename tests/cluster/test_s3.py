@@ -1,0 +1,133 @@
+"""Runs from and to an object store: the same labels, credentials nowhere, few requests, plain words when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import zarr
+from conftest import Shell, Table, groups
+from s3_server import KEY, S3, SECRET
+
+from ips2_dask import BadInput, Params, Resources, open_run, run
+from ips2_dask.storage.readers import open_source
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+PARAMS = Params(n_clusters=5)
+
+
+def test_a_run_in_the_bucket_has_the_labels_of_one_on_disk(ips2: Shell, in_s3: S3, table: Table) -> None:
+    out = in_s3.url("run")
+    ips2("run", table.url, "--out", out, *table.options, "--workers", 2)
+    found = open_run(out)
+    assert found.path == out
+    np.testing.assert_array_equal(found.labels, table.labels)
+    assert "label" in ips2("status", out).stdout
+
+
+def test_the_same_command_again_computes_nothing(ips2: Shell, in_s3: S3, table: Table) -> None:
+    command = ("run", table.url, "--out", in_s3.url("again"), *table.options, "--serial", "--quiet")
+    ips2(*command)
+    ips2(*command)
+    assert all(stage["skipped"] for stage in open_run(in_s3.url("again")).manifest["stages"])
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("transpose", [False, True])
+def test_an_array_in_the_bucket_is_read_by_ranges(
+    in_s3: S3, put: Callable[[Path, str], str], tmp_path: Path, order: str, transpose: bool
+) -> None:
+    X = np.asarray(groups(50, 6), order=order)
+    np.save(tmp_path / "x.npy", X)
+    source = open_source(put(tmp_path / "x.npy", f"{order}-{transpose}.npy"), transpose=transpose)
+    expected = X.T if transpose else X
+    assert source.shape == expected.shape
+    for span in ((0, 1), (2, 5), (len(expected) - 1, len(expected))):
+        np.testing.assert_array_equal(source.read(*span), expected[slice(*span)])
+
+
+def test_labels_are_the_same_from_every_kind_of_url(in_s3: S3, put: Callable[[Path, str], str], tmp_path: Path) -> None:
+    X = groups(300)
+    np.save(tmp_path / "x.npy", X)
+    expected = run(X, PARAMS).labels
+    urls = [put(tmp_path / "x.npy", "kinds/x.npy"), in_s3.url("kinds/x.zarr")]
+    zarr.create_array(store=urls[1], data=X, chunks=(64, 16))
+    fsspec.filesystem("s3").chmod(in_s3.url("kinds"), "public-read", recursive=True)
+    urls += [url.replace("s3:/", f"http://127.0.0.1:{in_s3.port}") for url in urls]
+    for url in urls:
+        np.testing.assert_array_equal(run(url, PARAMS).labels, expected)
+
+
+def test_an_object_that_changes_changes_the_fingerprint_and_stops_a_reader(
+    in_s3: S3, put: Callable[[Path, str], str], tmp_path: Path
+) -> None:
+    np.save(tmp_path / "x.npy", groups(50))
+    url = put(tmp_path / "x.npy", "changing.npy")
+    before = open_source(url)
+    np.save(tmp_path / "x.npy", groups(50) + 1)
+    put(tmp_path / "x.npy", "changing.npy")
+    assert open_source(url).fingerprint != before.fingerprint
+    with pytest.raises(BadInput, match="stays as it is"):
+        before.read(0, 1)
+
+
+def test_the_secret_is_in_nothing_that_is_printed_or_written(ips2: Shell, in_s3: S3, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", groups(300))
+    with pytest.MonkeyPatch.context() as patch:  # from the environment this time
+        patch.setenv("AWS_ACCESS_KEY_ID", KEY)
+        patch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+        out = in_s3.url("secret")
+        done = ips2("run", tmp_path / "x.npy", "--out", out, "--clusters", 5, "--workers", 2)
+        said = done.stdout + done.stderr + ips2("status", out).stdout
+    bucket = fsspec.filesystem("s3")
+    written = bucket.cat(bucket.find(out))
+    assert len(written) > 50
+    assert SECRET not in said
+    assert not [name for name, content in written.items() if SECRET.encode() in content]
+    logs = [path for path in (*in_s3.log.parent.glob("*.log"), *tmp_path.rglob("*")) if path.is_file()]
+    assert not [path for path in logs if SECRET.encode() in path.read_bytes()]
+
+
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+def test_a_partition_takes_the_same_number_of_requests_in_any_run(in_s3: S3, vectors: str) -> None:
+    requests = []
+    for parts in (4, 8, 12):
+        before = len(in_s3.requests())
+        resources = Resources(partition_rows=100, vectors=vectors)
+        run(groups(100 * parts), PARAMS, resources, store=in_s3.url(f"parts-{vectors}-{parts}"))
+        requests.append(len(in_s3.requests()) - before)
+    more = np.diff(requests)
+    assert more[1] <= more[0] * 1.1
+    assert more[0] / 4 < 200
+
+
+def test_a_missing_bucket_is_named(in_s3: S3) -> None:
+    with pytest.raises(BadInput, match="s3://nowhere/run"):
+        run(groups(60), PARAMS, store="s3://nowhere/run")
+
+
+def test_a_missing_object_is_named(in_s3: S3) -> None:
+    for name in ("nothing.npy", "nothing.zarr"):
+        with pytest.raises(BadInput, match=name):
+            open_source(in_s3.url(name))
+
+
+def test_missing_credentials_are_told_in_one_line(ips2: Shell, in_s3: S3, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", groups(60))
+    (tmp_path / "none").touch()
+    nobody = {**ips2.environment, "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")}
+    said = Shell(nobody, tmp_path)("run", "x.npy", "--out", in_s3.url("closed"), "--clusters", 5, status=2).stderr
+    assert len(said.splitlines()) == 1
+    assert "AWS_ACCESS_KEY_ID" in said
+
+
+def test_a_server_that_is_not_there_is_told_in_one_line(ips2: Shell, in_s3: S3, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", groups(60))
+    away = {**ips2.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"}
+    said = Shell(away, tmp_path)("run", "x.npy", "--out", in_s3.url("away"), "--clusters", 5, status=2).stderr
+    assert len(said.splitlines()) == 1
+    assert in_s3.url("away") in said

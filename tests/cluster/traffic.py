@@ -1,0 +1,151 @@
+"""How many bytes pass the scheduler, and how many the workers exchange, while eigenvectors are found in chunks.
+
+``python tests/cluster/traffic.py --samples 200000`` measures it. The kernel counts the bytes of every connection of
+the scheduler's process and of the workers' (TCP_INFO of Linux), so nothing that Dask sends is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import socket
+import stat
+import struct
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from dask_scheduler import dask_scheduler
+from distributed import Client
+
+import ips2_dask
+from ips2_dask.pipeline import Silent
+
+Counts = dict[tuple[int, int], int]
+"""Bytes sent and received by (own port, other's port)."""
+
+
+def connection_bytes() -> Counts:
+    """The bytes of each TCP connection of this process, both ways."""
+    counted: Counts = {}
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as held:
+                info = held.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+                ports = held.getsockname()[1], held.getpeername()[1]
+        except OSError:  # gone meanwhile, not TCP, or only listening
+            continue
+        counted[ports] = sum(struct.unpack_from("=QQ", info, 120))  # tcpi_bytes_acked, tcpi_bytes_received
+    return counted
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Bytes an eigen product, on average over the solve.
+
+    Attributes
+    ----------
+    samples, chunks, products : int
+    scheduler : float
+        Sent and received by the scheduler.
+    workers : float
+        Sent from worker to worker.
+    """
+
+    samples: int
+    chunks: int
+    products: int
+    scheduler: float
+    workers: float
+
+    @property
+    def share(self) -> float:
+        """The scheduler's bytes as a share of the workers'."""
+        return self.scheduler / self.workers
+
+
+class _Watch(Silent):
+    """Counts when the eigen stage begins and when it ends."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self.counts: list[tuple[Counts, dict[str, Counts]]] = []
+
+    def begin(self, stage: str) -> None:
+        """Count before the stage."""
+        if stage == "eigen":
+            self.counts.append(self._count())
+
+    def end(self, stage: str, seconds: float, skipped: bool) -> None:
+        """Count after it."""
+        if stage == "eigen":
+            self.counts.append(self._count())
+
+    def _count(self) -> tuple[Counts, dict[str, Counts]]:
+        return self._client.run_on_scheduler(connection_bytes), self._client.run(connection_bytes)
+
+
+def _passed(before: Counts, after: Counts) -> Counts:
+    assert before.keys() <= after.keys(), "a connection was closed, and its bytes are not known"
+    return {ports: total - before.get(ports, 0) for ports, total in after.items()}
+
+
+def measure(samples: int, folder: Path, workers: int = 2, rows: int | None = None) -> Traffic:
+    """Cluster generated samples with chunked vectors on processes of this machine; ``rows`` are those of a partition."""
+    rng = np.random.default_rng(7)
+    X = rng.normal(size=(samples, 16)) + 2.5 * rng.normal(size=(20, 16))[rng.integers(0, 20, samples)]
+    np.save(folder / "x.npy", X.astype(np.float32))
+    environment = {"PYTHONPATH": str(Path(ips2_dask.__file__).parents[1])}
+    with (
+        dask_scheduler(folder, None, environment, workers) as served,
+        Client(served.address, set_as_default=False) as client,
+    ):
+        client.wait_for_workers(workers)
+        client.run(_import)
+        watch = _Watch(client)
+        resources = ips2_dask.Resources(vectors="chunked", partition_rows=rows)
+        params = ips2_dask.Params(n_clusters=20)
+        run = ips2_dask.run(folder / "x.npy", params, resources, store=folder / "run", client=client, progress=watch)
+        (before, workers_before), (after, workers_after) = watch.counts
+        central = int(served.address.rpartition(":")[2])
+        listening = {int(address.rpartition(":")[2]) for address in workers_before}
+    exchanged = 0
+    for address, counts in workers_after.items():
+        own = int(address.rpartition(":")[2])
+        for (here, there), count in _passed(workers_before[address], counts).items():
+            if there in listening or (here == own and there not in _ports_of(after, central)):
+                exchanged += count
+    facts = run.manifest["stages"][4]["facts"]
+    chunks = len(list((folder / "run").glob("tensor-*/chunk-*.json")))
+    total = sum(_passed(before, after).values())
+    return Traffic(samples, chunks, facts["products"], total / facts["products"], exchanged / 2 / facts["products"])
+
+
+def _ports_of(counts: Counts, central: int) -> set[int]:
+    """The scheduler's own ends of connections that it has opened to workers."""
+    return {here for here, _ in counts if here != central}
+
+
+def _import() -> None:
+    import ips2_dask.pipeline  # noqa: F401  so that no first task does
+
+
+def main() -> int:
+    """Measure and print one line of JSON."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--samples", type=int, default=200_000)
+    parser.add_argument("--partition-rows", type=int)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="ips2-traffic-") as folder:
+        found = measure(options.samples, Path(folder), rows=options.partition_rows)
+    print(json.dumps({**dataclasses.asdict(found), "share": found.share}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
