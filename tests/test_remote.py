@@ -1,4 +1,4 @@
-"""Runs and inputs behind URLs, on fsspec's store in memory: object stores are the same code, with servers, elsewhere."""
+"""Runs and inputs behind URLs, on fsspec's store in memory: object stores take the same code to their servers."""
 
 from __future__ import annotations
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import gzip
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
@@ -12,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import dask_scheduler
+import fsspec
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -45,7 +48,7 @@ def in_s3(s3: s3_server.S3, monkeypatch: pytest.MonkeyPatch) -> s3_server.S3:
 
 @pytest.fixture(scope="session")
 def environment(s3: s3_server.S3, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """What users have in their environment on every machine: where the store and its credentials are, and the package."""
+    """What users have in their environment everywhere: where the store, its credentials and the package are."""
     return {
         **s3.environment,
         "PYTHONPATH": str(Path(ips2_dask.__file__).parents[1]),
@@ -66,10 +69,15 @@ class Shell:
             [sys.executable, "-m", "ips2_dask.cli", *map(str, arguments)],
             env={**os.environ, **self.environment},
             cwd=self.folder,
+            start_new_session=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def where(self, more: Mapping[str, str]) -> Shell:
+        """The same shell with more variables."""
+        return dataclasses.replace(self, environment={**self.environment, **more})
 
     def __call__(self, *arguments: object, status: int = 0) -> subprocess.CompletedProcess[str]:
         """Run a command to its end, which is to be a given exit status."""
@@ -77,9 +85,16 @@ class Shell:
         try:
             out, error = started.communicate(timeout=SECONDS)
         finally:
-            started.kill()
+            kill(started)
         assert started.returncode == status, f"ips2 {' '.join(map(str, arguments))}:\n{out}\n{error}"
         return subprocess.CompletedProcess(arguments, started.returncode, out, error)
+
+
+def kill(started: subprocess.Popen[str]) -> None:
+    """End a command and all that it has started on this machine, as a power cut does."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(started.pid, signal.SIGKILL)
+    started.wait()
 
 
 @pytest.fixture
@@ -101,17 +116,18 @@ def slurm(
 
 
 @pytest.fixture(scope="session")
-def ssh(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The configuration of a cluster of two workers behind an SSH server."""
+def ssh(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ssh_server.SSH, Path]]:
+    """An SSH server, and the configuration of a cluster of two workers behind it."""
     _skip_without(ssh_server.missing())
     folder = tmp_path_factory.mktemp("ssh")
     with ssh_server.ssh_server(folder, environment) as served:
-        yield _ssh_configuration(folder, served)
+        yield served, _ssh_configuration(folder, served)
 
 
 @pytest.fixture(scope="session")
 def tls(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dask_scheduler.Scheduler]:
     """A running scheduler with two workers that speak TLS alone, by certificates of ``ips2 certs``."""
+    pytest.importorskip("cryptography", reason="TLS: pip install cryptography")
     folder = tmp_path_factory.mktemp("tls")
     Shell(environment, folder)("certs", folder / "certificates")
     with dask_scheduler.dask_scheduler(folder, folder / "certificates", environment) as served:
@@ -127,7 +143,7 @@ def _common(folder: Path) -> str:
     return f"""
 workers: 2
 worker: {{threads: 1, memory: 2GiB, scratch: {folder}/scratch}}
-scheduler: {{host: 127.0.0.1}}
+bind: {{host: 127.0.0.1}}
 shared: {folder}
 timeout: 120
 """
@@ -153,7 +169,7 @@ def _ssh_configuration(folder: Path, served: ssh_server.SSH) -> Path:
     return written
 
 
-def _mnist() -> Array | None:
+def mnist() -> Array | None:
     """The 10,000 test images of MNIST, or None where they are not at hand: (10000, 784) uint8."""
     file = Path(os.environ.get("IPS2_DATA", ""), "mnist", "t10k-images-idx3-ubyte.gz")
     if not file.is_file():
@@ -183,8 +199,6 @@ def put(s3: s3_server.S3) -> Callable[[Path, str], str]:
     """Copies a file into the bucket; returns its URL."""
 
     def copy(path: Path, name: str) -> str:
-        import fsspec
-
         url = s3.url(name)
         with pytest.MonkeyPatch.context() as patch:
             for variable, value in s3.environment.items():
@@ -199,8 +213,8 @@ def put(s3: s3_server.S3) -> Callable[[Path, str], str]:
 def table(put: Callable[[Path, str], str], tmp_path_factory: pytest.TempPathFactory) -> Table:
     """MNIST's test images, or 4,000 generated samples where they are not at hand, in twelve partitions or so."""
     folder = tmp_path_factory.mktemp("table")
-    mnist = _mnist()
-    X, c = (groups(4000), 5) if mnist is None else (mnist, 10)
+    images = mnist()
+    X, c = (groups(4000), 5) if images is None else (images, 10)
     rows = len(X) // 12
     np.save(folder / "x.npy", X)
     run = ips2_dask.run(folder / "x.npy", ips2_dask.Params(n_clusters=c), ips2_dask.Resources(partition_rows=rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import re
 import sys
 import urllib.request
@@ -21,12 +22,8 @@ REQUEST = re.compile(r'"(?:\x1b\[\d+m)*(?P<verb>[A-Z]+) (?P<path>/\S*) HTTP/1\.\
 
 def missing() -> str | None:
     """Why there can be no server here, or None."""
-    try:
-        import moto.server
-        import s3fs  # noqa: F401
-    except ImportError as error:
-        return f"S3: {error} (pip install s3fs 'moto[server]')"
-    return None
+    absent = [module for module in ("moto", "flask", "s3fs") if importlib.util.find_spec(module) is None]
+    return f"S3: no {', '.join(absent)} (pip install s3fs 'moto[server]')" if absent else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""A SLURM cluster of one node on 127.0.0.1: munged, slurmctld and slurmd in the foreground, without systemd or cgroups."""
+"""A SLURM cluster of one node on 127.0.0.1: munged, slurmctld and slurmd in the foreground, without systemd."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import getpass
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -20,17 +21,14 @@ def missing() -> str | None:
     """Why there can be no SSH server here, or None."""
     if PROGRAM is None or shutil.which("ssh-keygen") is None:
         return "SSH: no sshd and ssh-keygen (apt-get install openssh-server)"
-    try:
-        import asyncssh  # noqa: F401
-    except ImportError as error:
-        return f"SSH: {error} (pip install asyncssh)"
-    return None
+    return "SSH: no asyncssh (pip install asyncssh)" if importlib.util.find_spec("asyncssh") is None else None
 
 
 @dataclasses.dataclass(frozen=True)
 class SSH:
     """A running server, and how one gets in."""
 
+    pid: int
     port: int
     user: str
     key: Path
@@ -61,8 +59,8 @@ def ssh_server(folder: Path, environment: Mapping[str, str]) -> Iterator[SSH]:
     (folder / "sshd_config").write_text("".join(f"{name} {value}\n" for name, value in settings.items() if value))
     with _privilege_folder():
         command = [str(PROGRAM), "-D", "-e", "-f", str(folder / "sshd_config")]
-        with server(command, folder / "sshd.log", lambda: answers(port)):
-            yield SSH(port, getpass.getuser(), folder / "key", folder / "known_hosts")
+        with server(command, folder / "sshd.log", lambda: answers(port)) as started:
+            yield SSH(started.pid, port, getpass.getuser(), folder / "key", folder / "known_hosts")
 
 
 @contextlib.contextmanager

@@ -119,15 +119,15 @@ def test_a_missing_object_is_named(in_s3: S3) -> None:
 def test_missing_credentials_are_told_in_one_line(ips2: Shell, in_s3: S3, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", groups(60))
     (tmp_path / "none").touch()
-    nobody = {**ips2.environment, "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")}
-    said = Shell(nobody, tmp_path)("run", "x.npy", "--out", in_s3.url("closed"), "--clusters", 5, status=2).stderr
+    nobody = ips2.where({"AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "none")})
+    said = nobody("run", "x.npy", "--out", in_s3.url("closed"), "--clusters", 5, status=2).stderr
     assert len(said.splitlines()) == 1
     assert "AWS_ACCESS_KEY_ID" in said
 
 
 def test_a_server_that_is_not_there_is_told_in_one_line(ips2: Shell, in_s3: S3, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", groups(60))
-    away = {**ips2.environment, "AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"}
-    said = Shell(away, tmp_path)("run", "x.npy", "--out", in_s3.url("away"), "--clusters", 5, status=2).stderr
+    away = ips2.where({"AWS_ENDPOINT_URL": "http://127.0.0.1:1", "AWS_MAX_ATTEMPTS": "1"})
+    said = away("run", "x.npy", "--out", in_s3.url("away"), "--clusters", 5, status=2).stderr
     assert len(said.splitlines()) == 1
     assert in_s3.url("away") in said

@@ -96,7 +96,7 @@ def _passed(before: Counts, after: Counts) -> Counts:
 
 
 def measure(samples: int, folder: Path, workers: int = 2, rows: int | None = None) -> Traffic:
-    """Cluster generated samples with chunked vectors on processes of this machine; ``rows`` are those of a partition."""
+    """Cluster generated samples with chunked vectors on worker processes; ``rows`` are those of a partition."""
     rng = np.random.default_rng(7)
     X = rng.normal(size=(samples, 16)) + 2.5 * rng.normal(size=(20, 16))[rng.integers(0, 20, samples)]
     np.save(folder / "x.npy", X.astype(np.float32))
@@ -132,7 +132,7 @@ def _ports_of(counts: Counts, central: int) -> set[int]:
 
 
 def _import() -> None:
-    import ips2_dask.pipeline  # noqa: F401  so that no first task does
+    import ips2_dask.pipeline  # noqa: F401, PLC0415  on a worker, so that no first task does
 
 
 def main() -> int:

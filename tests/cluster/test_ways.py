@@ -1,0 +1,98 @@
+"""Every way to a cluster gives the labels of a run in one process, from a table and to a run in an object store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import dask_scheduler
+import numpy as np
+import pytest
+from conftest import Shell, Table
+from dask_scheduler import Scheduler
+from distributed import Client
+from processes import until
+from s3_server import S3
+from slurm_server import Slurm
+
+from ips2_dask import open_run
+from ips2_dask.clusters.tls import security
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+@pytest.fixture(params=["local", "scheduler", "ssh", "slurm"], name="way")
+def machines(request: pytest.FixtureRequest, ips2: Shell) -> tuple[Shell, list[Any]]:
+    """A shell, and the options that say where the work is done."""
+    if request.param == "local":
+        return ips2, ["--workers", 2]
+    served = request.getfixturevalue("tls" if request.param == "scheduler" else request.param)
+    if request.param == "scheduler":
+        return ips2, ["--scheduler", served.address, "--tls", served.certificates]
+    server, config = served
+    return (ips2.where(server.environment) if request.param == "slurm" else ips2), ["--cluster", config]
+
+
+def test_labels_are_the_same_whoever_computes_them(
+    way: tuple[Shell, list[Any]], in_s3: S3, table: Table, request: pytest.FixtureRequest
+) -> None:
+    shell, where = way
+    out = in_s3.url(f"ways/{request.node.callspec.id}")
+    shell("run", table.url, "--out", out, *table.options, *where)
+    np.testing.assert_array_equal(open_run(out).labels, table.labels)
+
+
+@pytest.mark.parametrize("manager", ["ssh", "slurm"])
+def test_a_started_worker_reaches_the_store(
+    manager: str, ips2: Shell, in_s3: S3, request: pytest.FixtureRequest
+) -> None:
+    server, config = request.getfixturevalue(manager)
+    shell = ips2.where(server.environment) if manager == "slurm" else ips2
+    said = shell("cluster", "check", config, "--start", "--store", in_s3.url("check"), "--json").stdout
+    assert json.loads(said.splitlines()[-1])["amiss"] == []
+
+
+def test_a_submitted_run_has_the_same_labels(ips2: Shell, in_s3: S3, slurm: tuple[Slurm, Path], table: Table) -> None:
+    served, config = slurm
+    shell, out = ips2.where(served.environment), in_s3.url("submitted")
+    job = shell("submit", table.url, "--out", out, *table.options, "--cluster", config).stdout.split()[-1]
+    assert _state(shell, job) in ("pending", "running")
+    until(lambda: _state(shell, job) not in ("pending", "running"), f"{job} goes on", 600)
+    assert _state(shell, job) == "done", shell("logs", job).stdout
+    np.testing.assert_array_equal(open_run(out).labels, table.labels)
+    until(lambda: not served.queue(), "jobs of workers are left")
+
+
+def test_a_cancelled_submission_takes_its_workers_with_it_and_can_be_made_again(
+    ips2: Shell, in_s3: S3, slurm: tuple[Slurm, Path], table: Table
+) -> None:
+    served, config = slurm
+    shell, out = ips2.where(served.environment), in_s3.url("cancelled")
+    command = ("submit", table.url, "--out", out, *table.options, "--cluster", config)
+    job = shell(*command).stdout.split()[-1]
+    until(lambda: len(served.queue("running")) > 1, "no worker has been started")
+    shell("cancel", job)
+    until(lambda: not served.queue(), "jobs are left")
+    assert _state(shell, job) == "cancelled"
+    again = shell(*command).stdout.split()[-1]
+    until(lambda: _state(shell, again) not in ("pending", "running"), f"{again} goes on", 600)
+    np.testing.assert_array_equal(open_run(out).labels, table.labels)
+
+
+def _state(shell: Shell, job: str) -> str:
+    known = {entry["id"]: entry["state"] for entry in json.loads(shell("jobs", "--json").stdout)}
+    return str(known[job])
+
+
+def test_a_worker_without_a_certificate_of_this_cluster_is_rejected(
+    tls: Scheduler, environment: dict[str, str], tmp_path: Path
+) -> None:
+    for refused in (
+        dask_scheduler.stranger(tls.address, tmp_path, environment),
+        dask_scheduler.alone([tls.address.replace("tls://", "tcp://")], environment),
+    ):
+        assert "Registered to" not in refused.stderr
+    with Client(tls.address, security=security(str(tls.certificates)), set_as_default=False) as client:
+        names = {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}
+    assert names == {"worker-0", "worker-1"}
