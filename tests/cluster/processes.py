@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import os
-import signal
+import shutil
 import socket
 import subprocess
 import time
@@ -15,8 +14,8 @@ from pathlib import Path
 SECONDS = 120.0
 """What a server may take to come up, or a job to end: far more than either needs."""
 
-_LIBC = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
+_LEASH = ("setpriv", "--pdeathsig", "TERM") if shutil.which("setpriv") else ()
+"""What ends a server when this process dies without ending it (util-linux)."""
 
 
 def until(true: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
@@ -62,12 +61,12 @@ def server(
     """
     with log.open("ab") as stream:
         started = subprocess.Popen(
-            command,
+            [*_LEASH, *command],
             stdin=subprocess.DEVNULL,
             stdout=stream,
             stderr=stream,
             env={**os.environ, **(environment or {})},
-            preexec_fn=_die_with_parent,
+            process_group=0,  # so that Ctrl-C reaches the tests alone, and they end their servers
         )
 
     def is_up() -> bool:
@@ -85,11 +84,6 @@ def server(
         except subprocess.TimeoutExpired:
             started.kill()
             started.wait()
-
-
-def _die_with_parent() -> None:
-    os.setpgrp()  # so that Ctrl-C reaches the tests alone, and they end their servers
-    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _tail(log: Path) -> str:
