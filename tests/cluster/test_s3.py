@@ -29,11 +29,11 @@ def test_a_run_in_the_bucket_has_the_labels_of_one_on_disk(ips2: Shell, in_s3: S
     assert "label" in ips2("status", out).stdout
 
 
-def test_the_same_command_again_computes_nothing(ips2: Shell, in_s3: S3, table: Table) -> None:
-    command = ("run", table.url, "--out", in_s3.url("again"), *table.options, "--serial", "--quiet")
-    ips2(*command)
-    ips2(*command)
-    assert all(stage["skipped"] for stage in open_run(in_s3.url("again")).manifest["stages"])
+def test_the_same_command_again_computes_nothing(in_s3: S3) -> None:
+    X = groups(200)
+    for _ in range(2):
+        again = run(X, PARAMS, store=in_s3.url("again"))
+    assert all(stage["skipped"] for stage in again.manifest["stages"])
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -92,17 +92,15 @@ def test_the_secret_is_in_nothing_that_is_printed_or_written(ips2: Shell, in_s3:
     assert not [path for path in logs if SECRET.encode() in path.read_bytes()]
 
 
-@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
-def test_a_partition_takes_the_same_number_of_requests_in_any_run(in_s3: S3, vectors: str) -> None:
+def test_a_partition_takes_the_same_number_of_requests_in_any_run(in_s3: S3) -> None:
     requests = []
-    for parts in (4, 8, 12):
+    for parts in (2, 4, 6):
         before = len(in_s3.requests())
-        resources = Resources(partition_rows=100, vectors=vectors)
-        run(groups(100 * parts), PARAMS, resources, store=in_s3.url(f"parts-{vectors}-{parts}"))
+        run(groups(100 * parts), PARAMS, Resources(partition_rows=100), store=in_s3.url(f"parts-{parts}"))
         requests.append(len(in_s3.requests()) - before)
     more = np.diff(requests)
     assert more[1] <= more[0] * 1.1
-    assert more[0] / 4 < 200
+    assert more[0] / 2 < 200
 
 
 def test_a_missing_bucket_is_named(in_s3: S3) -> None:

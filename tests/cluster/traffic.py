@@ -100,7 +100,8 @@ def measure(samples: int, folder: Path, workers: int = 2, rows: int | None = Non
     rng = np.random.default_rng(7)
     X = rng.normal(size=(samples, 16)) + 2.5 * rng.normal(size=(20, 16))[rng.integers(0, 20, samples)]
     np.save(folder / "x.npy", X.astype(np.float32))
-    environment = {"PYTHONPATH": str(Path(ips2_dask.__file__).parents[1])}
+    folders = Path(ips2_dask.__file__).parents[1], Path(__file__).parent  # workers call functions of this file
+    environment = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
     with (
         dask_scheduler(folder, None, environment, workers) as served,
         Client(served.address, set_as_default=False) as client,
