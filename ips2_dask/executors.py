@@ -120,8 +120,11 @@ class SerialExecutor:
                 for done, future in enumerate(concurrent.futures.as_completed(futures)):
                     future.result()
                     report(done + 1, len(items))
-            except BaseException:  # an interrupt as well: what has begun ends, what has not is not begun
+            except BaseException as error:  # an interrupt as well: what has begun ends, what has not is not begun
                 pool.shutdown(cancel_futures=True)
+                for future in futures if isinstance(error, Exception) else ():
+                    if not future.cancelled():
+                        future.result()  # raises the error of the first item that has one, whichever was faster
                 raise
             return [future.result() for future in futures]
 
@@ -201,6 +204,9 @@ class DaskExecutor:
             try:
                 for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
                     report(done + 1, len(futures))
+                for future in futures:
+                    if future.status == "error":
+                        future.result()  # raises the error of the first task that has one; gather takes any
                 return list(self.client.gather(futures))
             finally:
                 if self.client.status == "running":  # a scheduler that is gone has nothing to cancel

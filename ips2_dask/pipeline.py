@@ -117,10 +117,10 @@ def run(
     >>> import pandas as pd
     >>> from sklearn.datasets import make_blobs
     >>> from ips2_dask import Params, run
-    >>> X, _ = make_blobs(60, centers=2, random_state=0)
+    >>> X, _ = make_blobs(60, centers=2, random_state=1)
     >>> found = run(pd.DataFrame(X, index=[f"s{i}" for i in range(60)]), Params(n_clusters=2))
     >>> found.labels[:4].tolist(), found.sample_names[:2].tolist()
-    ([0, 1, 1, 0], ['s0', 's1'])
+    ([0, 1, 1, 1], ['s0', 's1'])
     >>> sorted(found.report())[:3]
     ['P', 'builder', 'c']
     """

@@ -41,6 +41,7 @@ class Tab:
     def __init__(self, socket: WebSocketClientConnection) -> None:
         self._socket, self._numbers = socket, itertools.count(1)
         self.console: list[dict[str, Any]] = []
+        self.requests: list[str] = []
         self._events: list[str] = []
 
     async def ask(self, method: str, **params: Any) -> dict[str, Any]:
@@ -59,18 +60,26 @@ class Tab:
         self._events.append(message.get("method", ""))
         if message.get("method") in SAID:
             self.console.append(message["params"])
+        if message.get("method") == "Network.requestWillBeSent":
+            self.requests.append(message["params"]["request"]["url"])
         return message
 
     async def show(self, page: Path, width: int, height: int = 900) -> None:
         """Open a file at a width of so many pixels, and wait until it and its pictures are loaded."""
-        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
-        await self.ask("Emulation.setDeviceMetricsOverride", **size)
-        for part in ("Page", "Runtime", "Log"):
+        await self.fit(width, height)
+        for part in ("Page", "Runtime", "Log", "Network"):
             await self.ask(f"{part}.enable")
         self._events.clear()
         await self.ask("Page.navigate", url=page.as_uri())
         while "Page.loadEventFired" not in self._events:
             await self._next()
+
+    async def fit(self, width: int, height: int = 900, *, dark: bool = False, media: str = "") -> None:
+        """Take another size, the reader's dark colours or light ones, and another medium, such as print."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        await self.ask("Emulation.setDeviceMetricsOverride", **size)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        await self.ask("Emulation.setEmulatedMedia", media=media, features=[scheme])
 
     async def value(self, expression: str) -> Any:
         """What an expression is in the page, a promise awaited."""

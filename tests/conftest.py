@@ -1,67 +1,20 @@
-"""What several test files share: small data sets that are awkward in different ways, and a real local cluster."""
+"""What several test files are given: small data sets, and a real local cluster."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterator
 
 import numpy as np
-import numpy.typing as npt
 import pytest
+from harness import DATA, Array
 from hypothesis import settings
 
-from ips2_dask import Params, Resources, Run, clusters
-from ips2_dask.executors import DaskExecutor, Executor, Job, Report, SerialExecutor, compute_part
-from ips2_dask.pipeline import Silent, execute, plan_run
-from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.readers import open_source
-from ips2_dask.storage.store import MemoryStore, Receipt, Store, ZarrStore
-
-Array = npt.NDArray[Any]
+from ips2_dask import Resources, clusters
+from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor
 
 # a test that compiles a kernel, or meets a busy machine, is not a slow test; and what passed once passes again
 settings.register_profile("ips2", deadline=None, derandomize=True)
 settings.load_profile("ips2")
-
-
-def _random() -> Array:
-    return np.random.default_rng(11).normal(size=(31, 4))
-
-
-def _duplicates() -> Array:
-    """A row 14 times (more than any k that is tried), another one three times, some twice."""
-    rng = np.random.default_rng(12)
-    base = rng.normal(size=(16, 3))
-    return base[rng.permutation(np.repeat(np.arange(16), [14, 3, 2, 2, *[1] * 12]))]
-
-
-def _islands() -> Array:
-    """Three far groups of 13, so that no neighbourhood of up to 12 leaves one; float32 holds them exactly."""
-    rng = np.random.default_rng(13)
-    X = rng.normal(size=(39, 3)) + 40 * np.repeat(np.eye(3), 13, axis=0)
-    return np.round(X[rng.permutation(39)] * 1024) / 1024
-
-
-def _integers() -> Array:
-    """A small grid, so that most distances are shared by many pairs, and some samples are equal."""
-    return np.random.default_rng(14).integers(0, 4, size=(33, 3)).astype(np.float64)
-
-
-def _star() -> Array:
-    """A sample in the middle of others that are far from one another: it is in every neighbourhood."""
-    rng = np.random.default_rng(15)
-    rays = np.concatenate([np.eye(15), -np.eye(15)]) * rng.uniform(1.0, 1.2, size=(30, 1))
-    return np.concatenate([rays[:20], np.zeros((1, 15)), rays[20:]])
-
-
-DATA: dict[str, Callable[[], Array]] = {
-    "random": _random,
-    "duplicates": _duplicates,
-    "islands": _islands,
-    "integers": _integers,
-    "star": _star,
-}
 
 
 @pytest.fixture(params=sorted(DATA))
@@ -91,51 +44,3 @@ def executor(request: pytest.FixtureRequest) -> Executor:
         return SerialExecutor()
     found: Executor = request.getfixturevalue("dask_executor")
     return found
-
-
-class ShuffledExecutor(SerialExecutor):
-    """Completes the tasks of each stage in an order of its own; the receipts come back in the order of the items."""
-
-    def __init__(self, seed: int) -> None:
-        self._rng = np.random.default_rng(seed)
-
-    def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
-        """Every item's receipt, computed in a shuffled order."""
-        found: dict[int, Receipt] = {}
-        for at in self._rng.permutation(len(items)).tolist():
-            found[at] = compute_part(items[at], job, context)
-            report(len(found), len(items))
-        return [found[at] for at in range(len(items))]
-
-
-class TwiceExecutor(SerialExecutor):
-    """Runs every task twice, as a cluster that lost a worker does, and looks whether the second time gave the same."""
-
-    def __init__(self) -> None:
-        self.compared: set[tuple[str, str]] = set()
-
-    def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
-        """Every item's receipt, of the second time."""
-        receipts = []
-        for done, item in enumerate(items):
-            first, second = (job.function(context, item) for _ in range(2))
-            assert first[0].keys() == second[0].keys()
-            for name, array in first[0].items():
-                assert array.dtype == second[0][name].dtype
-                assert array.tobytes() == second[0][name].tobytes()
-                self.compared.add((job.stage, name))
-            for arrays, facts in (first, second):  # both attempts are stored, the second over the first
-                receipt = context.store.write(context.folders[job.stage], job.prefix + part_name(item), arrays, facts)
-            receipts.append(receipt)
-            report(done + 1, len(items))
-        return receipts
-
-
-def run_on(
-    executor: Executor, X: Any, params: Params, rows: int | None = None, store: Store | Path | None = None
-) -> Run:
-    """A run on a given executor, which `ips2_dask.run` does not take."""
-    source = open_source(X)
-    plan = plan_run(source, params, Resources(partition_rows=rows))
-    kept = ZarrStore(str(store)) if isinstance(store, Path) else store or MemoryStore()
-    return execute(source, params, plan, kept, executor, Silent())

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import reference
-from conftest import run_on
+from harness import run_on
 from scipy import sparse
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import reference
 import scipy.sparse as sp
-from conftest import DATA, ShuffledExecutor, TwiceExecutor, run_on
+from harness import DATA, ShuffledExecutor, TwiceExecutor, run_on
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh

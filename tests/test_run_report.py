@@ -10,10 +10,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
+import browser
 import numpy as np
 import numpy.typing as npt
 import pytest
-from chromium import browser, tab
 
 from ips2_dask import PAPER, BadInput, Params, Resources, Run, open_run, report, run
 from ips2_dask.cli import main
@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 
 VOID = {"meta", "link"}
 FIGURES = [
-    "times", "memory", "eigenvalues", "map-pairwise", "map-high_order", "map-fused", "values-pairwise",
+    "times", "memory", "eigenvalues", "convergence", "map-pairwise", "map-high_order", "map-fused", "values-pairwise",
     "values-high_order", "values-fused", "embedding-12", "embedding-13", "sizes", "silhouettes",
 ]  # fmt: skip
 SECTIONS = ["asked", "stages", "eigenvalues", "similarities", "embedding", "clusters", "doubtful", "again"]
@@ -144,8 +144,12 @@ WAYS: dict[str, tuple[Params, Resources]] = {
 def test_every_kind_of_run_has_its_page(way: str, tmp_path: Path) -> None:
     rng = np.random.default_rng(16)
     X = rng.normal(size=(120, 4)) + 2.5 * rng.integers(0, 3, size=(120, 1))
-    found = check_page(report(run(X, *WAYS[way]), tmp_path / "report.html"))
-    assert {f"figure-{name}" for name in FIGURES if name != "embedding-13"} <= set(found.values["id"])
+    finished = run(X, *WAYS[way])
+    found = check_page(report(finished, tmp_path / "report.html"))
+    always = set(FIGURES) - {"embedding-13", "convergence"}
+    assert {f"figure-{name}" for name in always} <= set(found.values["id"])
+    cycles = finished.manifest["stages"][STAGES.index("eigen")]["facts"]["history"]
+    assert ("figure-convergence" in found.values["id"]) == bool(cycles)
 
 
 @pytest.fixture
@@ -218,17 +222,39 @@ def test_without_matplotlib_a_report_is_refused(made: Run, tmp_path: Path, monke
     assert not list(tmp_path.iterdir())
 
 
+LAYOUT = """(() => {
+  const box = document.documentElement;
+  const beyond = [...document.querySelectorAll('figure svg text')].filter(text => {
+    const own = text.getBoundingClientRect(), view = text.closest('svg').getBoundingClientRect();
+    return own.left < view.left - 2 || own.right > view.right + 2 || own.top < view.top - 2
+      || own.bottom > view.bottom + 2;
+  }).map(text => text.closest('figure').id + ': ' + text.textContent);
+  const shown = [...document.querySelectorAll('figure')].filter(f => {
+    const r = f.querySelector('svg').getBoundingClientRect(); return r.width > 200 && r.height > 100;
+  }).map(f => f.id);
+  const read = [...document.querySelectorAll('figure svg text')].map(text => text.getBoundingClientRect().height);
+  return {scroll: box.scrollWidth, width: box.clientWidth, height: box.scrollHeight, clipped: beyond, figures: shown,
+          smallest: Math.min(...read), back: getComputedStyle(document.body).backgroundColor};
+})()"""
+"""What a page looks like: its widths, the figures that are there, texts that leave their figure."""
+
+
 @pytest.mark.cluster
-@pytest.mark.skipif(browser() is None, reason="needs Chromium")
+@pytest.mark.skipif(browser.browser() is None, reason="needs Chromium: apt-get install chromium")
 def test_a_browser_shows_every_figure_without_a_message_or_a_horizontal_scroll_bar(page: Path, tmp_path: Path) -> None:
-    async def look() -> tuple[list[Any], list[str], list[str]]:
-        async with tab(tmp_path / "profile") as opened:
-            await opened.open(page.as_uri())
-            seen = [await opened.look(width, dark=dark) for width in (1280, 400) for dark in (False, True)]
-            return [*seen, await opened.look(720, dark=True, media="print")], opened.messages, opened.requests
+    async def look() -> tuple[list[Any], list[Any], list[str]]:
+        async with browser.tab(tmp_path) as tab:
+            await tab.show(page, 1280)
+            seen = []
+            for width, dark, media in ((1280, False, ""), (1280, True, ""), (400, False, ""), (400, True, ""),
+                                       (720, True, "print")):  # fmt: skip
+                await tab.fit(width, dark=dark, media=media)
+                seen.append(await tab.value(LAYOUT))
+            return seen, tab.console, tab.requests
 
     seen, messages, requests = asyncio.run(look())
     assert messages == []
+    assert requests[0] == page.as_uri()
     assert all(url.startswith(("file:", "data:")) for url in requests)
     for found in seen:
         assert found["figures"] == [f"figure-{name}" for name in FIGURES]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from conftest import run_on
+from harness import run_on
 
 from ips2_dask import Params, Resources, Run, run
 from ips2_dask.executors import SerialExecutor

@@ -16,7 +16,7 @@ import pytest
 import reference
 import scipy.sparse as sp
 import zarr
-from conftest import DATA, run_on
+from harness import DATA, run_on
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 

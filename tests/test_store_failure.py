@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from conftest import run_on
+from harness import run_on
 
 from ips2_dask import Params, Resources, StoreFailure, WorkersKilled, gc, open_run, pipeline, run, verify
 from ips2_dask.cli import main

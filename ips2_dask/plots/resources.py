@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from ips2_dask.plan import Plan, make_plan, partition_bounds
 from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
 from ips2_dask.storage.run import Run
 
@@ -26,7 +24,7 @@ class Spent(NamedTuple):
 
 def spent(run: Run) -> list[Spent]:
     """Every stage of a run, in order."""
-    planned = {stage["name"]: stage for stage in run.manifest.get("plan") or _planned(run)}
+    planned = {stage["name"]: stage for stage in run.manifest["plan"]}
     return [
         Spent(
             stage["name"],
@@ -37,21 +35,6 @@ def spent(run: Run) -> list[Spent]:
         )
         for stage in run.manifest["stages"]
     ]
-
-
-def _planned(run: Run) -> list[dict[str, Any]]:
-    """The plan of a run whose manifest does not hold it: all of it follows from the shape and what was asked."""
-    return [dataclasses.asdict(stage) for stage in plan_of(run).stages]
-
-
-def plan_of(run: Run) -> Plan:
-    """The plan that the manifest's shape, parameters and choices give."""
-    manifest = run.manifest
-    m, f = manifest["input"]["shape"]
-    bounds, choices = tuple(manifest["bounds"]), manifest["choices"]
-    rows = None if bounds == partition_bounds(m, f) else bounds[1]
-    shards = choices["n_shards"] or None
-    return make_plan(m, f, run.params, rows=rows, shards=shards, vectors=choices["vectors"])
 
 
 def stage_times(found: Run | list[Spent], ax: Any = None) -> Any:

@@ -94,6 +94,13 @@ class MemoryStore:
         self.made: dict[str, Any] = {}
         self.making = RLock()
 
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, and what can be made again."""
+        return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, made={}, making=RLock())
+
     def create(self) -> None:
         """Nothing to make: parts are in this process."""
 

@@ -17,8 +17,8 @@ from statistics import median
 
 import fsspec
 import numpy as np
-from conftest import groups, mnist
 from s3_server import S3, s3_server
+from shell import groups, mnist
 
 import ips2_dask
 from ips2_dask import Params, Resources

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
-from conftest import Shell, Table, kill
 from processes import until
 from s3_server import S3
+from shell import Shell, Table, kill
 from slurm_server import Slurm
 from ssh_server import SSH
 

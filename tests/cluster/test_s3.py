@@ -9,8 +9,8 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
-from conftest import Shell, Table, groups
 from s3_server import KEY, S3, SECRET
+from shell import Shell, Table, groups
 
 from ips2_dask import BadInput, Params, Resources, open_run, run
 from ips2_dask.storage.readers import open_source

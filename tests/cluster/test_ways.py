@@ -9,11 +9,11 @@ from typing import Any
 import dask_scheduler
 import numpy as np
 import pytest
-from conftest import Shell, Table
 from dask_scheduler import Scheduler
 from distributed import Client
 from processes import until
 from s3_server import S3
+from shell import Shell, Table
 from slurm_server import Slurm
 
 from ips2_dask import open_run
