@@ -24,8 +24,12 @@ EXACT_WORK = 1e12
 SHARD_WORK = 2.5e6
 SHARD_MEMBERS = (2048, 8192)
 SHARD_FEATURES = 384
+SHARD_SPREAD = 4
+SAMPLE_PER_SHARD = 200
+SPLIT_BYTES = 256 << 20
 """Members of a shard times (f + 64), with f at most so large, and the limits of their number. Above it neighbours are
-narrowed down in principal directions, so that more features do not cost more: recall@5 on MNIST .98 (measured)."""
+narrowed down in principal directions, so that more features do not cost more: recall@5 on MNIST .98 (measured). The
+largest shard has up to four times the mean's members; its rows come from batches of a quarter of a GiB."""
 
 TRIPLETS_BELOW = 2_000_000
 """Tensor entries before sharing up to which a stored matrix is the faster operator (measured)."""
@@ -224,22 +228,40 @@ def make_plan(
     triplets = 20 * entries
     csr = 8 * 2 * entries
     base = BASELINE_BYTES
+    choices = choose(m, f, params, shards, vectors, rows)
+    searched, gathered = X + graph, X + graph  # exact: every process reads all of X
+    if choices.n_shards:
+        members = min(m, SHARD_SPREAD * 2 * m // choices.n_shards)
+        batch = min(X, max(SPLIT_BYTES, 4 * part * f))
+        searched = max(4 * batch, 4 * members * (2 * f + 64)) + 2 * graph
+        gathered = 2 * 4 * f * min(m, SAMPLE_PER_SHARD * choices.n_shards) + 2 * graph + 24 * m
+    q_bytes = m * (
+        12 * q + 2 * k * k + sum(math.comb(k, size) for size in range(5)) // 8 + 1
+    )  # ids, places, distances, owner bits
+    operator = {"triplets": triplets + 2 * csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}
+    held = operator[choices.operator] + (csr + 48 * n_pairs if choices.assembled else 0)
+    degrees, solved, spread = operator[choices.operator] + 48 * n_pairs, held + 5 * block, 0
+    if choices.vectors == "chunked":
+        chunk = min(m, 2 * choices.chunk_samples)
+        degrees = solved = 4 * m * 16 + 64 * m
+        # blocks stay on the workers: three of them, a fourth while one replaces another, and a chunk's operator
+        spread = 4 * block // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
     stages = (
         StagePlan(
             "ingest", "check, centre and scale X", 2 * n, base + 24 * part * f, base + 24 * part * f + resident, X,
         ),
         StagePlan(
-            "neighbors", f"{max(k, 6)} nearest of each sample", n, base + X + graph, base + X + graph,
-            8 * m * max(k, 6),
+            "neighbors", f"{max(k, 6)} nearest of each sample", max(n, choices.n_shards), base + searched,
+            base + gathered, (X if choices.n_shards else 0) + 8 * m * max(k, 6),
         ),
         StagePlan(
-            "tensor", f"{n_pairs:,} pairs at most, {entries:,} entries at most", 2 * n,
-            base + graph + near + 40 * triplets * part // (20 * m) * 2, base, triplets // 2 + 8 * n_pairs,
+            "tensor", f"{n_pairs:,} pairs at most, {2 * entries:,} entries at most", 2 * n,
+            base + graph + near + 40 * triplets * part // (20 * m) * 2, base + 16 * m,
+            (triplets // 2 if choices.operator == "triplets" else q_bytes) + 8 * n_pairs,
         ),
-        StagePlan("assemble", "degrees and components", 1, base, base + graph + triplets + 2 * csr, 8 * n_pairs),
+        StagePlan("assemble", "degrees and components", 1, base + spread // 2, base + graph + degrees, 8 * n_pairs),
         StagePlan(
-            "eigen", f"{c} eigenpairs to {params.tol:g}", 1, base, base + graph + 2 * csr + 5 * block,
-            4 * c * n_pairs,
+            "eigen", f"{c} eigenpairs to {params.tol:g}", 1, base + spread, base + graph + solved, 4 * c * n_pairs,
         ),
         StagePlan("fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + graph, base + similarity, similarity),
         StagePlan(
@@ -250,7 +272,7 @@ def make_plan(
     warnings = []
     if 1 < n < 2 * n_workers:
         warnings.append(f"{n} partitions for {n_workers} workers: some will have nothing to do at times")
-    return Plan(m, f, bounds, choose(m, f, params, shards, vectors, rows), stages, tuple(warnings))
+    return Plan(m, f, bounds, choices, stages, tuple(warnings))
 
 
 def check_memory(plan: Plan, limit: int | None) -> None:
@@ -267,5 +289,18 @@ def check_memory(plan: Plan, limit: int | None) -> None:
         raise Refused(
             f"memory_limit: stage {worst.name} needs {needed / 2**30:.2f} GiB in one process and the limit is "
             f"{limit / 2**30:.2f} GiB, so the process would be killed. "
-            f"Remedy: give --memory-limit {math.ceil(needed / 2**28) / 4:g}GiB, or lower n_neighbors."
+            f"Remedy: give --memory-limit {math.ceil(needed / 2**28) / 4:g}GiB, or {_smaller(plan, worst.name)}."
         )
+
+
+def _smaller(plan: Plan, stage: str) -> str:
+    """The option that makes a stage's share of memory smaller."""
+    if stage == "neighbors" and not plan.choices.n_shards:
+        return "--shards 8, so that no process reads all samples"
+    if stage == "neighbors":
+        return f"--shards {2 * plan.choices.n_shards}"
+    if stage in ("assemble", "eigen") and plan.choices.vectors == "in-core":
+        return "--vectors chunked, so that the workers share the block vectors"
+    if stage == "ingest":
+        return "a smaller --partition-rows"
+    return "lower n_neighbors"
