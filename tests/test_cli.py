@@ -76,7 +76,7 @@ def test_json_is_the_last_line_and_holds_what_is_promised(
     assert len(said.splitlines()) > 1
     assert (found["m"], found["f"], found["k"], found["c"]) == (60, 4, 5, 3)
     assert all(isinstance(found[name], int) for name in WITHOUT_DECIMALS)
-    assert [set(stage) for stage in found["stages"]] == [{"name", "seconds", "skipped"}] * 7
+    assert [set(stage) for stage in found["stages"]] == [{"name", "seconds", "skipped", "state", "why"}] * 7
     assert [stage["name"] for stage in found["stages"]] == list(STAGES)
     opened = open_run(out)
     assert found["P"] == len(opened.pairs)
@@ -223,14 +223,14 @@ def test_every_parameter_of_the_method_has_an_option() -> None:
     ("arguments", "said"),
     [
         ([], "COMMAND"),
-        (["cluster"], "invalid choice: 'cluster'"),
+        (["klaster"], "invalid choice: 'klaster'"),
         (["run"], "input, --out"),
         (["run", "x.npy"], "--out"),
         (["run", "x.npy", "--out", "o", "--clusters", "two"], "--clusters: invalid int value: 'two'"),
         (["run", "x.npy", "--out", "o", "--sigma", "big"], "--sigma: invalid float value: 'big'"),
         (["run", "x.npy", "--out", "o", "--affinity", "rbf"], "--affinity: invalid choice: 'rbf'"),
-        (["run", "x.npy", "--out", "o", "--cluster", "3"], "unrecognized arguments: --cluster 3"),
-        (["run", "x.npy", "--out", "o", "--serial", "--workers", "2"], "not allowed with argument"),
+        (["run", "x.npy", "--out", "o", "--klusters", "3"], "unrecognized arguments: --klusters 3"),
+        (["run", "x.npy", "--out", "o", "--serial", "--scheduler", "tcp://a:1"], "not allowed with argument"),
         (["plan", "x.npy", "--json"], "unrecognized arguments: --json"),
         (["status"], "directory"),
     ],
@@ -260,7 +260,7 @@ def test_strict_returns_3_where_a_residual_is_above_tol(tmp_path: Path, capsys: 
     assert main([*arguments, "--serial", "--quiet", "--json", "--strict"]) == 3
     said = capsys.readouterr()
     assert last_json(said.out)["residual_max"] > 1e-300
-    assert said.err.startswith("ips2: the largest residual is ")
+    assert said.err.startswith("ips2: promise not kept: largest residual of an eigenpair: found ")
     assert len(said.err.splitlines()) == 1
 
 
@@ -356,7 +356,7 @@ def test_a_fault_of_ours_shows_its_traceback_and_returns_1(
     assert "please report it" in said.splitlines()[-1]
 
 
-def test_a_damaged_run_is_one_line_and_status_1(
+def test_a_damaged_part_that_is_needed_again_is_mended(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -365,11 +365,14 @@ def test_a_damaged_run_is_one_line_and_status_1(
     cache.clear()  # what this process has read would hide the damage
     chunk = next(path for path in sorted(out.glob("neighbors-*/p000000.*/indices/c/**/*")) if path.is_file())
     chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
-    assert main([*arguments, "--serial", "--sigma", "3"]) == 1
-    said = capsys.readouterr().err
-    assert len(said.splitlines()) == 1
+    assert main(["verify", str(out)]) == 1
+    said = capsys.readouterr().out
     assert "indices" in said
     assert "Remedy" in said
+    assert main([*arguments, "--serial", "--sigma", "3"]) == 0
+    capsys.readouterr()
+    assert main([*arguments, "--serial", "--sigma", "3", "--verify"]) == 0
+    assert main(["verify", str(out)]) == 0
 
 
 @pytest.mark.parametrize(
@@ -493,7 +496,9 @@ def test_the_demo_runs_on_a_cluster_and_finds_the_digits(tmp_path: Path) -> None
     assert found["acc"] >= 0.88
     assert found["nmi"] >= 0.87
     assert found["run_dir"] == str(tmp_path / "ips2-demo")
-    assert [line.split()[1] for line in err.splitlines()] == list(STAGES)
+    dashboard, *lines = err.splitlines()
+    assert dashboard.startswith("dashboard ")
+    assert [line.split()[1] for line in lines] == list(STAGES)
     assert "scikit-learn's digits: 1,797 samples x 64 features, k = 5, c = 10" in out
     opened = open_run(tmp_path / "ips2-demo")
     assert np.array_equal(opened.labels, IPS2(n_clusters=10).fit(_digits()).labels_)
@@ -522,6 +527,7 @@ def test_an_interrupted_run_returns_130_closes_its_cluster_and_can_be_continued(
     arguments = ["run", str(long_input), "--clusters", "5", "--neighbors", "12", "--out", str(out), "--workers", "2"]
     process = command(*arguments, "--partition-rows", "2000")
     assert process.stderr is not None
+    assert process.stderr.readline().startswith("dashboard ")
     first = process.stderr.readline()
     assert first.startswith("1/7 ingest"), first
     assert len(family(process.pid)) >= 3  # the client and two workers
@@ -547,7 +553,7 @@ def test_a_cluster_that_meets_bad_input_is_closed_and_nothing_is_left(tmp_path: 
     out, err = process.communicate(timeout=200)
     assert process.returncode == 2, err
     assert out == ""
-    assert len(err.splitlines()) == 1, err
+    assert len(err.splitlines()) == 2, err  # where the dashboard was, and what is wrong
     assert "nan at row 2222, column 3" in err
     assert not (tmp_path / "run").exists()
     assert wait_until(lambda: not family(process.pid))

@@ -116,7 +116,7 @@ def test_a_killed_driver_is_lost_and_the_same_submission_continues_its_run(
     second = submitted(capsys, *arguments)
     text = "".join(log_lines(second, follow=True))
     until(lambda: state(second) == "done")
-    assert "ingest     there already" in text
+    assert "ingest    there already" in text
     assert [job.id for job in jobs()] == sorted([first.id, second.id])
 
 

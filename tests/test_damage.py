@@ -147,7 +147,7 @@ PARAMS, RESOURCES = Params(n_clusters=3, operator="triplets"), Resources(partiti
 def spoiled(small: Path, tmp_path: Path) -> Path:
     """A copy of it, to be spoiled."""
     cache.clear()
-    shutil.copy(small / "x.csv", tmp_path)
+    shutil.copy2(small / "x.csv", tmp_path)
     shutil.copytree(small / "run", tmp_path / "run")
     return tmp_path
 

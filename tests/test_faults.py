@@ -82,10 +82,10 @@ def scene(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Itera
 
 
 def each_point(*quick: str, reason: str = "") -> Any:
-    """All points; those that are not ``quick`` are left to the slow tests."""
+    """All points; those that are not ``quick`` are left to the long tests."""
     marks = [pytest.mark.timeout(600)]
     cases = [
-        pytest.param(name, name, id=name, marks=marks if name in quick else [*marks, pytest.mark.slow])
+        pytest.param(name, name, id=name, marks=marks if name in quick else [*marks, pytest.mark.long])
         for name in POINTS
     ]
     return pytest.mark.parametrize(("scene", "point"), cases, indirect=["scene"])

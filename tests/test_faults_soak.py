@@ -44,7 +44,7 @@ def harm(scene: Scene, rng: np.random.Generator, lines: int) -> tuple[bool, bool
     return killed, status == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(7200)
 def test_runs_that_are_killed_at_random_instants_end_with_the_same_labels(tmp_path: Path) -> None:
     source = write_input(tmp_path / "x.npy")

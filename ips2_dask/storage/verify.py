@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from ips2_dask.errors import Damaged
+from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.storage import lock
 from ips2_dask.storage.damage import Fault
 from ips2_dask.storage.layout import ARRAYS, STAGES, folder_of, key_digest
@@ -74,9 +74,10 @@ def verify(path: str | Path) -> Verification:
         out.faults.append(Fault("", "", "zarr.json", "the group of the run is not what was written"))
     try:
         manifest = read_manifest(store)
-    except Damaged as damage:
+    except (Damaged, BadInput):
+        if not store.stage_folders():  # no run has ever been here
+            raise
         out.faults.append(Fault("", "", "manifest.json", "the manifest is not what was written"))
-        del damage
         for folder in store.stage_folders():
             _stage(store, folder, None, out)
         return out

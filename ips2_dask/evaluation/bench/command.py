@@ -66,6 +66,8 @@ def _records(
     folder: Path,
 ) -> Iterator[Record]:
     if options.benchmark in ("end-to-end", "scaling"):
+        if not (options.workers or options.serial or options.scheduler or options.cluster):
+            options.workers = 2
         params, resources = params_of(options), resources_of(options)
         if options.benchmark == "scaling":
             return _scaling(options, params, resources, folder)

@@ -68,8 +68,6 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     for each in (whole, scaling):
         method(each)
         machine(each)
-    scaling.set_defaults(workers=2)
-    whole.set_defaults(workers=2)
 
 
 def _add(
