@@ -11,11 +11,15 @@ import numpy.typing as npt
 import pytest
 from sklearn.datasets import make_blobs
 
-from ips2_dask import IPS2, BadInput, Params, Resources, open_run, run
+from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, run, verify
 from ips2_dask.cli import main
 from ips2_dask.evaluation.datasets import load, synthetic
+from ips2_dask.evaluation.run_report import remake
+from ips2_dask.following import Silent
 from ips2_dask.kernels import eigengap
 from ips2_dask.pipeline import plan_run
+from ips2_dask.stages import choose
+from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import open_source
 
 Array = npt.NDArray[Any]
@@ -102,6 +106,86 @@ def test_the_evidence_is_kept_in_the_manifest_and_the_choice_is_made_once(tmp_pa
     assert kept is not None
     assert len(kept["eigenvalues"]) == 9
     assert kept["candidates"][0][0] == first.params.n_clusters == 4
+
+
+def test_each_stage_is_in_the_manifest_once_as_computed_and_the_run_is_sound(tmp_path: Path) -> None:
+    X, _ = make_blobs(120, 4, centers=4, random_state=0)
+    first = run(X, Params(max_clusters=8), store=tmp_path / "run")
+    assert [stage["name"] for stage in first.manifest["stages"]] == list(STAGES)
+    assert {stage["state"] for stage in first.manifest["stages"]} == {"computed"}
+    assert verify(tmp_path / "run").sound
+
+
+def test_what_was_made_for_the_choice_alone_is_not_needed_any_more(tmp_path: Path) -> None:
+    X, _ = make_blobs(120, 4, centers=4, random_state=0)
+    first = run(X, Params(max_clusters=8), store=tmp_path / "run")
+    assert {one.path.split("-")[0] for one in gc(tmp_path / "run").garbage} == {"eigen", "fuse"}
+    again = run(X, Params(max_clusters=8), store=tmp_path / "run")
+    assert {stage["state"] for stage in again.manifest["stages"]} == {"reused"}
+    assert again.choice == first.choice
+
+
+def test_the_choice_is_made_again_where_the_fused_similarity_is_another(tmp_path: Path) -> None:
+    X, _ = make_blobs(120, 4, centers=4, random_state=0)
+    run(X, Params(max_clusters=8), store=tmp_path / "run")
+    other = run(X, Params(max_clusters=8, fusion_weight=0.2), store=tmp_path / "run")
+    assert other.choice == run(X, Params(max_clusters=8, fusion_weight=0.2)).choice
+    plain = run(X, Params(n_clusters=3), store=tmp_path / "run")
+    assert plain.choice is None
+
+
+class Stops(Silent):
+    """Ends the run when a stage has begun so many times."""
+
+    def __init__(self, stage: str, times: int) -> None:
+        self._stage, self._left = stage, times
+
+    def begin(self, stage: str) -> None:
+        """Count, and raise at the last one."""
+        self._left -= stage == self._stage
+        if stage == self._stage and not self._left:
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_run_that_was_interrupted_before_or_after_the_choice_goes_on(tmp_path: Path, times: int) -> None:
+    X, _ = make_blobs(120, 4, centers=4, random_state=0)
+    with pytest.raises(KeyboardInterrupt):
+        run(X, Params(max_clusters=8), store=tmp_path / "run", progress=Stops("eigen", times))
+    resumed = run(X, Params(max_clusters=8), store=tmp_path / "run")
+    whole = run(X, Params(max_clusters=8))
+    np.testing.assert_array_equal(resumed.labels, whole.labels)
+    assert resumed.choice == whole.choice
+
+
+def test_damage_that_the_choice_meets_is_mended_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    X, _ = make_blobs(120, 4, centers=4, random_state=0)
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(choose, "run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(X, Params(max_clusters=8), store=tmp_path / "run")
+    chunks = [path for path in (tmp_path / "run").glob("fuse-*/**/c/*") if path.is_file()]
+    for chunk in chunks:
+        content = bytearray(chunk.read_bytes())
+        content[len(content) // 2] ^= 1
+        chunk.write_bytes(content)
+    assert chunks
+    resumed = run(X, Params(max_clusters=8), store=tmp_path / "run")
+    whole = run(X, Params(max_clusters=8))
+    np.testing.assert_array_equal(resumed.labels, whole.labels)
+    assert resumed.choice == whole.choice
+
+
+def test_the_command_that_makes_it_again_asks_for_the_choice(tmp_path: Path) -> None:
+    X, _ = make_blobs(90, 4, centers=3, random_state=0)
+    np.save(tmp_path / "x.npy", X)
+    made = run(tmp_path / "x.npy", Params(max_clusters=6), store=tmp_path / "run")
+    assert "--clusters auto --max-clusters 6" in remake.command(made)
+    assert "n_clusters" not in remake.command(run(X, Params(max_clusters=6)))
 
 
 def test_the_estimator_takes_auto() -> None:

@@ -85,6 +85,7 @@ def test_nothing_half_is_left_where_the_new_samples_are_refused(place: Path, tmp
     assert [path.name for path in tmp_path.iterdir()] == ["bad.npy"]
 
 
+@pytest.mark.slow
 def test_workers_may_be_asked_for(place: Path, tmp_path: Path) -> None:
     assert predict(place, tmp_path / "labels.npy", "--quiet", "--workers", "2") == 0
     np.testing.assert_array_equal(np.load(tmp_path / "labels.npy"), expected(place))

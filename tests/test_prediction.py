@@ -25,6 +25,8 @@ VARIANTS: list[dict[str, Any]] = [
     {}, {"affinity": "gaussian"}, {"fusion": "normalized"}, {"affinity": "gaussian", "fusion": "normalized"},
     {"method": "ppc"}, {"high_order": "signed"}, {"tensor": "decomposable"}, {"scale": "zscore"}, {"scale": "minmax"},
     {"scale": "l2"}, {"assign_labels": "kmeans"}, {"affinity": "gaussian", "assign_labels": "kmeans"},
+    {"metric": "cosine"}, {"metric": "cosine", "scale": "minmax"}, {"metric": "correlation"},
+    {"metric": "correlation", "scale": "zscore", "affinity": "gaussian"},
 ]  # fmt: skip
 
 
@@ -45,10 +47,16 @@ def test_training_samples_keep_their_labels_and_points(blobs3: tuple[Array, Arra
 
 @pytest.mark.parametrize("change", VARIANTS)
 def test_samples_next_to_training_samples_get_their_labels(blobs3: tuple[Array, Array], change: dict[str, Any]) -> None:
+    """99 of 100 of them, and 98 of 100 where the rows of a sparse U are the points.
+
+    There the training sample's row also holds edges of samples that have it among their nearest, and a new sample has
+    none of these however near it is: rows with a small lead for their own mean may lose it.
+    """
     X, _ = blobs3
     found = run(X, Params(n_clusters=3, **change))
     near = X + np.random.default_rng(0).normal(0, 1e-4, X.shape)
-    assert (found.predict(near) == found.labels).mean() >= 0.99
+    least = 0.98 if change == {"assign_labels": "kmeans"} else 0.99
+    assert (found.predict(near) == found.labels).mean() >= least
 
 
 def test_new_digits_are_told_apart_as_well_as_the_training_ones() -> None:
@@ -107,6 +115,7 @@ def test_nearest_are_the_users_first_of_equally_near_ones_in_a_sharded_run() -> 
     np.testing.assert_array_equal(found[0][0], found[1][0])
 
 
+@pytest.mark.slow
 def test_workers_predict_what_this_process_does(
     blobs3: tuple[Array, Array], dask_executor: DaskExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,6 +179,47 @@ def test_a_run_that_keeps_nothing_for_new_samples_says_so(blobs3: tuple[Array, A
         run(X, Params(n_clusters=3, assign_labels="rows")).predict(X)
     with pytest.raises(BadInput, match="embedding"):
         run(X, Params(n_clusters=3, assign_labels="kmeans")).transform(X)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"metric": "manhattan"}, "metric"),
+        ({"metric": "precomputed"}, "metric"),
+        ({"affinity": "precomputed"}, "affinity"),
+    ],
+)
+def test_a_run_that_new_samples_cannot_be_compared_with_refuses_them(
+    blobs3: tuple[Array, Array], change: dict[str, str], said: str
+) -> None:
+    X, _ = blobs3
+    D = np.sqrt(np.square(X[:, None] - X[None]).sum(axis=2))
+    given = D if change == {"metric": "precomputed"} else X
+    similarity = np.exp(-D) if said == "affinity" else None
+    found = run(given, Params(n_clusters=3, **change), similarity=similarity)
+    with pytest.raises(BadInput, match=f"{said}: found .*{change[said]}.*Remedy: run it with {said}="):
+        found.predict(given)
+
+
+@pytest.mark.parametrize(("metric", "row"), [("cosine", 0.0), ("correlation", 2.0)])
+def test_new_samples_without_a_direction_are_refused_by_an_angular_metric(
+    blobs3: tuple[Array, Array], metric: str, row: float
+) -> None:
+    X, _ = blobs3
+    found = run(X, Params(n_clusters=3, metric=metric))
+    with pytest.raises(BadInput, match="row 1"):
+        found.predict(np.stack([X[0], np.full(4, row)]))
+
+
+@pytest.mark.parametrize("change", [{}, {"scale": "zscore"}])
+def test_the_length_of_a_new_sample_counts_for_nothing_by_cosine(
+    blobs3: tuple[Array, Array], change: dict[str, Any]
+) -> None:
+    X = np.abs(blobs3[0])
+    found = run(X[:200], Params(n_clusters=3, metric="cosine", **change))
+    columns = (0.0, 1.0) if not change else (X[:200].mean(axis=0), X[:200].std(axis=0))
+    longer = (X[200:] - columns[0]) / columns[1] * 3 * columns[1] + columns[0]
+    np.testing.assert_allclose(found.transform(longer), found.transform(X[200:]), atol=1e-3)
 
 
 def without_means(found: Run) -> Run:
