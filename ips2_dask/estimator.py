@@ -6,7 +6,7 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, clone
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
@@ -25,7 +25,7 @@ class _Spoken(Silent):
         print(f"[IPS2] {stage}: {'there already' if skipped else f'{seconds:.2f} s'}", flush=True)
 
 
-class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
+class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """Clustering by pairwise and tensor similarity, fused (Peng et al., arXiv 1905.03920).
 
     Without ``client`` it runs serially in this process, and with ``store=None`` in memory. What makes a result worth
