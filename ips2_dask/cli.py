@@ -21,6 +21,7 @@ from ips2_dask.stopping import Stopping
 COMMANDS = {
     "run": ("cluster an input into a run directory", "run"),
     "plan": ("show what a run would do, and run nothing", "plan"),
+    "predict": ("clusters of new samples, by a run that is there", "predict"),
     "export": ("write a run's labels to a CSV, Parquet or .h5ad file", "export"),
     "status": ("what a run has done, and why", "status"),
     "report": ("write one page on a finished run", "report"),

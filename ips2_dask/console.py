@@ -74,6 +74,15 @@ def _lines(console: Console, rows: dict[str, str | None]) -> None:
             console.print(named, soft_wrap=True, markup=False)
 
 
+def chosen(choice: dict[str, Any] | None) -> str | None:
+    """The number of clusters that was chosen, and the next best ones with their relative gaps."""
+    if choice is None or not choice["candidates"]:
+        return None
+    (c, gap), *others = choice["candidates"]
+    rest = ", ".join(f"{n} ({g:.2f})" for n, g in others[:3])
+    return f"{c} chosen by the relative eigengap {gap:.2f} of up to {choice['considered']}; then {rest or 'none'}"
+
+
 def print_report(summary: dict[str, Any], name: str) -> None:
     """Sizes, times, eigenvalues, scores, warnings, and where the run is."""
     console = _console()
@@ -90,6 +99,7 @@ def print_report(summary: dict[str, Any], name: str) -> None:
         console,
         {
             "eigenvalues": " ".join(f"{value:.5f}" for value in summary["eigenvalues"]),
+            "clusters": chosen(summary["choice"]),
             "known labels": scores,
             "peak memory": f"{size(summary['peak_rss_bytes'])} in one process",
         },

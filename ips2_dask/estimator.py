@@ -6,13 +6,13 @@ import warnings
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, clone
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, clone
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.following import Silent
-from ips2_dask.params import Params, Resources, parse_bytes
+from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline import run
 from ips2_dask.storage.readers import is_chunked, named_like, open_source
 
@@ -25,7 +25,7 @@ class _Spoken(Silent):
         print(f"[IPS2] {stage}: {'there already' if skipped else f'{seconds:.2f} s'}", flush=True)
 
 
-class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
+class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """Clustering by pairwise and tensor similarity, fused (Peng et al., arXiv 1905.03920).
 
     Without ``client`` it runs serially in this process, and with ``store=None`` in memory. What makes a result worth
@@ -33,8 +33,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
 
     Parameters
     ----------
-    n_clusters : int, default=8
-        c.
+    n_clusters : int or "auto", default=8
+        c; "auto" chooses it by the relative eigengap of the fused similarity, see ``run_.choice``.
     n_neighbors : int, default=5
         k, the size of a neighbourhood, the sample itself included.
     sigma, epsilon : float
@@ -51,6 +51,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
     scale : {None, "none", "zscore", "minmax", "l2"}
     operator : {"auto", "triplets"}
     tol : float, default=1e-3
+    max_clusters : int, default=20
+        The largest c that ``n_clusters="auto"`` considers.
     random_state : int, RandomState instance or None, default=0
         None takes another seed at each fit; ``run_.params.random_state`` says which.
     client : distributed.Client, optional
@@ -104,7 +106,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
 
     def __init__(
         self,
-        n_clusters: int = 8,
+        n_clusters: int | str = 8,
         *,
         n_neighbors: int = 5,
         sigma: float = 1.0,
@@ -120,6 +122,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
         scale: str | None = None,
         operator: str = "auto",
         tol: float = 1e-3,
+        max_clusters: int = MAX_CLUSTERS,
         random_state: Any = 0,
         client: Any = None,
         store: Any = None,
@@ -141,6 +144,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
         self.scale = scale
         self.operator = operator
         self.tol = tol
+        self.max_clusters = max_clusters
         self.random_state = random_state
         self.client = client
         self.store = store
@@ -169,6 +173,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
             "fusion", "fusion_weight", "assign_labels", "operator", "tol",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
+        if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
+            chosen |= {"n_clusters": 2, "max_clusters": self.max_clusters}
         return Params(**chosen, scale=self.scale or "none", method=self._method, random_state=self._seed())
 
     def fit(self, X: Any, y: Any = None, *, similarity: Any = None, knn_graph: Any = None) -> Self:
@@ -220,6 +226,27 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, ClusterMixin, BaseEstimator):
         self.eigenvalues_ = self.run_.eigenvalues
         self.embedding_ = self.run_.embedding
         return self
+
+    def predict(self, X: Any) -> Any:
+        """Cluster of each new sample: (n_samples,) int32; a sample that equals a training sample is that one."""
+        return self._new(X, "predict")
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probability of each cluster for each new sample: (n_samples, n_clusters); see `Run.predict_proba`."""
+        return self._new(X, "predict_proba")
+
+    def transform(self, X: Any) -> Any:
+        """Extension of ``embedding_`` to new samples: (n_samples, n_clusters), rows of length 1."""
+        return self._new(X, "transform")
+
+    def _new(self, X: Any, what: str) -> Any:
+        """A method of the run on new samples, checked as scikit-learn does."""
+        check_is_fitted(self, "run_")
+        if is_chunked(X):
+            validate_data(self, X, skip_check_array=True, reset=False)
+        else:
+            X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
+        return getattr(self.run_, what)(X, client=self.client)
 
     @property
     def _n_features_out(self) -> int:

@@ -25,9 +25,10 @@ from ips2_dask.errors import BadInput, Damaged, WorkersKilled
 from ips2_dask.executors import Executor, Report
 from ips2_dask.following import Progress, Reporter
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.keys import MODULES, changes, keys_of
+from ips2_dask.keys import MODULES, Key, changes, keys_of
 from ips2_dask.params import Params
-from ips2_dask.plan import Plan
+from ips2_dask.plan import Plan, widest
+from ips2_dask.stages import choose
 from ips2_dask.storage import beside, names
 from ips2_dask.storage.beside import Beside
 from ips2_dask.storage.context import Context, part_name
@@ -106,10 +107,11 @@ class _Execution:
         self, source: Source, params: Params, plan: Plan, store: Store, executor: Executor, progress: Progress,
         check: Callable[[], None], verify: bool, asked: Mapping[str, Any], given: Beside,
     ) -> None:  # fmt: skip
-        self._source, self._params, self._plan, self._store = source, params, plan, store
+        self._source, self._plan, self._store = source, plan, store
+        self._params = widest(params, plan.m)
         self._executor, self._progress, self._check, self._verify = executor, progress, check, verify
         self._asked, self._given = asked, given
-        self._keys = keys_of(params, plan.choices, plan.bounds, source.fingerprint, given.digests)
+        self._keys = keys_of(self._params, plan.choices, plan.bounds, source.fingerprint, given.digests)
         self._before = store.get_document("manifest.json")
         if self._before is not None and self._before.get("format") != FORMAT:
             self._before = None
@@ -139,7 +141,8 @@ class _Execution:
             "started": now(),
             "finished": None,
             "stages": [],
-            "keys": {name: {**key.content, "folder": key.folder} for name, key in self._keys.items()},
+            "keys": described(self._keys),
+            "choice": None,
             "done": dict(before.get("done", {})),
         }  # fmt: skip
 
@@ -148,18 +151,61 @@ class _Execution:
         self._store.create()
         self._put_manifest()
         self._keep_beside()
-        at = 0
-        while at < len(STAGES):
-            try:
-                self._stage(STAGES[at])
-                at += 1
-            except _OtherBytes as changed:
-                at = STAGES.index(str(changed)) + 1
+        if self._params.max_clusters is not None:
+            self._settle(self._chosen())
+        self._through(STAGES[-1], len(self._manifest["stages"]))
         if self._manifest["stages"][-1]["skipped"]:
             self._look_at_labels()
         self._manifest["finished"] = now()
         self._put_manifest()
         return Run(self._store, self._manifest)
+
+    def _through(self, last: str, first: int = 0) -> None:
+        """The stages in their order, to this one, ``first`` of which are done."""
+        at = first
+        while at <= STAGES.index(last):
+            try:
+                self._stage(STAGES[at])
+                at += 1
+            except _OtherBytes as changed:
+                at = STAGES.index(str(changed)) + 1
+
+    # ---- the number of clusters, where it is to be chosen
+
+    def _chosen(self) -> dict[str, Any]:
+        """The number of clusters with its evidence: that of an earlier run where nothing it depends on has changed.
+
+        The fused similarity that it is read from has its V of as many vectors as clusters are considered.
+        """
+        key = choose.key(self._params, self._keys["fuse"].folder)
+        known = (self._before or {}).get("choice")
+        if known is not None and (known["key"], known["generation"]) == (key, self._manifest["generation"]):
+            return dict(known)
+        first = 0
+        while True:
+            self._through("fuse", first)
+            try:
+                evidence = self._work("label", choose.run)
+            except _OtherBytes as changed:
+                first = STAGES.index(str(changed)) + 1
+                continue
+            return {**evidence, "key": key, "generation": self._manifest["generation"]}
+
+    def _settle(self, choice: dict[str, Any]) -> None:
+        """From here on the run is that of the number of clusters that was chosen."""
+        self._params = dataclasses.replace(self._params, n_clusters=choice["n_clusters"])
+        self._keys = keys_of(
+            self._params, self._plan.choices, self._plan.bounds, self._source.fingerprint, self._given.digests
+        )
+        stages = [s for s in self._manifest["stages"] if s["folder"] == self._keys[s["name"]].folder]
+        kept = {s["name"] for s in stages}
+        done = {name: content for name, content in self._manifest["done"].items() if name in kept}
+        self._manifest |= {
+            "params": self._params.as_dict(), "choice": choice, "keys": described(self._keys), "stages": stages,
+            "done": {**(self._before or {}).get("done", {}), **done},
+        }  # fmt: skip
+        self._changes = changes(self._keys, self._manifest["done"])
+        self._put_manifest()
 
     def _keep_beside(self) -> None:
         """Store sample names and what was given beside the samples."""
@@ -264,11 +310,11 @@ class _Execution:
         """Say that a stage is finished."""
         self._store.put_document(f"{self._keys[name].folder}/stage.json", known)
 
-    def _work(self, name: str) -> Facts:
-        """Run a stage's function; where it meets damage in what it reads, that is mended first."""
+    def _work(self, name: str, function: Callable[..., Facts] | None = None) -> Facts:
+        """Run a stage's function, or another in its place; damage in what it reads is mended first."""
         while True:
             try:
-                return dict(MODULES[name].run(self._context(name), self._executor, self._reporter(name)))
+                return dict((function or MODULES[name].run)(self._context(name), self._executor, self._reporter(name)))
             except Damaged as damage:
                 self._mend(name, damage)
             except KilledWorker as error:
@@ -359,6 +405,11 @@ class _Execution:
         for folder in self._store.stage_folders():
             if folder.rpartition("-")[0] in later:
                 self._store.remove(folder)
+
+
+def described(keys: Mapping[str, Key]) -> dict[str, Any]:
+    """The keys as the manifest holds them."""
+    return {name: {**key.content, "folder": key.folder} for name, key in keys.items()}
 
 
 def _digest(known: dict[str, Any]) -> str:

@@ -15,6 +15,9 @@ N_AFFINITY_NEIGHBORS = 5
 MAX_NEIGHBORS = 64
 """The tensor has m k^4 entries: at 64 neighbours a sample's block already holds two million."""
 
+MAX_CLUSTERS = 20
+"""Up to so many clusters are considered where their number is to be chosen and nothing else is said."""
+
 DENSE_MAX_SAMPLES = 5000
 """Up to so many samples a Gaussian affinity is kept for all pairs; above it, for the active pairs alone."""
 
@@ -43,6 +46,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 
 WHY: dict[str, str] = {
     "n_clusters": "there would be nothing to separate",
+    "max_clusters": "there would be nothing to choose from",
     "n_neighbors": "a neighbourhood would hold no pair, or blocks of k^4 entries that no memory holds",
     "sigma": "every tensor entry would be 1 or grow with the distance",
     "epsilon": "equal samples would divide by zero, or the paper's formula (epsilon < 0.001) would be another",
@@ -91,6 +95,9 @@ class Params:
     ----------
     n_clusters : int
         c, at least 2.
+    max_clusters : int, optional
+        Where it is given, c is chosen from 2 to this number by the relative eigengap of the fused similarity, and
+        ``n_clusters`` counts for nothing; the parameters of the finished run hold the chosen c.
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
@@ -147,6 +154,7 @@ class Params:
     graph: str = "auto"
     tol: float = 1e-3
     random_state: int = 0
+    max_clusters: int | None = None
 
     def __post_init__(self) -> None:
         fields = {field.name for field in dataclasses.fields(self)}
@@ -158,6 +166,7 @@ class Params:
             "fusion_weight": _real("fusion_weight", self.fusion_weight, 0.0, 1.0, closed=True),
             "tol": _real("tol", self.tol, 0.0, 1.0),
             "random_state": _whole("random_state", self.random_state, 0),
+            "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
             **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
         }
         if self.bandwidth not in ("mean", "median"):

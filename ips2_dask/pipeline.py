@@ -19,7 +19,7 @@ from ips2_dask.following import Progress, Silent
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.keys import MODULES
 from ips2_dask.params import Params, Resources
-from ips2_dask.plan import Plan, check_memory, check_shape, make_plan
+from ips2_dask.plan import Plan, check_memory, check_shape, make_plan, widest
 from ips2_dask.storage.beside import open_beside
 from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import Run, check_directory
@@ -37,6 +37,7 @@ def plan_run(source: Source, params: Params, resources: Resources) -> Plan:
         Where the samples are too few for the parameters.
     """
     m, f = source.shape
+    params = widest(params, m)
     check_shape(m, f, params, source.name)
     n_workers = clusters.expected_workers(resources)
     return make_plan(

@@ -148,6 +148,16 @@ def partition_bounds(m: int, f: int, rows: int | None = None) -> tuple[int, ...]
     return (*range(0, m, rows), m)
 
 
+def widest(params: Params, m: int) -> Params:
+    """Parameters with as many clusters as may be chosen for m samples; what they were where nothing is to be chosen.
+
+    Its plan, graph and tensor are those of every number that may be chosen.
+    """
+    if params.max_clusters is None:
+        return params
+    return dataclasses.replace(params, n_clusters=max(2, min(params.max_clusters, m - 1)))
+
+
 def check_shape(m: int, f: int, params: Params, name: str) -> None:
     """Refuse parameters that this many samples can't satisfy.
 
@@ -265,8 +275,8 @@ def make_plan(
         ),
         StagePlan("fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + graph, base + similarity, similarity),
         StagePlan(
-            "label", f"embedding, k-means in {c}", 10, base + 24 * m * c, base + 2 * similarity + 60 * m * c,
-            12 * m * c,
+            "label", f"embedding, k-means in {c}", 10, base + 24 * m * c, base + 2 * similarity + 100 * m * c,
+            20 * m * c,
         ),
     )  # fmt: skip
     warnings = []

@@ -226,7 +226,7 @@ def test_every_parameter_of_the_method_has_an_option() -> None:
         (["klaster"], "invalid choice: 'klaster'"),
         (["run"], "input, --out"),
         (["run", "x.npy"], "--out"),
-        (["run", "x.npy", "--out", "o", "--clusters", "two"], "--clusters: invalid int value: 'two'"),
+        (["run", "x.npy", "--out", "o", "--clusters", "two"], "--clusters: 'two' is neither a whole number nor auto"),
         (["run", "x.npy", "--out", "o", "--sigma", "big"], "--sigma: invalid float value: 'big'"),
         (["run", "x.npy", "--out", "o", "--affinity", "rbf"], "--affinity: invalid choice: 'rbf'"),
         (["run", "x.npy", "--out", "o", "--klusters", "3"], "unrecognized arguments: --klusters 3"),

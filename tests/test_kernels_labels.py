@@ -28,8 +28,13 @@ def block_affinity(*sizes: int, seed: int = 0) -> tuple[sp.csr_array, Array]:
     return U, np.repeat(np.arange(len(sizes)), sizes)[order]
 
 
+def embed(U: Any, c: int, tol: float, seed: int) -> tuple[Array, Any]:
+    found = labels.spectrum(U, c, tol, seed)
+    return labels.normalize_rows(found.vectors), found.solution
+
+
 def labelled(U: Any, c: int, seed: int = 0) -> Array:
-    points, _ = labels.embed(U, c, 1e-6, seed)
+    points, _ = embed(U, c, 1e-6, seed)
     return labels.renumber(labels.best([labels.kmeans_once(points, c, seed, s) for s in range(labels.RESTARTS)]))
 
 
@@ -50,7 +55,7 @@ def test_blocks_are_told_apart_exactly(sizes: tuple[int, ...], dense: bool) -> N
 @pytest.mark.parametrize("dense", [True, False])
 def test_the_embedding_of_as_many_blocks_as_clusters_is_one_corner_each(dense: bool) -> None:
     U, truth = block_affinity(120, 80, 100)
-    points, solution = labels.embed(U.toarray() if dense else U, 3, 1e-6, 0)
+    points, solution = embed(U.toarray() if dense else U, 3, 1e-6, 0)
     np.testing.assert_allclose(points @ points.T, truth[:, None] == truth, atol=1e-10)
     assert len(solution.values) == 0
 
@@ -60,7 +65,7 @@ def test_the_embedding_spans_the_leading_eigenvectors_of_the_normalised_affinity
     rng = np.random.default_rng(2)
     X = rng.normal(size=(m, 2)) + 4 * rng.integers(0, 3, (m, 1))
     U = np.exp(-np.square(X[:, None] - X).sum(axis=2) / 8)  # a spectrum that falls fast: 1, .95, .86, .26, ...
-    points, solution = labels.embed(U, 3, 1e-6, 0)
+    points, solution = embed(U, 3, 1e-6, 0)
     vectors = np.linalg.eigh(reference.laplacian(U))[1][:, :-4:-1]
     expected = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-4)
@@ -73,7 +78,7 @@ def test_a_dense_and_a_sparse_affinity_give_the_same_embedding() -> None:
     X = rng.normal(size=(90, 2))
     U = np.exp(-np.square(reference.distances(X)))
     U[U < 0.3] = 0
-    dense, sparse = (labels.embed(matrix, 5, 1e-6, 0)[0] for matrix in (U, sp.csr_array(U)))
+    dense, sparse = (embed(matrix, 5, 1e-6, 0)[0] for matrix in (U, sp.csr_array(U)))
     np.testing.assert_allclose(dense @ dense.T, sparse @ sparse.T, atol=1e-5)
 
 

@@ -6,11 +6,12 @@ import argparse
 from typing import Any
 
 from ips2_dask.errors import BadInput
-from ips2_dask.params import CHOICES, PRESETS, Params, Resources, parse_bytes
+from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources, parse_bytes
 from ips2_dask.spelling import option
 
 HELP = {
-    "n_clusters": "number of clusters c",
+    "n_clusters": "number of clusters c, or auto",
+    "max_clusters": "with --clusters auto: the largest number that is considered",
     "n_neighbors": "size k of a neighbourhood, the sample itself included",
     "sigma": "sigma of the tensor",
     "epsilon": "epsilon of the tensor, below 0.001",
@@ -30,8 +31,8 @@ HELP = {
     "random_state": "seed of everything random",
 }
 
-KINDS: dict[str, type] = {"int": int, "float": float}
-METAVARS = {"int": "N", "float": "X", "str | float": "mean|median|X"}
+KINDS: dict[str, type] = {"int": int, "int | None": int, "float": float}
+METAVARS = {"int": "N", "int | None": "N", "float": "X", "str | float": "mean|median|X"}
 
 
 def _bandwidth(text: str) -> str | float:
@@ -39,6 +40,13 @@ def _bandwidth(text: str) -> str | float:
         return float(text)
     except ValueError:
         return text
+
+
+def _clusters(text: str) -> int | str:
+    try:
+        return text if text == "auto" else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor auto") from None
 
 
 def add_params(parser: argparse.ArgumentParser) -> None:
@@ -49,9 +57,10 @@ def add_params(parser: argparse.ArgumentParser) -> None:
         if name not in CHOICES:
             kind = str(field.type)
             extra = {"type": KINDS.get(kind, _bandwidth), "metavar": METAVARS[kind]}
-        group.add_argument(
-            option(name), dest=name, default=None, help=f"{HELP[name]} (default {field.default})", **extra
-        )
+        if name == "n_clusters":
+            extra = {"type": _clusters, "metavar": "N|auto"}
+        default = MAX_CLUSTERS if name == "max_clusters" else field.default
+        group.add_argument(option(name), dest=name, default=None, help=f"{HELP[name]} (default {default})", **extra)
 
 
 def add_input(parser: argparse.ArgumentParser) -> None:
@@ -103,7 +112,14 @@ def add_resources(parser: argparse.ArgumentParser) -> None:
 
 
 def params_of(options: argparse.Namespace) -> Params:
-    given = {name: getattr(options, name) for name in Params.__dataclass_fields__}
+    given = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
+    if given["n_clusters"] == "auto":
+        given |= {"n_clusters": None, "max_clusters": given["max_clusters"] or MAX_CLUSTERS}
+    elif given["max_clusters"] is not None:
+        raise BadInput(
+            "--max-clusters", "a number of clusters that is not auto", "--max-clusters with --clusters auto",
+            "one of the two would count for nothing", "leave one of them out",
+        )  # fmt: skip
     return Params(**{**PRESETS[options.preset], **{name: value for name, value in given.items() if value is not None}})
 
 

@@ -119,10 +119,19 @@ def tie_components(
     return U, ties, before
 
 
-def embed(U: Affinity, n_clusters: int, tol: float, seed: int) -> tuple[Float64, Solution]:
-    """Top c eigenvectors of D^-1/2 U D^-1/2, rows normalised (Ng, Jordan, Weiss 2002): (m, c), and the solve.
+class Spectrum(NamedTuple):
+    """Top eigenpairs of D^-1/2 U D^-1/2: those of the components first, then the solver's."""
 
-    Connected components give the eigenvectors of eigenvalue 1; there must be at most c of them.
+    vectors: Float64  # (m, c)
+    values: Float64  # (c,)
+    degrees: Float64  # (m,)
+    solution: Solution
+
+
+def spectrum(U: Affinity, n_clusters: int, tol: float, seed: int) -> Spectrum:
+    """Top c eigenpairs of D^-1/2 U D^-1/2; the rows of the vectors, normalised, are the embedding (Ng et al. 2002).
+
+    Connected components give the eigenvectors of eigenvalue 1; where they are more than c, the c largest count.
     """
     m = U.shape[0]
     degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
@@ -144,7 +153,8 @@ def embed(U: Affinity, n_clusters: int, tol: float, seed: int) -> tuple[Float64,
     known = Known(root, np.asarray(label, np.int32), int(count))
     solution = solve(MatrixOperator(L), known, max(0, n_clusters - int(count)), tol, seed)
     vectors = np.concatenate([known.leading(n_clusters), solution.vectors], axis=1)[:, :n_clusters]
-    return normalize_rows(vectors), solution
+    values = np.concatenate([np.ones(min(int(count), n_clusters)), solution.values])[: vectors.shape[1]]
+    return Spectrum(np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, solution)
 
 
 def solve(operator: MatrixOperator, known: Known, wanted: int, tol: float, seed: int) -> Solution:

@@ -10,17 +10,17 @@ import scipy.sparse as sp
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.kernels import extension, similarity
 from ips2_dask.kernels import labels as kernel
-from ips2_dask.kernels import similarity
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.kernels.operator import assemble
+from ips2_dask.kernels.operator import assemble, inverse_root
 from ips2_dask.kernels.reverse import reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 2
+VERSION = 3
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
@@ -97,6 +97,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if distinct < context.params.n_clusters:
         facts["warnings"].append(f"only {distinct} of {context.params.n_clusters} clusters could be told apart")
     store.write(folder, "whole", {"labels": labels}, {})
+    _keep_means(context, labels)
     return facts
 
 
@@ -124,7 +125,12 @@ def _embed(context: Context) -> dict[str, Any]:
     count = 1
     if sp.issparse(U):
         U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters, params.metric)
-    embedding, solution = kernel.embed(U, params.n_clusters, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
+    found = kernel.spectrum(U, params.n_clusters, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
+    embedding, solution = kernel.normalize_rows(found.vectors), found.solution
+    arrays = {"embedding": embedding, "u_values": found.values}
+    if params.assign_labels == "spectral":
+        B = found.vectors * inverse_root(found.degrees)[:, None] * extension.inverse_values(found.values)
+        arrays |= _basis(context, U, B)
     warnings = []
     if ties:
         warnings.append(
@@ -139,8 +145,35 @@ def _embed(context: Context) -> dict[str, Any]:
         "embedding_tol": kernel.EMBEDDING_TOL,
         "warnings": warnings,
     }
-    context.store.write(context.folders["label"], "embedding", {"embedding": embedding}, facts)
+    context.store.write(context.folders["label"], "embedding", arrays, facts)
     return facts
+
+
+def _basis(context: Context, U: Any, B: Any) -> dict[str, Any]:
+    """What new samples need of U B, by its two parts."""
+    params = context.params
+    S = None if params.method == "ppc" else read_similarity(context, "pairwise")
+    normalized = extension.is_normalized(params.fusion, params.method)
+    pairwise, high_order = extension.basis(U, S, B, params.fusion_weight, normalized)
+    return {"pairwise_basis": pairwise, "high_order_basis": high_order}
+
+
+def _keep_means(context: Context, labels: Any) -> None:
+    """Store the means that k-means ended with, for new samples: of the embedding, or of the rows of U."""
+    params, order = context.params, context.order()
+    labels = labels if order is None else labels[order]
+    X = points(context)
+    arrays: dict[str, Any] = {}
+    if params.assign_labels == "kmeans":
+        B = extension.mean_rows(X, labels, params.n_clusters)
+        arrays = {"products": np.asarray(X @ B), "squares": np.square(B).sum(axis=0), **_basis(context, X, B)}
+        squares = extension.gaps_of_products(arrays["products"], arrays["squares"])
+        squares = squares + extension.squared_lengths(X)[:, None]
+    else:
+        arrays["centroids"] = extension.centroids(X, labels, params.n_clusters)
+        squares = extension.gaps(X, arrays["centroids"])
+    variance = float(squares[np.arange(context.m), labels].mean()) / params.n_clusters
+    context.store.write(context.folders["label"], "means", arrays, {"variance": variance})
 
 
 def _rows_graph(context: Context, U: Any) -> sp.csr_array:

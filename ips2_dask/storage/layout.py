@@ -102,6 +102,14 @@ ARRAYS: dict[str, dict[str, Array]] = {
     "label": {
         "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, c) float64", False),
         "labels": Array("clusters in the user's numbering, counted by their first sample: (m,) int32", True),
+        "u_values": Array("leading eigenvalues of the normalised U, descending: (c,) float64", False),
+        "pairwise_basis": Array("pairwise part of U times the basis of new samples: (m, c) float32", False),
+        "high_order_basis": Array("high-order part of the same: (m, c) float32", False),
+        "centroids": Array("mean of each cluster's points, in the order of the labels: (c, c) float64", False),
+        "products": Array(
+            "products of each sample's row of U with the mean row of each cluster: (m, c) float64", False
+        ),
+        "squares": Array("squared lengths of these mean rows: (c,) float64", False),
         "inertia": Array("the k-means objective of the best of some starts: (1,) float64", False),
     },
 }

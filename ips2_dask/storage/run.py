@@ -21,7 +21,9 @@ from ips2_dask.storage.context import Context
 from ips2_dask.storage.damage import Fault
 from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
 from ips2_dask.storage.layout import FORMAT, STAGES
+from ips2_dask.storage.prediction import Predicted, blocks, predict
 from ips2_dask.storage.promises import promises
+from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.similarities import Similarities, read_similarity, similarity_parts
 from ips2_dask.storage.store import Store, ZarrStore
 
@@ -193,6 +195,12 @@ class Run:
         """S, V and U of every stored pair of two samples, each pair once, in parts of bounded size."""
         return similarity_parts(self._context)
 
+    @property
+    def choice(self) -> dict[str, Any] | None:
+        """Why there are as many clusters, where that was chosen: eigenvalues, relative gaps, candidates; else None."""
+        found: dict[str, Any] | None = self.manifest.get("choice")
+        return found
+
     @cached_property
     def embedding(self) -> Float64 | None:
         """The spectral embedding that k-means saw, rows of length 1: (m, c); None for ``assign_labels='kmeans'``."""
@@ -200,6 +208,63 @@ class Run:
             return None
         stored = np.array(self._context.read("label", "embedding", "embedding"))
         return stored if self._order is None else stored[np.argsort(self._order)]
+
+    def predict(self, X: Any, *, client: Any = None) -> Int32:
+        """Cluster of each new sample: that of the nearest centroid in the extended embedding.
+
+        A sample that equals a training sample is treated as that one.
+
+        Parameters
+        ----------
+        X : whatever `ips2_dask.run` takes, with the features of the run
+        client : distributed.Client, optional
+            Whose workers predict, where the run has a directory that they share.
+
+        Returns
+        -------
+        (n,) int32
+
+        Raises
+        ------
+        BadInput
+            Where X can't be used, or the run keeps nothing for new samples: ``assign_labels='rows'``, the metrics
+            ``manhattan`` and ``precomputed``, a similarity that was given.
+        """
+        return self._predicted(X, client).labels
+
+    def predict_proba(self, X: Any, *, client: Any = None) -> Float64:
+        """Probability of each cluster for each new sample: (n, c); parameters as of `predict`.
+
+        Clusters count as normal distributions of equal weight and variance around their centroids, so that the
+        largest probability is that of the predicted cluster. They rank samples by how sure their cluster is.
+        """
+        return self._predicted(X, client).probabilities
+
+    def transform(self, X: Any, *, client: Any = None) -> Float64:
+        """Nystrom extension of the embedding to new samples, rows of length 1: (n, c); parameters as of `predict`.
+
+        Raises
+        ------
+        BadInput
+            Also for ``assign_labels='kmeans'``, which has no embedding.
+        """
+        return self.coordinates(self._predicted(X, client))
+
+    def predictions(self, X: Any, *, client: Any = None) -> Iterator[Predicted]:
+        """Labels, probabilities and embedding of new samples block by block; parameters as of `predict`."""
+        return blocks(self._context, X if isinstance(X, Source) else open_source(X), client)
+
+    def coordinates(self, found: Predicted) -> Float64:
+        """The embedding of predicted samples; refused where the run has none."""
+        if found.embedding is None:
+            raise BadInput(
+                "assign_labels", "'kmeans'", "'spectral' for an embedding",
+                "k-means on the rows of U gives no coordinates", "run it with assign_labels='spectral'",
+            )  # fmt: skip
+        return found.embedding
+
+    def _predicted(self, X: Any, client: Any) -> Predicted:
+        return predict(self._context, X if isinstance(X, Source) else open_source(X), client)
 
     @cached_property
     def known_labels(self) -> Int32 | None:
@@ -240,7 +305,11 @@ class Run:
             "recall": facts["neighbors"]["recall"],
             "run_dir": self.path,
             "promises": promises(self.params, facts),
-            "warnings": [w for s in stages for w in s["facts"].get("warnings", [])],
+            "choice": self.choice,
+            "warnings": [
+                *((self.choice or {}).get("warnings", [])),
+                *(w for s in stages for w in s["facts"].get("warnings", [])),
+            ],
         }
 
     def _refuse_decomposable(self, what: str) -> None:

@@ -6,15 +6,18 @@ import shlex
 from typing import Any
 
 from ips2_dask.params import Params
-from ips2_dask.plan import choose, partition_bounds
+from ips2_dask.plan import choose, partition_bounds, widest
 from ips2_dask.spelling import option
 from ips2_dask.storage.run import Run
 
 
 def chosen(run: Run) -> dict[str, Any]:
-    """Parameters that are not the defaults."""
+    """Parameters that are not the defaults; without the number of clusters where that was to be chosen."""
     defaults = Params().as_dict()
-    return {name: value for name, value in run.params.as_dict().items() if value != defaults[name]}
+    made = {name: value for name, value in run.params.as_dict().items() if value != defaults[name]}
+    if run.params.max_clusters is not None:
+        made.pop("n_clusters", None)
+    return made
 
 
 def resources(run: Run) -> dict[str, Any]:
@@ -23,7 +26,7 @@ def resources(run: Run) -> dict[str, Any]:
     m, f = manifest["input"]["shape"]
     bounds, made = tuple(manifest["bounds"]), manifest["choices"]
     out: dict[str, Any] = {} if bounds == partition_bounds(m, f) else {"partition_rows": bounds[1]}
-    usual = choose(m, f, run.params, rows=out.get("partition_rows"))
+    usual = choose(m, f, widest(run.params, m), rows=out.get("partition_rows"))
     if made["n_shards"] != usual.n_shards:
         out["shards"] = made["n_shards"]
     if made["vectors"] != usual.vectors:
@@ -41,6 +44,8 @@ def command(run: Run) -> str:
         words += ["--labels-column", str(source["labels_column"])]
     if source.get("transpose"):
         words.append("--transpose")
+    if run.params.max_clusters is not None:
+        words += [option("n_clusters"), "auto"]
     for name, value in {**chosen(run), **resources(run)}.items():
         words += [option(name), f"{value:g}" if isinstance(value, float) else str(value)]
     return shlex.join(words)

@@ -1,0 +1,77 @@
+"""``ips2 predict``: the clusters of new samples, by a run that is there."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import time
+from typing import Any
+
+import numpy as np
+
+from ips2_dask import clusters
+from ips2_dask.commands.options import add_resources, resources_of
+from ips2_dask.evaluation.metrics import scores
+from ips2_dask.storage.predictions import check_file, writing
+from ips2_dask.storage.readers import open_source
+from ips2_dask.storage.run import open_run
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The options of ``ips2 predict``."""
+    parser.add_argument("directory", help="directory of a finished run")
+    parser.add_argument("new", help="new samples: data file, file::dataset, folder or URL of a Zarr array")
+    parser.add_argument("--out", required=True, metavar="FILE", help="labels: .csv, .tsv, .parquet or .npy")
+    parser.add_argument("--proba", action="store_true", help="also the probability of each cluster")
+    parser.add_argument("--embedding", action="store_true", help="also the extended embedding")
+    parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
+    parser.add_argument("--transpose", action="store_true", help="the new samples are features by samples")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    parser.add_argument("--quiet", action="store_true", help="no report")
+    add_resources(parser)
+
+
+def command(options: argparse.Namespace) -> int:
+    """``ips2 predict``: write the labels of new samples; in this process, or on the workers that are asked for."""
+    path = check_file(options.out, not (options.proba or options.embedding))
+    finished, resources = open_run(options.directory), resources_of(options)
+    source = open_source(options.new, labels_column=options.labels_column, transpose=options.transpose)
+    known, names = source.labels(), source.sample_names
+    begun = time.perf_counter()
+    labels: list[Any] = []
+    with contextlib.ExitStack() as stack:
+        client = None
+        if not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers)):
+            client = stack.enter_context(clusters.executor(resources)).client
+        writer = stack.enter_context(writing(path))
+        done = 0
+        for found in finished.predictions(source, client=client):
+            columns: dict[str, Any] = {}
+            if names is not None:
+                columns["sample"] = names[done : done + len(found.labels)]
+            columns["label"] = found.labels
+            if options.proba:
+                columns |= {f"p{c}": column for c, column in enumerate(found.probabilities.T)}
+            if options.embedding:
+                columns |= {f"e{c}": column for c, column in enumerate(finished.coordinates(found).T)}
+            writer.write(columns)
+            labels.append(found.labels)
+            done += len(found.labels)
+    whole = np.concatenate(labels) if labels else np.empty(0, np.int32)
+    _say(options, finished.params.n_clusters, whole, known, time.perf_counter() - begun)
+    return 0
+
+
+def _say(options: argparse.Namespace, c: int, labels: Any, known: Any, seconds: float) -> None:
+    sizes = np.bincount(labels, minlength=c).tolist()
+    summary: dict[str, Any] = {"n": len(labels), "sizes": sizes, "seconds": seconds, "out": options.out}
+    if known is not None and len(labels):
+        summary |= scores(known, labels)
+    if not options.quiet:
+        print(f"{len(labels):,} samples in {seconds:.1f} s; samples a cluster: {' '.join(map(str, sizes))}")
+        if known is not None and len(labels):
+            print(f"known labels    ACC {summary['acc']:.3f}  NMI {summary['nmi']:.3f}  ARI {summary['ari']:.3f}")
+        print(f"written         {options.out}")
+    if options.json:
+        print(json.dumps(summary))

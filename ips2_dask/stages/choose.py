@@ -1,0 +1,59 @@
+"""Between fuse and label, where c is to be chosen: the spectrum of U and the number of clusters that it shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
+
+from ips2_dask.executors import Executor, Report
+from ips2_dask.kernels import eigengap
+from ips2_dask.kernels import labels as kernel
+from ips2_dask.params import Params
+from ips2_dask.storage.context import Context
+from ips2_dask.storage.layout import key_digest
+from ips2_dask.storage.similarities import read_similarity
+
+VERSION = 1
+
+
+def key(params: Params, fused: str) -> str:
+    """Digest of what the choice depends on: the fused similarity, by its folder, and parameters."""
+    own = {"most": params.n_clusters, "high_order": params.high_order, "tol": params.tol, "seed": params.random_state}
+    return key_digest({"fuse": fused, "params": own, "version": VERSION})[:16]
+
+
+def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """The choice with its evidence, among 2 to the parameters' own number of clusters; nothing is stored."""
+    del executor
+    report(0, 1)
+    params = context.params
+    U = read_similarity(context, "fused")
+    if params.high_order == "signed":
+        U = abs(U)
+    small: list[int] = []
+    components = 1
+    if sp.issparse(U):
+        count, label = connected_components(U, directed=False)
+        kept, small = eigengap.large_components(label, params.n_clusters)
+        components = int(count) - len(small)
+        U = sp.csr_array(U[kept][:, kept])
+    wanted = min(params.n_clusters + 1, U.shape[0])
+    found = kernel.spectrum(U, wanted, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
+    choice = eigengap.choose(found.values, params.n_clusters)
+    report(1, 1)
+    warnings = []
+    if components > params.n_clusters:
+        warnings.append(f"{components} large components, and at most {params.n_clusters} clusters were considered")
+    if choice.n_clusters == params.n_clusters:
+        warnings.append(f"the largest number of clusters considered, {params.n_clusters}, was chosen: consider more")
+    return {
+        **choice.as_dict(),
+        "considered": params.n_clusters,
+        "components": components,
+        "small_components": small[:100],
+        "residual": float(np.max(found.solution.residuals, initial=0.0)),
+        "warnings": warnings,
+    }

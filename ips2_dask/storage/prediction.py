@@ -1,0 +1,264 @@
+"""New samples in a finished run: nearest training samples from stored partitions, the extension, labels; by blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics.pairwise import euclidean_distances
+
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels import extension, ingest, similarity
+from ips2_dask.kernels.labels import normalize_rows
+from ips2_dask.kernels.neighbors import nearest_in
+from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
+from ips2_dask.params import ANGULAR, N_AFFINITY_NEIGHBORS
+from ips2_dask.plan import partition_bounds
+from ips2_dask.storage.context import Context
+from ips2_dask.storage.graph import bandwidth, keeps_all_pairs
+from ips2_dask.storage.readers import Source, check_block
+from ips2_dask.storage.readers.lazy import LazySource
+
+Float64 = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+
+CELLS = 6
+"""Shards of a sharded run that a new sample is searched in, those of the nearest cells."""
+
+ROWS = 4096
+"""New samples whose neighbours' rows of the basis are in memory at a time."""
+
+
+class Predicted(NamedTuple):
+    """What is said of new samples."""
+
+    labels: NDArray[np.int32]  # (n,)
+    probabilities: Float64  # (n, c)
+    embedding: Float64 | None  # (n, c)
+
+
+def check_predictable(context: Context) -> None:
+    """Refuse a run that keeps nothing for new samples.
+
+    Raises
+    ------
+    BadInput
+    """
+    if context.params.assign_labels == "rows":
+        raise BadInput(
+            "assign_labels", "'rows'", "'spectral' or 'kmeans'",
+            "a new sample would need its row of U compared with all others", "run it with assign_labels='spectral'",
+        )  # fmt: skip
+    if context.params.metric in ("manhattan", "precomputed"):
+        raise BadInput(
+            "metric", repr(context.params.metric), "euclidean, cosine or correlation",
+            "new samples could not be compared with the training samples as these were with each other",
+            "run it with metric='euclidean'",
+        )  # fmt: skip
+    if context.params.affinity == "precomputed":
+        raise BadInput(
+            "affinity", "'precomputed'", "heat-knn or gaussian",
+            "the similarity of new samples to the training samples would be unknown",
+            "run it with affinity='heat-knn'",
+        )  # fmt: skip
+    if context.receipt("label", "means") is None:
+        raise BadInput(
+            str(context.store.location), "a run of an earlier version", "one that keeps what new samples need",
+            "there would be nothing to extend", "run the same command again, which computes the last stage anew",
+        )  # fmt: skip
+
+
+def check_source(context: Context, source: Source) -> None:
+    """Refuse new samples that have other features than the run's.
+
+    Raises
+    ------
+    BadInput
+    """
+    if source.shape[1] != context.n_features:
+        raise BadInput(
+            source.name, f"{source.shape[1]} features", f"the {context.n_features} features of the run",
+            "samples would be compared in different spaces", "give the columns that the run was given",
+        )  # fmt: skip
+
+
+def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Predicted]:
+    """What is said of a source's samples, block by block in their order.
+
+    With a client the workers read, or compute, and predict the blocks, at most two a worker at a time; a source that
+    is read in one pass is predicted in this process.
+    """
+    check_predictable(context)
+    check_source(context, source)
+    bounds = partition_bounds(*source.shape)
+    lazy = isinstance(source, LazySource)
+    if client is None or context.store.location is None or not (lazy or source.parallel):
+        inner = dataclasses.replace(context, threads=usable_cores())
+        for first, rows in zip(bounds, source.blocks(bounds[1]), strict=False):
+            yield predict_rows(inner, source.name, source.feature_names, first, rows)
+        return
+    room = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    waiting: list[Any] = []
+    for task in _tasks(context, source, client, bounds):
+        waiting.append(task)
+        if len(waiting) >= room:
+            yield waiting.pop(0).result()
+    for task in waiting:
+        yield task.result()
+
+
+def predict(context: Context, source: Source, client: Any = None) -> Predicted:
+    """What is said of all of a source's samples, in memory."""
+    found = list(blocks(context, source, client))
+    labels, probabilities = (np.concatenate([part[at] for part in found]) for at in (0, 1))
+    points = [part.embedding for part in found if part.embedding is not None]
+    return Predicted(labels, probabilities, np.concatenate(points) if points else None)
+
+
+def _tasks(context: Context, source: Source, client: Any, bounds: tuple[int, ...]) -> Iterator[Any]:
+    """A future a block, made when it is asked for."""
+    if isinstance(source, LazySource):
+        said = source.name, source.feature_names
+        for first, rows in zip(bounds, source.delayed_blocks(bounds), strict=False):
+            yield client.submit(predict_rows, context, *said, first, client.compute(rows), pure=False)
+    else:
+        for low, high in itertools.pairwise(bounds):
+            yield client.submit(_read_and_predict, context, source, low, high, pure=False)
+
+
+def _read_and_predict(context: Context, source: Source, low: int, high: int) -> Predicted:
+    return predict_rows(context, source.name, source.feature_names, low, source.read(low, high))
+
+
+def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: Any) -> Predicted:
+    """What is said of some rows of new samples, ``first`` of which is the first of these.
+
+    Raises
+    ------
+    BadInput
+        Where a value is not finite, or too far from the training samples for float32.
+    """
+    with threads(context.threads):
+        points = extend_rows(context, _standardized(context, name, features, first, np.asarray(rows)))
+        means = context.receipt("label", "means")
+        if context.params.assign_labels == "kmeans":
+            squares = extension.gaps_of_products(points, np.asarray(context.read("label", "means", "squares")))
+        else:
+            squares = extension.gaps(points, np.asarray(context.read("label", "means", "centroids")))
+        variance = float(means["facts"]["variance"]) if means else 1.0
+        labels = np.argmin(squares, axis=1).astype(np.int32)
+        embedding = None if context.params.assign_labels == "kmeans" else points
+        return Predicted(labels, extension.responsibilities(squares, variance), embedding)
+
+
+def _standardized(context: Context, name: str, features: list[str] | None, first: int, rows: Any) -> Float32:
+    """New rows as ingest would have stored them."""
+    check_block(rows, first, name, features)
+    params = context.params
+    center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))
+    columns = None
+    if params.metric in ANGULAR:
+        if context.receipt("ingest", "columns") is not None:
+            columns = ingest.Columns(*(np.asarray(context.read("ingest", "columns", n)) for n in ("center", "spread")))
+        _check_directions(rows, params.metric, columns, name, first)
+    X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns)
+    far = np.flatnonzero(~(np.abs(X).max(axis=1) * np.sqrt(X.shape[1]) < ingest.LARGEST))
+    if len(far):
+        raise BadInput(
+            name, f"row {first + far[0]}, which lies {np.abs(X[far[0]]).max():.3g} from the training samples' centre",
+            f"samples less than {ingest.LARGEST:.2g} apart", "squared distances would overflow float32",
+            "check that they are in the units of the training samples",
+        )  # fmt: skip
+    return np.ascontiguousarray(X)
+
+
+def _check_directions(rows: Any, metric: str, columns: ingest.Columns | None, name: str, first: int) -> None:
+    """Refuse rows that an angular metric gives no direction."""
+    wide = np.asarray(rows, np.float64)
+    bad = np.flatnonzero(ingest.directionless(wide if columns is None else columns.of(wide), metric))
+    if len(bad):
+        raise BadInput(
+            name, f"no direction in row {first + bad[0]}",
+            "rows that vary" if metric == "correlation" else "rows that are not zero",
+            f"its {metric} with any other would be 0 / 0", "drop such rows",
+        )  # fmt: skip
+
+
+def extend_rows(context: Context, X: Float32) -> Float64:
+    """The points of new samples, (n, c): of the embedding, or their products with the mean rows of U.
+
+    A sample that equals a training sample has the point of that one.
+    """
+    wanted = max(context.params.n_stored_neighbors - 1, 1)
+    indices, distances = nearest(context, X, min(wanted, context.m))
+    parts = map_chunks(lambda a, b: _extended(context, X[a:b], indices[a:b], distances[a:b]), len(X), ROWS)
+    points = np.concatenate(parts)
+    if context.params.assign_labels != "kmeans":
+        points = normalize_rows(points)
+    copies = np.flatnonzero(distances[:, 0] == 0)
+    part, array = ("means", "products") if context.params.assign_labels == "kmeans" else ("embedding", "embedding")
+    points[copies] = np.asarray(context.read("label", part, array))[indices[copies, 0]]
+    return points
+
+
+def _extended(context: Context, X: Float32, indices: NDArray[np.integer], distances: Float32) -> Float64:
+    params = context.params
+    part = "means" if params.assign_labels == "kmeans" else "embedding"
+    pairwise, high_order = (
+        np.asarray(context.read("label", part, name)) for name in ("pairwise_basis", "high_order_basis")
+    )
+    normalized = extension.is_normalized(params.fusion, params.method)
+    t = bandwidth(context)
+    if keeps_all_pairs(context):
+        S = similarity.heat(euclidean_distances(X, context.all_samples()), t)
+        alone = extension.pairwise_part(S, pairwise, normalized)
+    else:
+        weights = similarity.heat(distances, t)
+        if params.affinity == "heat-knn":
+            weights[:, N_AFFINITY_NEIGHBORS:] = 0.0
+        alone = extension.pairwise_part(weights, pairwise[indices], normalized)
+    near = slice(0, N_AFFINITY_NEIGHBORS)
+    return alone + extension.high_order_part(distances[:, near], high_order[indices[:, near]])
+
+
+def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Float32]:
+    """The n nearest training samples of each row of X by (distance, the user's id), partition after partition.
+
+    A sharded run is searched in the shards of the nearest cells, as its own graph was; any other one as a whole.
+    """
+    rows = np.arange(len(X))
+    indices, distances = np.zeros((len(X), n), np.int64), np.full((len(X), n), np.inf, np.float32)
+    order = context.order()
+    held: list[tuple[int, NDArray[np.int64]]] = [(b, rows) for b in range(context.n_partitions)]
+    if "starts" in context.facts["neighbors"]:
+        held = _cells(context, X)
+    for b, some in held:
+        low, _ = context.span(b)
+        prefix = "samples-" if context.samples_stage == "neighbors" else ""
+        part = np.asarray(context.read(context.samples_stage, f"{prefix}p{b:06d}", "samples"))
+        found, lengths = nearest_in(X[some], np.full(len(some), -1), part, n, low)
+        both = np.concatenate([indices[some], found], axis=1), np.concatenate([distances[some], lengths], axis=1)
+        user = both[0] if order is None else order[both[0]]
+        kept = np.lexsort((user, both[1]), axis=1)[:, :n]
+        indices[some], distances[some] = (np.take_along_axis(a, kept, axis=1) for a in both)
+    return indices, distances
+
+
+def _cells(context: Context, X: Float32) -> list[tuple[int, NDArray[np.int64]]]:
+    """Partitions of a sharded run, and the rows of X whose nearest cells they belong to."""
+    centers = np.asarray(context.read("neighbors", "cells", "centers"))
+    starts = np.asarray(context.facts["neighbors"]["starts"])
+    filled = np.flatnonzero(np.diff(starts) > 0)
+    squares = euclidean_distances(X, centers[filled], squared=True)
+    close = filled[np.argsort(squares, axis=1, kind="stable")[:, :CELLS]]
+    firsts = np.searchsorted(starts, np.asarray(context.bounds[:-1]), side="right") - 1
+    out = []
+    for b, cell in enumerate(firsts):
+        some = np.flatnonzero((close == cell).any(axis=1))
+        if len(some):
+            out.append((b, some))
+    return out
