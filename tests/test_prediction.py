@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 import scipy.sparse as sp
-from conftest import DATA
+from harness import DATA
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 

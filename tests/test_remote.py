@@ -145,7 +145,7 @@ def test_an_unknown_protocol_is_named() -> None:
 
 
 def test_a_fresh_place_gives_back_metadata_without_asking(root: str) -> None:
-    store = remote.open_zarr(f"{root}/fresh", fresh=True)
+    store = remote.open_zarr(f"{root}/fresh", kind=remote.FreshStore)
     group = zarr.create_group(store=store)
     group.create_array("x", data=np.arange(6.0), chunks=(4,))
     again = zarr.open_array(store=remote.open_zarr(f"{root}/fresh/x", read_only=True), mode="r")
