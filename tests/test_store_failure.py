@@ -103,7 +103,7 @@ def die(context: Any, b: int) -> Any:
     return {}, {}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_task_that_ends_every_worker_is_named_with_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = pipeline.MODULES["tensor"]
 
