@@ -218,7 +218,6 @@ def test_a_directory_whose_manifest_is_no_runs_cannot_be_shown(
     assert shot(tmp_path) == before
 
 
-@pytest.mark.xfail(reason="a manifest carries no digest yet", strict=False)
 @pytest.mark.parametrize("case", CHANGED)
 def test_a_manifest_that_was_changed_by_hand_is_one_line_and_no_traceback(
     case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -14,8 +14,6 @@ Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-SAMPLE_PER_SHARD = 200
-
 
 def centers(sample: Float32, n_shards: int, seed: int) -> Float32:
     """Centres of the cells, in an order in which neighbours are near: (n_shards, f).

@@ -117,16 +117,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
             start = space.random(width, params.random_state)
             found = _graph_start(context, count, width)
             start[:, : found.shape[1]] = graph.start_on_pairs(found, pairs, root)
-        solution = kernel.leading_eigenpairs(
-            space,
-            wanted,
-            start,
-            tol=params.tol,
-            seed=params.random_state,
-            state=state,
-            checkpoint=stored.keep,
-            watch=_noting(report, params.tol),
-        )
+        solution = _solve(space, wanted, start, state, stored, params, report)
     kept, warnings = _judge(solution, wanted, params.tol)
     vectors = np.ascontiguousarray(solution.vectors[:, :kept])
     offsets = context.facts["tensor"]["pair_offsets"]
@@ -135,6 +126,16 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
         context.store.write(context.folders["eigen"], part_name(b), part, {})
     sums = unit(pairs) @ vectors.astype(np.float64)
     return _finish(context, solution, wanted, kept, known.volume, sums, warnings)
+
+
+def _solve(
+    space: kernel.Space, wanted: int, start: Any, state: Any, stored: Any, params: Params, report: Report
+) -> kernel.Solution:
+    """Go on from a checkpoint's ``state``, or begin at ``start``."""
+    return kernel.leading_eigenpairs(
+        space, wanted, start, tol=params.tol, seed=params.random_state, state=state, checkpoint=stored.keep,
+        watch=_noting(report, params.tol),
+    )  # fmt: skip
 
 
 def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -148,16 +149,7 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     stored = checkpoints.Chunked(context, space)
     state = stored.latest()
     start = space.start() if state is None else None
-    solution = kernel.leading_eigenpairs(
-        space,
-        wanted,
-        start,
-        tol=params.tol,
-        seed=params.random_state,
-        state=state,
-        checkpoint=stored.keep,
-        watch=_noting(report, params.tol),
-    )
+    solution = _solve(space, wanted, start, state, stored, params, report)
     kept, warnings = _judge(solution, wanted, params.tol)
     sums = space.write(solution.vectors, kept)
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)

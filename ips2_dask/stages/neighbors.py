@@ -14,6 +14,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.stages import sharding
 from ips2_dask.storage import beside, measured
 from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.promises import LEAST_RECALL
 
 VERSION = 2
 
@@ -89,7 +90,7 @@ def _given(context: Context, executor: Executor, report: Report) -> dict[str, An
     listed = np.asarray(context.rows_of("neighbors", "distances", rows))
     recall = kernel.recall(listed, reach)
     warnings = []
-    if recall < sharding.LEAST_RECALL:
+    if recall < LEAST_RECALL:
         warnings.append(
             f"the graph that was given lists {recall:.3f} of the nearest samples by {context.params.metric} distance: "
             "it was made by another one, or by an approximate search"

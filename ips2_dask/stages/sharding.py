@@ -15,14 +15,14 @@ import numpy as np
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import copies, projection, shards
 from ips2_dask.kernels import neighbors as kernel
+from ips2_dask.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import neighborhoods
+from ips2_dask.storage.promises import LEAST_RECALL
 from ips2_dask.storage.store import Receipt
 
-LEAST_RECALL = 0.95
 MOST_ROUNDS = 5
-BATCH_BYTES = 256 << 20
 
 
 def adopted(context: Context, facts: dict[str, Any]) -> Context:
@@ -35,7 +35,7 @@ def adopted(context: Context, facts: dict[str, Any]) -> Context:
 def sample(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """A seeded share of partition b's rows, for the cells."""
     low, high = context.span(b)
-    wanted = shards.SAMPLE_PER_SHARD * context.choices.n_shards
+    wanted = SAMPLE_PER_SHARD * context.choices.n_shards
     count = min(high - low, -(-wanted * (high - low) // context.m))
     rows = np.random.default_rng([context.params.random_state, 3, b]).choice(high - low, count, replace=False)
     return {"sample": context.read("ingest", b, "samples")[np.sort(rows)]}, {}
@@ -221,7 +221,7 @@ def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     for low, high in itertools.pairwise(starts):
         count = -(-(high - low) // rows)
         bounds += [low + (high - low) * (t + 1) // count for t in range(count)]
-    each = max(1, BATCH_BYTES // max(1, 4 * rows * context.n_features))
+    each = max(1, SPLIT_BYTES // max(1, 4 * rows * context.n_features))
     n = context.n_partitions
     each = min(each, max(1, n // 4))
     batches = [[first, min(first + each, n)] for first in range(0, n, each)]

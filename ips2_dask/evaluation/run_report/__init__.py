@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ips2_dask.evaluation.run_report.material import LEAST_RECALL, Material, gather
+from ips2_dask.evaluation.run_report.material import Material, gather
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.spelling import duration, size
+from ips2_dask.storage.promises import LEAST_RECALL
 from ips2_dask.storage.run import Run, open_run
 
 __all__ = ["report"]

@@ -21,10 +21,8 @@ from ips2_dask.plots.points import (
 from ips2_dask.plots.resources import Spent, spent
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.spectrum import Spectrum, spectrum
+from ips2_dask.storage.promises import LEAST_RECALL
 from ips2_dask.storage.run import Run
-
-LEAST_RECALL = 0.95
-"""What the graph promises."""
 
 
 @dataclasses.dataclass(frozen=True)
