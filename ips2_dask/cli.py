@@ -106,6 +106,11 @@ def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         remedy = f"; the same command continues the run in {options.out}: {again}" if options.out else ""
         print(f"ips2: interrupted{remedy}", file=sys.stderr)
         return 130
+    except MemoryError as error:
+        remedy = "give a larger --memory-limit, or --vectors chunked; `ips2 plan` shows what each stage needs"
+        print(f"ips2: memory: this process got no more ({error}); what is stored stays. Remedy: {remedy}",
+              file=sys.stderr)  # fmt: skip
+        return 1
     except BrokenPipeError:  # whoever read standard output, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1

@@ -7,7 +7,7 @@ import itertools
 import math
 
 from ips2_dask.errors import BadInput, Refused
-from ips2_dask.kernels.eigen import block_width
+from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
@@ -89,7 +89,7 @@ def choose(
     if operator == "auto":
         operator = "triplets" if m * q * (q + 1) // 2 <= TRIPLETS_BELOW else "matrix-free"
     if vectors == "auto":
-        block = 4 * block_width(params.n_clusters + 1) * m * PAIRS_PER_SAMPLE
+        block = 4 * block_width(params.n_clusters) * m * PAIRS_PER_SAMPLE
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
     if vectors == "chunked" and operator == "triplets":
         operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
@@ -229,7 +229,7 @@ def make_plan(
     q = k * (k + 1) // 2
     n_pairs = min(m * (m + 1) // 2, int(m * q * 0.75) + m)
     entries = m * q * (q + 1) // 2
-    block = 4 * (c + 1 + max(7, (c + 1) // 3)) * n_pairs
+    block, panels = 4 * block_width(c) * n_pairs, panels_of(n_pairs, block_width(c))
     # of given distances a partition may need the rows of all samples
     near = 12 * m * m if params.metric == "precomputed" else 16 * part * f
     X, graph = 4 * m * f, m * (8 * max(k, 6) + 8)
@@ -250,12 +250,12 @@ def make_plan(
     )  # ids, places, distances, owner bits
     operator = {"triplets": triplets + 2 * csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}
     held = operator[choices.operator] + (csr + 48 * n_pairs if choices.assembled else 0)
-    degrees, solved, spread = operator[choices.operator] + 48 * n_pairs, held + 5 * block, 0
+    degrees, solved, spread = operator[choices.operator] + 48 * n_pairs, held + (4 if panels == 1 else 3) * block, 0
     if choices.vectors == "chunked":
         chunk = min(m, 2 * choices.chunk_samples)
         degrees = solved = 4 * m * 16 + 64 * m
-        # blocks stay on the workers: three of them, a fourth while one replaces another, and a chunk's operator
-        spread = 4 * block // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
+        # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
+        spread = (4 if panels == 1 else 3) * block // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
     stages = (
         StagePlan(
             "ingest", "check, centre and scale X", 2 * n, base + 24 * part * f, base + 24 * part * f + resident, X,

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh
 
-from ips2_dask.kernels import decomposable, graph
+from ips2_dask.kernels import decomposable, graph, tensor
+from ips2_dask.kernels.antisymmetric import largest_eigenvalue
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
     GAIN,
@@ -33,10 +34,12 @@ from ips2_dask.kernels.eigen import (
     leading_eigenpairs,
     lowest_estimate,
     orthonormalize,
+    panel_bounds,
     rayleigh_ritz,
 )
 from ips2_dask.kernels.operator import MatrixOperator, normalized
 from ips2_dask.kernels.parallel import threads
+from ips2_dask.kernels.reverse import reverse_lists
 
 Array = npt.NDArray[Any]
 
@@ -83,6 +86,25 @@ def test_eigenpairs_meet_the_tolerance_and_are_those_of_lapack(dtype: type, want
     assert solution.verdict is Verdict.CONVERGED
     assert_eigenpairs(problem.L, solution, wanted, 1e-3)
     np.testing.assert_allclose(solution.values[:wanted], problem.expected[:wanted], atol=1e-3)
+
+
+@pytest.mark.parametrize("panels", [2, 3])
+@pytest.mark.parametrize("wanted", [1, 5, 12])
+def test_a_block_filtered_in_panels_converges_to_the_same_pairs(panels: int, wanted: int) -> None:
+    problem = Problem()
+    problem.space = ArraySpace(MatrixOperator(problem.L), problem.known, np.float64, panels)
+    solution = problem.solve(wanted, 1e-6)
+    assert solution.verdict is Verdict.CONVERGED
+    assert_eigenpairs(problem.L, solution, wanted, 1e-6)
+    np.testing.assert_allclose(solution.values[:wanted], problem.expected[:wanted], atol=1e-8)
+
+
+@given(columns=st.integers(1, 70), panels=st.integers(1, 4))
+def test_panels_hold_every_column_once_in_order(columns: int, panels: int) -> None:
+    bounds = panel_bounds(columns, panels)
+    assert [t for a, b in bounds for t in range(a, b)] == list(range(columns))
+    assert len(bounds) <= panels
+    assert all(a % 8 == 0 for a, _ in bounds)
 
 
 @pytest.mark.parametrize("sizes", [(300,), (200, 150), (60, 70, 80, 90)])
@@ -443,3 +465,26 @@ def test_products_are_the_leading_eigenvalues_of_the_symmetric_half_of_l_kron_l(
         assert len(products) == len(expected) or products[-1] - expected[len(products)] > 1e-10  # ties are taken whole
         np.testing.assert_allclose(np.array(values)[chosen].prod(axis=1), products)
         assert (chosen[:, 0] <= chosen[:, 1]).all()
+
+
+@pytest.mark.parametrize(("m", "k"), [(12, 3), (25, 5), (30, 8)])
+def test_the_antisymmetric_part_has_the_eigenvalue_of_the_unfolded_tensor(m: int, k: int) -> None:
+    X = np.random.default_rng(m).standard_normal((m, 3)).astype(np.float32)
+    d = reference.distances(X)
+    N = reference.neighborhoods(d, k)
+    T = reference.tensor(d, N)
+    L = reference.laplacian(reference.unfold(T))
+    pairs = [(i, j) for i in range(m) for j in range(i + 1, m)]
+    E = np.zeros((m * m, len(pairs)))
+    for column, (i, j) in enumerate(pairs):
+        E[i * m + j, column], E[j * m + i, column] = np.sqrt(0.5), -np.sqrt(0.5)
+    expected = np.linalg.eigvalsh(E.T @ L @ E)[-1]
+    active = reference.active_pairs(N)
+    degrees = reference.degrees(reference.restricted(T, active), active)
+    owned = np.packbits(tensor.owned_subsets(N.astype(np.int32), reverse_lists(N.astype(np.int32)), 0, m), axis=1)
+    blocks = tensor.block_distances(X, N.astype(np.int32))
+    ids = tensor.pair_ids(N.astype(np.int32), active.astype(np.int32))
+    found = largest_eigenvalue(blocks, owned, N.astype(np.int32), ids, degrees, 1.0, 1e-4, steps=200)
+    few = largest_eigenvalue(blocks, owned, N.astype(np.int32), ids, degrees, 1.0, 1e-4)
+    assert found == pytest.approx(expected, abs=1e-5)
+    assert few <= expected + 1e-5

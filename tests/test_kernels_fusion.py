@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ips2_dask.kernels import decomposable, fusion
+from ips2_dask.kernels.symmetric import symmetric_csr
 
 Array = npt.NDArray[Any]
 RULES = ["rms", "abs", "signed"]
@@ -158,3 +159,16 @@ def test_halves_add_up_to_the_same_bits_in_any_order_and_lose_less_than_rounding
     again = [np.bincount(np.zeros(len(values), int), half[np.array(order)])[0] for half in halves]
     assert sums == again
     assert sum(sums) == pytest.approx(math.fsum(values), abs=len(values) * 2.0**-52)
+
+
+@pytest.mark.parametrize("cuts", [1, 2, 5])
+def test_a_symmetric_matrix_from_sorted_parts_is_what_scipy_assembles(cuts: int) -> None:
+    rng = np.random.default_rng(cuts)
+    dense = np.triu(rng.standard_normal((30, 30)) * (rng.random((30, 30)) < 0.2)).astype(np.float64)
+    entries = np.argwhere(np.triu(np.ones((30, 30)))).astype(np.int32)  # most of the values are zero
+    values = dense[entries[:, 0], entries[:, 1]]
+    pieces = list(zip(np.array_split(entries, cuts), np.array_split(values, cuts), strict=True))
+    found = symmetric_csr(lambda: pieces, 30)
+    assert found.has_sorted_indices
+    assert found.nnz == np.count_nonzero(dense + np.triu(dense, 1).T)
+    assert np.array_equal(found.toarray(), dense + np.triu(dense, 1).T)

@@ -21,6 +21,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import BadInput, Params, Resources, Run, clusters, open_run, run
 from ips2_dask.executors import DaskExecutor, SerialExecutor
+from ips2_dask.kernels import eigen
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.labels import FEW
 from ips2_dask.params import CHOICES
@@ -697,3 +698,15 @@ def test_the_report_counts_what_there_is(blobs: Array) -> None:
 def test_an_unknown_similarity_is_refused(blobs: Array) -> None:
     with pytest.raises(BadInput, match="high_order"):
         run(blobs, Params(n_clusters=3)).similarity("higher")
+
+
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+def test_large_blocks_are_filtered_in_panels_to_the_same_labels(
+    digits: Array, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    resources = Resources(vectors=vectors, partition_rows=300)
+    whole = run(digits, Params(n_clusters=10, tol=1e-5), resources)
+    monkeypatch.setattr(eigen, "PANELS_ABOVE", 0)
+    found = run(digits, Params(n_clusters=10, tol=1e-5), resources)
+    np.testing.assert_allclose(found.eigenvalues, whole.eigenvalues, atol=1e-6)
+    assert adjusted_rand_score(whole.labels, found.labels) > 0.999

@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from ips2_dask import executors
+from ips2_dask.hard_limit import limit_memory
 
 __all__ = ["dask_setup", "executors"]
 
@@ -18,9 +19,11 @@ def dask_setup(worker: Any) -> None:
 
     It logs no errors: those of a task come back to the client, and the others are of connections that a run which
     stops has closed. And the process ends without taking the interpreter apart, which takes most of a second; that is
-    how forked processes end, too.
+    how forked processes end, too. Dask looks at a worker's memory a few times a second, so one that asks for more at
+    once than its limit, or the machine, has would be killed before it looks: it is told so instead.
     """
-    del worker
+    if worker.memory_manager.memory_limit:
+        limit_memory(int(worker.memory_manager.memory_limit))
     for name in ("distributed.worker", "distributed.core", "distributed.comm"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     multiprocessing.util.Finalize(None, _leave, exitpriority=-1000)  # the last of all

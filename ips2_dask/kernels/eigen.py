@@ -66,6 +66,14 @@ class Space(Protocol):
         """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
         ...
 
+    def split(self, y: Any) -> list[Any]:
+        """Blocks of some of the columns each, which are filtered one after the other; ``y`` is given up."""
+        ...
+
+    def join(self, parts: list[Any]) -> Any:
+        """The block that was split; ``parts`` are given up."""
+        ...
+
     def deflate(self, y: Any) -> Any:
         """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
         ...
@@ -150,10 +158,23 @@ class Known:
 
 
 class ArraySpace:
-    """Block vectors as NumPy arrays in this process, worked on by fixed chunks of rows."""
+    """Block vectors as NumPy arrays in this process, worked on by fixed chunks of rows.
 
-    def __init__(self, operator: Operator, known: Known | None = None, dtype: type = np.float32) -> None:
-        self.operator, self.known, self.dtype = operator, known, dtype
+    Parameters
+    ----------
+    operator : Operator
+    known : Known, optional
+        Eigenvectors to be deflated.
+    dtype : numpy type
+        Of the blocks.
+    panels : int
+        In how many panels of columns a block is filtered: a filter needs three of what it works on.
+    """
+
+    def __init__(
+        self, operator: Operator, known: Known | None = None, dtype: type = np.float32, panels: int = 1
+    ) -> None:
+        self.operator, self.known, self.dtype, self._panels = operator, known, dtype, panels
         self.n = operator.shape[0]
 
     def random(self, columns: int, seed: int) -> Float:
@@ -176,6 +197,22 @@ class ArraySpace:
             return self.operator.recur(y, previous, a, b, c)
         out = a * self.operator.matmat(y) + b * y
         return out if previous is None else out + c * previous
+
+    def split(self, y: Float) -> list[Float]:
+        """Panels of the columns, each in memory of its own."""
+        return (
+            [y] if self._panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self._panels)]
+        )
+
+    def join(self, parts: list[Float]) -> Float:
+        """The block of these panels."""
+        return parts.pop() if self._panels == 1 else self._copied(parts)
+
+    def _copied(self, parts: list[Float]) -> Float:
+        """Columns side by side in a new block."""
+        out: Float = np.empty((self.n, sum(part.shape[1] for part in parts)), self.dtype)
+        map_chunks(lambda a, b: np.concatenate([part[a:b] for part in parts], axis=1, out=out[a:b]), self.n, CHUNK)
+        return out
 
     def deflate(self, y: Float) -> Float:
         """``y`` without its part in the span of the known eigenvectors, in place."""
@@ -329,8 +366,8 @@ def leading_eigenpairs(
         The operator and its block vectors.
     wanted : int
         How many residuals must come down to ``tol``; the block is wider, by guard columns.
-    start : block
-        Any starting block; its width is the width of the iteration.
+    start : block or callable
+        Any starting block, or what returns one that nobody else holds; its width is the width of the iteration.
     tol : float
         Largest residual norm ||L y - lambda y|| of a wanted pair, y of norm 1.
     state : State, optional
@@ -347,7 +384,8 @@ def leading_eigenpairs(
     """
     if state is None:
         low = lowest_estimate(space, seed + 1)
-        y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(start)))
+        y, start = start() if callable(start) else start, None
+        y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         state = State(y, values, residuals, low, 1, [{"products": 1, "residual": float(residuals[:wanted].max())}])
     watch(state.history[-1])
     verdict = _verdict(state, tol, most_products)
@@ -357,8 +395,11 @@ def leading_eigenpairs(
         top = max(float(state.values[0]), high + 1e-3)
         steps = filter_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree)
         products, history = state.products + steps + 1, state.history
-        y, state.y = state.y, None  # the filter needs three blocks, and this would be a fourth
-        y = chebyshev_filter(space, y, low, high, top, steps)
+        y, state.y = state.y, None
+        parts, y = space.split(y), None  # the filter needs three blocks, and this would be a fourth
+        for at in range(len(parts)):
+            parts[at] = chebyshev_filter(space, parts[at], low, high, top, steps)
+        y = space.join(parts)
         y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         history = [*history, {"products": products, "residual": float(residuals[:wanted].max())}]
         state = State(y, values, residuals, low, products, history)
@@ -395,6 +436,24 @@ def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solu
     values, y = values[::-1].copy(), np.ascontiguousarray(y[:, ::-1])
     residuals = np.linalg.norm(L @ y - y * values, axis=0)
     return Solution(values, y, residuals, Verdict.CONVERGED, 0, [])
+
+
+PANELS_ABOVE = 2 << 30
+"""Bytes of a block above which it is filtered in two panels: two blocks in memory then, not three. A matrix-free
+product makes its neighbourhoods' values once for each panel."""
+
+
+def panels_of(n: int, columns: int, dtype: type = np.float32) -> int:
+    """In how many panels a block (n, columns) is filtered: that follows its size alone, since products of panels may
+    round otherwise."""
+    return 2 if n * columns * np.dtype(dtype).itemsize > PANELS_ABOVE else 1
+
+
+def panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:
+    """Columns of each panel, multiples of 8 where that is possible, so that rows of a panel are whole vectors."""
+    each = -(-columns // panels)
+    each = min(columns, -(-each // 8) * 8)
+    return [(a, min(a + each, columns)) for a in range(0, columns, each)]
 
 
 def block_width(wanted: int) -> int:

@@ -59,12 +59,17 @@ def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int)
     return np.asarray(solution.vectors[:, :columns] * scale[:, None], np.float32)
 
 
-def start_on_pairs(w: Float, pairs: Int32, root: Float64) -> Float:
-    """x_ij = (w_i + w_j) sqrt(degree_ij) unit_ij, the start of the pairs' solver (DESIGN 2): (n, columns) float32."""
-    out: Float = np.empty((len(pairs), w.shape[1]), np.float32)
+def start_on_pairs(w: Float, pairs: Int32, root: Float64, out: Float | None = None) -> Float:
+    """x_ij = (w_i + w_j) sqrt(degree_ij) unit_ij, the start of the pairs' solver (DESIGN 2): (n, columns) float32.
+
+    It becomes the first columns of ``out`` where that is given.
+    """
+    if out is None:
+        out = np.empty((len(pairs), w.shape[1]), np.float32)
+    target = out[:, : w.shape[1]]
 
     def chunk(a: int, b: int) -> None:
-        out[a:b] = (w[pairs[a:b, 0]] + w[pairs[a:b, 1]]) * root[a:b, None]
+        target[a:b] = (w[pairs[a:b, 0]] + w[pairs[a:b, 1]]) * root[a:b, None]
 
     map_chunks(chunk, len(pairs), CHUNK)
     return out

@@ -45,6 +45,31 @@ class Operator(Protocol):
         ...
 
 
+class Spare:
+    """Memory of a block that was given up: fresh pages cost a fifth of a product."""
+
+    def __init__(self) -> None:
+        self._block: Float | None = None
+
+    def keep(self, block: Float | None) -> None:
+        """Keep the memory of a block that nobody uses any more."""
+        self._block = block
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Float:
+        """An array of any content; memory that does not fit is let go before."""
+        block, self._block = self._block, None
+        if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
+            del block
+            return np.empty(shape, dtype)
+        return block
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Float:
+        """An array of zeros."""
+        out = self.array(shape, dtype)
+        map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
+        return out
+
+
 class MatrixOperator:
     """A stored symmetric matrix, SciPy CSR or dense NumPy, multiplied by fixed chunks of rows."""
 
@@ -53,7 +78,7 @@ class MatrixOperator:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
-        self._spare: Float | None = None  # memory of a block that was given up
+        self._spare = Spare()
         single = sp.issparse(matrix) and matrix.dtype == np.float32
         self._vector_rows = single and matrix.indices.dtype == np.int32
 
@@ -88,9 +113,8 @@ class MatrixOperator:
         kind = np.result_type(self.dtype, y.dtype).type
         fast = self._vector_rows and kind is np.float32 and y.shape[1] % 8 == 0
         y = np.ascontiguousarray(y, kind)
-        out = _memory(self._spare, y.shape, y.dtype) if fast else self.matmat(y)
+        out = self._spare.array(y.shape, y.dtype) if fast else self.matmat(y)
         before = out[:0] if previous is None else previous
-        self._spare = None
         ones = np.ones(ROWS, kind)
 
         def chunk(low: int, high: int) -> None:
@@ -101,7 +125,7 @@ class MatrixOperator:
                 combine(out[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
 
         map_chunks(chunk, len(out), ROWS)
-        self._spare = previous
+        self._spare.keep(previous)
         return out
 
 
@@ -138,8 +162,7 @@ class NeighborhoodOperator:
         self.scale: Any = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
-        self._spare: Float | None = None  # memory of a block that was given up: fresh pages cost a fifth of a product
-        self._slots: Float | None = None
+        self._spare, self._slots = Spare(), Spare()
         self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
         self._split()
         q = len(self._tables[1])
@@ -173,8 +196,8 @@ class NeighborhoodOperator:
 
     def _sums(self, x: Float) -> Float:
         """R (scale x)."""
-        y, self._spare = _zeros(self._spare, x.shape, x.dtype), None
-        slots = self._slots = _zeros(self._slots, (len(self._owner), x.shape[1]), x.dtype)
+        y = self._spare.zeros(x.shape, x.dtype)
+        slots = self._slots.zeros((len(self._owner), x.shape[1]), x.dtype)
 
         def piece(a: int, b: int) -> None:
             multiply(
@@ -188,6 +211,7 @@ class NeighborhoodOperator:
             len(self._cuts) - 1,
             1,
         )
+        self._slots.keep(slots)
         return y
 
     def matmat(self, x: Float) -> Float:
@@ -207,7 +231,7 @@ class NeighborhoodOperator:
             len(out),
             ROWS,
         )
-        self._spare = previous
+        self._spare.keep(previous)
         return out
 
 
@@ -260,20 +284,6 @@ class ChunkOperator:
         before = out[:0] if previous is None else previous
         combine(out, scale[self.own].astype(kind), y, before, kind(a), kind(b), kind(c))
         return out
-
-
-def _memory(memory: Float | None, shape: tuple[int, ...], dtype: Any) -> Float:
-    """An array of any content, in memory that is there already where it fits."""
-    if memory is None or memory.shape != shape or memory.dtype != dtype or not memory.flags.c_contiguous:
-        return np.empty(shape, dtype)
-    return memory
-
-
-def _zeros(memory: Float | None, shape: tuple[int, ...], dtype: Any) -> Float:
-    """A block of zeros, in memory that is there already where it fits."""
-    out = _memory(memory, shape, dtype)
-    map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
-    return out
 
 
 def product_tables(k: int, sigma: float, epsilon: float) -> tuple[Any, ...]:

@@ -14,7 +14,7 @@ import numpy as np
 
 from ips2_dask.executors import Executor
 from ips2_dask.kernels import graph
-from ips2_dask.kernels.eigen import Float64, Known
+from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
 from ips2_dask.kernels.operator import ChunkOperator, inverse_root
 from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.storage.context import Context, part_name
@@ -206,6 +206,14 @@ def rotate(y: Any, C: Any) -> Any:
     return y @ C.astype(np.float32)
 
 
+def columns(y: Any, a: int, b: int) -> Any:
+    return np.ascontiguousarray(y[:, a:b])
+
+
+def side_by_side(*parts: Any) -> Any:
+    return np.concatenate(parts, axis=1)
+
+
 def residual_squares(Ly: Any, y: Any, values: Any) -> Any:
     return np.square((Ly - y * values.astype(np.float32)).astype(np.float64)).sum(axis=0)
 
@@ -230,15 +238,24 @@ def kept_rows(context: Context, g: int, name: str) -> Any:
 
 
 class ChunkedSpace:
-    """What the solver does with block vectors, as tasks on chunks; only small matrices come to this process."""
+    """What the solver does with block vectors, as tasks on chunks; only small matrices come to this process.
 
-    def __init__(self, context: Context, executor: Executor) -> None:
+    Parameters
+    ----------
+    context : Context
+    executor : Executor
+    width : int
+        Columns of a block.
+    """
+
+    def __init__(self, context: Context, executor: Executor, width: int) -> None:
         self.context, self._executor = context, executor
         self._shared = executor.share(context)
         self._chunks = range(len(chunk_partitions(context)))
         receipts = [context.receipt("tensor", f"chunk-{part_name(g)}") for g in self._chunks]
         self._near = [[] if r is None else [h for h in r["facts"]["near"] if h != g] for g, r in enumerate(receipts)]
         self.n = rows_of_chunks(context)[-1]
+        self._columns = width
         self.volumes = np.sum(self._results([self._task(volume, g) for g in self._chunks]), axis=0)
 
     def _task(self, function: Any, g: int, *arguments: Any) -> Any:
@@ -285,6 +302,29 @@ class ChunkedSpace:
             out.append(self._task(product, g, y[g], others, before, a, b, c))
         if previous is not None:
             previous.clear()
+        return out
+
+    def split(self, y: Block) -> list[Block]:
+        """Panels of the columns where they are large; ``y`` is given up."""
+        if panels_of(self.n, self._columns) == 1:
+            return [y]
+        bounds = panel_bounds(self._columns, panels_of(self.n, self._columns))
+        parts: list[Block] = [[] for _ in bounds]
+        for g in self._chunks:
+            for part, (a, b) in zip(parts, bounds, strict=True):
+                part.append(self._plain(columns, y[g], a, b))
+            y[g] = None
+        return parts
+
+    def join(self, parts: list[Block]) -> Block:
+        """The block of these panels; they are given up."""
+        if len(parts) == 1:
+            return parts.pop()
+        out = []
+        for g in self._chunks:
+            out.append(self._plain(side_by_side, *(part[g] for part in parts)))
+            for part in parts:
+                part[g] = None
         return out
 
     def deflate(self, y: Block) -> Block:

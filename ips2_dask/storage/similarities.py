@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from ips2_dask.kernels.operator import assemble
+from ips2_dask.kernels.symmetric import Part, symmetric_csr
 from ips2_dask.storage.context import Context, part_name
 
 DENSE_PAIRS = 1 << 20
@@ -61,12 +61,12 @@ def read_similarity(context: Context, name: str) -> sp.csr_array | np.ndarray[An
     if context.facts["fuse"]["dense"]:
         dense: np.ndarray[Any, Any] = context.read_all("fuse", name)
         return dense
-    parts = range(context.n_partitions)
-    entries = np.concatenate([context.read("fuse", b, "entries") for b in parts])
     prefix = "fused-" if name == "fused" else ""
-    values = np.concatenate([context.read("fuse", f"{prefix}p{b:06d}", name) for b in parts])
-    if name == "high_order":
-        values = values / context.facts["fuse"]["largest"]
-    kept = values != 0
-    i, j = entries[kept].astype(np.int64).T
-    return assemble(i, j, values[kept], context.m)
+    scale = context.facts["fuse"]["largest"] if name == "high_order" else 1.0
+
+    def parts() -> Iterator[Part]:
+        for b in range(context.n_partitions):
+            entries = np.asarray(context.read("fuse", b, "entries"))
+            yield entries, np.asarray(context.read("fuse", f"{prefix}{part_name(b)}", name)) / scale
+
+    return symmetric_csr(parts, context.m)

@@ -1,0 +1,46 @@
+"""A process that asks for more than its limit gets a MemoryError, whether it is a worker or the client."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+from ips2_dask.clusters import executor
+from ips2_dask.errors import Lost
+from ips2_dask.params import Resources
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems don't count memory like this")
+
+
+def _told(code: str) -> str:
+    done = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True, timeout=60)
+    return done.stdout + done.stderr
+
+
+def test_what_fits_is_given_and_what_does_not_is_a_memory_error() -> None:
+    said = _told("""
+        import numpy as np, psutil
+        from ips2_dask.hard_limit import limit_memory
+        assert limit_memory(psutil.Process().memory_info().rss + (300 << 20))
+        np.ones(200 << 20, np.uint8)
+        try:
+            np.ones(500 << 20, np.uint8)
+        except MemoryError:
+            print("no more")
+    """)
+    assert said == "no more\n"
+
+
+def _ask(n: int) -> int:
+    return len(np.ones(n, np.uint8))
+
+
+def test_a_worker_that_asks_for_more_than_its_limit_is_told_and_lives_on() -> None:
+    with executor(Resources(n_workers=1, memory_limit=1 << 30)) as found:
+        with pytest.raises(Lost, match="a task got no memory"):
+            found.results([found.submit("ask", _ask, 3 << 30)])
+        assert found.results([found.submit("ask", _ask, 1 << 20)]) == [1 << 20]
