@@ -40,8 +40,11 @@ ASSEMBLED_BYTES = 4 << 30
 """k and bytes up to which the in-core solver's products are faster with a CSR matrix: at k = 5 half the time, at
 k = 7 the same (measured)."""
 
-CHUNK_SAMPLES = 1 << 15
-"""Samples of a chunk of block vectors: a product of it takes a tenth of a second."""
+CHUNK_SAMPLES = (1 << 15, 1 << 18)
+CHUNKS = 40
+"""Least and most samples of a chunk of block vectors, of which there are about so many in between. A product of the
+smallest takes a tenth of a second, of the largest a second or two; and each chunk needs rows of many others, so that a
+product has up to the square of their number of tasks."""
 
 PAIRS_PER_SAMPLE = 12
 IN_CORE_BYTES = 3 << 30
@@ -70,7 +73,7 @@ class Choices:
     n_shards: int
     operator: str
     vectors: str = "in-core"
-    chunk_samples: int = CHUNK_SAMPLES
+    chunk_samples: int = CHUNK_SAMPLES[0]
     assembled: bool = False
 
 
@@ -95,7 +98,8 @@ def choose(
         operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
     small = params.n_neighbors <= ASSEMBLED_NEIGHBORS and 8 * m * q * (q + 1) <= ASSEMBLED_BYTES
     assembled = params.operator == "auto" and operator == "matrix-free" and vectors == "in-core" and small
-    return Choices(graph, n_shards, operator, vectors, CHUNK_SAMPLES if rows is None else 2 * rows, assembled)
+    chunk = min(max(CHUNK_SAMPLES[0], m // CHUNKS), CHUNK_SAMPLES[1]) if rows is None else 2 * rows
+    return Choices(graph, n_shards, operator, vectors, chunk, assembled)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -12,7 +12,18 @@ import numpy as np
 import pytest
 
 from ips2_dask.cli import main
-from ips2_dask.evaluation.bench import builders, document, inputs, memory, options, peers, process, product, scaling
+from ips2_dask.evaluation.bench import (
+    builders,
+    document,
+    end_to_end,
+    inputs,
+    memory,
+    options,
+    peers,
+    process,
+    product,
+    scaling,
+)
 from ips2_dask.evaluation.bench import solve as solving
 from ips2_dask.evaluation.datasets import curved_gaussians
 from ips2_dask.kernels.neighbors import exact_neighbors, recall
@@ -346,3 +357,10 @@ def test_work_ends_when_nobody_waits_for_it_any_more(tmp_path):
     work.stdin.close()
     assert work.wait(120) == -9
     assert not (tmp_path / "answer.json").exists()
+
+
+def test_a_speedup_is_the_ratio_of_medians_of_stages_that_all_runs_finished() -> None:
+    slow = [{"tensor": 2.0, "eigen": 8.0, "label": 1.0}, {"tensor": 4.0, "eigen": 8.0}, {"tensor": 9.0, "eigen": 1.0}]
+    fast = [{"tensor": 2.0, "eigen": 3.0}]
+    found = end_to_end.speedups(slow, fast)
+    assert found == {"tensor": 2.0, "eigen": pytest.approx(8 / 3), "tensor and eigen": 2.0}

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ips2_dask.kernels.operator import inverse_root, product_tables
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 from ips2_dask.kernels.product import element_blocks
+from ips2_dask.kernels.sorting import sort_together
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -67,16 +68,7 @@ def _finish(indptr, indices, data, root, low, high):  # type: ignore[no-untyped-
     """Sort rows low .. high - 1 by column, and scale them from both sides."""
     for r in range(low, high):
         a, b = indptr[r], indptr[r + 1]
-        gap = b - a
-        while gap > 1:  # Shell's sort: rows are short, but for hubs
-            gap = max(1, gap * 5 // 11)
-            for t in range(a + gap, b):
-                column, value = indices[t], data[t]
-                s = t
-                while s >= a + gap and indices[s - gap] > column:
-                    indices[s], data[s] = indices[s - gap], data[s - gap]
-                    s -= gap
-                indices[s], data[s] = column, value
+        sort_together(indices, data, a, b)
         for t in range(a, b):
             data[t] *= root[r] * root[indices[t]]
 

@@ -10,6 +10,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from ips2_dask.kernels.neighbors import length as _length
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.reverse import Reverse
+from ips2_dask.kernels.sorting import sort_together
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -49,9 +50,7 @@ def _edges(N, d, start, centers, low, high, out, length, write):  # type: ignore
                         out[total, 0], out[total, 1], length[total] = i, p, d[p, a]
             total += 1
         if write:
-            order = np.argsort(out[begin:total, 1], kind="mergesort")
-            out[begin:total] = out[begin:total][order]
-            length[begin:total] = length[begin:total][order]
+            sort_together(out[:, 1], length, begin, total)
     return total
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from ips2_dask.kernels.neighbors import length
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.reverse import Reverse
+from ips2_dask.kernels.sorting import sort_keys
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -69,12 +70,13 @@ def _pairs_of(N, start, centers, low, high, out, write):  # type: ignore[no-unty
                     seen[j] = i
                     if count == len(mates):
                         wider = np.empty(2 * count, np.int64)
-                        wider[:count] = mates
+                        for s in range(count):  # an assignment of slices takes seconds to compile
+                            wider[s] = mates[s]
                         mates = wider
                     mates[count] = j
                     count += 1
         if write:
-            mates[:count].sort()
+            sort_keys(mates, 0, count)
             for t in range(count):
                 out[total + t, 0], out[total + t, 1] = i, mates[t]
         total += count

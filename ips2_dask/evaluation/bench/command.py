@@ -112,7 +112,9 @@ def _end_to_end(options: argparse.Namespace, params: Params, resources: Resource
         given = Input(data.name, data.X, data.labels)
         if options.n_clusters is None:
             params = dataclasses.replace(params, n_clusters=data.c)
-    return end_to_end.measure(given, params, resources, folder, options.serial, options.repeats, options.limit)
+    return end_to_end.measure(
+        given, params, resources, folder, options.serial, options.repeats, options.limit, options.against
+    )
 
 
 def _scaling(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:

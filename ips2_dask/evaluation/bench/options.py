@@ -146,6 +146,9 @@ def _solve(parser: argparse.ArgumentParser) -> None:
 def _end_to_end(parser: argparse.ArgumentParser) -> None:
     _data(parser, None, 20_000, file=True)
     _number(parser, "--repeats", 1, "runs")
+    _number(
+        parser, "--against", None, "workers of other runs, made by turns with these: how many times faster these are"
+    )
     _limit(parser, 7200)
 
 
