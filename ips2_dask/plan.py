@@ -18,6 +18,9 @@ BASELINE_BYTES = 420 << 20
 """What a process holds before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
 
 
+SOLVED_BYTES = 80 << 20
+"""What the client holds beside that when it has solved: more of SciPy, and memory not given back (measured)."""
+
 EXACT_WORK = 1e12
 """m^2 (f + 64) up to which every pair is compared: about ten seconds on one core (measured)."""
 
@@ -241,7 +244,7 @@ def make_plan(
     similarity = 8 * 3 * m * m if dense else 60 * (n_pairs + 5 * m)
     triplets = 20 * entries
     csr = 8 * 2 * entries
-    base = BASELINE_BYTES
+    base, kept = BASELINE_BYTES, 3 * graph  # kept: the graph's lists, which a process reads once
     choices = choose(m, f, params, shards, vectors, rows)
     searched, gathered = X + graph, X + graph  # exact: every process reads all of X
     if choices.n_shards:
@@ -270,16 +273,23 @@ def make_plan(
         ),
         StagePlan(
             "tensor", f"{n_pairs:,} pairs at most, {2 * entries:,} entries at most", 2 * n,
-            base + graph + near + 40 * triplets * part // (20 * m) * 2, base + 16 * m,
+            base + graph + near + 40 * triplets * part // (20 * m) * 2, base + 16 * m + kept,
             (triplets // 2 if choices.operator == "triplets" else q_bytes) + 8 * n_pairs,
         ),
-        StagePlan("assemble", "degrees and components", 1, base + spread // 2, base + graph + degrees, 8 * n_pairs),
         StagePlan(
-            "eigen", f"{c} eigenpairs to {params.tol:g}", 1, base + spread, base + graph + solved, 4 * c * n_pairs,
+            "assemble", "degrees and components", 1, base + kept + spread // 2, base + graph + degrees, 8 * n_pairs
         ),
-        StagePlan("fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + graph, base + similarity, similarity),
         StagePlan(
-            "label", f"embedding, k-means in {c}", 10, base + 24 * m * c, base + 2 * similarity + 100 * m * c,
+            "eigen", f"{c} eigenpairs to {params.tol:g}", 1, base + kept + spread, base + graph + solved,
+            4 * c * n_pairs,
+        ),
+        StagePlan(
+            "fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + kept, base + SOLVED_BYTES + similarity,
+            similarity,
+        ),
+        StagePlan(
+            "label", f"embedding, k-means in {c}", 10, base + kept + 24 * m * c,
+            base + SOLVED_BYTES + 2 * similarity + 100 * m * c,
             20 * m * c,
         ),
     )  # fmt: skip

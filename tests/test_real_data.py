@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask import IPS2, Params, Run, run
+from ips2_dask import IPS2, Params, Resources, Run, run
 from ips2_dask.evaluation.datasets import Dataset, available, load
 from ips2_dask.evaluation.metrics import scores
 
@@ -87,3 +88,23 @@ def test_letter_at_k_5_falls_into_more_components_than_clusters() -> None:
     assert any("components" in text for text in report["warnings"])
     assert len(set(found.labels.tolist())) == 26
     assert scores(letter.labels, found.labels)["nmi"] > 0.3
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_all_levels_of_assembly_and_both_places_of_blocks_give_the_same_clusters() -> None:
+    X = data("mnist10k").X
+    ways: dict[str, tuple[str, Resources]] = {
+        "triplets": ("triplets", Resources()),
+        "elements": ("elements", Resources()),
+        "matrix-free": ("matrix-free", Resources()),
+        "assembled": ("auto", Resources()),
+        "chunked": ("matrix-free", Resources(vectors="chunked", partition_rows=1000)),
+    }
+    found = {
+        name: run(X, Params(n_clusters=10, tol=1e-6, operator=operator), resources)
+        for name, (operator, resources) in ways.items()
+    }
+    for name, other in found.items():
+        np.testing.assert_allclose(other.eigenvalues, found["triplets"].eigenvalues, atol=1e-5, err_msg=name)
+        assert adjusted_rand_score(found["triplets"].labels, other.labels) >= 0.999, name
