@@ -17,7 +17,7 @@ from ips2_dask.following import Silent
 from ips2_dask.params import Params, Resources
 from ips2_dask.plan import Plan
 from ips2_dask.progress import THERE, LiveProgress, PlainProgress, logged
-from ips2_dask.spelling import count, found, size
+from ips2_dask.spelling import count, duration, found, size
 from ips2_dask.storage.damage import remedy
 from ips2_dask.storage.garbage import Collected
 from ips2_dask.storage.readers import Source
@@ -114,17 +114,20 @@ def print_report(summary: dict[str, Any], name: str) -> None:
 
 
 def print_plan(plan: Plan, source: Source, resources: Resources) -> bool:
-    """Stage by stage what, tasks, memory a process and disk; returns whether the memory limit can be kept."""
+    """Stage by stage what, tasks, memory a process, disk and time; returns whether the memory limit can be kept."""
     console = _console()
     parts = count(len(plan.bounds) - 1, "partition")
     title = f"{source.name}: {plan.m:,} samples x {plan.f:,} features, {parts}"
     _title(console, title)
-    table = _table("stage", "what", "tasks", "a worker", "this process", "disk")
+    table = _table("stage", "what", "tasks", "a worker", "this process", "disk", "about")
     for stage in plan.stages:
         memory = size(stage.worker_bytes), size(stage.client_bytes)
-        table.add_row(stage.name, stage.what, str(stage.tasks), *memory, size(stage.disk_bytes))
+        what = f"{stage.what}, some {stage.products} products" if stage.products else stage.what
+        table.add_row(
+            stage.name, what, str(stage.tasks), *memory, size(stage.disk_bytes), duration(round(stage.seconds))
+        )
     total = size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes)
-    table.add_row("peak, sum", "", "", *total, style="bold")
+    table.add_row("peak, sum", "", "", *total, duration(round(plan.seconds)), style="bold")
     console.print(table)
     needed = max(plan.worker_bytes, plan.client_bytes)
     limit = resources.memory_limit

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import math
 
+from ips2_dask import costs
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
@@ -115,6 +116,8 @@ class StagePlan:
     worker_bytes: int
     client_bytes: int
     disk_bytes: int
+    seconds: float = 0.0
+    products: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,6 +145,11 @@ class Plan:
     def disk_bytes(self) -> int:
         """Projected size of the run directory."""
         return sum(s.disk_bytes for s in self.stages)
+
+    @property
+    def seconds(self) -> float:
+        """About how long the stages take, see `ips2_dask.costs`."""
+        return sum(s.seconds for s in self.stages)
 
 
 def partition_bounds(m: int, f: int, rows: int | None = None) -> tuple[int, ...]:
@@ -263,6 +271,9 @@ def make_plan(
         degrees = solved = 4 * m * 16 + 64 * m
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
         spread = (4 if panels == 1 else 3) * block // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
+    # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve
+    solver = base + SOLVED_BYTES + kept + 100 * m + (q_bytes if choices.vectors == "in-core" else 0)
+    fused = 2 * similarity if dense else 24 * (n_pairs + 5 * m)
     stages = (
         StagePlan(
             "ingest", "check, centre and scale X", 2 * n, base + 24 * part * f, base + 24 * part * f + resident, X,
@@ -284,19 +295,28 @@ def make_plan(
             4 * c * n_pairs,
         ),
         StagePlan(
-            "fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + kept, base + SOLVED_BYTES + similarity,
+            "fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + kept, solver + (similarity if dense else 0),
             similarity,
         ),
         StagePlan(
             "label", f"embedding, k-means in {c}", 10, base + kept + 24 * m * c,
-            base + SOLVED_BYTES + 2 * similarity + 100 * m * c,
+            solver + fused + max(fused // 3 + 16 * block_width(c) * m, 120 * m + 56 * m * c),
             20 * m * c,
         ),
     )  # fmt: skip
+    shard = 2 * 2 * m // choices.n_shards if choices.n_shards else m  # each sample is in two shards of 2 m / n members
+    taken = costs.seconds(
+        m, min(f, SHARD_FEATURES), k, c, compared=shard, columns=block_width(c), tol=params.tol,
+        stored=3 * entries // 2 if choices.assembled or choices.operator == "triplets" else 0, n_workers=n_workers,
+    )  # fmt: skip
+    timed = tuple(
+        dataclasses.replace(s, seconds=taken[s.name], products=costs.products(params.tol) if s.name == "eigen" else 0)
+        for s in stages
+    )
     warnings = []
     if 1 < n < 2 * n_workers:
         warnings.append(f"{n} partitions for {n_workers} workers: some will have nothing to do at times")
-    return Plan(m, f, bounds, choices, stages, tuple(warnings))
+    return Plan(m, f, bounds, choices, timed, tuple(warnings))
 
 
 def check_memory(plan: Plan, limit: int | None) -> None:

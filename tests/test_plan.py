@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import json
 import pickle
 import re
 from pathlib import Path
@@ -159,3 +160,20 @@ def test_a_run_has_no_more_pairs_and_entries_than_its_plan_says(k: int) -> None:
 def test_a_plan_can_be_sent_to_another_process() -> None:
     plan = make_plan(1000, 10, Params())
     assert pickle.loads(pickle.dumps(plan)) == plan
+
+
+def test_the_seconds_of_a_plan_are_about_those_that_were_measured() -> None:
+    recorded = json.loads((Path(__file__).parents[1] / "notebooks" / "results" / "scaling.json").read_text())
+    taken = [r for r in recorded["results"] if r["kind"] == "time" and r["seconds"] > 1 and r["stage"] in STAGES]
+    assert len(taken) > 15
+    for record in taken:
+        params = Params(n_clusters=record["c"], n_neighbors=record["k"])
+        plan = make_plan(record["m"], record["f"], params, n_workers=record["workers"])
+        (stage,) = (s for s in plan.stages if s.name == record["stage"])
+        assert record["seconds"] / 3 < stage.seconds < 3 * record["seconds"], record
+
+
+def test_more_workers_make_a_plan_shorter_and_a_smaller_tolerance_makes_it_longer() -> None:
+    plans = [make_plan(100_000, 50, Params(tol=tol), n_workers=n) for tol, n in ((1e-3, 2), (1e-3, 8), (1e-6, 2))]
+    assert plans[1].seconds < plans[0].seconds < plans[2].seconds
+    assert [sum(s.products for s in plan.stages) for plan in plans] == [60, 60, 120]

@@ -1,0 +1,65 @@
+"""About how many products and seconds a stage will take: rates of one machine, so a guess to a factor of about three.
+
+The rates are those of `notebooks/results/scaling.json`: two workers on the two threads of one core of a server. Wider
+machines are faster, and so are tasks of stages that more workers share.
+"""
+
+from __future__ import annotations
+
+import math
+
+PRODUCTS = 20.0
+"""Products of the eigensolver for each decimal of the tolerance: 30 to 90 in all to 1e-3 (measured)."""
+
+OVERHEAD = 0.3
+"""Seconds of a stage that has next to nothing to do."""
+
+INGEST = 9e-8  # per value
+COMPARE = 4e-11  # per pair of samples that is compared, and feature, of which there are 64 more than there are
+TENSOR = 1.1e-6  # per sample and local pair
+ASSEMBLE = 8e-7
+START = 3.5e-5  # per sample: the operator put together, the sample graph's eigenvectors
+ENTRY = 1.8e-10  # per stored entry and column of a product
+BLOCK, COLUMN = 1.2e-9, 6e-11  # per entry of a block that is made anew, and for each column that it multiplies
+FUSE = 1.3e-6
+LABEL = 3.3e-6  # per sample and cluster
+
+
+def products(tol: float) -> int:
+    """About how many products the eigensolver needs."""
+    return round(PRODUCTS * max(1.0, -math.log10(tol)))
+
+
+def seconds(
+    m: int, f: int, k: int, c: int, *, compared: int, columns: int, tol: float, stored: int, n_workers: int
+) -> dict[str, float]:
+    """About how long each stage takes.
+
+    Parameters
+    ----------
+    m, f, k, c : int
+    compared : int
+        Samples that each sample is compared with for the graph.
+    columns : int
+        Of a block of vectors.
+    tol : float
+    stored : int
+        Entries of a stored operator; 0 where products make their blocks anew.
+    n_workers : int
+    """
+    q = k * (k + 1) // 2
+    each = ENTRY * columns * stored if stored else m * q * q * (BLOCK + COLUMN * columns)
+    shared = {
+        "ingest": INGEST * m * f,
+        "neighbors": COMPARE * m * compared * (f + 64),
+        "tensor": TENSOR * m * q,
+        "fuse": FUSE * m * q,
+    }
+    here = {
+        "assemble": ASSEMBLE * m * q,
+        "eigen": START * m + products(tol) * each,
+        "label": LABEL * m * c,
+    }
+    return {stage: OVERHEAD + 2 * work / max(1, n_workers) for stage, work in shared.items()} | {
+        stage: OVERHEAD + work for stage, work in here.items()
+    }
