@@ -25,6 +25,7 @@ from ips2_dask.kernels import eigen
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.labels import FEW
 from ips2_dask.params import CHOICES
+from ips2_dask.storage import graph
 from ips2_dask.storage.layout import STAGES
 
 Array = npt.NDArray[Any]
@@ -710,3 +711,15 @@ def test_large_blocks_are_filtered_in_panels_to_the_same_labels(
     found = run(digits, Params(n_clusters=10, tol=1e-5), resources)
     np.testing.assert_allclose(found.eigenvalues, whole.eigenvalues, atol=1e-6)
     assert adjusted_rand_score(whole.labels, found.labels) > 0.999
+
+
+@pytest.mark.parametrize(("operator", "vectors"), [("triplets", "in-core"), ("matrix-free", "chunked")])
+def test_pairs_may_be_looked_up_in_any_number_of_pieces(
+    digits: Array, operator: str, vectors: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params, resources = Params(n_clusters=10, operator=operator), Resources(vectors=vectors, partition_rows=150)
+    whole = run(digits[:900], params, resources)
+    monkeypatch.setattr(graph, "PAIRS_AT_ONCE", 700)
+    found = run(digits[:900], params, resources)
+    np.testing.assert_array_equal(found.degrees, whole.degrees)
+    np.testing.assert_array_equal(found.labels, whole.labels)

@@ -235,6 +235,8 @@ def _pair_ids(N, first, second, mates, start, lowest, numbers, ids):  # type: ig
             i, j = N[p, first[r]], N[p, second[r]]
             if i > j:
                 i, j = j, i
+            if i < lowest or i - lowest > len(start) - 2:
+                continue
             a, b = start[i - lowest], start[i - lowest + 1]
             while b - a > 1:
                 middle = (a + b) // 2
@@ -245,15 +247,17 @@ def _pair_ids(N, first, second, mates, start, lowest, numbers, ids):  # type: ig
             ids[p, r] = numbers[a] if len(numbers) else a
 
 
-def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None) -> Any:
+def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None, out: Any = None) -> Any:
     """Numbers of the local pairs of the neighbourhoods N (rows, k): (rows, q).
 
     Parameters
     ----------
     pairs : (n, 2) int32
-        All active pairs that these neighbourhoods hold, and maybe more, sorted.
+        All active pairs that these neighbourhoods hold, and maybe more, sorted; or those of a range of first samples.
     numbers : (n,) int64, optional
         Their numbers; None numbers them by place, as int32 where that is wide enough.
+    out : (rows, q), optional
+        Where the numbers are put; those of pairs with another first sample stay as they are.
     """
     tables = local_pairs(N.shape[1])
     lowest, highest = int(pairs[0, 0]), int(pairs[-1, 0])
@@ -261,7 +265,7 @@ def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None) -> Any:
     np.cumsum(np.bincount(pairs[:, 0] - lowest, minlength=highest - lowest + 1), out=start[1:])
     mates = np.ascontiguousarray(pairs[:, 1])
     kind = np.int64 if numbers is not None or len(pairs) >= 2**30 else np.int32
-    ids = np.empty((len(N), len(tables.first)), kind)
+    ids = np.empty((len(N), len(tables.first)), kind) if out is None else out
     given = np.empty(0, np.int64) if numbers is None else numbers
     map_chunks(
         lambda a, b: _pair_ids(N[a:b], tables.first, tables.second, mates, start, lowest, given, ids[a:b]), len(N), 8192

@@ -16,9 +16,8 @@ from ips2_dask.executors import Executor
 from ips2_dask.kernels import graph
 from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
 from ips2_dask.kernels.operator import ChunkOperator, inverse_root
-from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.graph import neighborhoods, numbered_pairs, unit
+from ips2_dask.storage.graph import neighborhoods, numbered_ids, unit
 from ips2_dask.storage.store import Receipt
 
 Block = list[Any]
@@ -50,7 +49,7 @@ def prepare(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.bounds[first], context.bounds[last]
     N, reverse = neighborhoods(context, context.params.n_neighbors)
     held = np.unique(reverse.centers[reverse.start[low] : reverse.start[high]]).astype(np.int64)
-    ids = pair_ids(N[held], *numbered_pairs(context, np.unique(N[held])))
+    ids = numbered_ids(context, N[held])
     touched, local = np.unique(ids, return_inverse=True)
     arrays = {
         "near_blocks": context.rows_of("tensor", "blocks", held),

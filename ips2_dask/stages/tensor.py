@@ -14,7 +14,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.stages import chunked
 from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
-from ips2_dask.storage.graph import n_pairs, neighborhoods, numbered_pairs
+from ips2_dask.storage.graph import n_pairs, neighborhoods, numbered_ids
 
 VERSION = 1
 
@@ -46,7 +46,7 @@ def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     arrays = {"blocks": distances, "owned": np.packbits(owned, axis=1)}
     facts = {"entries": kernel.count_entries(owned, N.shape[1])}
     if context.choices.operator == "triplets":
-        ids = kernel.pair_ids(N[low:high], *numbered_pairs(context, np.unique(N[low:high])))
+        ids = numbered_ids(context, N[low:high])
         rows, columns, values = kernel.triplets(distances, ids, owned, N.shape[1], params.sigma, params.epsilon)
         arrays |= {"indices_0": rows, "indices_1": columns, "values": values}
         facts["n_pairs_total"] = n_pairs(context)

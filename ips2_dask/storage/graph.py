@@ -23,6 +23,10 @@ Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
 
+PAIRS_AT_ONCE = 1 << 23
+"""Pairs that are looked up in at a time: 128 MiB with their numbers."""
+
+
 class Neighborhoods(NamedTuple):
     """N (m, k) and in which neighbourhoods each sample is."""
 
@@ -140,18 +144,27 @@ def triplets_of(context: Context, b: int) -> tuple[Any, Any, Any]:
     params = context.params
     N, _ = neighborhoods(context, params.n_neighbors)
     low, high = context.span(b)
-    ids = pair_ids(N[low:high], *numbered_pairs(context, np.unique(N[low:high])))
+    ids = numbered_ids(context, N[low:high])
     owned = unpack_owned(np.asarray(context.read("tensor", b, "owned")), N.shape[1])
     blocks = np.asarray(context.read("tensor", b, "blocks"))
     return triplets(blocks, ids, owned, N.shape[1], params.sigma, params.epsilon)
 
 
-def numbered_pairs(context: Context, used: NDArray[np.integer]) -> tuple[Int32, NDArray[np.int64]]:
-    """The active pairs whose first sample is in the partitions of ``used``, and their global numbers."""
-    offsets = context.facts["tensor"]["pair_offsets"]
-    owners = np.unique(context.owner(used)).tolist()
-    lists = [np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs")) for b in owners]
-    return np.concatenate(lists), np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in owners])
+def numbered_ids(context: Context, N: Int32) -> NDArray[np.int64]:
+    """Global numbers of the local pairs of some neighbourhoods N (rows, k): (rows, q).
+
+    The pairs are read by some partitions at a time: neighbourhoods of a chunk reach most of them.
+    """
+    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
+    owners = np.unique(context.owner(np.unique(N)))
+    ids = np.empty((len(N), N.shape[1] * (N.shape[1] + 1) // 2), np.int64)
+    ends = np.cumsum(offsets[owners + 1] - offsets[owners])
+    for group in np.split(owners, np.searchsorted(ends, np.arange(PAIRS_AT_ONCE, ends[-1], PAIRS_AT_ONCE))):
+        if len(group):
+            lists = [np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs")) for b in group]
+            numbers = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in group])
+            pair_ids(N, np.concatenate(lists), numbers, ids)
+    return ids
 
 
 def unpack_owned(bits: NDArray[np.uint8], k: int) -> NDArray[np.bool_]:
