@@ -10,12 +10,12 @@ import pytest
 from ips2_dask.evaluation.bench import scaling
 from ips2_dask.params import Params, Resources
 
-SIZES = (4_000, 16_000, 64_000)
+SIZES = (3_000, 12_000, 48_000)
 PARTS = {"peak_bytes": "projected_bytes", "peak_client_bytes": "projected_client_bytes"}
 WAYS: dict[str, tuple[Params, Resources]] = {
     "in core": (Params(n_clusters=10), Resources(n_workers=2)),
     "chunked": (Params(n_clusters=10), Resources(n_workers=2, vectors="chunked")),
-    "matrix-free": (Params(n_clusters=10, n_neighbors=9, operator="matrix-free"), Resources(n_workers=2)),
+    "matrix-free": (Params(n_clusters=10, n_neighbors=8), Resources(n_workers=2)),
 }
 
 
