@@ -61,6 +61,9 @@ def kill(started: subprocess.Popen[str]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(started.pid, signal.SIGKILL)
     started.wait()
+    for stream in (started.stdout, started.stderr):
+        if stream is not None:
+            stream.close()
 
 
 def mnist() -> Array | None:

@@ -81,7 +81,7 @@ def _configuration(folder: Path, host: str) -> dict[str, str]:
         "SelectTypeParameters": "CR_Core_Memory",
         "SlurmdParameters": "config_overrides",
         "ReturnToService": "2",
-        "KillWait": "2",
+        "KillWait": "30",
     }
 
 

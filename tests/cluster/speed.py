@@ -25,13 +25,14 @@ from ips2_dask import Params, Resources
 
 
 def measure(folder: Path, served: S3, samples: int | None, rows: int | None, repeat: int) -> dict[str, object]:
-    """Seconds on disk and in the bucket, their ratio, and requests a partition."""
+    """Seconds on disk and in the bucket, the median of their ratios, requests, and the last turn's stages."""
     X = mnist() if samples is None else None
     X = groups(samples or 10_000, 64) if X is None else X
     np.save(folder / "x.npy", X)
     fsspec.filesystem("s3").put_file(str(folder / "x.npy"), served.url("x.npy"))
     params, resources = Params(n_clusters=10), Resources(partition_rows=rows)
     seconds: dict[str, list[float]] = {"disk": [], "s3": []}
+    stages: dict[str, dict[str, float]] = {}
     with ips2_dask.cluster("local", workers=2) as client:
         for turn in range(repeat + 1):
             places = {"disk": f"{folder}/", "s3": served.url("")}
@@ -39,12 +40,14 @@ def measure(folder: Path, served: S3, samples: int | None, rows: int | None, rep
                 before, begun = len(served.requests()), time.perf_counter()
                 run = ips2_dask.run(f"{place}x.npy", params, resources, store=f"{place}run-{turn}", client=client)
                 seconds[kind].append(time.perf_counter() - begun)
-            requests = len(served.requests()) - before
+                stages[kind] = {stage["name"]: round(stage["seconds"], 2) for stage in run.manifest["stages"]}
+            requests = served.count(before)
     partitions = len(run.manifest["bounds"]) - 1
-    disk, s3 = (median(times[1:]) for times in seconds.values())
+    ratios = [s3 / disk for disk, s3 in zip(*seconds.values(), strict=True)][1:]
     return {
-        "samples": len(X), "features": X.shape[1], "partitions": partitions, "seconds": seconds, "disk": disk, "s3": s3,
-        "ratio": s3 / disk, "requests": requests, "requests_per_partition": requests / partitions,
+        "samples": len(X), "features": X.shape[1], "partitions": partitions, "seconds": seconds, "stages": stages,
+        "ratios": ratios, "ratio": median(ratios), "requests": dict(requests),
+        "requests_per_partition": requests.total() / partitions,
     }  # fmt: skip
 
 
