@@ -14,6 +14,9 @@ from ips2_dask.clusters.config import Config, Ssh
 from ips2_dask.clusters.extras import need
 from ips2_dask.errors import BadInput
 
+ALONE = "ips2_dask.clusters.alone"
+"""The preload that ends a scheduler whose driver died: nobody else would."""
+
 
 def connection(machine: Ssh) -> dict[str, Any]:
     """What asyncssh is given; what is left out is its default: the user's agent, keys and known_hosts."""
@@ -32,6 +35,7 @@ def options(config: Config) -> dict[str, Any]:
     machine = config.kind(Ssh)
     protocol = {"protocol": "tls://"} if config.tls else {}
     bind: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard, **protocol}
+    bind["preload"] = [ALONE]
     worker: dict[str, Any] = {"nthreads": 1, "n_workers": machine.processes, "dashboard": False, **protocol}
     for name in ("host", "interface"):
         if getattr(config.bind, name):
@@ -80,9 +84,14 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     try:
         cluster = stack.enter_context(SSHCluster(**options(config), security=secured))
     except (OSError, asyncssh.Error, RuntimeError) as error:
-        raise BadInput(
-            "ssh.hosts", f"{', '.join(config.kind(Ssh).hosts)} ({type(error).__name__}: {error})",
-            "hosts where this user may log in without a password and `python -m distributed` runs",
-            "there would be no workers", "try `ssh HOST true`, then look at keys, known_hosts and python in the config",
-        ) from error  # fmt: skip
+        raise unreachable(config.kind(Ssh), error) from error
     return stack.enter_context(Client(cluster, security=secured, set_as_default=False))
+
+
+def unreachable(machine: Ssh, error: BaseException) -> BadInput:
+    """The error of hosts that can't be used."""
+    return BadInput(
+        "ssh.hosts", f"{', '.join(machine.hosts)} ({type(error).__name__}: {error})",
+        "hosts where this user may log in without a password and this package runs", "nothing could be started there",
+        "try `ssh HOST true`, then look at keys, known_hosts and python in the config",
+    )  # fmt: skip

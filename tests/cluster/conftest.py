@@ -67,7 +67,7 @@ def ssh(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
     """An SSH server, and the configuration of a cluster of two workers behind it."""
     _skip_without(ssh_server.missing())
     folder = tmp_path_factory.mktemp("ssh")
-    with ssh_server.ssh_server(folder, environment) as served:
+    with ssh_server.ssh_server(folder, {**environment, "DASK_IPS2__ALONE": "10 s"}) as served:
         yield served, _ssh_configuration(folder, served)
 
 

@@ -24,7 +24,7 @@ def command(job: Job) -> list[str]:
     return [sys.executable, "-m", "ips2_dask.driver", str(job.folder)]
 
 
-def launch(job: Job, config: Config) -> dict[str, Any]:
+def launch(job: Job, config: Config | None = None) -> dict[str, Any]:
     """Start the driver and return at once."""
     del config
     with job.log.open("ab") as log:

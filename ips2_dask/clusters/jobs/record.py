@@ -7,7 +7,7 @@ import datetime
 import json
 import os
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,9 @@ from ips2_dask.storage.files import LocalFiles
 
 VARIABLE = "IPS2_STATE"
 """Environment variable that names another state folder."""
+
+CONFIG = "cluster.yaml"
+"""The copy of the cluster's config in a job's folder."""
 
 
 def state_folder() -> Path:
@@ -125,7 +128,11 @@ def find(name: str) -> Job:
 def _read(name: str) -> Job | None:
     text = LocalFiles(str(state_folder() / name)).read("job.json")
     try:
-        content = json.loads(text) if text else None
-        return Job(**{**content, "arguments": tuple(content["arguments"])}) if content else None
+        return from_record(json.loads(text)) if text else None
     except (ValueError, TypeError, KeyError):
         return None
+
+
+def from_record(content: Mapping[str, Any]) -> Job:
+    """The job that `Job.save` wrote."""
+    return Job(**{**content, "arguments": tuple(content["arguments"])})

@@ -12,11 +12,11 @@ from typing import Any
 from ips2_dask.clusters import tls
 from ips2_dask.clusters.checks import refuse_secrets
 from ips2_dask.clusters.config import Config
-from ips2_dask.clusters.jobs.record import Job, new
+from ips2_dask.clusters.jobs.record import CONFIG, Job, new
 from ips2_dask.clusters.load import find as find_config
 
 LAUNCHERS = {
-    "local": "detached", "scheduler": "detached", "ssh": "detached", "gateway": "detached", "slurm": "batch",
+    "local": "detached", "scheduler": "detached", "ssh": "by_ssh", "gateway": "detached", "slurm": "batch",
     "pbs": "batch", "lsf": "batch", "sge": "batch", "kubernetes": "daskjob",
 }  # fmt: skip
 """Which file of this folder runs the driver of a manager's job."""
@@ -58,8 +58,8 @@ def submit(arguments: Sequence[str], config: Config, name: str | None, out: str)
     job = new(config.manager, arguments, out)
     try:
         if name is not None:
-            shutil.copyfile(find_config(name), job.folder / "cluster.yaml")
-            job = dataclasses.replace(job, arguments=("run", *arguments, "--cluster", str(job.folder / "cluster.yaml")))
+            shutil.copyfile(find_config(name), job.folder / CONFIG)
+            job = dataclasses.replace(job, arguments=("run", *arguments, "--cluster", str(job.folder / CONFIG)))
         else:
             job = dataclasses.replace(job, arguments=("run", *arguments))
         job.save()  # before the driver looks for it

@@ -1,0 +1,111 @@
+"""A driver as a process of the first host of a cluster by SSH: it lives on when this machine is switched off."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import queue
+import shlex
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from ips2_dask.clusters import ssh
+from ips2_dask.clusters.config import Config, Ssh
+from ips2_dask.clusters.extras import need
+from ips2_dask.clusters.jobs.record import CONFIG, Job
+from ips2_dask.clusters.load import load
+from ips2_dask.errors import BadInput
+from ips2_dask.storage.files import LocalFiles
+
+THERE = "ips2_dask.clusters.jobs.there"
+CONNECT_SECONDS = 30
+"""How long a host may take to let us in, or to say that it does not."""
+
+
+def launch(job: Job, config: Config) -> dict[str, Any]:
+    """Start the driver on the first host and return at once."""
+    path = job.folder / CONFIG
+    given = {"config_text": path.read_text(encoding="utf-8"), "config_path": str(path)}
+    return {**_ask(job, config, "start", **given), "by": config.kind(Ssh).hosts[0]}
+
+
+def state(job: Job) -> str | None:
+    """``running``, ``on HOST`` where that can't be asked, or None where the driver is gone; its exit status is kept."""
+    try:
+        found = _ask(job, load(job.folder / CONFIG), "look")
+    except BadInput:
+        return f"on {job.native['by']}"
+    if found["status"] is not None:
+        LocalFiles(str(job.folder)).write("exit.json", json.dumps({"status": found["status"]}))
+    return None if found["state"] is None else str(found["state"])
+
+
+def cancel(job: Job) -> None:
+    """Ask the driver to end: it closes its cluster first."""
+    _ask(job, load(job.folder / CONFIG), "cancel")
+
+
+def log_lines(job: Job, follow: bool) -> Iterator[str]:
+    """What the driver prints, as it comes over one connection."""
+    config = load(job.folder / CONFIG)
+    came: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
+
+    def fetch() -> None:
+        try:
+            asyncio.run(_talk(config, _line(job, follow=follow), "logs", came.put))
+            came.put(None)
+        except BaseException as error:
+            came.put(error)
+
+    threading.Thread(target=fetch, name="ips2-logs", daemon=True).start()
+    while (line := came.get()) is not None:
+        if isinstance(line, BaseException):
+            raise line
+        yield line
+
+
+def _line(job: Job, **more: Any) -> str:
+    return json.dumps({"record": dataclasses.asdict(job), **more}) + "\n"
+
+
+def _ask(job: Job, config: Config, verb: str, **more: Any) -> dict[str, Any]:
+    """The answer of the first host. In a thread of its own: a notebook's runs an event loop already."""
+    lines: list[str] = []
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(asyncio.run, _talk(config, _line(job, **more), verb, lines.append)).result()
+    return dict(json.loads(lines[-1]))
+
+
+async def _talk(config: Config, asked: str, verb: str, take: Callable[[str], None]) -> None:
+    """Run a verb on the first host, and give each line that it prints to ``take``.
+
+    Raises
+    ------
+    BadInput
+        Where the host can't be reached, or the package does not run there.
+    """
+    asyncssh = need("asyncssh", "ssh", "a job by SSH")
+    machine = config.kind(Ssh)
+    command = shlex.join([machine.python or sys.executable, "-m", THERE, verb])
+    try:
+        async with (
+            asyncio.timeout(CONNECT_SECONDS) as patience,
+            asyncssh.connect(machine.hosts[0], **ssh.connection(machine)) as connection,
+        ):
+            patience.reschedule(None)
+            async with connection.create_process(command) as process:
+                process.stdin.write(asked)
+                process.stdin.write_eof()
+                async for line in process.stdout:
+                    take(line)
+                error = await process.stderr.read()
+                await process.wait()
+                if process.exit_status:
+                    last = (error.strip().splitlines() or ["no word"])[-1]
+                    raise RuntimeError(f"`{command}` ended with status {process.exit_status}: {last}")
+    except (OSError, TimeoutError, asyncssh.Error, RuntimeError) as error:
+        raise ssh.unreachable(machine, error) from error
