@@ -295,7 +295,7 @@ class _Execution:
     def _compute(self, name: str, begun: float) -> dict[str, Any]:
         """Run a stage; returns what its ``stage.json`` is to hold."""
         facts = self._work(name)
-        receipts = self._store.parts(self._keys[name].folder)
+        receipts = self._store.parts(self._keys[name].folder, learned=True)
         return {
             "key": self._keys[name].content,
             "facts": facts,

@@ -11,8 +11,10 @@ import numpy.typing as npt
 import pytest
 import zarr
 from fsspec.implementations.memory import MemoryFileSystem
+from zarr.storage import FsspecStore
 
 from ips2_dask import BadInput, Params, Resources, open_run, run
+from ips2_dask.errors import Damaged
 from ips2_dask.storage import remote
 from ips2_dask.storage.readers import open_source
 from ips2_dask.storage.store import ZarrStore
@@ -150,3 +152,40 @@ def test_a_fresh_place_gives_back_metadata_without_asking(root: str) -> None:
     group.create_array("x", data=np.arange(6.0), chunks=(4,))
     again = zarr.open_array(store=remote.open_zarr(f"{root}/fresh/x", read_only=True), mode="r")
     np.testing.assert_array_equal(again[...], np.arange(6.0))
+
+
+FOLDER = "ingest-0123456789abcdef"
+
+
+def test_an_array_is_read_by_requests_for_its_chunks_alone(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    values, asked = np.arange(12.0, dtype=np.float32).reshape(6, 2), list[str]()
+    ZarrStore(root).write(FOLDER, "p000000", {"samples": values}, {})
+    get = FsspecStore.get
+
+    async def counted(self: FsspecStore, key: str, *arguments: Any) -> Any:
+        asked.append(key)
+        return await get(self, key, *arguments)
+
+    monkeypatch.setattr(FsspecStore, "get", counted)
+    np.testing.assert_array_equal(ZarrStore(root).read(FOLDER, "p000000", "samples"), values)
+    assert asked == ["c/0/0"]
+
+
+def test_a_part_that_another_process_has_made_again_is_read_as_it_is_now(root: str) -> None:
+    mine, other = ZarrStore(root), ZarrStore(root)
+    for value in (1.0, 2.0):
+        other.drop(FOLDER, "p000000")
+        other.write(FOLDER, "p000000", {"center": np.full(3, value)}, {})
+        np.testing.assert_array_equal(mine.read(FOLDER, "p000000", "center"), np.full(3, value))
+    mine.drop(FOLDER, "p000000")
+    assert mine.listed(FOLDER) == frozenset()
+    with pytest.raises(Damaged):
+        mine.read(FOLDER, "p000000", "center")
+
+
+def test_a_receipt_says_the_stored_bytes_without_a_listing(root: str) -> None:
+    store = ZarrStore(root)
+    receipt = store.write(FOLDER, "p000000", {"samples": np.zeros((5, 3), np.float32)}, {})
+    sizes = store.files.sizes(f"{FOLDER}/{receipt['attempt']}")
+    assert receipt["arrays"]["samples"]["bytes"] == [sizes["samples/c/0/0"]]
+    assert not store.survey(FOLDER, None, True).faults

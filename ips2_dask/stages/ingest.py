@@ -30,7 +30,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
 def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
     """Rows of partition b as the source has them."""
     name = "raw-" + part_name(b)
-    if context.store.receipt(context.folders["ingest"], name) is not None:
+    if context.source is None:
         return context.store.read(context.folders["ingest"], name, "raw")
     return np.asarray(context.source.read(*context.span(b)))
 
@@ -116,8 +116,10 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         center, spread, statistics_ = _measured(inner, executor, report, np.asarray(first, np.float64))
         store.write(folder, "whole", {"center": center, "spread": spread, **_known(source)}, {})
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
-    for b in parts:  # the statistics stay, so that one partition can be made again alone
-        store.drop(folder, "raw-" + part_name(b))
+    there = store.listed(folder)
+    for name in (f"raw-{part_name(b)}" for b in parts):  # the statistics stay, so that one can be made again alone
+        if there is None or name in there:
+            store.drop(folder, name)
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
     return {"warnings": _warnings(statistics_, rounded, context.m), "label_names": names, "source": source.name}

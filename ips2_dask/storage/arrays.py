@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
-from zarr.storage import FsspecStore, LocalStore
+from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
 from ips2_dask.storage.layout import Array
 from ips2_dask.storage.receipts import crc32c
@@ -89,27 +89,36 @@ def metadata_crc(node: Any) -> int:
 def write_group(
     location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
 ) -> tuple[dict[str, Described], int]:
-    """Store arrays as a group; returns what a receipt says of each, but the stored bytes, and of the group."""
-    written, group = sync(_write_group(location, arrays, kinds, attributes))
+    """Store arrays as a group; returns what a receipt says of each and of the group.
+
+    The stored bytes are among it where nobody need be asked for them: behind a URL.
+    """
+    written, group, sizes = sync(_write_group(location, arrays, kinds, attributes))
     for name, described in written.items():
-        described["crc32c"] = [crc32c(_cut(arrays[name], chunk)) for chunk in chunks_of(described)]
+        chunks = chunks_of(described)
+        described["crc32c"] = [crc32c(_cut(arrays[name], chunk)) for chunk in chunks]
+        if sizes is not None:
+            described["bytes"] = [sizes[f"{name}/{chunk.key}"] for chunk in chunks]
     return written, group
 
 
 async def _write_group(
     location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
-) -> tuple[dict[str, Described], int]:
+) -> tuple[dict[str, Described], int, dict[str, int] | None]:
     """One coroutine, since each call from outside of Zarr's loop costs milliseconds."""
-    group = await zarr.api.asynchronous.create_group(
-        store=place(location, fresh=True), zarr_format=3, attributes=attributes
-    )
+    store = place(location, fresh=True)
+    group = await zarr.api.asynchronous.create_group(store=store, zarr_format=3, attributes=attributes)
     tasks = [_write_array(group, name, kinds[name], array) for name, array in arrays.items()]
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)  # all have ended, so none writes afterwards
+    if isinstance(store, FreshStore):
+        await store.settle()
     written = []
-    for outcome in await asyncio.gather(*tasks, return_exceptions=True):  # all have ended, so none writes afterwards
+    for outcome in outcomes:
         if isinstance(outcome, BaseException):
             raise outcome
         written.append(outcome)
-    return dict(zip(arrays, written, strict=True)), metadata_crc(group)
+    sizes = store.sizes if isinstance(store, FreshStore) else None
+    return dict(zip(arrays, written, strict=True)), metadata_crc(group), sizes
 
 
 async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: AnyArray) -> Described:
@@ -117,16 +126,19 @@ async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: An
     limit = ROWS_CHUNK_BYTES if kind.by_rows else CHUNK_BYTES
     rows = max(1, limit // max(1, array[:1].nbytes)) if array.ndim and array.size else 1
     rows = max(1, min(rows, len(array))) if array.ndim else 1
-    stored = await group.create_array(
-        name,
-        data=array,
-        chunks=(rows, *(max(1, n) for n in array.shape[1:])) if array.ndim else (),
-        compressors=[*([ZstdCodec(level=1)] if kind.packed else []), Crc32cCodec()],
-        fill_value=fill_of(array.dtype),
-        attributes={"meaning": kind.meaning},
-        config={"write_empty_chunks": True},
-    )
+    stored = await group.create_array(name, data=array, **_settings(kind, array.shape, array.dtype, rows))
     return {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows, "metadata": metadata_crc(stored)}
+
+
+def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[Any], rows: int) -> dict[str, Any]:
+    """How an array is stored, besides its shape and dtype."""
+    return {
+        "chunks": (rows, *(max(1, n) for n in shape[1:])) if shape else (),
+        "compressors": [*([ZstdCodec(level=1)] if kind.packed else []), Crc32cCodec()],
+        "fill_value": fill_of(dtype),
+        "attributes": {"meaning": kind.meaning},
+        "config": {"write_empty_chunks": True},
+    }
 
 
 def chunks_of(described: Mapping[str, Any]) -> list[Chunk]:
@@ -145,15 +157,29 @@ def _cut(array: AnyArray, chunk: Chunk) -> AnyArray:
     return array[chunk.low : chunk.high] if array.ndim else array
 
 
-async def _read(location: str, described: Described, selection: Any) -> Any:
-    stored = await zarr.api.asynchronous.open_array(store=place(location), mode="r", zarr_format=3)
+async def _foreseen(location: str, described: Described, kind: Array) -> zarr.AsyncArray[Any] | None:
+    """An array behind a URL without a request: its metadata follow from its receipt; None where they are others."""
+    shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
+    settings = _settings(kind, shape, dtype, described["rows"])
+    blank = await zarr.api.asynchronous.create_array(store=MemoryStore(), shape=shape, dtype=dtype, **settings)
+    if metadata_crc(blank) != described["metadata"]:  # written by another version of Zarr
+        return None
+    return zarr.AsyncArray(metadata=blank.metadata, store_path=StorePath(place(location)))
+
+
+async def _read(location: str, described: Described, kind: Array | None, selection: Any) -> Any:
+    stored = await _foreseen(location, described, kind) if kind is not None and is_remote(location) else None
+    if stored is None:
+        stored = await zarr.api.asynchronous.open_array(store=place(location), mode="r", zarr_format=3)
     if list(stored.shape) != described["shape"] or stored.dtype.str != described["dtype"]:
         raise ValueError(f"it is {stored.dtype.str} {list(stored.shape)}")
     return await stored.getitem(selection)
 
 
-def read_rows(location: str, described: Described, low: int, high: int) -> AnyArray:
+def read_rows(location: str, described: Described, low: int, high: int, kind: Array | None = None) -> AnyArray:
     """Rows low .. high - 1, every chunk that they touch checked.
+
+    Where ``kind`` says what the layout makes of such an array, its metadata are not fetched over a network.
 
     Raises
     ------
@@ -166,7 +192,8 @@ def read_rows(location: str, described: Described, low: int, high: int) -> AnyAr
     if not described["shape"]:
         touched = list(enumerate(chunks_of(described)))
     start, end = (touched[0][1].low, touched[-1][1].high) if touched else (low, high)
-    array = np.asarray(sync(_read(location, described, slice(start, end) if described["shape"] else ...)))
+    selection = slice(start, end) if described["shape"] else ...
+    array = np.asarray(sync(_read(location, described, kind, selection)))
     for at, chunk in touched:
         moved = Chunk(chunk.key, chunk.low - start, chunk.high - start)
         if crc32c(_cut(array, moved)) != described["crc32c"][at]:
@@ -174,9 +201,9 @@ def read_rows(location: str, described: Described, low: int, high: int) -> AnyAr
     return array[low - start : high - start] if described["shape"] else array
 
 
-def read_whole(location: str, described: Described) -> AnyArray:
+def read_whole(location: str, described: Described, kind: Array | None = None) -> AnyArray:
     """The whole array, every chunk checked; raises as `read_rows` does."""
-    return read_rows(location, described, 0, described["shape"][0] if described["shape"] else 1)
+    return read_rows(location, described, 0, described["shape"][0] if described["shape"] else 1, kind)
 
 
 def faults_of(

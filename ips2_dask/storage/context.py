@@ -81,6 +81,8 @@ class Context:
         The input, for the ingest stage.
     generation : int
         Raised when a stage that was computed again has given other bytes: what a process remembers is of one.
+    there : frozenset of str, optional
+        Names of the parts of the stage that may be finished; None where each task looks for its own.
     """
 
     store: Store
@@ -93,6 +95,7 @@ class Context:
     threads: int = 1
     source: Any = None
     generation: int = 0
+    there: frozenset[str] | None = None
 
     @property
     def m(self) -> int:

@@ -50,8 +50,16 @@ class Store(Protocol):
         """Forget a part, receipt first."""
         ...
 
-    def parts(self, folder: str) -> dict[str, Receipt]:
-        """The receipts of all finished parts of a folder, by name."""
+    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        """Keep what a part's receipt is, where to ask for it again would be a request over a network."""
+        ...
+
+    def listed(self, folder: str) -> frozenset[str] | None:
+        """Names of the parts that may be finished, by one request for them all; None where looking costs none."""
+        ...
+
+    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
+        """The receipts of all finished parts of a folder, by name; ``learned`` takes those that are known already."""
         ...
 
     def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
@@ -136,8 +144,16 @@ class MemoryStore:
         self._parts.pop((folder, part), None)
         self._receipts.pop((folder, part), None)
 
-    def parts(self, folder: str) -> dict[str, Receipt]:
+    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        """Nothing to keep: no receipt is far."""
+
+    def listed(self, folder: str) -> frozenset[str] | None:
+        """None: looking for a part costs nothing."""
+        return None
+
+    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name."""
+        del learned
         return {part: receipt for (held, part), receipt in self._receipts.items() if held == folder}
 
     def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:

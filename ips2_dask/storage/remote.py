@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
@@ -62,11 +63,19 @@ def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = Fs
 
 
 class FreshStore(FsspecStore):
-    """A place where nothing is but what this object has put there: so it never asks the server for what may be."""
+    """A place where nothing is but what this object has put there: so it never asks the server for what may be.
+
+    Attributes
+    ----------
+    sizes : dict
+        Bytes of what was put there, by key.
+    """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
+        self.sizes: dict[str, int] = {}
         self._documents: dict[str, Buffer] = {}
+        self._under_way: list[asyncio.Task[None]] = []
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """What was put under a name of metadata; None for a chunk, which is always written whole."""
@@ -78,10 +87,19 @@ class FreshStore(FsspecStore):
         return key in self._documents
 
     async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
-        """Put it there, and remember metadata."""
-        await super().set(key, value, byte_range)
+        """Put it there; metadata are remembered, and put while the chunks are, which need not wait for them."""
+        self.sizes[key] = len(value)
         if key.rsplit("/", 1)[-1] == "zarr.json":
             self._documents[key] = value
+            self._under_way.append(asyncio.create_task(super().set(key, value, byte_range)))
+        else:
+            await super().set(key, value, byte_range)
+
+    async def settle(self) -> None:
+        """Wait until all of it is there."""
+        for outcome in await asyncio.gather(*self._under_way, return_exceptions=True):
+            if isinstance(outcome, BaseException):
+                raise outcome
 
 
 def check_url(url: str) -> None:

@@ -23,6 +23,7 @@ from ips2_dask.storage.files import Files, open_files, writing
 from ips2_dask.storage.layout import ARRAYS, STAGES
 from ips2_dask.storage.parts import AnyArray, MemoryStore, Parts, Store
 from ips2_dask.storage.receipts import Receipt, content_of, crc32c, opened, sealed
+from ips2_dask.storage.remote import is_remote
 
 __all__ = ["MemoryStore", "Receipt", "Store", "ZarrStore"]
 
@@ -43,9 +44,10 @@ class ZarrStore:
         self.location: str | None = location
         self._root = location
         self._files: Files | None = None
+        self._learned: dict[tuple[str, str], Receipt] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location, "_root": self._root, "_files": None}
+        return {"location": self.location, "_root": self._root, "_files": None, "_learned": {}}
 
     @property
     def files(self) -> Files:
@@ -67,14 +69,33 @@ class ZarrStore:
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
-        return _receipt(self.files.read(f"{folder}/{part}.json"))
+        found = _receipt(self.files.read(f"{folder}/{part}.json"))
+        self.learn(folder, part, found)
+        return found
 
-    def parts(self, folder: str) -> dict[str, Receipt]:
-        """The receipts of all finished parts of a folder, by name."""
-        files = [name for name in self.files.names(folder) if is_receipt(name)]
-        texts = self.files.read_many([f"{folder}/{name}" for name in files])
-        found = {name.removesuffix(".json"): _receipt(texts.get(f"{folder}/{name}")) for name in files}
-        return {part: receipt for part, receipt in found.items() if receipt is not None}
+    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        """Keep what a part's receipt is, where to ask for it again would be a request over a network."""
+        self._learned.pop((folder, part), None)
+        if receipt is not None and is_remote(self._root):
+            self._learned[folder, part] = receipt
+
+    def listed(self, folder: str) -> frozenset[str] | None:
+        """Names of the parts that may be finished, by one request for them all; None where looking costs none."""
+        if not is_remote(self._root):
+            return None
+        return frozenset(name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name))
+
+    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
+        """The receipts of all finished parts of a folder, by name; ``learned`` takes those that are known already."""
+        parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
+        found = {part: self._learned[folder, part] for part in parts if learned and (folder, part) in self._learned}
+        asked = {part: f"{folder}/{part}.json" for part in parts if part not in found}
+        texts = self.files.read_many(list(asked.values()))
+        for part, name in asked.items():
+            receipt = _receipt(texts.get(name))
+            if receipt is not None:
+                found[part] = receipt
+        return {part: found[part] for part in parts if part in found}
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
         """Store a part's arrays under a new attempt, then its receipt.
@@ -90,9 +111,11 @@ class ZarrStore:
         try:
             with writing(f"{self._root}/{folder}/{attempt}"):
                 described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
-                sizes = self.files.sizes(f"{folder}/{attempt}")
+                sizes = (
+                    {} if all("bytes" in one for one in described.values()) else self.files.sizes(f"{folder}/{attempt}")
+                )
             for name, one in described.items():
-                one["bytes"] = [sizes.get(f"{name}/{chunk.key}", -1) for chunk in chunks_of(one)]
+                one.setdefault("bytes", [sizes.get(f"{name}/{chunk.key}", -1) for chunk in chunks_of(one)])
             receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
             self.files.write(f"{folder}/{part}.json", sealed(receipt))
         except StoreFailure:
@@ -101,6 +124,7 @@ class ZarrStore:
                 if sealing is None or sealing["attempt"] != attempt:
                     self.files.remove(f"{folder}/{attempt}")  # else `gc` takes it
             raise
+        self.learn(folder, part, receipt)
         return receipt
 
     def read(self, folder: str, part: str, name: str) -> AnyArray:
@@ -124,19 +148,31 @@ class ZarrStore:
         return self._checked(folder, part, name, read_rows, low, high)
 
     def _checked(self, folder: str, part: str, name: str, read: Callable[..., AnyArray], *rows: int) -> AnyArray:
+        kind = ARRAYS[folder.split("-")[0]].get(name)
+
+        def array(receipt: Receipt) -> AnyArray:
+            return read(f"{self._root}/{folder}/{receipt['attempt']}/{name}", receipt["arrays"][name], *rows, kind=kind)
+
+        learned = self._learned.get((folder, part))
+        if learned is not None:
+            try:
+                return array(learned)
+            except MemoryError:
+                raise
+            except Exception:  # another attempt may have taken its place since
+                self.learn(folder, part, None)
         receipt = self.receipt(folder, part)
         if receipt is None:
             raise Fault(folder, part, f"{folder}/{part}", "the receipt is missing or damaged").error(self._root)
-        where = f"{self._root}/{folder}/{receipt['attempt']}/{name}"
         try:
-            return read(where, receipt["arrays"][name], *rows)
+            return array(receipt)
         except MemoryError:
             raise
         except Exception as error:  # whatever a damaged file makes a codec or a parser raise
             faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
             if faults:
                 raise faults[0].error(self._root, len(faults) - 1) from error
-        return read(where, receipt["arrays"][name], *rows)  # nothing is wrong with it: what failed was the reading
+        return array(receipt)  # nothing is wrong with it: what failed was the reading
 
     def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
         """What is there of the parts that a finished stage had, or of those with a receipt; ``deep`` reads it all.
@@ -193,6 +229,7 @@ class ZarrStore:
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name: its receipt moves, its arrays stay."""
         text = self.files.read(f"{folder}/{part}.json")
+        self.learn(folder, part, None)
         if text is not None:
             self.files.write(f"{folder}/{name}.json", text)
             self.files.remove(f"{folder}/{part}.json")
@@ -200,6 +237,7 @@ class ZarrStore:
     def drop(self, folder: str, part: str) -> None:
         """Forget a part, receipt first; arrays that a renamed part has taken over stay."""
         receipt = self.receipt(folder, part)
+        self.learn(folder, part, None)
         self.files.remove(f"{folder}/{part}.json")
         if receipt is not None and receipt["attempt"].rpartition(".")[0] == part:
             self.files.remove(f"{folder}/{receipt['attempt']}")
@@ -211,7 +249,7 @@ class ZarrStore:
     def clear(self) -> None:
         """Take away everything that runs have put here, the mark of a run directory last; nothing else is touched."""
         for name in ("manifest.json", *self.stage_folders(), "zarr.json"):
-            self.files.remove(name)
+            self.remove(name)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[Callable[[], None]]:
@@ -242,6 +280,7 @@ class ZarrStore:
 
     def remove(self, name: str) -> None:
         """Take away a document or a folder."""
+        self._learned.clear()
         self.files.remove(name)
 
 
