@@ -13,18 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+import dask
 import dask.bag
 from dask.delayed import delayed
-from distributed import Client, as_completed
+from distributed import Client, Future, as_completed, get_worker
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
 
 from ips2_dask.errors import Lost
 from ips2_dask.kernels.parallel import threads
+from ips2_dask.locality import Owners, Places, Thing
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.readers import Source
 from ips2_dask.storage.readers.lazy import LazySource
+from ips2_dask.storage.remote import is_remote
 from ips2_dask.storage.store import Receipt
 
 PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
@@ -50,18 +53,48 @@ MOST_AT_ONCE = 4
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One stage's work on its partitions: a function, where its parts go, and what their names begin with."""
+    """One stage's work on its partitions.
+
+    Attributes
+    ----------
+    stage : str
+        Where its parts go.
+    function : callable
+    prefix : str
+        What the parts' names begin with.
+    over : str
+        What its items are.
+    near : callable, optional
+        From the context and an item to the thing whose owner is the best worker for it; without it, the item itself.
+    """
 
     stage: str
     function: PartFunction
     prefix: str = ""
+    over: str = "partitions"
+    near: Callable[[Context, Any], Thing] | None = None
+
+    def things(self, context: Context, items: Sequence[Any]) -> list[Thing]:
+        """What the tasks are about."""
+        kind = _partitions(context) if self.over == "partitions" else self.over
+        return [(kind, item) for item in items]
+
+
+def partition(context: Context, b: int) -> Thing:
+    """Partition b as something that a worker may own."""
+    return _partitions(context), b
+
+
+def _partitions(context: Context) -> str:
+    """What partitions are called: others when the samples are renumbered."""
+    return f"partitions-{hash(context.bounds)}"
 
 
 def compute_part(item: Any, job: Job, context: Context, *rows: Any) -> Receipt:
     """Run one task unless its part is there already, and store what it gives."""
     name = job.prefix + part_name(item)
     folder = context.folders[job.stage]
-    receipt = context.store.receipt(folder, name)
+    receipt = context.store.receipt(folder, name) if context.there is None or name in context.there else None
     if receipt is not None:
         return receipt
     with threads(context.threads):
@@ -90,7 +123,7 @@ class Executor(Protocol):
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Start one task on values and handles; returns a handle of its result, which stays where it is made.
 
-        It is made where the result of ``near`` is, unless that process is gone.
+        It is made where the result of ``near`` is, or by the owner of that thing, unless that process is gone.
         """
         ...
 
@@ -147,6 +180,7 @@ class DaskExecutor:
 
     def __init__(self, client: Client, threads_per_task: int = 1) -> None:
         self.client, self._threads = client, threads_per_task
+        self.owners = Owners()
 
     @property
     def n_workers(self) -> int:
@@ -157,10 +191,20 @@ class DaskExecutor:
         """Every item's receipt; ``report(done, total)`` is called as they come."""
         if not items:
             return []
-        shared = self._shared(job, context)
+        folder, local = context.folders[job.stage], not is_remote(context.store.location or "")
+        shared = self._shared(job, dataclasses.replace(context, there=context.store.listed(folder)))
         named = _Named(job.stage)  # a task's name is the stage, then the partition
         bag = dask.bag.from_sequence(items, npartitions=len(items)).map(named, job=job, context=shared)
-        return [receipt for part in self._gather(bag.to_delayed(), report) for receipt in part]
+        self.owners.turn_to(context.store.location)
+        things = job.things(context, items)
+        others = [None if job.near is None else job.near(context, item) for item in items]
+        places = self.owners.places(things, others)
+        found = [one for part in self._gather(bag.to_delayed(), report, places) for one in part]
+        if local:
+            self.owners.wrote(things, [address for _, address in found])
+        for item, (receipt, _) in zip(items, found, strict=True):
+            context.store.learn(folder, job.prefix + part_name(item), receipt)
+        return [receipt for receipt, _ in found]
 
     def map_blocks(
         self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
@@ -177,7 +221,10 @@ class DaskExecutor:
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Start one task on a worker; its handle is a future."""
         with losses(self.client):
-            there = None if near is None else next(iter(self.client.who_has([near]).values()), None)
+            if isinstance(near, Future):
+                there = next(iter(self.client.who_has([near]).values()), None)
+            else:
+                there = self.owners.of(near)
             key = f"{name}-{uuid.uuid4().hex}"
             return self.client.submit(
                 function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there),
@@ -197,10 +244,12 @@ class DaskExecutor:
         name = f"{job.stage}-context-{uuid.uuid4().hex}"
         return delayed(dataclasses.replace(context, threads=self._threads), name=name)
 
-    def _gather(self, tasks: Sequence[Any], report: Report) -> list[Any]:
+    def _gather(self, tasks: Sequence[Any], report: Report, places: Places | None = None) -> list[Any]:
         """What the tasks return, in their order; an error is raised when all of them have ended."""
+        near = contextlib.nullcontext() if places is None else dask.annotate(workers=places, allow_other_workers=True)
         with losses(self.client):
-            futures = self.client.compute(list(tasks), retries=RETRIES)
+            with near:
+                futures = self.client.compute(list(tasks), retries=RETRIES)
             try:
                 for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
                     report(done + 1, len(futures))
@@ -248,13 +297,13 @@ def losses(client: Client) -> Iterator[None]:
 
 
 class _Named:
-    """`compute_part` under the name of a stage, which Dask shows beside the number of the partition."""
+    """`compute_part` under the name of a stage, which Dask shows beside the number of the partition; and who ran it."""
 
     def __init__(self, stage: str) -> None:
         self.__name__ = stage
 
-    def __call__(self, item: Any, job: Job, context: Context) -> Receipt:
-        return compute_part(item, job, context)
+    def __call__(self, item: Any, job: Job, context: Context) -> tuple[Receipt, str]:
+        return compute_part(item, job, context), get_worker().address
 
 
 def _same(context: Context) -> Context:

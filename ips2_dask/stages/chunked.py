@@ -23,6 +23,9 @@ from ips2_dask.storage.store import Receipt
 Block = list[Any]
 """One handle a chunk."""
 
+KIND = "chunks"
+"""What tasks on chunks are about: the worker that made a chunk's operator keeps it, and the chunk of each block."""
+
 
 def chunk_partitions(context: Context) -> list[tuple[int, int]]:
     """Ranges of partitions that make up the chunks: they follow the partitions alone."""
@@ -131,8 +134,8 @@ def _degrees_at(context: Context, touched: Any) -> Float64:
     return np.concatenate(parts)
 
 
-def known_of(context: Context, g: int, volumes: Any) -> Known:
-    """The component vectors on chunk g's pairs."""
+def known_of(context: Context, g: int, alone: bool = False) -> Known:
+    """The component vectors on chunk g's pairs; ``alone`` those of its share of the components, for their volumes."""
 
     def make() -> Known:
         low, high = rows_of_chunks(context)[g : g + 2]
@@ -140,10 +143,11 @@ def known_of(context: Context, g: int, volumes: Any) -> Known:
         pairs = _pairs_at(context, rows)
         root = np.sqrt(_degrees_at(context, rows)) * unit(pairs)
         label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
+        volumes = None if alone else np.asarray(context.read("eigen", "volumes", "volumes"))
         return Known(root, label, context.facts["assemble"]["components"], volumes)
 
     low, high = rows_of_chunks(context)[g : g + 2]
-    known: Known = context.remembered("assemble", f"known-{g}-{volumes is None}", make, 12 * (high - low))
+    known: Known = context.remembered("assemble", f"known-{g}-{alone}", make, 12 * (high - low))
     return known
 
 
@@ -184,15 +188,21 @@ def product(context: Context, g: int, y: Any, others: list[Any], previous: Any, 
 
 
 def volume(context: Context, g: int) -> Any:
-    return known_of(context, g, None).volume
+    known = known_of(context, g, alone=True)
+    held = np.unique(known.label)
+    return held, known.volume[held]
 
 
-def coefficients(context: Context, g: int, y: Any, volumes: Any) -> Any:
-    return known_of(context, g, volumes).coefficients(y)
+def coefficients(context: Context, g: int, y: Any) -> Any:
+    return known_of(context, g).coefficients(y)
 
 
-def subtract(context: Context, g: int, y: Any, volumes: Any, coefficient: Any) -> Any:
-    return known_of(context, g, volumes).subtract(np.array(y), coefficient)
+def subtract(context: Context, g: int, y: Any, held: Any, coefficient: Any) -> Any:
+    """The components that a chunk holds may be few of many, so only theirs are sent."""
+    known = known_of(context, g)
+    whole = np.zeros((known.count, y.shape[1]))
+    whole[held] = coefficient
+    return known.subtract(np.array(y), whole)
 
 
 def gram(x: Any, y: Any) -> Any:
@@ -255,10 +265,13 @@ class ChunkedSpace:
         self._near = [[] if r is None else [h for h in r["facts"]["near"] if h != g] for g, r in enumerate(receipts)]
         self.n = rows_of_chunks(context)[-1]
         self._columns = width
-        self.volumes = np.sum(self._results([self._task(volume, g) for g in self._chunks]), axis=0)
+        self.volumes = np.zeros(context.facts["assemble"]["components"])
+        for held, part in self._results([self._task(volume, g, near=(KIND, g)) for g in self._chunks]):
+            self.volumes[held] += part
+        context.store.write(context.folders["eigen"], "volumes", {"volumes": self.volumes}, {})  # read by the workers
 
-    def _task(self, function: Any, g: int, *arguments: Any) -> Any:
-        return self._executor.submit(f"eigen-{function.__name__}-{g}", function, self._shared, g, *arguments)
+    def _task(self, function: Any, g: int, *arguments: Any, near: Any = None) -> Any:
+        return self._executor.submit(f"eigen-{function.__name__}-{g}", function, self._shared, g, *arguments, near=near)
 
     def _plain(self, function: Any, *arguments: Any) -> Any:
         return self._executor.submit(f"eigen-{function.__name__}", function, *arguments)
@@ -269,23 +282,18 @@ class ChunkedSpace:
 
     def kept(self, name: str, near: Block | None = None) -> Block:
         """A stored block, each chunk where that of ``near`` is; it forgets how it was computed."""
-        return [
-            self._executor.submit(
-                f"eigen-kept-{g}", kept_rows, self._shared, g, name, near=None if near is None else near[g]
-            )
-            for g in self._chunks
-        ]
+        return [self._task(kept_rows, g, name, near=(KIND, g) if near is None else near[g]) for g in self._chunks]
 
     def _results(self, handles: Sequence[Any]) -> list[Any]:
         return self._executor.results(handles)
 
     def random(self, columns: int, seed: int) -> Block:
         """A block of standard normal columns that depends on the seed alone."""
-        return [self._task(random_rows, g, columns, seed) for g in self._chunks]
+        return [self._task(random_rows, g, columns, seed, near=(KIND, g)) for g in self._chunks]
 
     def start(self) -> Block:
         """The start that the sample graph gives."""
-        return [self._task(start_rows, g) for g in self._chunks]
+        return [self._task(start_rows, g, near=(KIND, g)) for g in self._chunks]
 
     def apply(self, y: Block) -> Block:
         """The operator's product with a block."""
@@ -328,11 +336,11 @@ class ChunkedSpace:
 
     def deflate(self, y: Block) -> Block:
         """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
-        parts = self._results([self._task(coefficients, g, y[g], self.volumes) for g in self._chunks])
+        parts = self._results([self._task(coefficients, g, y[g]) for g in self._chunks])
         coefficient = np.zeros((len(self.volumes), parts[0][1].shape[1]))
         for held, part in parts:
             coefficient[held] += part
-        return self._replace(y, lambda g: self._task(subtract, g, y[g], self.volumes, coefficient))
+        return self._replace(y, lambda g: self._task(subtract, g, y[g], parts[g][0], coefficient[parts[g][0]]))
 
     def _replace(self, y: Block, task: Any) -> Block:
         """New handles for old ones, the old ones let go one by one."""

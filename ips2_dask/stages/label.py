@@ -83,7 +83,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts |= _embed(context)
     starts = range(1 if context.m < kernel.FEW else TASKS)
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
-    executor.map(Job("label", group, "restarts-"), inner, starts, report)
+    executor.map(Job("label", group, "restarts-", "starts"), inner, starts, report)
     store, folder = context.store, context.folders["label"]
     found = [
         kernel.Partitioning(

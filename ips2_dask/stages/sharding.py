@@ -15,6 +15,7 @@ import numpy as np
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import copies, projection, shards
 from ips2_dask.kernels import neighbors as kernel
+from ips2_dask.locality import Thing
 from ips2_dask.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
@@ -113,6 +114,12 @@ def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"indices": indices, "distances": distances}, {}
 
 
+def _shard_of(context: Context, b: int) -> Thing:
+    """The shard whose search has written X of partition b."""
+    starts = context.facts["neighbors"]["starts"]
+    return "shards", int(np.searchsorted(starts, context.bounds[b], side="right")) - 1
+
+
 def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """How far the nearest samples of partition b are from each of the recall's sample rows."""
     rows = kernel.recall_rows(context.m, context.params.random_state)
@@ -154,12 +161,12 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
     refined = store.receipt(folder, "refined")
     if refined is None or not _all_there(adopted(context, facts), refined["facts"]["rounds"]):
         if any(store.receipt(folder, f"search-p{s:06d}") is None for s in cells):  # else the splits may be gone
-            executor.map(Job("neighbors", split, "split-"), inner, range(len(facts["batches"])), report)
-            executor.map(Job("neighbors", search, "search-"), inner, cells, report)
+            executor.map(Job("neighbors", split, "split-", "batches"), inner, range(len(facts["batches"])), report)
+            executor.map(Job("neighbors", search, "search-", "shards"), inner, cells, report)
         for batch in range(len(facts["batches"])):
             store.drop(folder, f"split-p{batch:06d}")
         inner = adopted(context, facts)
-        executor.map(Job("neighbors", merge, "round0-"), inner, range(inner.n_partitions), report)
+        executor.map(Job("neighbors", merge, "round0-", near=_shard_of), inner, range(inner.n_partitions), report)
         refined = _refine(inner, executor, report)
     facts |= refined["facts"]
     _settle(adopted(context, facts), facts["rounds"], len(cells))

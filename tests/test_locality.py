@@ -1,0 +1,118 @@
+"""A partition's blocks are read by the worker that wrote them if the store is local, and graphs hold nothing large."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import get_worker
+
+from ips2_dask import Params, Resources, executors, run
+from ips2_dask.executors import DaskExecutor, Job, partition
+from ips2_dask.following import Reporter, Silent
+from ips2_dask.locality import Owners
+from ips2_dask.plan import choose
+from ips2_dask.storage.context import Context
+from ips2_dask.storage.store import ZarrStore
+
+PARTS = 12
+
+
+@pytest.fixture(name="executor")
+def without_stealing(dask_executor: DaskExecutor) -> Iterator[DaskExecutor]:
+    """An executor that knows of no owner, on a cluster whose idle workers take nothing from busy ones."""
+
+    def stealing(on: bool) -> None:
+        def turn(dask_scheduler: Any) -> None:
+            extension = dask_scheduler.extensions["stealing"]
+            dask_scheduler.loop.add_callback(extension.start if on else extension.stop)
+
+        dask_executor.client.run_on_scheduler(turn)
+
+    stealing(False)
+    yield DaskExecutor(dask_executor.client)
+    stealing(True)
+
+
+@pytest.fixture(name="context")
+def in_a_folder(tmp_path: Path) -> Context:
+    params = Params()
+    folders = {"ingest": "ingest-0123456789abcdef"}
+    bounds = tuple(range(PARTS + 1))
+    return Context(ZarrStore(str(tmp_path / "run")), params, bounds, 1, choose(PARTS, 1, params), folders)
+
+
+def workers_of(executor: DaskExecutor, context: Context, prefix: str, **how: Any) -> list[str]:
+    """Who does the tasks of a job."""
+
+    def task(context: Context, item: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"statistics": np.zeros((6, 1))}, {"worker": get_worker().address}
+
+    job, report = Job("ingest", task, prefix, **how), Reporter(Silent(), "ingest")
+    return [receipt["facts"]["worker"] for receipt in executor.map(job, context, range(PARTS), report)]
+
+
+def test_a_partition_stays_with_the_worker_that_wrote_it(executor: DaskExecutor, context: Context) -> None:
+    first = workers_of(executor, context, "a-")
+    assert len(set(first)) == 2
+    assert workers_of(executor, context, "b-") == first
+    assert workers_of(executor, context, "c-") == first
+    assert [executor.owners.of(partition(context, b)) for b in range(PARTS)] == first
+
+
+def test_what_is_made_of_a_partition_is_made_by_its_worker(executor: DaskExecutor, context: Context) -> None:
+    first = workers_of(executor, context, "a-")
+    near = workers_of(executor, context, "d-", over="chunks", near=lambda context, g: partition(context, PARTS - 1 - g))
+    assert near == first[::-1]
+    assert workers_of(executor, context, "e-", over="chunks") == near
+
+
+def test_an_owner_that_is_gone_keeps_nobody_from_the_work(executor: DaskExecutor, context: Context) -> None:
+    executor.owners.turn_to(context.store.location)
+    things = [partition(context, b) for b in range(PARTS)]
+    executor.owners.wrote(things, ["tcp://127.0.0.1:9"] * PARTS)
+    assert "tcp://127.0.0.1:9" not in workers_of(executor, context, "a-")
+
+
+def test_a_store_that_all_reach_alike_binds_no_partition(
+    executor: DaskExecutor, context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "is_remote", lambda place: True)
+    workers_of(executor, context, "a-")
+    assert executor.owners.of(partition(context, 0)) is None
+
+
+def test_owners_of_another_store_or_numbering_are_not_asked(context: Context) -> None:
+    owners = Owners()
+    owners.turn_to("here")
+    owners.wrote([partition(context, 0)], ["tcp://a:1"])
+    assert owners.of(partition(context, 0)) == "tcp://a:1"
+    context.bounds = (0, 2, PARTS)
+    assert owners.of(partition(context, 0)) is None
+    owners.turn_to("there")
+    context.bounds = tuple(range(PARTS + 1))
+    assert owners.of(partition(context, 0)) is None
+
+
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+def test_no_graph_that_is_sent_to_the_scheduler_holds_a_large_object(
+    vectors: str, dask_executor: DaskExecutor, tmp_path: Path
+) -> None:
+    rng = np.random.default_rng(5)
+    islands = 10 * rng.normal(size=(600, 12))  # each a component of its own: the solver deflates them all
+    X = np.repeat(islands, 7, axis=0) + 0.01 * rng.normal(size=(4200, 12))
+    assert X.nbytes > 6 * LARGE
+    params, resources = Params(n_clusters=3), Resources(partition_rows=350, vectors=vectors)
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGE}), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = run(X, params, resources, store=tmp_path / "run", client=dask_executor.client)
+    assert found.report()["components"] == 600
+
+
+LARGE = 64_000
+"""Bytes of a graph that are too many here; the largest of Dask's own graphs of this run has a third of it."""
