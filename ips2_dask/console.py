@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -15,13 +15,14 @@ from rich.table import Table
 from ips2_dask.following import Progress as Told
 from ips2_dask.following import Silent
 from ips2_dask.params import Params, Resources
+from ips2_dask.pipeline import Shaped
 from ips2_dask.plan import Plan
 from ips2_dask.progress import THERE, LiveProgress, PlainProgress, logged
 from ips2_dask.spelling import count, duration, found, size
 from ips2_dask.storage.damage import remedy
 from ips2_dask.storage.garbage import Collected
-from ips2_dask.storage.readers import Source
 from ips2_dask.storage.verify import Verification
+from ips2_dask.traffic import ProductTraffic
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
 
@@ -113,7 +114,7 @@ def print_report(summary: dict[str, Any], name: str) -> None:
     _lines(console, {"run directory": summary["run_dir"]})
 
 
-def print_plan(plan: Plan, source: Source, resources: Resources) -> bool:
+def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mapping[str, ProductTraffic]) -> bool:
     """Stage by stage what, tasks, memory a process, disk and time; returns whether the memory limit can be kept."""
     console = _console()
     parts = count(len(plan.bounds) - 1, "partition")
@@ -123,9 +124,8 @@ def print_plan(plan: Plan, source: Source, resources: Resources) -> bool:
     for stage in plan.stages:
         memory = size(stage.worker_bytes), size(stage.client_bytes)
         what = f"{stage.what}, some {stage.products} products" if stage.products else stage.what
-        table.add_row(
-            stage.name, what, str(stage.tasks), *memory, size(stage.disk_bytes), duration(round(stage.seconds))
-        )
+        took = duration(round(stage.seconds))
+        table.add_row(stage.name, what, f"{stage.tasks:,}", *memory, size(stage.disk_bytes), took)
     total = size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes)
     table.add_row("peak, sum", "", "", *total, duration(round(plan.seconds)), style="bold")
     console.print(table)
@@ -139,9 +139,17 @@ def print_plan(plan: Plan, source: Source, resources: Resources) -> bool:
         _lines(
             console, {"memory limit": f"{size(limit)} a process: {'fits' if fits else size(needed) + ' are needed'}"}
         )
+    for words, product in traffic.items():
+        _lines(console, {"a product": f"{_product(product)}, if chunks are {words}"})
     for text in plan.warnings:
         _lines(console, {"warning": text})
     return fits
+
+
+def _product(traffic: ProductTraffic) -> str:
+    """What one product of the solver sends, in words."""
+    sent = f"{size(traffic.workers)} from worker to worker, {size(traffic.scheduler)} ({traffic.share:.2%}) by scheduler"
+    return f"{traffic.tasks:,} tasks; {sent}"
 
 
 WORDS = {"reused": "found there"}

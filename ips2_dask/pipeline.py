@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import weakref
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from distributed import Client
 
@@ -28,7 +28,23 @@ from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
 __all__ = ["MODULES", "Progress", "Silent", "execute", "plan_run", "run", "versions"]
 
 
-def plan_run(source: Source, params: Params, resources: Resources) -> Plan:
+class Shaped(Protocol):
+    """As much of a source as a plan depends on."""
+
+    @property
+    def name(self) -> str:
+        """What the user calls it."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, f)."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that reading any row at all needs in one process."""
+
+
+def plan_run(source: Shaped, params: Params, resources: Resources) -> Plan:
     """The plan of a run, its shape checked; nothing is computed.
 
     Raises

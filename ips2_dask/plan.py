@@ -12,7 +12,10 @@ from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
-MOST_PARTITIONS = 20_000
+MOST_TASKS = 20_000
+"""Of a stage: more of them would keep the scheduler busier than the workers."""
+MOST_PARTITIONS = 2_500
+"""Also shards. The stage that goes over them most often, the sharded graph, then has as many tasks as there may be."""
 MOST_GIVEN = 20_000
 """Samples up to which a matrix of all distances is taken: 1.6 GB."""
 BASELINE_BYTES = 420 << 20
@@ -49,6 +52,10 @@ CHUNKS = 40
 """Least and most samples of a chunk of block vectors, of which there are about so many in between. A product of the
 smallest takes a tenth of a second, of the largest a second or two; and each chunk needs rows of many others, so that a
 product has up to the square of their number of tasks."""
+MOST_CHUNKS = 500
+NEAR_CHUNKS = CHUNKS - 1
+"""How many others a chunk shares neighbourhoods with, at most and on average over the chunks: then a product of so many
+chunks has as many tasks as a stage may have."""
 
 PAIRS_PER_SAMPLE = 12
 IN_CORE_BYTES = 3 << 30
@@ -92,6 +99,7 @@ def choose(
         graph = "shards" if shards or m * m * (f + 64) > EXACT_WORK else "exact"
     members = min(max(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
     n_shards = 0 if graph != "shards" else min(shards or math.ceil(2 * m / members), m // 2)
+    n_shards = n_shards if shards else min(n_shards, MOST_PARTITIONS)
     operator, q = params.operator, params.n_neighbors * (params.n_neighbors + 1) // 2
     if operator == "auto":
         operator = "triplets" if m * q * (q + 1) // 2 <= TRIPLETS_BELOW else "matrix-free"
@@ -102,13 +110,20 @@ def choose(
         operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
     small = params.n_neighbors <= ASSEMBLED_NEIGHBORS and 8 * m * q * (q + 1) <= ASSEMBLED_BYTES
     assembled = params.operator == "auto" and operator == "matrix-free" and vectors == "in-core" and small
-    chunk = min(max(CHUNK_SAMPLES[0], m // CHUNKS), CHUNK_SAMPLES[1]) if rows is None else 2 * rows
+    chunk = min(max(CHUNK_SAMPLES[0], m // CHUNKS), CHUNK_SAMPLES[1])
+    chunk = max(chunk, math.ceil(m / MOST_CHUNKS)) if rows is None else 2 * rows
     return Choices(graph, n_shards, operator, vectors, chunk, assembled)
 
 
 @dataclasses.dataclass(frozen=True)
 class StagePlan:
-    """Projections of one stage."""
+    """Projections of one stage.
+
+    Attributes
+    ----------
+    tasks : int
+        Of all its passes over partitions, shards or chunks, if the graph needs no refinement; in eigen of a product of a panel.
+    """
 
     name: str
     what: str
@@ -155,7 +170,7 @@ class Plan:
 def partition_bounds(m: int, f: int, rows: int | None = None) -> tuple[int, ...]:
     """Limits of the partitions: they follow the shape of the data alone, never the number of workers.
 
-    A partition holds about 16 MiB of X, at least 1,024 and at most 16,384 samples, and there are at most 20,000.
+    A partition holds about 16 MiB of X, at least 1,024 and at most 16,384 samples; but there are at most 2,500.
     """
     if rows is None:
         rows = min(max(PARTITION_BYTES // (4 * max(f, 1)), 1024), 16384)
@@ -274,28 +289,31 @@ def make_plan(
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve
     solver = base + SOLVED_BYTES + kept + 100 * m + (q_bytes if choices.vectors == "in-core" else 0)
     fused = 2 * similarity if dense else 24 * (n_pairs + 5 * m)
+    tasks = _tasks(m, f, n, part, choices)
     stages = (
         StagePlan(
-            "ingest", "check, centre and scale X", 2 * n, base + 24 * part * f, base + 24 * part * f + resident, X,
+            "ingest", "check, centre and scale X", tasks["ingest"], base + 24 * part * f,
+            base + 24 * part * f + resident, X,
         ),
         StagePlan(
-            "neighbors", f"{max(k, 6)} nearest of each sample", max(n, choices.n_shards), base + searched,
+            "neighbors", f"{max(k, 6)} nearest of each sample", tasks["neighbors"], base + searched,
             base + gathered, (X if choices.n_shards else 0) + 8 * m * max(k, 6),
         ),
         StagePlan(
-            "tensor", f"{n_pairs:,} pairs at most, {2 * entries:,} entries at most", 2 * n,
+            "tensor", f"{n_pairs:,} pairs at most, {2 * entries:,} entries at most", tasks["tensor"],
             base + graph + near + 40 * triplets * part // (20 * m) * 2, base + 16 * m + kept,
             (triplets // 2 if choices.operator == "triplets" else q_bytes) + 8 * n_pairs,
         ),
         StagePlan(
-            "assemble", "degrees and components", 1, base + kept + spread // 2, base + graph + degrees, 8 * n_pairs
+            "assemble", "degrees and components", tasks["assemble"], base + kept + spread // 2, base + graph + degrees,
+            8 * n_pairs,
         ),
         StagePlan(
-            "eigen", f"{c} eigenpairs to {params.tol:g}", 1, base + kept + spread, base + graph + solved,
+            "eigen", f"{c} eigenpairs to {params.tol:g}", tasks["eigen"], base + kept + spread, base + graph + solved,
             4 * c * n_pairs,
         ),
         StagePlan(
-            "fuse", "S, V, U", 2 * n, base + 2 * similarity * part // m + kept, solver + (similarity if dense else 0),
+            "fuse", "S, V, U", tasks["fuse"], base + 2 * similarity * part // m + kept, solver + (similarity if dense else 0),
             similarity,
         ),
         StagePlan(
@@ -313,10 +331,36 @@ def make_plan(
         dataclasses.replace(s, seconds=taken[s.name], products=costs.products(params.tol) if s.name == "eigen" else 0)
         for s in stages
     )
-    warnings = []
-    if 1 < n < 2 * n_workers:
-        warnings.append(f"{n} partitions for {n_workers} workers: some will have nothing to do at times")
+    warnings = [
+        f"{count} {what} for {n_workers} workers: some will have nothing to do at times"
+        for what, count in (("partitions", n), ("chunks of vectors", tasks["assemble"]))
+        if 1 < count < 2 * n_workers
+    ]
+    worst = max(stages, key=lambda stage: stage.tasks)
+    if worst.tasks > MOST_TASKS:
+        text = f"{worst.tasks:,} tasks in stage {worst.name} will keep the scheduler busy: use larger partitions"
+        warnings.append(text)
     return Plan(m, f, bounds, choices, timed, tuple(warnings))
+
+
+def _tasks(m: int, f: int, n: int, part: int, choices: Choices) -> dict[str, int]:
+    """Tasks of each stage; those of a sharded graph have at most a partition a shard more than before."""
+    made, near, chunks = n, n, 1
+    if choices.n_shards:
+        made = n + choices.n_shards
+        batches = min(n, math.ceil(4 * m * f / SPLIT_BYTES))
+        near = 2 * n + batches + choices.n_shards + 2 * made
+    if choices.vectors == "chunked":
+        chunks = math.ceil(m / max(choices.chunk_samples, part))
+    return {
+        "ingest": 2 * n, "neighbors": near, "tensor": 2 * made + (chunks if chunks > 1 else 0), "assemble": chunks,
+        "eigen": product_tasks(chunks), "fuse": 2 * made,
+    }  # fmt: skip
+
+
+def product_tasks(chunks: int) -> int:
+    """Tasks of a product: one a chunk, and one for each piece that a chunk gets of one near it."""
+    return chunks * (1 + min(chunks - 1, NEAR_CHUNKS))
 
 
 def check_memory(plan: Plan, limit: int | None) -> None:

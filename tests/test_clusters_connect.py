@@ -129,3 +129,12 @@ def test_kernels_are_compiled_once_a_node_before_the_first_task(tmp_path: Path) 
         run(X, Params(n_clusters=3, operator="matrix-free"), client=client)
     later = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.nbc")}
     assert {name: later[name] for name in compiled} == compiled  # the second worker wrote none of them again
+
+
+@pytest.mark.slow
+def test_a_cluster_whose_workers_follow_the_work_gives_the_same_labels(tmp_path: Path) -> None:
+    given = {"manager": "local", "adaptive": {"minimum": 1, "maximum": 2}}
+    params, resources = Params(n_clusters=3), Resources(partition_rows=5)
+    with ips2_dask.cluster(given) as client:
+        found = run(X, params, resources, store=tmp_path / "run", client=client)
+    np.testing.assert_array_equal(found.labels, run(X, params, resources).labels)

@@ -7,7 +7,10 @@ import itertools
 import json
 import pickle
 import re
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,12 +18,17 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ips2_dask import Params, Refused, Resources, run
+from ips2_dask.cli import main
 from ips2_dask.errors import BadInput
+from ips2_dask.executors import Job, Report, SerialExecutor
 from ips2_dask.params import parse_bytes
-from ips2_dask.pipeline import plan_run
-from ips2_dask.plan import MOST_PARTITIONS, check_memory, check_shape, make_plan, partition_bounds
+from ips2_dask.pipeline import Silent, execute, plan_run
+from ips2_dask.plan import MOST_PARTITIONS, MOST_TASKS, check_memory, check_shape, make_plan, partition_bounds
+from ips2_dask.storage.context import Context
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import open_source
+from ips2_dask.storage.store import Receipt, ZarrStore
+from ips2_dask.traffic import PARTS, WHOLE, Case, product_traffic
 
 
 @given(m=st.integers(2, 10**9), f=st.integers(1, 10**5))
@@ -177,3 +185,67 @@ def test_more_workers_make_a_plan_shorter_and_a_smaller_tolerance_makes_it_longe
     plans = [make_plan(100_000, 50, Params(tol=tol), n_workers=n) for tol, n in ((1e-3, 2), (1e-3, 8), (1e-6, 2))]
     assert plans[1].seconds < plans[0].seconds < plans[2].seconds
     assert [sum(s.products for s in plan.stages) for plan in plans] == [60, 60, 120]
+
+
+@given(m=st.integers(10**5, 10**9), f=st.integers(1, 10**4), k=st.sampled_from([5, 10]), c=st.integers(2, 40))
+def test_no_stage_has_more_tasks_than_a_scheduler_can_hand_out(m: int, f: int, k: int, c: int) -> None:
+    plan = make_plan(m, f, Params(n_neighbors=k, n_clusters=c), n_workers=2)
+    assert max(stage.tasks for stage in plan.stages) <= MOST_TASKS
+    assert not [text for text in plan.warnings if "scheduler" in text]
+
+
+def test_too_many_tasks_that_were_asked_for_are_warned_about() -> None:
+    (text,) = make_plan(10**7, 4, Params(), rows=200).warnings
+    assert "use larger partitions" in text
+
+
+def test_chunks_of_vectors_that_are_too_few_for_the_workers_are_warned_about() -> None:
+    few, enough = (make_plan(10**7, 64, Params(), vectors="chunked", n_workers=n).warnings for n in (21, 20))
+    assert any("40 chunks of vectors for 21 workers" in text for text in few)
+    assert not enough
+
+
+def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
+    counted: Counter[str] = Counter()
+
+    class Counting(SerialExecutor):
+        def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
+            counted[job.stage] += len(items)
+            return super().map(job, context, items, report)
+
+    X = np.random.default_rng(1).normal(size=(900, 5))
+    source, resources = open_source(X), Resources(partition_rows=100, shards=6, vectors="chunked")
+    params = Params(n_clusters=3)
+    plan = plan_run(source, params, resources)
+    execute(source, params, plan, ZarrStore(str(tmp_path / "run")), Counting(), Silent())
+    planned = {stage.name: stage.tasks for stage in plan.stages}
+    for stage in ("ingest", "neighbors", "tensor", "assemble", "fuse"):
+        assert planned[stage] / 2 < counted[stage] <= planned[stage], stage
+
+
+def test_the_plan_of_a_shape_needs_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "--shape", "1000x20"]) == 0
+    assert "1,000 samples x 20 features" in capsys.readouterr().out
+    for given_ in ([], ["x.npy", "--shape", "1000x20"], ["--shape", "1000"]):
+        assert main(["plan", *given_]) == 2
+        assert "--shape" in capsys.readouterr().err
+
+
+def test_the_large_plan_of_the_readme_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[1] / "README.md").read_text()
+    asked = re.search(r"^\$ ips2 (plan --shape .*)\n((?:.*\n)*?)```", text, re.MULTILINE)
+    assert asked is not None
+    assert main(asked[1].split()) == 0
+    said = [line.rstrip() for line in capsys.readouterr().out.splitlines()]
+    assert said == asked[2].splitlines()
+
+
+@pytest.mark.parametrize("case", [WHOLE, PARTS])
+def test_a_product_of_many_samples_sends_little_through_the_scheduler(case: Case) -> None:
+    params = Params(n_clusters=20)
+    for m, workers in ((10**8, 200), (10**9, 2000)):
+        traffic = product_traffic(make_plan(m, 64, params, n_workers=workers), params, workers, case)
+        assert traffic is not None
+        assert traffic.share < 0.01
+        assert traffic.tasks <= 2 * MOST_TASKS  # of two panels
+    assert product_traffic(make_plan(1000, 4, params), params, 2, case) is None

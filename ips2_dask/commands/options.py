@@ -63,8 +63,9 @@ def add_params(parser: argparse.ArgumentParser) -> None:
         group.add_argument(option(name), dest=name, default=None, help=f"{HELP[name]} (default {default})", **extra)
 
 
-def add_input(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array")
+def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
+    many: dict[str, Any] = {"nargs": "?"} if optional else {}
+    parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array", **many)
     parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
     parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
 

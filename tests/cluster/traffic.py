@@ -22,6 +22,7 @@ from dask_scheduler import dask_scheduler
 from distributed import Client
 
 import ips2_dask
+from ips2_dask.kernels.eigen import block_width
 from ips2_dask.pipeline import Silent
 
 Counts = dict[tuple[int, int], int]
@@ -51,6 +52,12 @@ class Traffic:
     Attributes
     ----------
     samples, chunks, products : int
+    tasks : int
+        Of a product: one a chunk, and one for each piece that it gets of another.
+    block : int
+        Bytes of the whole block.
+    shared : float
+        Rows of all those pieces, as a share of all rows.
     scheduler : float
         Sent and received by the scheduler.
     workers : float
@@ -60,6 +67,9 @@ class Traffic:
     samples: int
     chunks: int
     products: int
+    tasks: int
+    block: int
+    shared: float
     scheduler: float
     workers: float
 
@@ -122,9 +132,24 @@ def measure(samples: int, folder: Path, workers: int = 2, rows: int | None = Non
             if there in listening or (here == own and there not in _ports_of(after, central)):
                 exchanged += count
     facts = run.manifest["stages"][4]["facts"]
-    chunks = len(list((folder / "run").glob("tensor-*/chunk-*.json")))
-    total = sum(_passed(before, after).values())
-    return Traffic(samples, chunks, facts["products"], total / facts["products"], exchanged / 2 / facts["products"])
+    total, products = sum(_passed(before, after).values()), facts["products"]
+    chunks, pieces, rows_of_pieces = _pieces(folder / "run")
+    n_pairs = run.manifest["stages"][2]["facts"]["pair_offsets"][-1]
+    return Traffic(
+        samples, chunks, products, chunks + pieces, 4 * block_width(params.n_clusters) * n_pairs,
+        rows_of_pieces / n_pairs, total / products, exchanged / 2 / products,
+    )  # fmt: skip
+
+
+def _pieces(run: Path) -> tuple[int, int, int]:
+    """Chunks, the pieces that their products need of others, and the rows of all pieces."""
+    pieces = rows = 0
+    receipts = [json.loads(path.read_text()) for path in sorted(run.glob("tensor-*/chunk-*.json"))]
+    for own, receipt in enumerate(receipts):
+        cuts = receipt["facts"]["cuts"]
+        others = [cuts[h + 1] - cuts[h] for h in receipt["facts"]["near"] if h != own]
+        pieces, rows = pieces + len(others), rows + sum(others)
+    return len(receipts), pieces, rows
 
 
 def _ports_of(counts: Counts, central: int) -> set[int]:
