@@ -148,8 +148,8 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
 
 def _product(traffic: ProductTraffic) -> str:
     """What one product of the solver sends, in words."""
-    sent = f"{size(traffic.workers)} from worker to worker, {size(traffic.scheduler)} ({traffic.share:.2%}) by scheduler"
-    return f"{traffic.tasks:,} tasks; {sent}"
+    central = f"{size(traffic.scheduler)} ({traffic.share:.2%}) by scheduler"
+    return f"{traffic.tasks:,} tasks; {size(traffic.workers)} from worker to worker, {central}"
 
 
 WORDS = {"reused": "found there"}

@@ -122,7 +122,8 @@ class StagePlan:
     Attributes
     ----------
     tasks : int
-        Of all its passes over partitions, shards or chunks, if the graph needs no refinement; in eigen of a product of a panel.
+        Of all its passes over partitions, shards or chunks, if the graph needs no refinement; of a panel's product in
+        eigen.
     """
 
     name: str
@@ -313,8 +314,8 @@ def make_plan(
             4 * c * n_pairs,
         ),
         StagePlan(
-            "fuse", "S, V, U", tasks["fuse"], base + 2 * similarity * part // m + kept, solver + (similarity if dense else 0),
-            similarity,
+            "fuse", "S, V, U", tasks["fuse"], base + 2 * similarity * part // m + kept,
+            solver + (similarity if dense else 0), similarity,
         ),
         StagePlan(
             "label", f"embedding, k-means in {c}", 10, base + kept + 24 * m * c,

@@ -23,8 +23,8 @@ WHOLE = Case(1, 0.09)
 """Chunks that hold whole groups of samples: 200,000 in 6 chunks (measured)."""
 
 PARTS = Case(NEAR_CHUNKS, 0.9)
-"""Chunks that are parts of a group, inside of which most samples have neighbours beyond the border: 200,000 in 40 chunks
-(the share is measured; there each was near two others, in larger groups there are more)."""
+"""Chunks that are parts of a group, where most samples have neighbours beyond the border: 200,000 in 40 chunks (the
+share is measured; there each was near two others, and in larger groups there are more)."""
 
 TASK_BYTES = 18_000
 """What the scheduler sends and gets for a task of a product, with its share of the solver's other tasks, small matrices
