@@ -30,13 +30,17 @@ def start(asked: Asked) -> Asked:
     Where hosts share a home the job's folder is there already; else it is made, for this user alone.
     """
     job = _own(asked["record"])
-    if not (job.folder / "job.json").exists():
+    shared = (job.folder / "job.json").exists()
+    if not shared:
         job.folder.mkdir(parents=True, mode=0o700)
         (job.folder / CONFIG).write_text(asked["config_text"], encoding="utf-8")
         here = [str(job.folder / CONFIG) if word == asked["config_path"] else word for word in job.arguments]
         cwd = job.cwd if Path(job.cwd).is_dir() else str(Path.home())
         job = dataclasses.replace(job, arguments=tuple(here), cwd=cwd).save()
-    return detached.launch(job)
+    native = detached.launch(job)
+    if not shared:
+        dataclasses.replace(job, native=native).save()  # so that it is a job here too
+    return native
 
 
 def look(asked: Asked) -> Asked:
