@@ -11,6 +11,7 @@ from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import Params
 from ips2_dask.plan import NEAR_CHUNKS, PAIRS_PER_SAMPLE, Plan
 
+
 @dataclasses.dataclass(frozen=True)
 class Case:
     """How chunks lie in the data: ``near`` others that each gets rows of, ``shared`` rows as a share of its own."""
