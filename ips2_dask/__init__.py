@@ -25,6 +25,7 @@ from ips2_dask.clusters import cluster
 from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused, StoreFailure, WorkersKilled
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.evaluation.run_report import report
+from ips2_dask.evaluation.sweep import open_sweep, sweep
 from ips2_dask.params import PAPER, Params, Resources
 from ips2_dask.pipeline import run
 from ips2_dask.storage.garbage import gc
@@ -51,9 +52,11 @@ __all__ = [
     "explicit",
     "gc",
     "open_run",
+    "open_sweep",
     "plots",
     "report",
     "run",
     "status",
+    "sweep",
     "verify",
 ]

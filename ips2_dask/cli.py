@@ -22,6 +22,7 @@ COMMANDS = {
     "run": ("cluster an input into a run directory", "run"),
     "plan": ("show what a run would do, and run nothing", "plan"),
     "predict": ("clusters of new samples, by a run that is there", "predict"),
+    "sweep": ("many settings of one input, ranked without known labels", "sweep"),
     "export": ("write a run's labels to a CSV, Parquet or .h5ad file", "export"),
     "status": ("what a run has done, and why", "status"),
     "report": ("write one page on a finished run", "report"),
@@ -35,6 +36,7 @@ COMMANDS = {
     "cluster": ("check a cluster's config, and try it", "cluster"),
     "certs": ("make certificates for a cluster (TLS)", "certs"),
     "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling", "bench"),
+    "study": ("a scaling study from a YAML file: notebook, fits, figures", "study"),
     "completion": ("a script that completes commands and options in bash, zsh or fish", "completion"),
     "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),
 }

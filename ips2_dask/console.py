@@ -26,6 +26,10 @@ from ips2_dask.traffic import ProductTraffic
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
 
+JUDGED = ("stability", "silhouette", "conductance")
+SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NMI"}
+"""Columns of a sweep's table."""
+
 PIPE_WIDTH = 110
 """Columns where there is no terminal to ask."""
 
@@ -112,6 +116,31 @@ def print_report(summary: dict[str, Any], name: str) -> None:
             wanted = f"wanted {one['rule']} {one['wanted']:g}"
             _lines(console, {"not kept": f"{one['promise']}: found {one['found']:.4g}, {wanted}"})
     _lines(console, {"run directory": summary["run_dir"]})
+
+
+def print_sweep(
+    rows: list[dict[str, Any]], name: str, shape: tuple[int, int], computed: dict[str, int], where: str, top: int
+) -> None:
+    """The best points, how often each stage was computed, and where everything is."""
+    console = _console()
+    _title(console, f"{name}: {shape[0]:,} samples x {shape[1]:,} features, {count(len(rows), 'point')}, best first")
+    shown = [
+        n for n in ("rank", "clusters", "neighbors", "sigma", "mean_rank", *JUDGED, "nmi", "smallest") if n in rows[0]
+    ]
+    table = _table(*(SHORT.get(name, name) for name in shown))
+    for row in rows[: max(top, 1)]:
+        cells = [f"{row[n]:.3f}" if n in (*JUDGED, "nmi") else f"{row[n]:g}" for n in shown]
+        table.add_row(*cells, style="bold" if row["rank"] == 1 else None)
+    console.print(table)
+    best = rows[0]
+    _lines(
+        console,
+        {
+            "best": "c = {clusters}, k = {neighbors}, sigma = {sigma:g}: ".format(**best) + f"{where} is now its run",
+            "computed": ", ".join(f"{stage} {n}" for stage, n in computed.items()) + f" times for {len(rows)} points",
+            "files": f"{where}/sweep: table.csv, table.json, sweep.png, sweep.svg, sweep.html",
+        },
+    )
 
 
 def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mapping[str, ProductTraffic]) -> bool:

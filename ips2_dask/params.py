@@ -47,6 +47,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 WHY: dict[str, str] = {
     "n_clusters": "there would be nothing to separate",
     "max_clusters": "there would be nothing to choose from",
+    "n_eigenpairs": "there would be nothing to share",
     "n_neighbors": "a neighbourhood would hold no pair, or blocks of k^4 entries that no memory holds",
     "sigma": "every tensor entry would be 1 or grow with the distance",
     "epsilon": "equal samples would divide by zero, or the paper's formula (epsilon < 0.001) would be another",
@@ -98,6 +99,9 @@ class Params:
     max_clusters : int, optional
         Where it is given, c is chosen from 2 to this number by the relative eigengap of the fused similarity, and
         ``n_clusters`` counts for nothing; the parameters of the finished run hold the chosen c.
+    n_eigenpairs : int, optional
+        Eigenpairs of the tensor that are solved for where that is more than c: runs of several c in one directory
+        then share one solve, and V is still made of the c leading ones. Not for a decomposable tensor.
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
@@ -155,6 +159,7 @@ class Params:
     tol: float = 1e-3
     random_state: int = 0
     max_clusters: int | None = None
+    n_eigenpairs: int | None = None
 
     def __post_init__(self) -> None:
         fields = {field.name for field in dataclasses.fields(self)}
@@ -167,6 +172,7 @@ class Params:
             "tol": _real("tol", self.tol, 0.0, 1.0),
             "random_state": _whole("random_state", self.random_state, 0),
             "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
+            "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 2),
             **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
         }
         if self.bandwidth not in ("mean", "median"):
@@ -179,6 +185,12 @@ class Params:
             object.__setattr__(self, name, value)
         if self.metric == "precomputed":
             self._check_precomputed()
+        if self.n_eigenpairs is not None and self.tensor == "decomposable":
+            raise BadInput(
+                "n_eigenpairs", f"{self.n_eigenpairs} with tensor='decomposable'", "an indecomposable tensor",
+                "it would count for nothing: eigenpairs of the samples' own Laplacian give those of the tensor",
+                "leave it out",
+            )  # fmt: skip
 
     def _check_precomputed(self) -> None:
         """Refuse what distances without samples leave undefined."""
@@ -197,6 +209,11 @@ class Params:
     def n_stored_neighbors(self) -> int:
         """Columns of the stored graph: the tensor's k, and enough for the heat-kernel graph, the sample included."""
         return max(self.n_neighbors, N_AFFINITY_NEIGHBORS + 1)
+
+    @property
+    def n_solved(self) -> int:
+        """Eigenpairs that are solved for: c of them, or more where several c share them."""
+        return max(self.n_clusters, self.n_eigenpairs or 0)
 
     def as_dict(self) -> dict[str, Any]:
         """All parameters as plain values that JSON can hold."""

@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 import tempfile
 import weakref
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.keys import MODULES
 from ips2_dask.params import Params, Resources
 from ips2_dask.plan import Plan, check_memory, check_shape, make_plan, widest
-from ips2_dask.storage.beside import open_beside
+from ips2_dask.storage.beside import Beside, open_beside
 from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
@@ -141,16 +142,56 @@ def run(
     >>> sorted(found.report())[:3]
     ['P', 'builder', 'c']
     """
+    (found,) = run_each(
+        source, [params], resources, store=store, client=client, labels_column=labels_column, transpose=transpose,
+        progress=progress, own_cluster=own_cluster, similarity=similarity, knn_graph=knn_graph, fresh=fresh,
+        verify=verify, performance_report=performance_report,
+    )  # fmt: skip
+    return found
+
+
+def run_each(
+    source: Any,
+    several: Sequence[Params],
+    resources: Resources | None = None,
+    *,
+    store: str | Path | None = None,
+    client: Client | None = None,
+    labels_column: str | int | None = None,
+    transpose: bool = False,
+    progress: Progress | None = None,
+    own_cluster: bool = False,
+    similarity: Any = None,
+    knn_graph: Any = None,
+    fresh: bool = False,
+    verify: bool = False,
+    performance_report: str | Path | None = None,
+    asked: Mapping[str, Any] | None = None,
+) -> Iterator[Run]:
+    """Runs of several parameters one after another in one directory, which share every stage that they can.
+
+    The input is opened once, all plans are checked before the first task, and one cluster serves all. A finished run
+    can be read while the later ones follow: a stage's folder stays. Parameters as of `run`, and ``asked``, which says
+    how a source that was opened before was to be read: its location, labels_column and transpose.
+
+    Yields
+    ------
+    Run
+        In the order of ``several``.
+    """
     resources = resources or Resources()
     progress = progress or Silent()
     opened = (
         source if isinstance(source, Source) else open_source(source, labels_column=labels_column, transpose=transpose)
     )
-    plan = plan_run(opened, params, resources)
-    check_memory(plan, resources.memory_limit)
-    given = open_beside(similarity, knn_graph, plan.m, params)
-    if given.knn_graph is not None:
-        plan = dataclasses.replace(plan, choices=dataclasses.replace(plan.choices, graph="given", n_shards=0))
+    plans = [plan_run(opened, params, resources) for params in several]
+    for plan in plans:
+        check_memory(plan, resources.memory_limit)
+    held: dict[tuple[str, ...], Beside] = {}
+    for params in several:
+        asks = params.affinity, params.metric, params.graph
+        if asks not in held:
+            held[asks] = open_beside(similarity, knn_graph, opened.shape[0], params)
     with contextlib.ExitStack() as stack:
         folder = None
         if store is None and (client is not None or own_cluster):
@@ -166,11 +207,24 @@ def run(
             progress.connected(clusters.dashboard(executor.client))
         if performance_report is not None:
             stack.enter_context(clusters.performance_report(executor, str(performance_report)))
-        stack.enter_context(threads(usable_cores()))
         location = str(source) if isinstance(source, str | Path) else None
-        asked = {"location": location, "labels_column": labels_column, "transpose": transpose}
-        finished = execute(opened, params, plan, kept, executor, progress, asked, given, fresh=fresh, verify=verify)
-        return Run(kept, finished.manifest, keep=folder)
+        asked = asked or {"location": location, "labels_column": labels_column, "transpose": transpose}
+        for at, (params, plan) in enumerate(zip(several, plans, strict=True)):
+            beside = held[params.affinity, params.metric, params.graph]
+            plan = with_given(plan, beside)
+            with threads(usable_cores()):
+                finished = execute(
+                    opened, params, plan, kept, executor, progress, asked, beside, fresh=fresh and at == 0,
+                    verify=verify,
+                )  # fmt: skip
+            yield Run(kept, finished.manifest, keep=folder)
+
+
+def with_given(plan: Plan, given: Beside) -> Plan:
+    """The plan of a run whose graph may be given."""
+    if given.knn_graph is None:
+        return plan
+    return dataclasses.replace(plan, choices=dataclasses.replace(plan.choices, graph="given", n_shards=0))
 
 
 class _Folder:

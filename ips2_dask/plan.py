@@ -104,7 +104,7 @@ def choose(
     if operator == "auto":
         operator = "triplets" if m * q * (q + 1) // 2 <= TRIPLETS_BELOW else "matrix-free"
     if vectors == "auto":
-        block = 4 * block_width(params.n_clusters) * m * PAIRS_PER_SAMPLE
+        block = 4 * block_width(params.n_solved) * m * PAIRS_PER_SAMPLE
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
     if vectors == "chunked" and operator == "triplets":
         operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
@@ -206,6 +206,11 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
         )
     if f < 1:
         raise BadInput(name, "0 feature(s)", "a minimum of 1 feature", "all samples would be equal", "give a column")
+    if params.n_eigenpairs is not None and params.n_eigenpairs > m:
+        raise BadInput(
+            "n_eigenpairs", f"{params.n_eigenpairs} with {m} samples", "at most one a sample",
+            "there would not be as many", f"give n_eigenpairs={m} or less",
+        )  # fmt: skip
     if params.n_clusters > m:
         raise BadInput(
             "n_clusters", f"{params.n_clusters} with {m} samples", "at most one cluster a sample",
@@ -255,7 +260,7 @@ def make_plan(
         For the warning about too few partitions only.
     """
     bounds = partition_bounds(m, f, rows)
-    n, k, c = len(bounds) - 1, params.n_neighbors, params.n_clusters
+    n, k, c = len(bounds) - 1, params.n_neighbors, params.n_solved
     part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
     q = k * (k + 1) // 2
     n_pairs = min(m * (m + 1) // 2, int(m * q * 0.75) + m)

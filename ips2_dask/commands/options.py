@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
@@ -12,6 +13,7 @@ from ips2_dask.spelling import option
 HELP = {
     "n_clusters": "number of clusters c, or auto",
     "max_clusters": "with --clusters auto: the largest number that is considered",
+    "n_eigenpairs": "eigenpairs that are solved for where that is more than c: several c then share them",
     "n_neighbors": "size k of a neighbourhood, the sample itself included",
     "sigma": "sigma of the tensor",
     "epsilon": "epsilon of the tensor, below 0.001",
@@ -49,10 +51,13 @@ def _clusters(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor auto") from None
 
 
-def add_params(parser: argparse.ArgumentParser) -> None:
+def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
+    """The method's options, but for those that a command has in a form of its own."""
     group = parser.add_argument_group("method")
     group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
     for name, field in Params.__dataclass_fields__.items():
+        if name in without:
+            continue
         extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else {}
         if name not in CHOICES:
             kind = str(field.type)

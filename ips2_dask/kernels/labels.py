@@ -128,10 +128,11 @@ class Spectrum(NamedTuple):
     solution: Solution
 
 
-def spectrum(U: Affinity, n_clusters: int, tol: float, seed: int) -> Spectrum:
+def spectrum(U: Affinity, n_clusters: int, tol: float, seed: int, start: Float | None = None) -> Spectrum:
     """Top c eigenpairs of D^-1/2 U D^-1/2; the rows of the vectors, normalised, are the embedding (Ng et al. 2002).
 
     Connected components give the eigenvectors of eigenvalue 1; where they are more than c, the c largest count.
+    ``start``, (m, columns), holds what may be near the others; without it the start is random.
     """
     m = U.shape[0]
     degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
@@ -151,20 +152,28 @@ def spectrum(U: Affinity, n_clusters: int, tol: float, seed: int) -> Spectrum:
     else:
         L = (U * scale[:, None] * scale).astype(np.float32)
     known = Known(root, np.asarray(label, np.int32), int(count))
-    solution = solve(MatrixOperator(L), known, max(0, n_clusters - int(count)), tol, seed)
+    solution = solve(MatrixOperator(L), known, max(0, n_clusters - int(count)), tol, seed, start)
     vectors = np.concatenate([known.leading(n_clusters), solution.vectors], axis=1)[:, :n_clusters]
     values = np.concatenate([np.ones(min(int(count), n_clusters)), solution.values])[: vectors.shape[1]]
     return Spectrum(np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, solution)
 
 
-def solve(operator: MatrixOperator, known: Known, wanted: int, tol: float, seed: int) -> Solution:
-    """The ``wanted`` leading eigenpairs outside eigenvalue 1 from a random start; by LAPACK where that is small."""
+def solve(
+    operator: MatrixOperator, known: Known, wanted: int, tol: float, seed: int, start: Float | None = None
+) -> Solution:
+    """The ``wanted`` leading eigenpairs outside eigenvalue 1; by LAPACK where that is small.
+
+    The start is random, but for its first columns where ``start`` is given.
+    """
     n = operator.shape[0]
     width = block_width(wanted)
     if wanted == 0 or n <= DENSE_BELOW or n < 4 * width + known.count:
         return dense_eigenpairs(operator, known, wanted)
     space = ArraySpace(operator, known)
-    solution = leading_eigenpairs(space, wanted, space.random(width, seed), tol=tol, seed=seed)
+    block = space.random(width, seed)
+    if start is not None:
+        block[:, : min(width, start.shape[1])] = start[:, :width]
+    solution = leading_eigenpairs(space, wanted, block, tol=tol, seed=seed)
     # the guard columns have not converged, and are nobody's business
     solution.values, solution.residuals = solution.values[:wanted], solution.residuals[:wanted]
     solution.vectors = solution.vectors[:, :wanted]

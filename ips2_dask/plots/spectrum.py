@@ -25,7 +25,7 @@ class Spectrum(NamedTuple):
 def spectrum(run: Run) -> Spectrum:
     """What `eigenvalues` shows of a run."""
     facts = stage_facts(run)
-    c, gap, inner = run.params.n_clusters, facts["eigen"]["gap"], run.inner_eigenvalues
+    c, gap, inner = run.params.n_clusters, run.gap, run.inner_eigenvalues
     count = 0 if run.params.tensor == "decomposable" else int(facts["assemble"]["components"])
     following = float(inner[-1] - gap) if gap is not None and len(inner) else None
     if count >= c:

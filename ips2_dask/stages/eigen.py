@@ -12,6 +12,7 @@ from ips2_dask.executors import Executor, Report
 from ips2_dask.kernels import decomposable, graph
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels.antisymmetric import element_bytes, largest_eigenvalue
+from ips2_dask.kernels.leading import solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
 from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.params import Params
@@ -32,9 +33,6 @@ from ips2_dask.storage.graph import (
 
 VERSION = 3
 
-TIE = 1e-6
-"""Eigenvalues closer than this to the last wanted one count as tied with it."""
-
 ANTISYMMETRIC_BYTES = 512 << 20
 """Elements up to which the antisymmetric part is looked at: 2.4 million samples at k = 5, 130,000 at k = 10."""
 
@@ -44,8 +42,10 @@ FLOAT32_TOL = 1e-5
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
-    own: dict[str, Any] = {"n_clusters": params.n_clusters, "tol": params.tol, "seed": params.random_state}
+    own: dict[str, Any] = {"n_clusters": params.n_solved, "tol": params.tol, "seed": params.random_state}
     own |= {"assembled": choices.assembled}
+    if params.n_eigenpairs is not None:
+        own["shared"] = True  # enough of them for smaller numbers of clusters too
     if params.tensor == "decomposable":
         own |= {"affinity": params.affinity, "bandwidth": params.bandwidth}
     return own
@@ -79,11 +79,6 @@ def _finished(context: Context) -> dict[str, Any] | None:
     return receipt["facts"] if receipt is not None and there and receipt["facts"] else None
 
 
-def wanted_pairs(n_clusters: int, components: int) -> int:
-    """How many eigenvectors outside eigenvalue 1 V is made of (DESIGN 1.8)."""
-    return n_clusters - components if components < n_clusters else n_clusters
-
-
 def _graph_start(context: Context, components: int, width: int) -> Any:
     """The sample graph's leading eigenvectors: (m, <= width)."""
     N, _ = neighborhoods(context, context.params.n_neighbors)
@@ -109,7 +104,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     else:
         operator = neighborhood_operator(context, dtype)
         operator.normalize(degrees)
-    wanted = wanted_pairs(params.n_clusters, count)
+    wanted = solved_pairs(params.n_clusters, params.n_eigenpairs, count)
     width = kernel.block_width(wanted)
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
         solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
@@ -156,7 +151,7 @@ def _solve(
 def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Solve with blocks in chunks on the workers."""
     params, count = context.params, context.facts["assemble"]["components"]
-    wanted = wanted_pairs(params.n_clusters, count)
+    wanted = solved_pairs(params.n_clusters, params.n_eigenpairs, count)
     width = kernel.block_width(wanted)
     if context.receipt("eigen", "start") is None:
         w = _whole_start(context, count, width)
@@ -192,7 +187,7 @@ def _finish(
     warnings: list[str], antisymmetric: float | None = None,
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
-    c, count = context.params.n_clusters, context.facts["assemble"]["components"]
+    c, count = context.params.n_solved, context.facts["assemble"]["components"]
     whole = {
         "values": solution.values[:kept],
         "residuals": solution.residuals[:kept],
@@ -240,10 +235,7 @@ def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
 
 def _with_ties(values: Any, wanted: int) -> tuple[int, list[str]]:
     """How many vectors V is made of: the wanted ones and those tied with the last of them."""
-    wanted = min(wanted, len(values))
-    kept = wanted
-    while 0 < kept < len(values) and values[kept] > values[wanted - 1] - TIE:
-        kept += 1
+    wanted, kept = min(wanted, len(values)), with_ties(values, wanted)
     if kept > wanted:
         return kept, [f"eigenvalue {values[wanted - 1]:.6f} is repeated: {kept - wanted} tied eigenvectors were added"]
     return kept, []

@@ -10,6 +10,7 @@ import numpy as np
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import decomposable, similarity
 from ips2_dask.kernels import fusion as kernel
+from ips2_dask.kernels.leading import wanted_pairs, with_ties
 from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
@@ -34,8 +35,10 @@ def high_order(context: Context, b: int, pairs: Any) -> Any:
     root = np.sqrt(np.asarray(context.read("assemble", b, "degrees"))) * unit(pairs)
     label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_clusters)
-    vectors = np.asarray(context.read("eigen", b, "vectors"))
-    return kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"]))
+    wanted = wanted_pairs(context.params.n_clusters, len(whole["volumes"]))
+    kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
+    vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :kept]
+    return kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:kept]))
 
 
 def decomposable_at(context: Context, pairs: Any) -> Any:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.eigen import Known
+from ips2_dask.kernels.leading import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.storage import lock, names
@@ -152,12 +153,26 @@ class Run:
     @cached_property
     def eigenvalues(self) -> Float64:
         """The c leading eigenvalues, descending, those of the component vectors first: (c,) float64."""
-        return np.array(self._context.facts["eigen"]["eigenvalues"])
+        return np.array(self._context.facts["eigen"]["eigenvalues"][: self.params.n_clusters])
+
+    @cached_property
+    def _leading(self) -> Leading:
+        """What V is made of, among the eigenpairs that were solved for."""
+        facts, values = self._context.facts, np.array(self._context.read("eigen", "whole", "values"))
+        if self.params.tensor == "decomposable":
+            return Leading(values, facts["eigen"]["gap"])
+        components = facts["assemble"]["components"]
+        return leading(values, self.params.n_clusters, components, facts["eigen"]["gap"])
+
+    @property
+    def gap(self) -> float | None:
+        """Between the last eigenvalue that V is made of and the next one, where the solve gave it."""
+        return self._leading.gap
 
     @cached_property
     def inner_eigenvalues(self) -> Float64:
         """Eigenvalues outside those of the component vectors that V is made of, ties included, descending."""
-        return np.array(self._context.read("eigen", "whole", "values"))
+        return self._leading.values
 
     @cached_property
     def eigenvectors(self) -> NDArray[np.floating]:
@@ -293,9 +308,9 @@ class Run:
             "partitions": self._context.n_partitions,
             "stages": [{name: s[name] for name in ("name", "seconds", "skipped", "state", "why")} for s in stages],
             "peak_rss_bytes": max(s["peak_rss_bytes"] for s in stages),
-            "eigenvalues": facts["eigen"]["eigenvalues"],
+            "eigenvalues": self.eigenvalues.tolist(),
             "residual_max": facts["eigen"]["residual_max"],
-            "gap": facts["eigen"]["gap"],
+            "gap": self.gap,
             "products": facts["eigen"]["products"],
             "verdict": facts["eigen"]["verdict"],
             "components": facts["assemble"]["components"],

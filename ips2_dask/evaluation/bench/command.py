@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from ips2_dask.evaluation.bench import document, end_to_end, graph, peers, product, scaling, solve
+from ips2_dask.evaluation.bench import choosing, document, end_to_end, graph, peers, product, scaling, solve
 from ips2_dask.evaluation.bench.document import Record
 from ips2_dask.evaluation.bench.inputs import CLUSTERS, Data, generated, named
 from ips2_dask.evaluation.bench.runs import Input
@@ -23,6 +23,7 @@ MODULES: dict[str, ModuleType] = {
     "end-to-end": end_to_end,
     "peers": peers,
     "scaling": scaling,
+    "choosing": choosing,
 }
 
 
@@ -72,6 +73,8 @@ def _records(
         if options.benchmark == "scaling":
             return _scaling(options, params, resources, folder)
         return _end_to_end(options, params, resources, folder)
+    if options.benchmark == "choosing":
+        return choosing.measure(options.data, options.systems, folder, options.random_state)
     return {"product": _product, "graph": _graph, "solve": _solve, "peers": _peers}[options.benchmark](options, folder)
 
 

@@ -41,6 +41,11 @@ OPERATORS = ("matrix-free", "elements", "triplets")
 BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 SYSTEMS = ("ips2", "ips2-k10", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans")
+CHOOSING = ("ips2", "auto", "sweep", "spectral", "kmeans", "hdbscan", "leiden")
+SETS = (
+    "soybean", "scadi", "bbcsport", "yale", "allaml", "lung", "wine", "glass", "usps", "pendigits", "letter",
+    "mnist10k",
+)  # fmt: skip
 LIST_OF_SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 
 
@@ -65,6 +70,7 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     _peers(peers)
     scaling = add("scaling", "stages of runs of growing size, and how their time grows")
     _scaling(scaling)
+    _choosing(add("choosing", "without labels: defaults, auto c and sweeps beside what others offer, on known data"))
     for each in (whole, scaling):
         method(each)
         machine(each)
@@ -169,3 +175,11 @@ def _scaling(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--features", 64, "of generated samples")
     parser.add_argument("--no-warm-up", action="store_true", help="compile inside the first sizes' times")
     _limit(parser, 7200)
+
+
+def _choosing(parser: argparse.ArgumentParser) -> None:
+    known = partial(words, (*SETS, "digits"))
+    text = f"(default {','.join(SETS)})"
+    parser.add_argument("--data", type=known, default=SETS, metavar="NAME,...", help=text)
+    _list(parser, "--systems", CHOOSING)
+    _seed(parser)

@@ -79,7 +79,7 @@ def measure(
         Whether to make the small runs first.
     """
     if warm_up:
-        _warm_up(sizes, f, params, resources, serial, folder)
+        compile_kernels(sizes, f, params, resources, serial, folder)
     times: dict[str, list[tuple[int, float]]] = {}
     for m in sizes:
         data = generated(m, f, params.n_clusters, params.random_state, folder)
@@ -97,7 +97,9 @@ def measure(
             yield {"kind": "growth", "stage": stage, "sizes": len(points), **found._asdict()}
 
 
-def _warm_up(sizes: Sequence[int], f: int, params: Params, resources: Resources, serial: bool, folder: Path) -> None:
+def compile_kernels(
+    sizes: Sequence[int], f: int, params: Params, resources: Resources, serial: bool, folder: Path
+) -> None:
     """Compile every kernel that the sizes will need, so that none of them has it in its time."""
     data = generated(max(WARM_UP, 2 * params.n_clusters), f, params.n_clusters, params.random_state, folder)
     chosen = (choose(m, f, params, resources.shards, resources.vectors) for m in sizes)

@@ -41,6 +41,12 @@ def chosen(only: Sequence[str]) -> dict[str, Family]:
     return {name: family for name, family in FAMILIES.items() if not only or name in only}
 
 
+def runnable(data: str | None = None) -> list[str]:
+    """Names of the families whose data sets are there; by default where the variable IPS2_DATA says."""
+    there = set(datasets.available(data))
+    return [name for name, family in FAMILIES.items() if set(family.datasets) <= there]
+
+
 def check_data(families: Mapping[str, Family], data: str | None) -> None:
     """Refuse before the first task where a data set is missing or is not the publisher's.
 

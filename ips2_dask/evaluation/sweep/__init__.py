@@ -1,0 +1,193 @@
+"""Many settings of one input, each stage computed once for all that share it, ranked without known labels."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from distributed import Client
+
+from ips2_dask.errors import BadInput
+from ips2_dask.evaluation.sweep import written
+from ips2_dask.evaluation.sweep.criteria import Asked, judged
+from ips2_dask.evaluation.sweep.grid import grid
+from ips2_dask.evaluation.sweep.result import Point, Sweep, open_sweep
+from ips2_dask.following import Progress
+from ips2_dask.keys import keys_of
+from ips2_dask.params import Params, Resources
+from ips2_dask.pipeline import plan_run, run_each, with_given
+from ips2_dask.plan import widest
+from ips2_dask.plots.style import check_matplotlib
+from ips2_dask.storage.beside import open_beside
+from ips2_dask.storage.readers import Source, open_source
+from ips2_dask.storage.run import Run, check_directory
+from ips2_dask.storage.store import ZarrStore
+
+__all__ = ["Point", "Sweep", "open_sweep", "sweep"]
+
+CLUSTERS = range(2, 16)
+"""Numbers of clusters that are tried unless others are asked for."""
+
+RESAMPLES = 2
+
+
+class Told(Protocol):
+    """Is told of each point that is done."""
+
+    def __call__(self, done: int, total: int, point: Point, found_there: bool) -> None:
+        """So many of all are."""
+        ...
+
+
+def sweep(
+    source: Any,
+    clusters: Iterable[int] = CLUSTERS,
+    neighbors: Iterable[int] | None = None,
+    sigma: Iterable[float] | None = None,
+    params: Params | None = None,
+    resources: Resources | None = None,
+    *,
+    store: str | Path,
+    client: Client | None = None,
+    labels_column: str | int | None = None,
+    transpose: bool = False,
+    own_cluster: bool = False,
+    similarity: Any = None,
+    knn_graph: Any = None,
+    resamples: int = RESAMPLES,
+    progress: Progress | None = None,
+    told: Told | None = None,
+) -> Sweep:
+    """Run every combination of c, k and sigma, and rank them without known labels.
+
+    All runs are in one directory: a graph is built once for each k, the tensor's degrees once for each k and sigma, the
+    eigenpairs too, for the largest c. What an earlier call has done is not done again. In the end the directory is that
+    of the best run, and its folder ``sweep`` holds ``table.csv``, ``table.json``, ``sweep.png``, ``sweep.svg`` and
+    ``sweep.html``.
+
+    Parameters
+    ----------
+    source : whatever `ips2_dask.run` takes
+    clusters, neighbors : iterables of int
+        Values of c and k; k is that of ``params`` by default.
+    sigma : iterable of float
+    params : Params, optional
+        Everything else.
+    resources, client, labels_column, transpose, own_cluster, similarity, knn_graph, progress
+        As of `ips2_dask.run`.
+    store : path
+        The run directory.
+    resamples : int
+        Subsamples of each point that its stability is the mean of.
+    told : callable, optional
+        Is given each point as it is done.
+
+    Returns
+    -------
+    Sweep
+        Its points, best first.
+
+    Raises
+    ------
+    BadInput
+        Where the source, a value or the directory can't be used.
+    Refused
+        Where the plan of a point exceeds ``resources.memory_limit``; nothing has been computed then.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import make_blobs
+    >>> from ips2_dask import sweep
+    >>> X, _ = make_blobs(120, centers=3, random_state=5)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     found = sweep(X, range(2, 6), store=folder + "/sweep")
+    ...     print(found.best.params.n_clusters, len(found.points), found.computed["neighbors"])
+    3 4 1
+    """
+    params, resources = params or Params(), resources or Resources()
+    several = grid(
+        params, clusters, (params.n_neighbors,) if neighbors is None else neighbors,
+        (params.sigma,) if sigma is None else sigma,
+    )  # fmt: skip
+    asked = Asked(_resamples(resamples), params.random_state)
+    location = _directory(store)
+    check_matplotlib()
+    opened = (
+        source if isinstance(source, Source) else open_source(source, labels_column=labels_column, transpose=transpose)
+    )
+    names = _names(opened, several, resources, similarity, knn_graph)
+    kept = ZarrStore(location)
+    there = {name: point for name in names if (point := Point.read(kept, name, asked)) is not None}
+    missing = [one for one, name in zip(several, names, strict=True) if name not in there]
+    how = {
+        "location": str(source) if isinstance(source, str | Path) else None, "labels_column": labels_column,
+        "transpose": transpose,
+    }  # fmt: skip
+    runs = run_each(
+        opened, missing, resources, store=location, client=client, progress=progress, own_cluster=own_cluster,
+        similarity=similarity, knn_graph=knn_graph, asked=how,
+    ) if missing else iter(())  # fmt: skip
+    points = []
+    for done, (name, point) in enumerate(_each(kept, names, there, runs, asked), 1):
+        points.append(point)
+        if told is not None:
+            told(done, len(several), point, name in there)
+    found = Sweep.ranked(kept, points, asked, opened.name, opened.shape)
+    found.settle()
+    written.write(found)
+    return found
+
+
+def _each(
+    kept: ZarrStore, names: Sequence[str], there: Mapping[str, Point], runs: Iterator[Run], asked: Asked
+) -> Iterator[tuple[str, Point]]:
+    """Points in their order: read, or made of the next run, judged and stored."""
+    try:
+        for name in names:
+            point = there.get(name)
+            if point is None:
+                run = next(runs)
+                point = Point.of(name, run, judged(run, asked))
+                point.write(kept, asked)
+            yield name, point
+        list(itertools.islice(runs, 1))  # nothing is left: this ends its cluster
+    finally:
+        close = getattr(runs, "close", None)
+        if close is not None:
+            close()
+
+
+def _names(
+    source: Source, several: Sequence[Params], resources: Resources, similarity: Any, knn_graph: Any
+) -> list[str]:
+    """What the points' documents are called: after the digest that the labels depend on."""
+    given = open_beside(similarity, knn_graph, source.shape[0], several[0])
+    names = []
+    for params in several:
+        plan = with_given(plan_run(source, params, resources), given)
+        keys = keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, given.digests)
+        names.append(keys["label"].folder.removeprefix("label-"))
+    return names
+
+
+def _directory(store: str | Path) -> str:
+    """The place of the runs, checked: figures and tables go there as well, so it is a local one."""
+    if "://" in str(store):
+        raise BadInput(
+            "store", str(store), "a local directory", "there would be no place for the figure and the table",
+            "give a local directory",
+        )  # fmt: skip
+    location = str(Path(store).absolute())
+    check_directory(location)
+    return location
+
+
+def _resamples(number: int) -> int:
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise BadInput(
+            "resamples", repr(number), "a whole number of at least 1", "there would be no stability", "give 1 or more"
+        )
+    return number

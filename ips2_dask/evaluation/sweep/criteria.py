@@ -1,0 +1,68 @@
+"""A finished run judged without known labels: stability, silhouette, conductance."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ips2_dask.evaluation.metrics import scores
+from ips2_dask.kernels.validity import SHARE, STARTS, conductances, replicate
+from ips2_dask.plots.points import points, silhouette
+from ips2_dask.storage.run import Run
+
+SILHOUETTES = 2_000
+"""Samples, seeded, whose mean silhouette counts: it compares every pair of them."""
+
+VERSION = 1
+"""Raised when a criterion changes: what an earlier version measured is measured again."""
+
+
+class Asked(NamedTuple):
+    """How runs are judged."""
+
+    resamples: int
+    seed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that the criteria depend on besides the run."""
+        return {**self._asdict(), "share": SHARE, "starts": STARTS, "silhouettes": SILHOUETTES, "version": VERSION}
+
+
+def judged(run: Run, asked: Asked) -> dict[str, Any]:
+    """The criteria of a run and a few facts about it, as plain values.
+
+    ``stability`` is the mean adjusted Rand index with partitions of subsamples, ``silhouette`` the mean one of a sample
+    in the embedding, ``conductance`` the mean over the clusters in the pairwise similarity S, which does not depend on
+    c, k or sigma and so is the same graph for every point. Known labels give ``nmi`` and ``acc``, which count for
+    nothing.
+    """
+    begun = time.perf_counter()
+    labels, c = run.labels, run.params.n_clusters
+    U = run.similarity("fused")
+    if run.params.high_order == "signed":
+        U = abs(U)
+    rows = run.params.assign_labels == "kmeans"
+    agreements = [
+        replicate(U, labels, c, asked.seed, number, embedding=run.embedding, rows=rows)
+        for number in range(asked.resamples)
+    ]
+    found = {
+        "stability": float(np.mean(agreements)),
+        "silhouette": float(silhouette(points(run), labels, most=SILHOUETTES, seed=asked.seed).values.mean()),
+        "conductance": float(conductances(run.similarity("pairwise"), labels, c).mean()),
+    }
+    sizes = np.bincount(labels, minlength=c)
+    facts = {
+        "agreements": agreements,
+        "smallest": int(sizes.min()),
+        "largest": int(sizes.max()),
+        "labels": hashlib.sha256(np.ascontiguousarray(labels, "<i4").tobytes()).hexdigest()[:16],
+        "warnings": run.report()["warnings"],
+    }
+    if run.known_labels is not None:
+        known = scores(run.known_labels, labels)
+        facts["known"] = {"nmi": known["nmi"], "acc": known["acc"]}
+    return {"criteria": found, **facts, "seconds": time.perf_counter() - begun}

@@ -1,0 +1,73 @@
+"""The grid of a sweep: lists and ranges as they are typed, and its points in the order that shares the most."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+from collections.abc import Iterable
+
+from ips2_dask.errors import BadInput
+from ips2_dask.params import Params
+
+MOST_POINTS = 10_000
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """``5:15`` (both ends included), ``5:15:5`` and ``5,7,9``, or several of them with commas, as numbers."""
+    found: list[int] = []
+    for word in text.split(","):
+        match = re.fullmatch(r"(\d+)(?::(\d+)(?::(\d+))?)?", word.strip())
+        step = int(match[3] or 1) if match else 0
+        if match is None or step < 1:
+            raise argparse.ArgumentTypeError(f"{text!r} is no list such as 5,7,9 and no range such as 5:15 or 5:15:5")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1, step)
+    if not found:
+        raise argparse.ArgumentTypeError(f"{text!r} is a range without a number in it")
+    return tuple(found)
+
+
+def numbers(text: str) -> tuple[float, ...]:
+    """``.2,1,4`` as numbers."""
+    try:
+        return tuple(float(word) for word in text.split(","))
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of numbers such as .2,1,4") from None
+
+
+def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigma: Iterable[float]) -> list[Params]:
+    """Every combination once, in an order in which each stage is computed once: by k, then sigma, then c.
+
+    One solve serves all numbers of clusters: eigenpairs are those of the largest one.
+
+    Raises
+    ------
+    BadInput
+        Where a value is outside its range, there is nothing to combine, or the labels can't be judged.
+    """
+    if params.assign_labels == "rows":
+        raise BadInput(
+            "assign_labels", "'rows'", "'spectral' or 'kmeans'",
+            "a subsample would need its rows of U compared anew, for every point", "leave it out",
+        )  # fmt: skip
+    if params.tensor == "decomposable" and len({*sigma}) > 1:
+        raise BadInput(
+            "sigma", "several with tensor='decomposable'", "one",
+            "every point would be the same, as that tensor has no sigma", "leave it out",
+        )  # fmt: skip
+    ks, sigmas, cs = sorted(set(neighbors)), sorted(set(sigma)), sorted(set(clusters))
+    for name, values in (("neighbors", ks), ("sigma", sigmas), ("clusters", cs)):
+        if not values:
+            raise BadInput(name, "no value", "at least one", "there would be nothing to compare", f"give {name}")
+    if len(ks) * len(sigmas) * len(cs) > MOST_POINTS:
+        raise BadInput(
+            "clusters, neighbors and sigma", "more than 10,000 combinations", "10,000 at most",
+            "it would not end in a lifetime", "give shorter lists",
+        )  # fmt: skip
+    most = None if params.tensor == "decomposable" else max(cs)
+    return [
+        dataclasses.replace(params, n_clusters=c, n_neighbors=k, sigma=s, n_eigenpairs=most, max_clusters=None)
+        for k in ks
+        for s in sigmas
+        for c in cs
+    ]

@@ -1,0 +1,99 @@
+"""How good a partition is without known labels: conductance on a graph, and stability when samples are left out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans
+from sklearn.metrics import adjusted_rand_score
+
+from ips2_dask.kernels.labels import normalize_rows, spectrum
+
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+
+SHARE = 0.8
+"""Of the samples that a replicate keeps."""
+
+STARTS = 3
+"""Of k-means in a replicate."""
+
+RESAMPLED_TOL = 1e-4
+"""Largest residual of a replicate's eigenvectors: what is left of them turns labels less than leaving samples out."""
+
+
+def conductances(S: Any, labels: Int32, n_clusters: int) -> Float64:
+    """Conductance of each cluster: the weight of edges that leave it over the smaller volume, its own or the rest's.
+
+    Parameters
+    ----------
+    S : (m, m) CSR or dense
+        Symmetric, no entry negative.
+    labels : (m,)
+    n_clusters : int
+
+    Returns
+    -------
+    (n_clusters,) float64
+        From 0, for a cluster without an edge to others, to 1; 1 too for a cluster without any edge, or an empty one.
+    """
+    member = sp.csr_array(
+        (np.ones(len(labels)), labels, np.arange(len(labels) + 1)), shape=(len(labels), n_clusters)
+    )  # (m, c)
+    between = member.T @ (S @ member)
+    between = np.asarray(between.todense() if sp.issparse(between) else between, np.float64)  # (c, c)
+    volume = between.sum(axis=1)
+    cut = volume - np.diag(between)
+    smaller = np.minimum(volume, volume.sum() - volume)
+    return np.divide(cut, smaller, out=np.ones(n_clusters), where=smaller > 0)
+
+
+def replicate(
+    U: Any, labels: Int32, n_clusters: int, seed: int, number: int, *, embedding: Float64 | None = None,
+    rows: bool = False,
+) -> float:  # fmt: skip
+    """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
+
+    U is restricted to the subsample and embedded and clustered anew. Samples of components that are loose there, in the
+    sense of `labels.tie_components`, are left out of it.
+
+    Parameters
+    ----------
+    U : (m, m) CSR or dense
+    labels : (m,)
+    n_clusters : int
+    seed, number : int
+        They decide the subsample and the starts of k-means.
+    embedding : (m, n_clusters), optional
+        Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance.
+    rows : bool
+        Whether k-means works on the rows of U instead of an embedding.
+    """
+    m = len(labels)
+    rng = np.random.default_rng([seed, 31, number])
+    chosen = np.sort(rng.choice(m, max(n_clusters + 1, round(SHARE * m)), replace=False))
+    some = U[chosen][:, chosen]
+    if sp.issparse(some):
+        some = sp.csr_array(some)
+        _, component = connected_components(some, directed=False)
+        sizes = np.bincount(component)
+        kept = sizes[component] >= min(len(chosen) / (10 * n_clusters), sizes.max())
+        if not kept.all():
+            chosen, some = chosen[kept], sp.csr_array(some[kept][:, kept])
+    if len(chosen) <= n_clusters:
+        return 0.0
+    points = some if rows else _embedded(some, None if embedding is None else embedding[chosen], n_clusters, seed)
+    found = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points).labels_
+    return float(adjusted_rand_score(labels[chosen], found))
+
+
+def _embedded(U: Any, near: Float64 | None, n_clusters: int, seed: int) -> Float64:
+    """The embedding of a subsample; ``near`` is that of all samples at its rows, of length 1."""
+    start = None
+    if near is not None:  # rows of eigenvectors are as long as the root of the degree, inside a plain cluster
+        start = near * np.sqrt(np.asarray(U.sum(axis=1), np.float64).ravel())[:, None]
+    return normalize_rows(spectrum(U, n_clusters, RESAMPLED_TOL, seed, start).vectors)

@@ -1,0 +1,132 @@
+# ---
+# jupyter:
+#   jupytext:
+#     formats: ipynb,py:percent
+#     text_representation:
+#       extension: .py
+#       format_name: percent
+#   kernelspec:
+#     display_name: Python 3
+#     language: python
+#     name: python3
+# ---
+
+# %% [markdown]
+# # Quickstart: from data to labels to pictures
+#
+# IPS2 clusters samples by two similarities at once. The *pairwise* one, S, says how near two samples are. The
+# *high-order* one, V, comes from comparing **pairs of samples with pairs of samples**: two samples belong together if
+# their neighbours see them in the same way. Both are fused to U, and a spectral embedding of U is cut into clusters.
+#
+# This notebook takes 1,797 images of handwritten digits (8 x 8 pixels, shipped with scikit-learn), asks for labels
+# without saying how many clusters there are, looks at what came out, and labels images that were not there before.
+# Put your own table in the place of `X`: a NumPy array, a data frame, a sparse matrix, or the name of a file.
+
+# %% tags=["parameters"]
+n_clusters = "auto"  # or a number
+max_clusters = 15  # the largest number that "auto" considers
+n_new = 297  # images that are kept back, to be predicted afterwards
+
+# %%
+import tempfile
+
+import matplotlib.pyplot as plt
+import numpy as np
+from sklearn.datasets import load_digits
+from sklearn.metrics import normalized_mutual_info_score
+
+from ips2_dask import IPS2, plots, report
+
+images, digits = load_digits(return_X_y=True)
+X, X_new = images[n_new:], images[:n_new]
+X.shape, X_new.shape
+
+# %% [markdown]
+# ## Fit
+#
+# `IPS2` is a scikit-learn estimator. Without a Dask client it works in this process and in memory; with
+# `client=` the workers of a cluster do the same work and give the same labels, bit for bit.
+
+# %%
+model = IPS2(n_clusters, max_clusters=max_clusters).fit(X)
+print(f"{model.run_.params.n_clusters} clusters of {np.bincount(model.labels_)} samples")
+
+# %% [markdown]
+# ## Why so many clusters?
+#
+# The eigenvalues of the normalised U stay near 1 as long as there is a cluster left to tell apart, and then fall. The
+# *relative gap* after the c-th one measures that fall; the largest gap decides. The runners-up are worth a look: where
+# two gaps are nearly equal, the data have structure at two scales.
+
+# %%
+choice = model.run_.choice
+if choice is not None:
+    gaps = choice["relative_gaps"][1:]
+    plt.figure(figsize=(6, 2.6))
+    plt.bar(range(2, len(gaps) + 2), gaps, color="#0067a5")
+    plt.xlabel("clusters c")
+    plt.ylabel("relative eigengap")
+    plt.show()
+
+# %% [markdown]
+# ## The clusters, seen
+#
+# Each point is an image, placed by the two directions in which the clusters' centres differ most. Clusters that touch
+# here may still lie apart in the other directions: the silhouettes below are measured in all of them.
+
+# %%
+figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
+plots.embedding(model.run_, axes[0])
+plots.silhouettes(model.run_, axes[1]);
+
+# %% [markdown]
+# ## The three similarities
+#
+# Samples in the order of their labels: blocks on the diagonal are clusters. S (left) holds five neighbours a sample;
+# V (middle) knows whole neighbourhoods; U is their mean.
+
+# %%
+figure, axes = plt.subplots(1, 3, figsize=(13, 3.6), layout="constrained")
+for kind, axis in zip(("pairwise", "high_order", "fused"), axes, strict=True):
+    plots.similarity(model.run_, kind, axis)
+
+# %% [markdown]
+# ## How good is it?
+#
+# Nothing above has seen the digits that people wrote down beside the images. Here we may look: 1 is a perfect match,
+# 0 is chance.
+
+# %%
+print(f"NMI with the known digits: {normalized_mutual_info_score(digits[n_new:], model.labels_):.3f}")
+
+# %% [markdown]
+# ## New samples
+#
+# `predict` finds the nearest training samples of each new one, extends the embedding to it (Nystrom's way), and takes
+# the nearest cluster. `predict_proba` says how sure that is; the images below are the ones it is least sure of.
+
+# %%
+labels = model.predict(X_new)
+sure = model.predict_proba(X_new).max(axis=1)
+print(f"NMI of the new images: {normalized_mutual_info_score(digits[:n_new], labels):.3f}")
+
+# %%
+figure, axes = plt.subplots(1, 8, figsize=(11, 1.9), layout="constrained")
+for at, axis in zip(np.argsort(sure)[:8], axes, strict=True):
+    axis.imshow(X_new[at].reshape(8, 8), cmap="gray_r")
+    axis.set_title(f"{labels[at]}: {sure[at]:.2f}", fontsize=9)
+    axis.axis("off")
+
+# %% [markdown]
+# ## Keep it
+#
+# With `store=` a fit leaves a run directory: everything that was computed, readable by any Zarr reader, and continued
+# instead of computed again when a parameter changes. `report` makes one HTML page of it. On the command line the same
+# is `ips2 run digits.npy --clusters 10 --out run` and `ips2 report run`.
+
+# %%
+with tempfile.TemporaryDirectory() as folder:
+    kept = IPS2(model.run_.params.n_clusters, store=f"{folder}/run").fit(X).run_
+    page = report(kept, f"{folder}/report.html")
+    table = kept.write_labels(f"{folder}/labels.csv")
+    print(page.name, f"{page.stat().st_size // 1024} KiB;", table.name, f"{len(table.read_text().splitlines()) - 1} rows")

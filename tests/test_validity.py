@@ -1,0 +1,72 @@
+"""Criteria without labels, against what can be counted by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import make_blobs
+
+from ips2_dask import Params, run
+from ips2_dask.evaluation.sweep.ranking import order, ranks
+from ips2_dask.kernels.validity import conductances, replicate
+
+PATH = np.array([[0, 2, 0, 0], [2, 0, 1, 0], [0, 1, 0, 3], [0, 0, 3, 0]], float)
+"""A path of four samples with the weights 2, 1, 3."""
+
+
+@pytest.mark.parametrize("make", [np.asarray, sp.csr_array])
+def test_conductance_is_the_cut_over_the_smaller_volume(make: type) -> None:
+    found = conductances(make(PATH), np.array([0, 0, 1, 1]), 2)
+    np.testing.assert_allclose(found, [1 / 5, 1 / 5])  # cut 1; volumes 2 + 3 and 4 + 3, of which 5 is smaller
+
+
+def test_a_large_cluster_is_measured_by_the_rest() -> None:
+    found = conductances(PATH, np.array([0, 0, 0, 1]), 2)
+    np.testing.assert_allclose(found, [1.0, 1.0])  # cut 3; volumes 9 and 3
+
+
+def test_clusters_without_edges_to_others_have_conductance_zero_and_those_without_any_one() -> None:
+    S = np.zeros((5, 5))
+    S[0, 1] = S[1, 0] = S[2, 3] = S[3, 2] = 1.0
+    np.testing.assert_allclose(conductances(S, np.array([0, 0, 1, 1, 2]), 4), [0, 0, 1, 1])
+
+
+def test_the_diagonal_stays_inside() -> None:
+    np.testing.assert_allclose(conductances(PATH + np.eye(4), np.array([0, 0, 1, 1]), 2), [1 / 7, 1 / 7])
+
+
+def test_a_plain_partition_is_found_again_in_every_subsample_and_a_forced_one_is_not() -> None:
+    X, _ = make_blobs(320, 6, centers=8, random_state=1)
+    right, wrong = (run(X, Params(n_clusters=c)) for c in (8, 5))
+    of_right, of_wrong = (
+        [replicate(one.similarity(), one.labels, one.params.n_clusters, 0, number) for number in range(3)]
+        for one in (right, wrong)
+    )
+    assert min(of_right) == 1.0
+    assert np.mean(of_wrong) < 0.95
+    assert of_right == [replicate(right.similarity(), right.labels, 8, 0, number) for number in range(3)]
+
+
+def test_other_numbers_give_other_subsamples() -> None:
+    X, _ = make_blobs(120, 3, centers=1, random_state=2)
+    found = run(X, Params(n_clusters=5))
+    agreements = {replicate(found.similarity(), found.labels, 5, 0, number) for number in range(4)}
+    assert len(agreements) > 1
+
+
+def values(*rows: tuple[float, float, float]) -> list[dict[str, float]]:
+    return [dict(zip(("stability", "silhouette", "conductance"), row, strict=True)) for row in rows]
+
+
+def test_ranks_know_what_is_better_and_equal_values_share_one() -> None:
+    found = ranks(values((0.9, 0.5, 0.1), (0.9001, 0.7, 0.3), (0.2, 0.6, 0.2)))
+    assert found["stability"].tolist() == [1.5, 1.5, 3.0]
+    assert found["silhouette"].tolist() == [3.0, 1.0, 2.0]
+    assert found["conductance"].tolist() == [1.0, 3.0, 2.0]
+
+
+def test_the_mean_rank_decides_and_of_equals_the_larger_number_of_clusters() -> None:
+    places, mean = order(values((0.9, 0.5, 0.1), (0.9, 0.5, 0.1), (0.2, 0.2, 0.2)), [3, 5, 9])
+    assert places == [1, 0, 2]
+    assert mean.tolist() == [1.5, 1.5, 3.0]
