@@ -183,6 +183,11 @@ class DaskExecutor:
         self.owners = Owners()
 
     @property
+    def threads_per_task(self) -> int:
+        """Threads that a task may use."""
+        return self._threads
+
+    @property
     def n_workers(self) -> int:
         """Workers the scheduler knows now."""
         return len(self.client.scheduler_info(n_workers=-1)["workers"])

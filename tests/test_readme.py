@@ -29,9 +29,7 @@ def blocks(language: str = "") -> list[str]:
 def commands() -> Iterator[list[str]]:
     """Arguments of every call of ips2, in blocks and in running text, once each."""
     seen = set()
-    joined = re.sub(r"\s*\n\s*", " ", " ".join(re.findall(r"`(ips2 [^`]+)`", README)))
     inline = [re.sub(r"\s+", " ", text) for text in re.findall(r"`(ips2 [^`]+)`", README)]
-    del joined
     lines = [
         part for block in blocks() for line in block.splitlines() for part in re.split(r";|&&", line.split("#")[0])
     ]

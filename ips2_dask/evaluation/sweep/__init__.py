@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 from distributed import Client
 
+from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.sweep import written
-from ips2_dask.evaluation.sweep.criteria import Asked, judged
+from ips2_dask.evaluation.sweep.criteria import Asked
 from ips2_dask.evaluation.sweep.grid import grid
+from ips2_dask.evaluation.sweep.judge import Judge
 from ips2_dask.evaluation.sweep.result import Point, Sweep, open_sweep
 from ips2_dask.following import Progress
 from ips2_dask.keys import keys_of
@@ -22,7 +25,7 @@ from ips2_dask.plan import widest
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.storage.beside import open_beside
 from ips2_dask.storage.readers import Source, open_source
-from ips2_dask.storage.run import Run, check_directory
+from ips2_dask.storage.run import check_directory
 from ips2_dask.storage.store import ZarrStore
 
 __all__ = ["Point", "Sweep", "open_sweep", "sweep"]
@@ -31,6 +34,9 @@ CLUSTERS = range(2, 16)
 """Numbers of clusters that are tried unless others are asked for."""
 
 RESAMPLES = 2
+
+ON_WORKERS = 100_000
+"""Up to so many samples the workers judge a run while the next one goes on: each of them holds its similarities."""
 
 
 class Told(Protocol):
@@ -59,6 +65,7 @@ def sweep(
     resamples: int = RESAMPLES,
     progress: Progress | None = None,
     told: Told | None = None,
+    files: bool = True,
 ) -> Sweep:
     """Run every combination of c, k and sigma, and rank them without known labels.
 
@@ -83,6 +90,8 @@ def sweep(
         Subsamples of each point that its stability is the mean of.
     told : callable, optional
         Is given each point as it is done.
+    files : bool
+        Whether to write table, figure and page (with Matplotlib, the extra ``report``).
 
     Returns
     -------
@@ -103,7 +112,7 @@ def sweep(
     >>> from ips2_dask import sweep
     >>> X, _ = make_blobs(120, centers=3, random_state=5)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = sweep(X, range(2, 6), store=folder + "/sweep")
+    ...     found = sweep(X, range(2, 6), store=folder + "/sweep", files=False)
     ...     print(found.best.params.n_clusters, len(found.points), found.computed["neighbors"])
     3 4 1
     """
@@ -114,7 +123,8 @@ def sweep(
     )  # fmt: skip
     asked = Asked(_resamples(resamples), params.random_state)
     location = _directory(store)
-    check_matplotlib()
+    if files:
+        check_matplotlib()
     opened = (
         source if isinstance(source, Source) else open_source(source, labels_column=labels_column, transpose=transpose)
     )
@@ -126,38 +136,29 @@ def sweep(
         "location": str(source) if isinstance(source, str | Path) else None, "labels_column": labels_column,
         "transpose": transpose,
     }  # fmt: skip
-    runs = run_each(
-        opened, missing, resources, store=location, client=client, progress=progress, own_cluster=own_cluster,
-        similarity=similarity, knn_graph=knn_graph, asked=how,
-    ) if missing else iter(())  # fmt: skip
     points = []
-    for done, (name, point) in enumerate(_each(kept, names, there, runs, asked), 1):
-        points.append(point)
-        if told is not None:
-            told(done, len(several), point, name in there)
+    with contextlib.ExitStack() as stack:
+        if missing and client is None and own_cluster:
+            executor = stack.enter_context(places.executor(resources))
+            client, resources = (
+                executor.client,
+                dataclasses.replace(resources, threads_per_worker=executor.threads_per_task),
+            )
+        runs = run_each(
+            opened, missing, resources, store=location, client=client, progress=progress, similarity=similarity,
+            knn_graph=knn_graph, asked=how,
+        )  # fmt: skip
+        judge = Judge(location, asked, client if opened.shape[0] <= ON_WORKERS else None)
+        stack.callback(judge.stop)
+        for done, point in enumerate(judge.points(kept, names, there, runs if missing else iter(())), 1):
+            points.append(point)
+            if told is not None:
+                told(done, len(several), point, point.name in there)
     found = Sweep.ranked(kept, points, asked, opened.name, opened.shape)
     found.settle()
-    written.write(found)
+    if files:
+        written.write(found)
     return found
-
-
-def _each(
-    kept: ZarrStore, names: Sequence[str], there: Mapping[str, Point], runs: Iterator[Run], asked: Asked
-) -> Iterator[tuple[str, Point]]:
-    """Points in their order: read, or made of the next run, judged and stored."""
-    try:
-        for name in names:
-            point = there.get(name)
-            if point is None:
-                run = next(runs)
-                point = Point.of(name, run, judged(run, asked))
-                point.write(kept, asked)
-            yield name, point
-        list(itertools.islice(runs, 1))  # nothing is left: this ends its cluster
-    finally:
-        close = getattr(runs, "close", None)
-        if close is not None:
-            close()
 
 
 def _names(

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ips2_dask.evaluation.metrics import scores
-from ips2_dask.kernels.validity import SHARE, STARTS, conductances, replicate
+from ips2_dask.kernels.parallel import threads, usable_cores
+from ips2_dask.kernels.validity import CENTRES_FROM, RESAMPLED_TOL, SHARE, STARTS, conductances, replicate
 from ips2_dask.plots.points import points, silhouette
 from ips2_dask.storage.run import Run
+from ips2_dask.storage.store import ZarrStore
 
 SILHOUETTES = 2_000
 """Samples, seeded, whose mean silhouette counts: it compares every pair of them."""
@@ -28,7 +30,20 @@ class Asked(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """Everything that the criteria depend on besides the run."""
-        return {**self._asdict(), "share": SHARE, "starts": STARTS, "silhouettes": SILHOUETTES, "version": VERSION}
+        return {
+            **self._asdict(),
+            "share": SHARE,
+            "starts": STARTS,
+            "centres_from": CENTRES_FROM,
+            "tol": RESAMPLED_TOL,
+            "silhouettes": SILHOUETTES,
+            "version": VERSION,
+        }
+
+
+def judged_there(location: str, manifest: dict[str, Any], asked: Asked) -> dict[str, Any]:
+    """What `judged` says of a stored run: for a worker, while the next run goes on."""
+    return judged(Run(ZarrStore(location), manifest), asked)
 
 
 def judged(run: Run, asked: Asked) -> dict[str, Any]:
@@ -40,6 +55,12 @@ def judged(run: Run, asked: Asked) -> dict[str, Any]:
     nothing.
     """
     begun = time.perf_counter()
+    with threads(usable_cores()):  # one thread for BLAS and k-means: the same bits wherever it is done
+        found = _judged(run, asked)
+    return {**found, "seconds": time.perf_counter() - begun}
+
+
+def _judged(run: Run, asked: Asked) -> dict[str, Any]:
     labels, c = run.labels, run.params.n_clusters
     U = run.similarity("fused")
     if run.params.high_order == "signed":
@@ -65,4 +86,4 @@ def judged(run: Run, asked: Asked) -> dict[str, Any]:
     if run.known_labels is not None:
         known = scores(run.known_labels, labels)
         facts["known"] = {"nmi": known["nmi"], "acc": known["acc"]}
-    return {"criteria": found, **facts, "seconds": time.perf_counter() - begun}
+    return {"criteria": found, **facts}

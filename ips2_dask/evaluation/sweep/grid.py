@@ -45,17 +45,17 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
     BadInput
         Where a value is outside its range, there is nothing to combine, or the labels can't be judged.
     """
+    ks, sigmas, cs = sorted(set(neighbors)), sorted(set(sigma)), sorted(set(clusters))
     if params.assign_labels == "rows":
         raise BadInput(
             "assign_labels", "'rows'", "'spectral' or 'kmeans'",
             "a subsample would need its rows of U compared anew, for every point", "leave it out",
         )  # fmt: skip
-    if params.tensor == "decomposable" and len({*sigma}) > 1:
+    if params.tensor == "decomposable" and len(sigmas) > 1:
         raise BadInput(
             "sigma", "several with tensor='decomposable'", "one",
             "every point would be the same, as that tensor has no sigma", "leave it out",
         )  # fmt: skip
-    ks, sigmas, cs = sorted(set(neighbors)), sorted(set(sigma)), sorted(set(clusters))
     for name, values in (("neighbors", ks), ("sigma", sigmas), ("clusters", cs)):
         if not values:
             raise BadInput(name, "no value", "at least one", "there would be nothing to compare", f"give {name}")
