@@ -89,6 +89,7 @@ def test_the_same_call_again_computes_nothing_and_gives_the_same_bytes(X: Array,
     assert files() == first
 
 
+@pytest.mark.slow
 def test_another_directory_gives_the_same_table_but_for_seconds(X: Array, tmp_path: Path) -> None:
     tables = [sweep(X, (4, 5), store=tmp_path / name, files=False).table() for name in ("one", "other")]
     for row in (row for table in tables for row in table):
@@ -112,6 +113,7 @@ def test_a_sweep_that_was_stopped_goes_on(X: Array, tmp_path: Path) -> None:
     assert [one.name for one in open_sweep(tmp_path / "run").points] == [one.name for one in found.points]
 
 
+@pytest.mark.slow
 def test_a_wider_sweep_keeps_the_graph_and_solves_for_more_eigenpairs(X: Array, tmp_path: Path) -> None:
     sweep(X, (3, 4), store=tmp_path / "run", files=False)
     found = sweep(X, (3, 4, 6), store=tmp_path / "run", files=False)
@@ -134,6 +136,7 @@ def test_table_json_csv_figure_and_page_say_the_same(whole: Any) -> None:
     assert (folder / "sweep.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_components_more_than_clusters_share_a_solve_too(tmp_path: Path) -> None:
     """Six groups far apart are six components: c below, at and above that number needs other eigenvectors."""
     X, _ = make_blobs(180, 5, centers=6, cluster_std=0.2, random_state=0)
@@ -150,6 +153,7 @@ def test_components_more_than_clusters_share_a_solve_too(tmp_path: Path) -> None
         np.testing.assert_allclose(V.toarray(), V_alone.toarray(), atol=2e-2)
 
 
+@pytest.mark.slow
 def test_known_labels_are_shown_and_count_for_nothing(tmp_path: Path) -> None:
     X, y = make_blobs(90, 4, centers=3, random_state=1)
     table = np.column_stack([X, y])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from ips2_dask.kernels.labels import normalize_rows, spectrum
 
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
+Edges = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.floating]]
 
 SHARE = 0.8
 """Of the samples that a replicate keeps."""
@@ -29,13 +31,13 @@ RESAMPLED_TOL = 1e-3
 """Largest residual of a replicate's eigenvectors: what is left of them turns labels less than leaving samples out."""
 
 
-def conductances(S: Any, labels: Int32, n_clusters: int) -> Float64:
+def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Float64:
     """Conductance of each cluster: the weight of edges that leave it over the smaller volume, its own or the rest's.
 
     Parameters
     ----------
-    S : (m, m) CSR or dense
-        Symmetric, no entry negative.
+    parts : iterable of (i, j, weight)
+        Every edge of the graph once, none of a sample with itself, no weight negative.
     labels : (m,)
     n_clusters : int
 
@@ -44,13 +46,14 @@ def conductances(S: Any, labels: Int32, n_clusters: int) -> Float64:
     (n_clusters,) float64
         From 0, for a cluster without an edge to others, to 1; 1 too for a cluster without any edge, or an empty one.
     """
-    member = sp.csr_array(
-        (np.ones(len(labels)), labels, np.arange(len(labels) + 1)), shape=(len(labels), n_clusters)
-    )  # (m, c)
-    between = member.T @ (S @ member)
-    between = np.asarray(between.todense() if sp.issparse(between) else between, np.float64)  # (c, c)
-    volume = between.sum(axis=1)
-    cut = volume - np.diag(between)
+    between = np.zeros(n_clusters * n_clusters)
+    for i, j, weight in parts:
+        a, b = labels[i].astype(np.int64), labels[j]
+        between += np.bincount(a * n_clusters + b, weight, len(between))
+    table = between.reshape(n_clusters, n_clusters)
+    table = table + table.T  # an edge counts at both of its ends
+    volume = table.sum(axis=1)
+    cut = volume - np.diag(table)
     smaller = np.minimum(volume, volume.sum() - volume)
     return np.divide(cut, smaller, out=np.ones(n_clusters), where=smaller > 0)
 

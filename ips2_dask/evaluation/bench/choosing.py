@@ -28,11 +28,12 @@ COLUMNS = ("data", "m", "classes", "system", "outcome", "clusters", "k", "sigma"
 SCALED = ("scadi", "wine", "glass")
 """Data sets whose columns have other units: they are standardised for every system."""
 
-NAMES = {"bbcsport": "BBCSports"}
 MOST = 30
 """Clusters up to which auto and the sweep look."""
 
 NEIGHBORS = (5, 10)
+FEW = 1_000
+"""Up to so many samples a sweep tries all of these k; above it, where k = 10 costs ten times as much, the first."""
 
 
 class Given(NamedTuple):
@@ -63,9 +64,10 @@ def _auto(given: Given) -> Found:
 
 def _sweep(given: Given) -> Found:
     most = min(MOST, len(given.X) // 3)
+    neighbors = NEIGHBORS if len(given.X) <= FEW else NEIGHBORS[:1]
     params = Params(random_state=given.seed)
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        found = sweep(given.X, range(2, most + 1), NEIGHBORS, (1.0,), params, store=f"{name}/sweep")
+        found = sweep(given.X, range(2, most + 1), neighbors, params=params, store=f"{name}/sweep", files=False)
         best = found.best.params
         return Found(found.run().labels, {"k": best.n_neighbors, "sigma": best.sigma, "points": len(found.points)})
 
@@ -109,7 +111,9 @@ class System(NamedTuple):
 SYSTEMS = {
     "ips2": System("IPS2(c)", _default, True),
     "auto": System(f'IPS2("auto", max_clusters={MOST})', _auto, False),
-    "sweep": System(f"best of sweep(X, range(2, {MOST + 1}), {NEIGHBORS}, (1,))", _sweep, False),
+    "sweep": System(
+        f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}", _sweep, False
+    ),
     "spectral": System('SpectralClustering(c, affinity="nearest_neighbors")', _spectral, True),
     "kmeans": System("KMeans(c, n_init=10)", _kmeans, True),
     "hdbscan": System("HDBSCAN()", _hdbscan, False),
@@ -163,3 +167,40 @@ def _measured(name: str, given: Given, known: Any) -> Record:
         **said, "outcome": "finished", "clusters": clusters, **facts, "nmi": found["nmi"], "acc": found["acc"],
         "seconds": seconds,
     }  # fmt: skip
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The records as a table: NMI, seconds, and the number of clusters where a system has chosen it."""
+    names = list(dict.fromkeys(str(r["system"]) for r in records))
+    lines = [
+        "| data, samples x features, classes | " + " | ".join(HEADS[name] for name in names) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    for data in dict.fromkeys(str(r["data"]) for r in records):
+        of = {str(r["system"]): r for r in records if r["data"] == data}
+        first = next(iter(of.values()))
+        best = max(float(r["nmi"]) for r in of.values() if r.get("nmi") is not None)  # type: ignore[arg-type]
+        cells = [_cell(of.get(name), best) for name in names]
+        lines.append(f"| {data}, {first['m']:,} x {first['f']:,}, {first['classes']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+HEADS = {
+    "ips2": "IPS2(c)", "auto": 'IPS2("auto")', "sweep": "best of a sweep", "spectral": "SpectralClustering(c)",
+    "kmeans": "KMeans(c)", "hdbscan": "HDBSCAN", "leiden": "Leiden",
+}  # fmt: skip
+
+
+def _cell(record: Record | None, best: float) -> str:
+    """One result; the best of its line is bold."""
+    if record is None or record.get("nmi") is None:
+        return "–"
+    nmi, seconds = float(record["nmi"]), float(record["seconds"])  # type: ignore[arg-type]
+    text = f"{nmi:.3f}".removeprefix("0") if nmi < 1 else "1"
+    text = f"**{text}**" if nmi > best - 5e-4 else text
+    chosen = "" if record["knows_c"] else f", c = {record['clusters']}"
+    return f"{text} ({_short(seconds)}{chosen})"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

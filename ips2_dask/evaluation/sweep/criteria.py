@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import time
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,7 +74,7 @@ def _judged(run: Run, asked: Asked) -> dict[str, Any]:
     found = {
         "stability": float(np.mean(agreements)),
         "silhouette": float(silhouette(points(run), labels, most=SILHOUETTES, seed=asked.seed).values.mean()),
-        "conductance": float(conductances(run.similarity("pairwise"), labels, c).mean()),
+        "conductance": float(conductances(_edges(run), labels, c).mean()),
     }
     sizes = np.bincount(labels, minlength=c)
     facts = {
@@ -87,3 +88,9 @@ def _judged(run: Run, asked: Asked) -> dict[str, Any]:
         known = scores(run.known_labels, labels)
         facts["known"] = {"nmi": known["nmi"], "acc": known["acc"]}
     return {"criteria": found, **facts}
+
+
+def _edges(run: Run) -> Iterator[tuple[Any, Any, Any]]:
+    """The edges of S, part by part."""
+    for part in run.iter_similarities():
+        yield part.i, part.j, part.pairwise
