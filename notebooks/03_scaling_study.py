@@ -42,6 +42,7 @@ seed = 0
 warm_up = True  # compile the kernels first, so that no time holds it
 results = "results"  # folder that records are appended to
 again = False  # measure again what is there
+bench = "results/scaling.json"  # of `ips2 bench scaling --json`, shown beside the study where it is there
 
 # %%
 import matplotlib.pyplot as plt
@@ -117,3 +118,24 @@ study.draw_memory(records, plt.gca());
 # %%
 memory = pd.DataFrame(study.memory_table(records))
 memory.style.format({"ratio": "{:.2f}", "m": "{:,}", "peak_bytes": "{:,}", "planned_bytes": "{:,}"}).hide(axis="index")
+
+# %% [markdown]
+# ## Up to a million samples
+#
+# `ips2 bench scaling --clusters 20 --workers 2 --json scaling.json` measures the same up to a million samples; its file
+# is read here where it is there. Over two orders of magnitude the constant costs no longer count, and the interval of
+# the exponent becomes narrow.
+
+# %%
+from pathlib import Path
+
+larger = study.read_bench(bench) if Path(bench).exists() else []
+if larger:
+    figure, axes = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
+    study.draw_growth(larger, axes[0])
+    study.draw_stages(larger, axes[1])
+    study.draw_memory(larger, axes[2])
+
+# %%
+table = pd.DataFrame(study.growth_table(larger), columns=["stage", "from", "to", "exponent", "low", "high"])
+table.style.format({"exponent": "{:.2f}", "low": "{:.2f}", "high": "{:.2f}", "from": "{:,}", "to": "{:,}"}, na_rep="–").hide(axis="index")

@@ -112,6 +112,18 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
         study.kept(study.Study(), tmp_path)
 
 
+def test_a_file_of_the_benchmark_is_read_as_growth(tmp_path: Path) -> None:
+    results = [{"kind": "time", "k": 5, "m": m, "stage": "stages", "seconds": m / 100, "outcome": "finished"}
+               for m in (100, 1000, 10000)]  # fmt: skip
+    content = {"machine": {"cpu": "a processor"}, "results": [*results, {"kind": "growth"}]}
+    (tmp_path / "scaling.json").write_text(json.dumps(content))
+    (row,) = study.growth_table(study.read_bench(tmp_path / "scaling.json"))
+    assert row["exponent"] == pytest.approx(1.0)
+    (tmp_path / "other.json").write_text("[]")
+    with pytest.raises(BadInput, match="bench scaling"):
+        study.read_bench(tmp_path / "other.json")
+
+
 @pytest.mark.slow
 def test_what_was_measured_is_kept_and_not_measured_again(tmp_path: Path) -> None:
     asked = study.Study(

@@ -51,6 +51,16 @@ def test_a_plain_partition_is_found_again_in_every_subsample_and_a_forced_one_is
     assert of_right == [replicate(right.similarity(), right.labels, 8, 0, number) for number in range(3)]
 
 
+def test_the_embedding_of_all_is_a_start_that_changes_nothing_but_the_way() -> None:
+    """Also where its first columns tell components apart, which the solver knows already."""
+    X = np.concatenate([make_blobs(300, 3, centers=4, random_state=seed)[0] + 500 * seed for seed in (0, 1)])
+    found = run(X, Params(n_clusters=8))
+    U, embedding = found.similarity(), found.embedding
+    for number in range(2):
+        agreement = replicate(U, found.labels, 8, 0, number, embedding=embedding)
+        assert agreement == pytest.approx(replicate(U, found.labels, 8, 0, number), abs=0.02)
+
+
 def test_other_numbers_give_other_subsamples() -> None:
     X, _ = make_blobs(120, 3, centers=1, random_state=2)
     found = run(X, Params(n_clusters=5))

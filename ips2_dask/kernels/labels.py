@@ -172,7 +172,10 @@ def solve(
     space = ArraySpace(operator, known)
     block = space.random(width, seed)
     if start is not None:
-        block[:, : min(width, start.shape[1])] = start[:, :width]
+        given = np.asarray(start[:, :width], block.dtype)
+        # a column in the span of the known vectors would vanish: a trace of the random one stays in each
+        block[:, : given.shape[1]] *= 1e-3 * np.sqrt(np.square(given).mean()) + np.finfo(block.dtype).tiny
+        block[:, : given.shape[1]] += given
     solution = leading_eigenpairs(space, wanted, block, tol=tol, seed=seed)
     # the guard columns have not converged, and are nobody's business
     solution.values, solution.residuals = solution.values[:wanted], solution.residuals[:wanted]

@@ -2,7 +2,7 @@
 
 from ips2_dask.evaluation.study.config import Study, read_config
 from ips2_dask.evaluation.study.fits import growth_table, memory_table, stage_table, strong_table, weak_table
-from ips2_dask.evaluation.study.measure import kept, measure
+from ips2_dask.evaluation.study.measure import kept, measure, read_bench
 from ips2_dask.evaluation.study.notebook import Studied, study
 from ips2_dask.evaluation.study.pictures import draw_growth, draw_memory, draw_stages, draw_workers
 
@@ -17,6 +17,7 @@ __all__ = [
     "kept",
     "measure",
     "memory_table",
+    "read_bench",
     "read_config",
     "stage_table",
     "strong_table",

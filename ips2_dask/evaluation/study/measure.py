@@ -65,6 +65,28 @@ def kept(study: Study, results: str | Path) -> list[Record]:
     return [r for key, found in _by_run(results_file(study, results)).items() if key in asked for r in found]
 
 
+def read_bench(path: str | Path) -> list[Record]:
+    """The records of a file of ``ips2 bench scaling --json``, as those of a study's growth part.
+
+    Raises
+    ------
+    BadInput
+        Where it is no such file.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        return [
+            {**r, "part": "growth", "operator": "auto", "where": found["machine"]["cpu"]}
+            for r in found["results"]
+            if r["kind"] == "time"
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadInput(
+            str(path), "no file of that kind", "what `ips2 bench scaling --json FILE` writes",
+            "figures would be made of something else", "give another file",
+        ) from None  # fmt: skip
+
+
 def measure(
     study: Study, results: str | Path, *, again: bool = False, report: Callable[[str], None] = print
 ) -> list[Record]:
