@@ -49,7 +49,9 @@ np.save(folder / "x.npy", X)
 
 def ips2(*words: str) -> str:
     """Run a command of ips2 in the folder, as a shell would; returns what it prints."""
-    done = subprocess.run([sys.executable, "-m", "ips2_dask.cli", *words], cwd=folder, capture_output=True, text=True)
+    plain = {name: value for name, value in os.environ.items() if "FORCE" not in name}  # Jupyter asks for colours
+    command = [sys.executable, "-m", "ips2_dask.cli", *words]
+    done = subprocess.run(command, cwd=folder, env=plain, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
     return done.stdout.replace(str(folder), "WORK")
@@ -82,7 +84,6 @@ print(ips2("plan", "x.npy", "--clusters", str(clusters)))
 # %%
 job = ips2(
     "submit", "x.npy", "--clusters", str(clusters), "--out", "run", "--cluster", config, "--workers", str(workers),
-    "--quiet",
 ).split()[-1]
 
 # %% [markdown]
@@ -109,9 +110,9 @@ print([stage["state"] for stage in run.report()["stages"]])
 # The same submission again finds everything done. A change of `--clusters` reuses the graph and the tensor:
 
 # %%
-print(ips2("run", "x.npy", "--clusters", str(clusters + 1), "--out", "run", "--serial", "--quiet"))
+ips2("run", "x.npy", "--clusters", str(clusters + 1), "--out", "run", "--serial", "--quiet")
 for stage in ips2_dask.open_run(folder / "run").report()["stages"]:
-    print(f"{stage['name']:<10} {stage['state']:<10} {stage['why'][0].partition(', ' if stage['state'] == 'reused' else ';;')[0]}")
+    print(f"{stage['name']:<10} {stage['state']:<15} {stage['why'][0].partition(', finished')[0].partition(' as when')[0]}")
 
 # %% [markdown]
 # ## From Python
