@@ -19,12 +19,13 @@
 # the publishers' data files is left out where they are not there (set `data`, or the variable `IPS2_DATA`).
 
 # %% tags=["parameters"]
-results = None  # folder of an earlier `ips2 reproduce --out`; None makes the parts below, in a temporary one
+results = None  # folder of an earlier `ips2 reproduce --out`, which goes on there; None takes a temporary one
 data = None  # folder of the publishers' files; None takes the variable IPS2_DATA
 only = ["table2", "usdata1", "usdata2", "tensors", "similarities"]
 
 # %%
 import json
+import os
 import tempfile
 from pathlib import Path
 
@@ -34,9 +35,9 @@ from IPython.display import Image, display
 from ips2_dask.evaluation.experiments import runnable
 from ips2_dask.evaluation.reproduce import reproduce
 
-folder = Path(results) if results else Path(tempfile.mkdtemp())
+folder = Path(results or os.environ.get("IPS2_PAPER") or tempfile.mkdtemp())
 parts = [name for name in only if name in runnable(data)]
-if results is None:
+if not (results and (folder / "results.json").exists()):
     reproduce(folder, data, only=parts, brief=True)
 records = pd.DataFrame(json.loads((folder / "results.json").read_text()))
 print(f"{len(records)} records of {', '.join(dict.fromkeys(records['experiment']))}")
