@@ -15,17 +15,18 @@
 # # The paper's experiments, made again
 #
 # Peng, Hu, Chen, Wang, Li and Cai ([arXiv 1905.03920](https://arxiv.org/abs/1905.03920)) compare six methods. `ips2
-# reproduce` makes every table and figure again; this notebook reads its results and says what they mean. What needs
-# the publishers' data files is left out where they are not there (set `data`, or the variable `IPS2_DATA`).
+# reproduce` makes every table and figure again; this notebook reads its results and says what they mean. Give the
+# folder of `ips2 reproduce --data DIR --out paper --quick` as `results` to see all of it: tables and figures of which
+# there are no results are left out below, and so is what needs the publishers' data where those are not there (set
+# `data`, or the variable `IPS2_DATA`).
 
 # %% tags=["parameters"]
 results = None  # folder of an earlier `ips2 reproduce --out`, which goes on there; None takes a temporary one
 data = None  # folder of the publishers' files; None takes the variable IPS2_DATA
-only = ["table2", "usdata1", "usdata2", "tensors", "similarities"]
+only = ["tensors", "similarities"]  # made here, in a minute; "table2", "usdata1" and "usdata2" take many
 
 # %%
 import json
-import os
 import tempfile
 from pathlib import Path
 
@@ -35,13 +36,14 @@ from IPython.display import Image, display
 from ips2_dask.evaluation.experiments import runnable
 from ips2_dask.evaluation.reproduce import reproduce
 
-folder = Path(results or os.environ.get("IPS2_PAPER") or tempfile.mkdtemp())
+folder = Path(results or tempfile.mkdtemp())
 parts = [name for name in only if name in runnable(data)]
 if not (results and (folder / "results.json").exists()):
     reproduce(folder, data, only=parts, brief=True)
 records = pd.DataFrame(json.loads((folder / "results.json").read_text()))
 print(f"{len(records)} records of {', '.join(dict.fromkeys(records['experiment']))}")
-print("left out, as the data are not there:", ", ".join(set(only) - set(parts)) or "nothing")
+there = set(records["experiment"])
+print("left out, as the data are not there:", ", ".join(sorted(set(only) - set(parts))) or "nothing")
 
 
 # %% [markdown]
@@ -62,14 +64,14 @@ def beside(setting: str) -> pd.DataFrame:
     return cells.assign(text=text).pivot(index="dataset", columns="method", values="text")
 
 
-if "table2" in parts:
+if "table2" in there:
     display(beside("tuned"))
 
 # %% [markdown]
 # With every method's default settings, which is what a user without labels can have:
 
 # %%
-if "table2" in parts:
+if "table2" in there:
     display(beside("default"))
 
 # %% [markdown]
