@@ -65,7 +65,8 @@ print(records[-1]["where"])
 # A line through the points on logarithmic axes has the growth exponent as its slope: 1 is linear, 2 quadratic. The
 # interval beside it is the 95 % one of that slope (Student's, so it is wide with few sizes). Below some ten thousand
 # samples constant costs (processes, chunks, small solves) hide the growth; the exponent of the larger sizes is what
-# extrapolates.
+# extrapolates. The records that are shipped were measured while the machine did other work too, which the width of the
+# intervals shows; the last part of this notebook has a quiet one.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
