@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -31,6 +32,23 @@ def limit_memory(limit: int) -> bool:
         allowed = min(allowed, most)
     resource.setrlimit(resource.RLIMIT_DATA, (allowed, most))
     return True
+
+
+@contextlib.contextmanager
+def limited(limit: int | None) -> Iterator[None]:
+    """`limit_memory` while this lasts; None limits nothing."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit is not None:
+        limit_memory(limit)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
 
 
 def _status() -> dict[str, int]:

@@ -44,3 +44,17 @@ def test_a_worker_that_asks_for_more_than_its_limit_is_told_and_lives_on() -> No
         with pytest.raises(Lost, match="a task got no memory"):
             found.results([found.submit("ask", _ask, 3 << 30)])
         assert found.results([found.submit("ask", _ask, 1 << 20)]) == [1 << 20]
+
+
+def test_a_limit_ends_with_its_block() -> None:
+    said = _told("""
+        import numpy as np, psutil
+        from ips2_dask.hard_limit import limited
+        with limited(psutil.Process().memory_info().rss + (50 << 20)):
+            try:
+                np.ones(500 << 20, np.uint8)
+            except MemoryError:
+                print("no more")
+        np.ones(500 << 20, np.uint8)
+    """)
+    assert said == "no more\n"

@@ -7,7 +7,7 @@ import argparse
 from ips2_dask.commands.options import add_beside, add_input, add_params, add_resources, params_of, resources_of
 from ips2_dask.commands.outcome import add_said, finish
 from ips2_dask.console import progress
-from ips2_dask.hard_limit import limit_memory
+from ips2_dask.hard_limit import limited
 from ips2_dask.pipeline import run
 
 
@@ -29,9 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def command(options: argparse.Namespace) -> int:
     """``ips2 run``: cluster an input into a run directory."""
     params, resources = params_of(options), resources_of(options)
-    if resources.memory_limit is not None:
-        limit_memory(resources.memory_limit)
-    with progress(options.quiet, options.log_json) as told:
+    with limited(resources.memory_limit), progress(options.quiet, options.log_json) as told:
         finished = run(
             options.input,
             params,
