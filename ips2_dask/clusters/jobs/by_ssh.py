@@ -101,7 +101,8 @@ async def _talk(config: Config, asked: str, verb: str, take: Callable[[str], Non
                 process.stdin.write(asked)
                 process.stdin.write_eof()
                 async for line in process.stdout:
-                    take(line)
+                    if line:  # the last one may be empty
+                        take(line)
                 error = await process.stderr.read()
                 await process.wait()
                 if process.exit_status:
