@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
+from dask.utils import parse_timedelta
 
 import ips2_dask
 from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
 from ips2_dask.cli import main
-from ips2_dask.clusters import extras
+from ips2_dask.clusters import extras, local
+from ips2_dask.clusters.load import load
 from ips2_dask.clusters.probe import probe, versions
 
 X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
@@ -129,3 +132,10 @@ def test_kernels_are_compiled_once_a_node_before_the_first_task(tmp_path: Path) 
         run(X, Params(n_clusters=3, operator="matrix-free"), client=client)
     later = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cache").rglob("*.nbc")}
     assert {name: later[name] for name in compiled} == compiled  # the second worker wrote none of them again
+
+
+def test_a_local_cluster_waits_for_the_replacement_of_a_worker_however_long_it_takes_to_start() -> None:
+    kept = local.settings(load("local"))["distributed.deploy.lost-worker-timeout"]
+    assert parse_timedelta(kept) > 24 * 3600  # the nanny that starts it is no lost one
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "40s"}):
+        assert local.settings(load("local"))["distributed.deploy.lost-worker-timeout"] == "40s"

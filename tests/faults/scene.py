@@ -22,7 +22,7 @@ from ips2_dask import open_run
 
 HOOK = Path(__file__).parent / "hook"
 DEADLINE = 150.0
-OPTIONS = ["--clusters", "8", "--partition-rows", "50", "--tol", "2e-5", "--seed", "3", "--quiet"]
+OPTIONS = ["--clusters", "8", "--partition-rows", "50", "--seed", "3", "--quiet"]
 
 
 class Line(NamedTuple):
