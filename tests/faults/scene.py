@@ -67,6 +67,7 @@ class Scene:
         self.control = folder / "control"
         self.control.mkdir(parents=True)
         self._sessions: list[subprocess.Popen[str]] = []
+        self._failed_at: int | None = None
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of processes that are watched."""
@@ -121,6 +122,8 @@ class Scene:
             process.kill()
             raise AssertionError(f"it did not end: {process.communicate()[1]}") from None
         until(lambda: not family(process.pid), f"the end of {family(process.pid)}", 30)
+        if process.returncode and self._failed_at is None:
+            self._failed_at = len(self.log)
         return process.returncode, said
 
     def complete(self, cluster: bool = False) -> None:
@@ -146,9 +149,9 @@ class Scene:
         return {name for name, times in stored.items() if times > 1 and not name.startswith("eigen/state")}
 
     def since_checkpoint(self, name: str) -> int:
-        """Calls since the last checkpoint before the fault: what a solve may have to do again."""
+        """Calls since the last checkpoint before the run ended, or a worker: what a solve may have to do again."""
         lines = self.log
-        fault = next(at for at, line in enumerate(lines) if line.what == "reached")
+        fault = self._failed_at or next(at for at, line in enumerate(lines) if line.what == "reached")
         stored = [at for at in range(fault) if lines[at].what == "wrote" and lines[at].name in CHECKPOINTS]
         assert stored, "the fault came before the first checkpoint"
         return sum((line.what, line.name) == ("called", name) for line in lines[stored[-1] : fault])
