@@ -106,7 +106,7 @@ class _Watch:
             elif time.monotonic() - since > self._patience and not self._ended.is_set():
                 thing, remedy = said
                 self.found = Lost(f"{thing} for {self._patience:g} s", remedy)
-                with contextlib.suppress(OSError, RuntimeError, *GONE):
+                with contextlib.suppress(Exception, *GONE):
                     self._client.cancel(self._futures, reason="no worker")
                 return
 
@@ -114,7 +114,7 @@ class _Watch:
         """What the tasks wait for, and what to do about it; None where a worker is at work."""
         try:
             known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=period)
-        except (OSError, RuntimeError, *GONE):  # TimeoutError is an OSError
+        except (Exception, *GONE):  # no answer in time, or whatever a client that is being closed raises
             return f"scheduler {_address(self._client)}: it has not answered", "end it, start a scheduler and workers"
         states = [worker["status"] for worker in known["workers"].values()]
         if not states:
