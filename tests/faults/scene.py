@@ -148,13 +148,17 @@ class Scene:
         stored = Counter(line.name for line in self.log if line.what == "wrote")
         return {name for name, times in stored.items() if times > 1 and not name.startswith("eigen/state")}
 
-    def since_checkpoint(self, name: str) -> int:
-        """Calls since the last checkpoint before the run ended, or a worker: what a solve may have to do again."""
+    def before_fault(self) -> list[Line]:
+        """What was said before the run ended, or lost a worker."""
         lines = self.log
-        fault = self._failed_at or next(at for at, line in enumerate(lines) if line.what == "reached")
-        stored = [at for at in range(fault) if lines[at].what == "wrote" and lines[at].name in CHECKPOINTS]
+        return lines[: self._failed_at or next(at for at, line in enumerate(lines) if line.what == "reached")]
+
+    def since_checkpoint(self, name: str) -> int:
+        """Calls since the last checkpoint before the fault: what a solve may have to do again."""
+        lines = self.before_fault()
+        stored = [at for at, line in enumerate(lines) if line.what == "wrote" and line.name in CHECKPOINTS]
         assert stored, "the fault came before the first checkpoint"
-        return sum((line.what, line.name) == ("called", name) for line in lines[stored[-1] : fault])
+        return sum((line.what, line.name) == ("called", name) for line in lines[stored[-1] :])
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:
