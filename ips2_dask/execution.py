@@ -443,7 +443,7 @@ def _killed(name: str, error: KilledWorker) -> WorkersKilled:
     if isinstance(key, tuple) and isinstance(key[-1], int):
         which = f"partition {part_name(key[-1])}"
     elif chunk:
-        which = f"chunk {chunk[1]}"
+        which = f"chunk {chunk[1]}, or one that the same workers had in hand"
     return WorkersKilled(
         f"stage {name}, {which}: found that {error.allowed_failures + 1} workers ended while they computed it, most "
         f"likely killed because their memory went beyond their limit; allowed is --memory-limit a process; otherwise "

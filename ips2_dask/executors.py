@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
-import logging
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
@@ -17,12 +15,11 @@ import dask
 import dask.bag
 from dask.delayed import delayed
 from distributed import Client, Future, as_completed, get_worker
-from distributed.client import ClosedClientError
-from distributed.comm import CommClosedError
+from distributed.scheduler import KilledWorker
 
-from ips2_dask.errors import Lost
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.locality import Owners, Places, Thing
+from ips2_dask.losses import GONE, RETRIES, losses, patience_of
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.readers import Source
@@ -176,10 +173,13 @@ class SerialExecutor:
 
 
 class DaskExecutor:
-    """Partitions in a Dask bag on the workers of a client's cluster; only receipts come back."""
+    """Partitions in a Dask bag on the workers of a client's cluster; only receipts come back.
 
-    def __init__(self, client: Client, threads_per_task: int = 1) -> None:
-        self.client, self._threads = client, threads_per_task
+    Tasks wait for a worker for ``patience`` seconds.
+    """
+
+    def __init__(self, client: Client, threads_per_task: int = 1, patience: float | None = None) -> None:
+        self.client, self._threads, self._patience = client, threads_per_task, patience_of(patience)
         self.owners = Owners()
 
     @property
@@ -238,7 +238,7 @@ class DaskExecutor:
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks return, sent here."""
-        with losses(self.client):
+        with losses(self.client, self._patience, handles):
             return list(self.client.gather(list(handles)))
 
     def _shared(self, job: Job, context: Context) -> Any:
@@ -249,15 +249,29 @@ class DaskExecutor:
         name = f"{job.stage}-context-{uuid.uuid4().hex}"
         return delayed(dataclasses.replace(context, threads=self._threads), name=name)
 
+    def _alone(self, tasks: Sequence[Any], futures: list[Any]) -> None:
+        """Try again, one by one, what workers that died had in hand: it all failed, and one task may have ended them.
+
+        Its neighbours get through then, and its own error stays: the first one's, which is enough to end the run.
+        """
+        ended = [at for at, future in enumerate(futures) if future.status == "error" and _killed(future)]
+        if len(ended) > 1:
+            self.client.cancel([futures[at] for at in ended])
+            for at in ended:
+                futures[at] = self.client.compute(tasks[at], retries=RETRIES)
+                if futures[at].exception() is not None:  # waits, for success too
+                    return
+
     def _gather(self, tasks: Sequence[Any], report: Report, places: Places | None = None) -> list[Any]:
         """What the tasks return, in their order; an error is raised when all of them have ended."""
         near = contextlib.nullcontext() if places is None else dask.annotate(workers=places, allow_other_workers=True)
-        with losses(self.client):
-            with near:
-                futures = self.client.compute(list(tasks), retries=RETRIES)
+        with losses(self.client), near:
+            futures = list(self.client.compute(list(tasks), retries=RETRIES))
+        with losses(self.client, self._patience, futures):
             try:
                 for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
                     report(done + 1, len(futures))
+                self._alone(tasks, futures)
                 for future in futures:
                     if future.status == "error":
                         future.result()  # raises the error of the first task that has one; gather takes any
@@ -268,37 +282,8 @@ class DaskExecutor:
                         self.client.cancel(futures)
 
 
-RETRIES = 2
-"""How often a task that raised is tried again: memory may be short only while others run, a remote store only now.
-
-An error that stays, such as a bad value in the input, comes to the user after so many tries.
-"""
-
-GONE = (CommClosedError, ClosedClientError, concurrent.futures.CancelledError, asyncio.CancelledError)
-"""What Dask raises of futures and calls whose scheduler is gone."""
-
-
-@contextlib.contextmanager
-def losses(client: Client) -> Iterator[None]:
-    """Say in one line what a cluster could not make good: a dead scheduler, or a task that never gets its memory.
-
-    Raises
-    ------
-    Lost
-    """
-    try:
-        if client.status != "running":  # what is sent now would wait for a scheduler that may never come back
-            raise CommClosedError(client.status)
-        yield
-    except MemoryError as error:
-        raise Lost(
-            f"workers: a task got no memory in each of {RETRIES + 1} tries ({error})",
-            "give each worker more memory, by a larger memory_limit or fewer workers",
-        ) from None
-    except GONE:
-        logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it would tell each attempt to reconnect
-        address = client.scheduler.address if client.scheduler is not None else "of the client, which was closed"
-        raise Lost(f"scheduler {address}: the connection is lost", "start a scheduler and workers") from None
+def _killed(future: Any) -> bool:
+    return isinstance(future.exception(), KilledWorker)
 
 
 class _Named:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -33,6 +34,8 @@ class Stopping:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
+        if self.asked:
+            logging.disable(logging.NOTSET)
         sys.unraisablehook = self._hook
 
     def told(self, progress: Progress) -> Progress:
@@ -43,6 +46,7 @@ class Stopping:
         if self.asked:
             _leave()
         self.asked = True
+        logging.disable(logging.CRITICAL)  # what Dask says of tasks that are given up is nothing to act on
         raise KeyboardInterrupt
 
     def _unraisable(self, lost: Any) -> None:

@@ -1,6 +1,6 @@
-"""A fuzzer of readers and run directories: `python tests/fuzz.py FORMAT --minutes 10`; default tests share its cases.
+"""A fuzzer of readers, runs and configs: `python tests/fuzz.py FORMAT --minutes 10`; default tests share its cases.
 
-Every case follows from its number: bytes of one stored file are flipped, overwritten, cut, dropped, inserted, swapped
+Every case follows from its number: bytes of one file are flipped, overwritten, cut, dropped, inserted, swapped
 or repeated, and what reads it must read it or refuse it. Whatever else is raised, a process that dies and a case that
 takes longer than a time limit are findings; `--case N` runs one of them again in this process.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import multiprocessing
 import os
 import shutil
@@ -26,6 +27,8 @@ from test_readers import FORMATS, written
 
 from ips2_dask import Params, open_run, run
 from ips2_dask.cli import main as ips2
+from ips2_dask.clusters import shipped
+from ips2_dask.clusters.load import NOT_CLUSTERS
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.storage.context import cache
 from ips2_dask.storage.readers import open_source
@@ -117,13 +120,44 @@ def manifest_case(rng: np.random.Generator, folder: Path) -> None:
     assert status in (0, 2), f"ips2 run ended with {status}"
 
 
-CASES = {name: reader_case(name) for name in FORMATS if name != "zarr-url"} | {"manifest": manifest_case}
+ODD = (
+    "", "~", "null", "true", "-1", "0", "1e400", ".nan", "4GiB", "4 ZiB", "1:30:00", '"01:00:00"', "2001-99-99", "0x",
+    "[]", "{}", "[[1]]", "{a: {b: 1}}", "&a [*a]", "*a", "!!set {a}", "!!map [1]", "!!binary x", "!!timestamp x",
+    "!!int x", "!!python/name:os.system", "? [a]", "<<: 3", "'\\0'", '"\\ud800"', "\u2028", "1" * 5000, "[" * 2000,
+    "tls://h:99999", "http://u:p@h", "0.0.0.0", "${HOME}", "~root", "/dev/null", "|",
+)  # fmt: skip
+"""Values that a YAML file may have where another one belongs."""
+
+
+def yaml_case(rng: np.random.Generator, folder: Path) -> None:
+    """A cluster's config with odd values or damaged bytes: checked, or refused in one line, and nothing is made."""
+    known = [path for name, path in shipped().items() if name not in NOT_CLUSTERS]
+    lines = known[int(rng.integers(len(known)))].read_text().splitlines()
+    for _ in range(int(rng.integers(0, 4))):
+        at = int(rng.integers(len(lines)))
+        key, colon, _ = lines[at].partition(":")
+        odd = ODD[int(rng.integers(len(ODD)))]
+        lines[at] = f"{key}: {odd}" if colon and "#" not in key else odd
+    path = folder / "cluster.yaml"
+    data = "\n".join(lines).encode(errors="surrogatepass")
+    path.write_bytes(damage(data, rng) if rng.random() < 0.6 else data)
+    said = io.StringIO()
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(said), contextlib.redirect_stdout(nowhere):
+        status = ips2(["cluster", "check", str(path)])
+    assert status in (0, 2), f"ips2 cluster check ended with {status}: {said.getvalue()}"
+    assert len(said.getvalue().splitlines()) == (status == 2), said.getvalue()
+    assert [path.name for path in folder.iterdir()] == ["cluster.yaml"]
+
+
+CASES = {name: reader_case(name) for name in FORMATS if name != "zarr-url"} | {
+    "manifest": manifest_case, "yaml": yaml_case
+}  # fmt: skip
 GROUPS = {
     ending: [name for name in CASES if name.split("-")[0] in kinds]
     for ending, kinds in {
         "npy": ["npy"], "npz": ["npz"], "csv": ["csv", "csv.gz", "tsv", "blanks"], "parquet": ["parquet"],
         "h5": ["h5"], "mat": ["mat", "mat73"], "mtx": ["mtx", "mtx.gz"], "h5ad": ["h5ad"], "zarr": ["zarr"],
-        "manifest": ["manifest"],
+        "manifest": ["manifest"], "yaml": ["yaml"],
     }.items()
 }  # fmt: skip
 """The formats of the command line, and the kinds of files that each is tried with."""
@@ -184,7 +218,7 @@ class Runner:
 def main() -> int:
     """Fuzz for some minutes; returns 1 where something was found."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("format", choices=[*GROUPS, *CASES], help="one of the readers, or manifest")
+    parser.add_argument("format", choices=[*GROUPS, *CASES], help="one of the readers, manifest, or yaml")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--first", type=int, default=0, metavar="N", help="number of the first case")
     parser.add_argument("--case", type=int, metavar="N", help="run this one in this process")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import dask
 import numpy as np
 import pytest
+from dask.utils import parse_timedelta
 
 import ips2_dask
 from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
 from ips2_dask.cli import main
-from ips2_dask.clusters import extras
+from ips2_dask.clusters import extras, local
+from ips2_dask.clusters.load import load
 from ips2_dask.clusters.probe import probe, versions
 
 X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
@@ -138,3 +141,10 @@ def test_a_cluster_whose_workers_follow_the_work_gives_the_same_labels(tmp_path:
     with ips2_dask.cluster(given) as client:
         found = run(X, params, resources, store=tmp_path / "run", client=client)
     np.testing.assert_array_equal(found.labels, run(X, params, resources).labels)
+
+
+def test_a_local_cluster_waits_for_the_replacement_of_a_worker_however_long_it_takes_to_start() -> None:
+    kept = local.settings(load("local"))["distributed.deploy.lost-worker-timeout"]
+    assert parse_timedelta(kept) > 24 * 3600  # the nanny that starts it is no lost one
+    with dask.config.set({"distributed.deploy.lost-worker-timeout": "40s"}):
+        assert local.settings(load("local"))["distributed.deploy.lost-worker-timeout"] == "40s"

@@ -1,4 +1,4 @@
-"""Damaged files of every format, and damaged documents of a run, are read or refused, and nothing else happens."""
+"""Damaged files of every format, documents of a run and configs are read or refused, and nothing else happens."""
 
 from __future__ import annotations
 

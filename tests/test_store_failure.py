@@ -19,6 +19,7 @@ from ips2_dask import Params, Resources, StoreFailure, WorkersKilled, gc, open_r
 from ips2_dask.cli import main
 from ips2_dask.clusters import executor as cluster
 from ips2_dask.executors import DaskExecutor, Job
+from ips2_dask.stages import tensor
 from ips2_dask.storage.context import cache
 
 X = np.random.default_rng(8).normal(size=(400, 8))
@@ -96,11 +97,10 @@ def test_a_full_disk_under_a_worker_is_the_same_line(disk: Path, dask_executor: 
 
 
 def die(context: Any, b: int) -> Any:
-    """A task that ends its worker, as the system does when memory runs out."""
-    del context
+    """A stage's own task, which ends its worker, as the system does when memory runs out, on one of the partitions."""
     if b == 2:
         os.kill(os.getpid(), signal.SIGKILL)
-    return {}, {}
+    return tensor.pairs(context, b)
 
 
 @pytest.mark.long
@@ -108,7 +108,7 @@ def test_a_task_that_ends_every_worker_is_named_with_its_stage(tmp_path: Path, m
     module = pipeline.MODULES["tensor"]
 
     def deadly(context: Any, executor: Any, report: Any) -> Any:
-        return executor.map(Job("tensor", die), context, range(4), report)
+        return executor.map(Job("tensor", die, "pairs-"), context, range(4), report)
 
     monkeypatch.setitem(
         pipeline.MODULES, "tensor", SimpleNamespace(VERSION=module.VERSION, depends_on=module.depends_on, run=deadly)

@@ -19,6 +19,9 @@ _NO_SECRETS = (
     "give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's agent, "
     "Kubernetes' secrets; or the environment of the command"
 )
+_ILL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\u2028\u2029\ud800-\udfff]")
+"""What no line of text holds: control characters, line breaks, halves of characters, which can't be written."""
+
 CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 
 
@@ -57,7 +60,7 @@ def flag(where: str, value: Any) -> bool:
 
 def text(where: str, value: Any) -> str:
     """A line of text that is not empty."""
-    if not isinstance(value, str) or not value.strip() or "\n" in value:
+    if not isinstance(value, str) or not value.strip() or _ILL.search(value):
         raise refuse(where, value, "a line of text", "put the value in quotes")
     return value
 
@@ -85,7 +88,7 @@ def variables(where: str, value: Any) -> dict[str, str]:
     for name, content in value.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise refuse(where, name, "names of environment variables", "use letters, digits and _")
-        if isinstance(content, bool) or not isinstance(content, str | int | float) or "\n" in str(content):
+        if isinstance(content, bool) or not isinstance(content, str | int | float) or _ILL.search(str(content)):
             raise refuse(f"{where}.{name}", content, "a line of text or a number", "put the value in quotes")
         refuse_secrets(f"{where}.{name}", name, content)
         found[name] = str(content)
@@ -137,7 +140,7 @@ def matching(pattern: str, allowed: str, remedy: str) -> Check:
     """A text of a form."""
 
     def check(where: str, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value):
+        if not isinstance(value, str) or not re.fullmatch(pattern, value) or _ILL.search(value):
             raise refuse(where, value, allowed, remedy)
         return value
 

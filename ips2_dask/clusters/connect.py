@@ -29,6 +29,9 @@ MODULES = {
 BINDS = ("local", "ssh", "slurm", "pbs", "lsf", "sge", "kubernetes")
 """Managers whose scheduler listens where the config says."""
 
+LEAST_PATIENCE = 60
+"""Seconds that a worker which died may take to be replaced, however soon the first one had to be there."""
+
 SHARED = "ips2.shared"
 """In Dask's configuration: a folder that this process and all workers reach, for runs without a store."""
 
@@ -164,7 +167,7 @@ def executor(resources: Resources) -> Iterator[DaskExecutor]:
     config = config_of(resources)
     with cluster(config) as client:
         threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
-        yield DaskExecutor(client, threads)
+        yield DaskExecutor(client, threads, max(config.timeout, LEAST_PATIENCE))
 
 
 def shared_folder() -> str | None:

@@ -80,7 +80,7 @@ def load(source: str | Path | Mapping[str, Any]) -> Config:
     path = find(str(source))
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except Exception as error:  # PyYAML lets through whatever dates, numbers and depths make its parts raise
         raise BadInput(
             str(path), f"what can't be read as YAML ({_problem(error)})", "a YAML file",
             "there would be no machines", "mend that line, or start from a file of cluster_configs",
@@ -103,7 +103,7 @@ def _problem(error: Exception) -> str:
 def parse(content: Mapping[str, Any], name: str) -> Config:
     """A config from the keys and values of a file; ``name`` is what errors call it."""
     manager = content.get("manager")
-    if manager not in MANAGERS:
+    if not isinstance(manager, str) or manager not in MANAGERS:
         near = difflib.get_close_matches(str(manager), MANAGERS, 1)
         raise BadInput(
             f"{name}: manager", repr(manager), f"one of {', '.join(MANAGERS)}", "nothing could be started",

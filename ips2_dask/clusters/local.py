@@ -49,18 +49,25 @@ def settings(config: Config) -> dict[str, Any]:
     }
 
 
-WORKER_TTL = "60s"
-"""How long a worker of a local cluster may be silent before it is replaced; Dask's own five minutes are for networks.
+TOLERANT = {
+    "distributed.scheduler.worker-ttl": ("5 minutes", "60s"),
+    "distributed.deploy.lost-worker-timeout": ("15s", "1000 days"),
+}
+"""Dask's own values, and those of a local cluster.
 
-Whoever sets ``distributed.scheduler.worker-ttl`` to anything else is obeyed.
+How long a worker may be silent before it is replaced: Dask's five minutes are for networks. And how long after a death
+a cluster waits for its replacement before it gives up the nanny that starts it: on a busy machine, or when the next one
+dies as well, fifteen seconds are soon over, and the cluster would go on with one worker less, or with none.
+
+Whoever sets them to anything else is obeyed.
 """
 
 
 def tolerant() -> dict[str, Any]:
-    """Settings with which a local cluster replaces workers that die, as any Dask cluster does, and silent ones soon."""
-    key = "distributed.scheduler.worker-ttl"
-    given = dask.config.get(key)
-    return {key: WORKER_TTL if given == "5 minutes" else given}
+    """Settings with which a local cluster replaces every worker that dies, and silent ones soon."""
+    return {
+        key: ours if dask.config.get(key) == dasks else dask.config.get(key) for key, (dasks, ours) in TOLERANT.items()
+    }
 
 
 def preview(config: Config) -> str:

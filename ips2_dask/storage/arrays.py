@@ -121,11 +121,16 @@ async def _write_group(
     return dict(zip(arrays, written, strict=True)), metadata_crc(group), sizes
 
 
-async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: AnyArray) -> Described:
-    """Create an array as the layout says, and write it whole."""
+def rows_of_chunk(kind: Array, array: AnyArray) -> int:
+    """How many of an array's rows are a chunk."""
     limit = ROWS_CHUNK_BYTES if kind.by_rows else CHUNK_BYTES
     rows = max(1, limit // max(1, array[:1].nbytes)) if array.ndim and array.size else 1
-    rows = max(1, min(rows, len(array))) if array.ndim else 1
+    return max(1, min(rows, len(array))) if array.ndim else 1
+
+
+async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: AnyArray) -> Described:
+    """Create an array as the layout says, and write it whole."""
+    rows = rows_of_chunk(kind, array)
     stored = await group.create_array(name, data=array, **_settings(kind, array.shape, array.dtype, rows))
     return {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows, "metadata": metadata_crc(stored)}
 

@@ -22,7 +22,7 @@ from ips2_dask import open_run
 
 HOOK = Path(__file__).parent / "hook"
 DEADLINE = 150.0
-OPTIONS = ["--clusters", "8", "--partition-rows", "50", "--tol", "2e-5", "--seed", "3", "--quiet"]
+OPTIONS = ["--clusters", "8", "--partition-rows", "50", "--seed", "3", "--quiet"]
 
 
 class Line(NamedTuple):
@@ -67,6 +67,7 @@ class Scene:
         self.control = folder / "control"
         self.control.mkdir(parents=True)
         self._sessions: list[subprocess.Popen[str]] = []
+        self._failed_at: int | None = None
 
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of processes that are watched."""
@@ -121,6 +122,8 @@ class Scene:
             process.kill()
             raise AssertionError(f"it did not end: {process.communicate()[1]}") from None
         until(lambda: not family(process.pid), f"the end of {family(process.pid)}", 30)
+        if process.returncode and self._failed_at is None:
+            self._failed_at = len(self.log)
         return process.returncode, said
 
     def complete(self, cluster: bool = False) -> None:
@@ -145,13 +148,17 @@ class Scene:
         stored = Counter(line.name for line in self.log if line.what == "wrote")
         return {name for name, times in stored.items() if times > 1 and not name.startswith("eigen/state")}
 
+    def before_fault(self) -> list[Line]:
+        """What was said before the run ended, or lost a worker."""
+        lines = self.log
+        return lines[: self._failed_at or next(at for at, line in enumerate(lines) if line.what == "reached")]
+
     def since_checkpoint(self, name: str) -> int:
         """Calls since the last checkpoint before the fault: what a solve may have to do again."""
-        lines = self.log
-        fault = next(at for at, line in enumerate(lines) if line.what == "reached")
-        stored = [at for at in range(fault) if lines[at].what == "wrote" and lines[at].name in CHECKPOINTS]
+        lines = self.before_fault()
+        stored = [at for at, line in enumerate(lines) if line.what == "wrote" and line.name in CHECKPOINTS]
         assert stored, "the fault came before the first checkpoint"
-        return sum((line.what, line.name) == ("called", name) for line in lines[stored[-1] : fault])
+        return sum((line.what, line.name) == ("called", name) for line in lines[stored[-1] :])
 
     @property
     def labels(self) -> npt.NDArray[np.int32]:

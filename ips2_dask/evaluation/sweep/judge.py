@@ -10,7 +10,7 @@ from distributed import Client
 
 from ips2_dask.evaluation.sweep.criteria import Asked, judged, judged_there
 from ips2_dask.evaluation.sweep.result import Point
-from ips2_dask.executors import RETRIES, losses
+from ips2_dask.losses import RETRIES, losses
 from ips2_dask.storage.run import Run
 from ips2_dask.storage.store import ZarrStore
 

@@ -1,0 +1,75 @@
+"""A cluster that has no worker any more, or none at work, is given up in one line and not waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+from harness import run_on
+
+from ips2_dask import Params, Resources, run
+from ips2_dask.clusters.load import load
+from ips2_dask.errors import Lost
+from ips2_dask.executors import DaskExecutor
+from ips2_dask.losses import PATIENCE, losses, patience_of
+
+X = np.random.default_rng(3).normal(size=(60, 4))
+PARAMS = Params(n_clusters=3)
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A cluster in this process that can lose its worker."""
+    with (
+        LocalCluster(n_workers=1, processes=False, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster, set_as_default=False) as made,
+    ):
+        yield made
+
+
+def leave(client: Client) -> None:
+    """Its worker goes, and none comes."""
+    client.cluster.scale(0)
+    while client.scheduler_info()["workers"]:
+        client.cluster.sync(client.cluster._correct_state)
+
+
+def test_a_run_whose_workers_are_gone_ends_and_goes_on_when_there_are_others(client: Client, tmp_path: Path) -> None:
+    executor = DaskExecutor(client, patience=0.4)
+    leave(client)
+    with pytest.raises(Lost, match=r"has had no worker for 0\.4 s; every finished partition is kept.*start workers"):
+        run_on(executor, X, PARAMS, 20, tmp_path / "run")
+    client.cluster.scale(1)
+    found = run_on(executor, X, PARAMS, 20, tmp_path / "run")
+    np.testing.assert_array_equal(found.labels, run(X, PARAMS, Resources(partition_rows=20)).labels)
+
+
+def test_handles_whose_workers_are_gone_are_given_up(client: Client) -> None:
+    executor = DaskExecutor(client, patience=0.4)
+    leave(client)
+    with pytest.raises(Lost, match="no worker for"):
+        executor.results([executor.submit("one", abs, -1)])
+
+
+def test_workers_that_are_all_paused_are_no_workers_and_the_remedy_is_memory(client: Client) -> None:
+    (address,) = client.scheduler_info()["workers"]
+    client.cluster.sync(pause, client.cluster, address)
+    handle = client.submit(abs, -1)
+    with pytest.raises(Lost, match=r"all 1 have been paused.*memory_limit"), losses(client, 0.4, [handle]):
+        client.gather([handle])
+
+
+async def pause(cluster: LocalCluster, address: str) -> None:
+    """What Dask does to a worker whose memory is nearly full."""
+    cluster.scheduler.handle_worker_status_change("paused", address, "test")
+
+
+def test_who_sets_dasks_own_timeout_is_obeyed() -> None:
+    assert (patience_of(), patience_of(7)) == (PATIENCE, 7)
+    with dask.config.set({"distributed.scheduler.no-workers-timeout": "12s"}):
+        assert patience_of(7) == 12
+    assert load("local").timeout == PATIENCE
