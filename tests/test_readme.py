@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from ips2_dask.cli import _parser
+from ips2_dask.evaluation.bench.tables import TABLES
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -100,3 +102,13 @@ def test_pictures_are_those_of_the_notebooks() -> None:
     for name in pictures:
         data = base64.b64encode((ROOT / name).read_bytes()).decode()
         assert data in flat, name
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_tables_of_benchmarks_are_those_of_their_files(name: str) -> None:
+    shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", README, re.DOTALL)
+    file = ROOT / "notebooks" / "results" / f"{name}.json"
+    assert shown is not None
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert shown[1] == TABLES[name](document)
+    assert document["command"].partition(" --json")[0] in README
