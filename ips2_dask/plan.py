@@ -292,6 +292,8 @@ def make_plan(
         degrees = solved = 4 * m * 16 + 64 * m
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
         spread = (4 if panels == 1 else 3) * block // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
+    bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))
+    made = 4 * triplets * part // m if choices.operator == "triplets" else part * (2 * bits + 12 * q + 4 * k * k)
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve
     solver = base + SOLVED_BYTES + kept + 100 * m + (q_bytes if choices.vectors == "in-core" else 0)
     fused = 2 * similarity if dense else 24 * (n_pairs + 5 * m)
@@ -307,7 +309,7 @@ def make_plan(
         ),
         StagePlan(
             "tensor", f"{n_pairs:,} pairs at most, {2 * entries:,} entries at most", tasks["tensor"],
-            base + graph + near + 40 * triplets * part // (20 * m) * 2, base + 16 * m + kept,
+            base + graph + near + made, base + 16 * m + kept,
             (triplets // 2 if choices.operator == "triplets" else q_bytes) + 8 * n_pairs,
         ),
         StagePlan(

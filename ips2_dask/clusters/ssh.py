@@ -48,6 +48,7 @@ def options(config: Config) -> dict[str, Any]:
         worker["memory_limit"] = config.worker.memory
     if config.worker.scratch:
         worker["local_directory"] = config.worker.scratch
+    worker["death_timeout"] = workers.PATIENCE  # a killed scheduler leaves no workers behind
     worker["env"] = workers.environment(config)
     if workers.preloads(config):
         worker["preload"] = workers.preloads(config)
