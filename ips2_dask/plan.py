@@ -22,7 +22,7 @@ BASELINE_BYTES = 420 << 20
 """What a process holds before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
 
 
-SOLVED_BYTES = 80 << 20
+SOLVED_BYTES = 200 << 20
 """What the client holds beside that when it has solved: more of SciPy, and memory not given back (measured)."""
 
 EXACT_WORK = 1e12

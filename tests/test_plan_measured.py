@@ -19,9 +19,10 @@ WAYS: dict[str, tuple[Params, Resources]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    "way", [pytest.param(way, marks=pytest.mark.slow if way == "in core" else pytest.mark.long) for way in WAYS]
+)
 def test_no_stage_takes_more_than_the_plan_says_and_the_largest_not_far_less(way: str, tmp_path: Path) -> None:
     params, resources = WAYS[way]
     found: list[dict[str, Any]] = [
