@@ -1,6 +1,6 @@
 """What one product of block vectors in chunks sends between processes: a model, from a plan and what was measured.
 
-`tests/cluster/traffic.py` measures it on samples in 20 groups; a test holds the model against that.
+`tests/cluster/traffic.py` measures it on samples in 20 groups.
 """
 
 from __future__ import annotations
