@@ -153,10 +153,10 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
     for stage in plan.stages:
         memory = size(stage.worker_bytes), size(stage.client_bytes)
         what = f"{stage.what}, some {stage.products} products" if stage.products else stage.what
-        took = duration(round(stage.seconds))
+        took = duration(stage.seconds)
         table.add_row(stage.name, what, f"{stage.tasks:,}", *memory, size(stage.disk_bytes), took)
     total = size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes)
-    table.add_row("peak, sum", "", "", *total, duration(round(plan.seconds)), style="bold")
+    table.add_row("peak, sum", "", "", *total, duration(plan.seconds), style="bold")
     console.print(table)
     needed = max(plan.worker_bytes, plan.client_bytes)
     limit = resources.memory_limit

@@ -31,7 +31,17 @@ def products(tol: float) -> int:
 
 
 def seconds(
-    m: int, f: int, k: int, c: int, *, compared: int, columns: int, tol: float, stored: int, n_workers: int
+    m: int,
+    f: int,
+    k: int,
+    c: int,
+    *,
+    compared: int,
+    columns: int,
+    tol: float,
+    stored: int,
+    n_workers: int,
+    chunked: bool,
 ) -> dict[str, float]:
     """About how long each stage takes.
 
@@ -46,20 +56,20 @@ def seconds(
     stored : int
         Entries of a stored operator; 0 where products make their blocks anew.
     n_workers : int
+    chunked : bool
+        Whether the workers share the degrees and the products; the start is the driver's.
     """
     q = k * (k + 1) // 2
     each = ENTRY * columns * stored if stored else m * q * q * (BLOCK + COLUMN * columns)
-    shared = {
-        "ingest": INGEST * m * f,
-        "neighbors": COMPARE * m * compared * (f + 64),
-        "tensor": TENSOR * m * q,
-        "fuse": FUSE * m * q,
-    }
-    here = {
-        "assemble": ASSEMBLE * m * q,
-        "eigen": START * m + products(tol) * each,
+    spread = 2 / max(1, n_workers)  # of what was measured with two
+    solve = spread if chunked else 1.0
+    work = {
+        "ingest": INGEST * m * f * spread,
+        "neighbors": COMPARE * m * compared * (f + 64) * spread,
+        "tensor": TENSOR * m * q * spread,
+        "assemble": ASSEMBLE * m * q * solve,
+        "eigen": START * m + products(tol) * each * solve,
+        "fuse": FUSE * m * q * spread,
         "label": LABEL * m * c,
     }
-    return {stage: OVERHEAD + 2 * work / max(1, n_workers) for stage, work in shared.items()} | {
-        stage: OVERHEAD + work for stage, work in here.items()
-    }
+    return {stage: OVERHEAD + taken for stage, taken in work.items()}

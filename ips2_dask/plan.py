@@ -334,6 +334,7 @@ def make_plan(
     taken = costs.seconds(
         m, min(f, SHARD_FEATURES), k, c, compared=shard, columns=block_width(c), tol=params.tol,
         stored=3 * entries // 2 if choices.assembled or choices.operator == "triplets" else 0, n_workers=n_workers,
+        chunked=choices.vectors == "chunked",
     )  # fmt: skip
     timed = tuple(
         dataclasses.replace(s, seconds=taken[s.name], products=costs.products(params.tol) if s.name == "eigen" else 0)
