@@ -12,9 +12,9 @@ import scipy.sparse as sp
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.operator import inverse_root, product_tables
+from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
-from ips2_dask.kernels.product import element_blocks
+from ips2_dask.kernels.product import element_blocks, product_tables
 from ips2_dask.kernels.sorting import sort_together
 
 Float = NDArray[np.floating]

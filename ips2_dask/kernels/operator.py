@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ips2_dask.kernels import memory
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.product import (
     add_slots,
@@ -16,10 +17,9 @@ from ips2_dask.kernels.product import (
     element_blocks,
     find_shared,
     multiply,
-    padded,
+    product_tables,
 )
 from ips2_dask.kernels.rows import recur_rows
-from ips2_dask.kernels.tensor import local_pairs
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -165,8 +165,7 @@ class NeighborhoodOperator:
         self._spare, self._slots = Spare(), Spare()
         self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
         self._split()
-        q = len(self._tables[1])
-        self._elements = np.empty((len(ids) if elements else 0, q * (q + 1) // 2), np.float32)
+        self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
         if elements:
             map_chunks(
                 lambda a, b: element_blocks(blocks[a:b], owned[a:b], *self._tables, self._elements[a:b]),
@@ -267,12 +266,12 @@ class ChunkOperator:
     def product(self, x: Float, scale: Float) -> Float:
         """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
         kind = np.float64 if x.dtype == np.float64 else np.float32
-        y = np.zeros((self._rows, x.shape[1]), kind)
+        y = memory.zeros((self._rows, x.shape[1]), kind)
         rest = np.zeros((1, x.shape[1]), kind)  # rows that other chunks own end here, and nobody reads them
         none = np.empty((0, 1), np.float32)
         multiply(
             self._blocks, self._owned, none, self._ids, self._out_of, *self._tables,
-            scale.astype(kind), np.ascontiguousarray(x, kind), y, rest,
+            scale.astype(kind, copy=False), np.ascontiguousarray(x, kind), y, rest,
         )  # fmt: skip
         return y
 
@@ -282,18 +281,8 @@ class ChunkOperator:
         """a scale out + b y + c previous on the chunk's own rows, in the memory of ``out``."""
         kind = out.dtype.type
         before = out[:0] if previous is None else previous
-        combine(out, scale[self.own].astype(kind), y, before, kind(a), kind(b), kind(c))
+        combine(out, scale[self.own].astype(kind, copy=False), y, before, kind(a), kind(b), kind(c))
         return out
-
-
-def product_tables(k: int, sigma: float, epsilon: float) -> tuple[Any, ...]:
-    """The tables of `kernels.product`, in the order of its arguments."""
-    tables = local_pairs(k)
-    basis = np.where(tables.first == tables.second, np.sqrt(0.5), 1.0).astype(np.float32)
-    return (
-        k, tables.first.astype(np.uint32), tables.second.astype(np.uint32),
-        padded(tables.subset.astype(np.uint32), 0), padded(basis, 0), np.float32(sigma), np.float32(epsilon),
-    )  # fmt: skip
 
 
 def inverse_root(degrees: Float64) -> Float64:

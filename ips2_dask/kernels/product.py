@@ -1,176 +1,175 @@
 """The matrix-free product: sum over neighbourhoods of G_p' (W_p o B_p) G_p x, each block made once for all columns.
 
-Rows of a block are padded to whole vectors of 16 and cut at multiples of 16, so that every loop is vector code without
-a remainder; what is computed below the diagonal is right too, since a block is symmetric.
+Sixteen neighbourhoods are worked on together, see `lanes`: their entries are computed side by side, turned into strips
+of eight rows one neighbourhood after the other, and multiplied by the rows of x that the neighbourhood holds.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
-from llvmlite import ir
 from numba import njit, types
-from numba.extending import intrinsic
+from numpy.typing import NDArray
 
-LANES = 16
+from ips2_dask.kernels.lanes import LANES, ROWS, WIDTHS, cut_strip, double_8, evaluate, tile_8, tile_16, tile_32
+from ips2_dask.kernels.tensor import local_pairs
 
-
-@intrinsic
-def _as_float(typing_context, bits):  # type: ignore[no-untyped-def]
-    """The float32 of the same 32 bits as an int32."""
-    del typing_context
-
-    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
-        del context, signature
-        return builder.bitcast(arguments[0], ir.FloatType())
-
-    return types.float32(types.int32), generate
+WIDEST = max(WIDTHS)
 
 
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy", inline="always")
-def _exp(x):  # type: ignore[no-untyped-def]
-    """exp(x) for float32 x <= 0 as 2^n 2^f, |f| <= 1/2; relative error 2e-7, 0 below 2^-126."""
-    y = x * np.float32(1.4426950408889634)
-    whole = np.floor(max(y, np.float32(-127.0)) + np.float32(0.5))
-    f = max(y, np.float32(-127.0)) - whole
-    # the polynomial of degree 5 with the smallest largest relative error of 2^f there (7.5e-8)
-    p = np.float32(1.327647129073739e-3)
-    p = p * f + np.float32(9.675540961325169e-3)
-    p = p * f + np.float32(5.550713092088699e-2)
-    p = p * f + np.float32(2.4022120237350464e-1)
-    p = p * f + np.float32(6.931469440460205e-1)
-    p = p * f + np.float32(1.0000001192092896)
-    return p * _as_float((np.int32(whole) + np.int32(127)) << np.int32(23))
+class Tables(NamedTuple):
+    """What the kernels need to know of neighbourhoods of k samples, and the two parameters of a value."""
+
+    places: NDArray[np.int32]
+    """(q (q + 1) / 2, 7): where an entry's six distances and its subset's bit stand, see `lanes.evaluate`."""
+    weights: NDArray[np.float32]
+    """(q (q + 1) / 2,): products of the basis vectors' entries."""
+    strips: NDArray[np.int32]
+    """(tiles, columns / 2, 16): which entries a tile's rows hold, see `lanes.cut_strip`."""
+    sigma: np.float32
+    epsilon: np.float32
 
 
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _prepare(d, owned, k, first, second, epsilon, D, within, straight, crossed, own):  # type: ignore[no-untyped-def]
-    """Distances of one neighbourhood laid out by local pairs, and its owner bits as numbers."""
-    t = 0
-    for a in range(k):
-        for b in range(a + 1, k):
-            D[a, b] = D[b, a] = d[t]
-            t += 1
-    for byte in range(len(owned)):
-        bits, eight = owned[byte], own[8 * byte : 8 * byte + 8]
-        for t in range(8):
-            eight[t] = np.float32((bits >> (7 - t)) & 1)
-    for r in range(len(first)):
-        within[r] = D[first[r], second[r]]
-    for a in range(k):
-        lengths, left, right = D[a], straight[a], crossed[a]
-        for s in range(len(first)):
-            left[s] = lengths[first[s]] + epsilon
-            right[s] = lengths[second[s]]
+@lru_cache(maxsize=8)
+def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
+    """The tables for neighbourhoods of k samples."""
+    local = local_pairs(k)
+    q = len(local.first)
+    r, s = np.triu_indices(q)
+    length = np.full((k, k), k * (k - 1) // 2)  # the last row of the distances: of a sample to itself
+    above = np.triu_indices(k, 1)
+    length[above] = length[above[::-1]] = np.arange(len(above[0]))
+    (i, j), (u, v) = (local.first[r], local.second[r]), (local.first[s], local.second[s])
+    places = [length[i, j], length[u, v], length[i, u], length[j, v], length[j, u], length[i, v], local.subset[r, s]]
+    basis = np.where(local.first == local.second, np.sqrt(0.5), 1.0)
+    tiles, halves = -(-q // ROWS), -(-q // 2)
+    entry = np.full((ROWS * tiles, 2 * halves), len(r))  # what fills up a tile: the row of zeros after the entries
+    entry[r, s] = entry[s, r] = np.arange(len(r))
+    strips = entry.reshape(tiles, ROWS, halves, 2).transpose(0, 2, 3, 1).reshape(tiles, halves, LANES)
+    return Tables(
+        np.stack(places, axis=1).astype(np.int32), (basis[r] * basis[s]).astype(np.float32),
+        np.ascontiguousarray(strips, np.int32), np.float32(sigma), np.float32(epsilon),
+    )  # fmt: skip
 
 
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _evaluate(first, second, within, straight, crossed, basis, sigma, B):  # type: ignore[no-untyped-def]
-    """B_p above the diagonal and a little below it."""
-    for r in range(len(first)):
-        i, j = first[r], second[r]
-        begin = r // LANES * LANES
-        top, weight = within[r], basis[r]
-        # views from ``begin`` on, so that indices start at 0: a range that might be negative is not vectorised
-        ik, jl, jk, il = straight[i, begin:], crossed[j, begin:], straight[j, begin:], crossed[i, begin:]
-        kl, unit, out = within[begin:], basis[begin:], B[r, begin:]
-        for s in range(len(out)):
-            above = -sigma * (top + kl[s])
-            out[s] = (_exp(above / (ik[s] + jl[s])) + _exp(above / (jk[s] + il[s]))) * weight * unit[s]
+@njit(nogil=True, cache=True)
+def _side_by_side(blocks, owned, p, count, lengths, own):  # type: ignore[no-untyped-def]
+    """Distances and owner bits of neighbourhoods p .. p + count - 1, each in a lane."""
+    for lane in range(count):
+        d, bits = blocks[p + lane], owned[p + lane]
+        for t in range(len(d)):
+            lengths[t, lane] = d[t]
+        for byte in range(len(bits)):
+            value = bits[byte]
+            for t in range(8):
+                own[8 * byte + t, lane] = np.float32((value >> (7 - t)) & 1)
 
 
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _mask(subset, own, B):  # type: ignore[no-untyped-def]
-    """W_p o B_p, in place."""
-    for r in range(len(B)):
-        begin = r // LANES * LANES
-        kept, out = subset[r, begin:], B[r, begin:]
-        for s in range(len(out)):
-            out[s] *= own[kept[s]]
-
-
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _mirror(B):  # type: ignore[no-untyped-def]
-    """What lies below the diagonal, in place."""
-    for r in range(len(B)):
-        for s in range(r // LANES * LANES):
-            B[r, s] = B[s, r]
-
-
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def _fill_block(d, owned, k, first, second, subset, basis, sigma, epsilon, D, within, straight, crossed, own, B):  # type: ignore[no-untyped-def]
-    """W_p o B_p of one neighbourhood: (q, q) of ``B``, whose rows are padded.
-
-    In four functions, since the loops of one are not vectorised: 2.7 instead of 7 microseconds at k = 10 (measured).
-    """
-    _prepare(d, owned, k, first, second, epsilon, D, within, straight, crossed, own)
-    _evaluate(first, second, within, straight, crossed, basis, sigma, B)
-    _mask(subset, own, B)
-    _mirror(B)
-
-
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
-def element_blocks(blocks, owned, k, first, second, subset, basis, sigma, epsilon, out):  # type: ignore[no-untyped-def]
+@njit(nogil=True, cache=True)
+def element_blocks(blocks, owned, places, weights, strips, sigma, epsilon, out):  # type: ignore[no-untyped-def]
     """W_p o B_p of each neighbourhood, upper triangle by rows: (rows, q (q + 1) / 2) of ``out``."""
-    q, width = len(first), subset.shape[1]
-    D = np.zeros((k, k), np.float32)
-    within, own = np.zeros(width, np.float32), np.zeros(8 * owned.shape[1], np.float32)
-    straight, crossed = np.ones((k, width), np.float32), np.ones((k, width), np.float32)
-    B = np.zeros((q, width), np.float32)
-    for p in range(len(blocks)):
-        _fill_block(
-            blocks[p], owned[p], k, first, second, subset, basis, sigma, epsilon, D, within, straight, crossed, own, B
-        )
-        t = 0
-        for r in range(q):
-            for s in range(r, q):
-                out[p, t] = B[r, s]
-                t += 1
+    lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
+    own = np.zeros((8 * owned.shape[1], LANES), np.float32)
+    entries = np.empty((len(places), LANES), np.float32)
+    for p in range(0, len(blocks), LANES):
+        count = min(LANES, len(blocks) - p)
+        _side_by_side(blocks, owned, p, count, lengths, own)
+        evaluate(
+            types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
+            types.uintp(weights.ctypes.data), types.uintp(len(places)), sigma, epsilon,
+            types.uintp(entries.ctypes.data),
+        )  # fmt: skip
+        for lane in range(count):
+            for t in range(len(places)):
+                out[p + lane, t] = entries[t, lane]
 
 
-@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+@njit(nogil=True, cache=True)
+def _tile_rows(strip, q, x, y, tile):  # type: ignore[no-untyped-def]
+    """Rows 8 tile .. 8 tile + 7 of y = B x for one block, whose rows ``strip`` has."""
+    stride = types.uintp(x.itemsize * x.shape[1])
+    at_strip, at_x = types.uintp(strip.ctypes.data), types.uintp(x.ctypes.data)
+    at_y = types.uintp(y.ctypes.data) + types.uintp(ROWS * tile) * stride
+    n, step, column = types.uintp(q), types.uintp(8 * x.itemsize), 0
+    while column < x.shape[1]:
+        left = x.shape[1] - column
+        if x.itemsize == 8:
+            double_8(at_strip, n, at_x, stride, at_y)
+            width = 1
+        elif WIDEST >= 32 and left >= 32:
+            tile_32(at_strip, n, at_x, stride, at_y)
+            width = 4
+        elif WIDEST >= 16 and left >= 16:
+            tile_16(at_strip, n, at_x, stride, at_y)
+            width = 2
+        else:
+            tile_8(at_strip, n, at_x, stride, at_y)
+            width = 1
+        at_x += types.uintp(width) * step
+        at_y += types.uintp(width) * step
+        column += 8 * width
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _gather(x, scale, ids, out):  # type: ignore[no-untyped-def]
+    """Rows ``ids`` of scale x."""
+    for r in range(len(ids)):
+        root, source, target = scale[ids[r]], x[ids[r]], out[r]
+        for t in range(len(source)):
+            target[t] = source[t] * root
+
+
+@njit(nogil=True, cache=True)
+def _scatter(sums, out_of, y, slots):  # type: ignore[no-untyped-def]
+    """Add rows to y, or to ``slots`` where ``out_of`` points past y."""
+    for r in range(len(out_of)):
+        at = out_of[r]
+        target, source = y[at] if at < len(y) else slots[at - len(y)], sums[r]
+        for t in range(len(target)):
+            target[t] += source[t]
+
+
+@njit(nogil=True, cache=True)
 def multiply(  # type: ignore[no-untyped-def]
-    blocks, owned, elements, into, out_of, k, first, second, subset, basis, sigma, epsilon, scale, x, y, slots
+    blocks, owned, elements, into, out_of, places, weights, strips, sigma, epsilon, scale, x, y, slots
 ):
     """Add these neighbourhoods' share of R (scale x) to y, or to ``slots`` where ``out_of`` points past y.
 
     The blocks come from ``elements`` where that has rows, and are made from the distances where it has none.
     """
-    q, columns, P = len(first), x.shape[1], len(y)
-    width = subset.shape[1]
-    D = np.zeros((k, k), np.float32)
-    within, own = np.zeros(width, np.float32), np.zeros(8 * owned.shape[1], np.float32)
-    straight, crossed = np.ones((k, width), np.float32), np.ones((k, width), np.float32)
-    B = np.zeros((q, width), np.float32)
-    square = np.zeros((q, q), x.dtype)
-    x_local, y_local = np.empty((q, columns), x.dtype), np.empty((q, columns), x.dtype)
-    for p in range(len(into)):
+    q, n = into.shape[1], len(places)
+    wide = (x.shape[1] + 7) // 8 * 8
+    lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
+    own = np.zeros((8 * owned.shape[1], LANES), np.float32)
+    entries = np.zeros((n + 1, LANES), np.float32)
+    strip = np.empty((LANES, strips.shape[1], LANES), np.float32)
+    x_local = np.zeros((LANES, q, wide), x.dtype)
+    y_local = np.empty((LANES, ROWS * len(strips), wide), x.dtype)
+    for p in range(0, len(into), LANES):
+        count = min(LANES, len(into) - p)
         if len(elements):
-            t = 0
-            for r in range(q):
-                for s in range(r, q):
-                    square[r, s] = square[s, r] = elements[p, t]
-                    t += 1
+            for lane in range(count):
+                for t in range(n):
+                    entries[t, lane] = elements[p + lane, t]
         else:
-            _fill_block(
-                blocks[p], owned[p], k, first, second, subset, basis, sigma, epsilon,
-                D, within, straight, crossed, own, B,
+            _side_by_side(blocks, owned, p, count, lengths, own)
+            evaluate(
+                types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
+                types.uintp(weights.ctypes.data), types.uintp(n), sigma, epsilon, types.uintp(entries.ctypes.data),
             )  # fmt: skip
-            for r in range(q):
-                wide, narrow = B[r], square[r]
-                for s in range(len(narrow)):
-                    narrow[s] = wide[s]
-        for r in range(q):
-            root, source, target = scale[into[p, r]], x[into[p, r]], x_local[r]
-            for t in range(len(target)):
-                target[t] = source[t] * root
-        np.dot(square, x_local, y_local)
-        for r in range(q):
-            at = out_of[p, r]
-            sums, share = y[at] if at < P else slots[at - P], y_local[r]
-            for t in range(len(share)):
-                sums[t] += share[t]
+        for lane in range(count):
+            _gather(x, scale, into[p + lane], x_local[lane])
+        for tile in range(len(strips)):
+            cut_strip(
+                types.uintp(entries.ctypes.data), types.uintp(strips[tile].ctypes.data),
+                types.uintp(strips.shape[1]), types.uintp(strip.ctypes.data),
+            )  # fmt: skip
+            for lane in range(count):
+                _tile_rows(strip[lane], q, x_local[lane], y_local[lane], tile)
+        for lane in range(count):
+            _scatter(y_local[lane], out_of[p + lane], y, slots)
 
 
 @njit(nogil=True, cache=True)
@@ -230,11 +229,3 @@ def combine(out, scale, y, previous, a, b, c):  # type: ignore[no-untyped-def]
             before = previous[r]
             for t in range(len(target)):
                 target[t] += c * before[t]
-
-
-def padded(table: Any, fill: int | float) -> Any:
-    """The last axis filled up to a multiple of 16."""
-    wide = -(-table.shape[-1] // LANES) * LANES
-    out = np.full((*table.shape[:-1], wide), fill, table.dtype)
-    out[..., : table.shape[-1]] = table
-    return out

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors import Executor
-from ips2_dask.kernels import graph
+from ips2_dask.kernels import graph, memory
 from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
 from ips2_dask.kernels.operator import ChunkOperator, inverse_root
 from ips2_dask.storage.context import Context, part_name
@@ -178,12 +178,15 @@ def take(context: Context, g: int, h: int, y: Any) -> Any:
 def product(context: Context, g: int, y: Any, others: list[Any], previous: Any, a: float, b: float, c: float) -> Any:
     made = operator(context, g)
     scale = context.remembered(
-        "assemble", f"scale-{g}", lambda: inverse_root(_degrees_at(context, made.touched)), 8 * len(made.touched)
+        "assemble",
+        f"scale-{g}-{y.dtype.str}",
+        lambda: inverse_root(_degrees_at(context, made.touched)).astype(y.dtype),
+        y.itemsize * len(made.touched),
     )
     before = [o for h, o in others if h < g]
     after = [o for h, o in others if h > g]
-    x = np.concatenate([*before, y, *after])
-    out = made.product(x, scale)
+    x = memory.empty((len(made.touched), y.shape[1]), y.dtype)
+    out = made.product(np.concatenate([*before, y, *after], out=x), scale)
     return made.combine(out, scale, y, previous, a, b, c)
 
 
@@ -202,7 +205,9 @@ def subtract(context: Context, g: int, y: Any, held: Any, coefficient: Any) -> A
     known = known_of(context, g)
     whole = np.zeros((known.count, y.shape[1]))
     whole[held] = coefficient
-    return known.subtract(np.array(y), whole)
+    out = memory.empty(y.shape, y.dtype)
+    np.copyto(out, y)
+    return known.subtract(out, whole)
 
 
 def gram(x: Any, y: Any) -> Any:
@@ -212,15 +217,18 @@ def gram(x: Any, y: Any) -> Any:
 
 
 def rotate(y: Any, C: Any) -> Any:
-    return y @ C.astype(np.float32)
+    return np.matmul(y, C.astype(np.float32), out=memory.empty((len(y), C.shape[1]), np.float32))
 
 
 def columns(y: Any, a: int, b: int) -> Any:
-    return np.ascontiguousarray(y[:, a:b])
+    out = memory.empty((len(y), b - a), y.dtype)
+    np.copyto(out, y[:, a:b])
+    return out
 
 
 def side_by_side(*parts: Any) -> Any:
-    return np.concatenate(parts, axis=1)
+    out = memory.empty((len(parts[0]), sum(part.shape[1] for part in parts)), parts[0].dtype)
+    return np.concatenate(parts, axis=1, out=out)
 
 
 def residual_squares(Ly: Any, y: Any, values: Any) -> Any:

@@ -1,0 +1,64 @@
+"""Memory that is used again belongs to one array at a time."""
+
+import gc
+import pickle
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from ips2_dask.kernels import memory
+
+SHAPE = (1 << 10, 1 << 9)
+
+
+def address(array):
+    return array.__array_interface__["data"][0]
+
+
+def test_memory_that_was_given_up_is_used_again():
+    array = memory.empty(SHAPE, np.float32)
+    at = address(array)
+    del array
+    gc.collect()
+    found = [memory.empty(SHAPE, np.float32) for _ in range(memory.MOST)]
+    assert at in {address(a) for a in found}
+
+
+def test_a_view_keeps_the_memory_of_its_array():
+    view = memory.zeros(SHAPE, np.float32)[5:10].T
+    others = [memory.empty(SHAPE, np.float32) for _ in range(2 * memory.MOST)]
+    for other in others:
+        other.fill(7)
+    assert not view.any()
+    assert not any(np.shares_memory(view, other) for other in others)
+
+
+def test_arrays_that_live_at_the_same_time_share_nothing_though_threads_make_them():
+    def work(seed):
+        rng = np.random.default_rng(seed)
+        for value in rng.integers(1, 1000, 40):
+            array = memory.empty((int(rng.integers(600, 1200)), 512), np.float32)
+            array.fill(value)
+            other = memory.zeros(SHAPE, np.float32)
+            if not (array == value).all() or other.any():
+                return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(8)))
+
+
+def test_a_smaller_or_another_kind_of_array_gets_memory_that_fits_it():
+    del_me = memory.empty(SHAPE, np.float64)
+    del del_me
+    array = memory.empty((1 << 9, 1 << 10), np.float32)
+    array[:] = np.arange(1 << 10)
+    assert array.sum() == (1 << 9) * (1 << 9) * ((1 << 10) - 1)
+    assert array.flags.c_contiguous
+    assert array.flags.writeable
+
+
+def test_an_array_of_used_memory_survives_a_pickle():
+    array = memory.zeros(SHAPE, np.float32)
+    array[3, 4] = 5
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(array, protocol=5)), array)

@@ -1,0 +1,76 @@
+"""The matrix-free product in vectors of 16 neighbourhoods equals the sum over neighbourhoods as it is written down."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from ips2_dask.kernels.operator import NeighborhoodOperator
+from ips2_dask.kernels.tensor import local_pairs
+
+
+def problem(k, m, P, seed=0):
+    """Random distances, owner bits and pairs of m neighbourhoods: the kernel does not ask where they come from."""
+    rng = np.random.default_rng(seed)
+    q = k * (k + 1) // 2
+    blocks = rng.random((m, k * (k - 1) // 2), np.float32)
+    owned = rng.integers(0, 256, (m, -(-len(local_pairs(k).members) // 8)), np.uint8)
+    ids = np.stack([rng.choice(P, q, replace=False) for _ in range(m)]).astype(np.int32)
+    return blocks, owned, ids
+
+
+def written_down(blocks, owned, ids, k, P, sigma, epsilon):
+    """sum_p G_p' (W_p o B_p) G_p, entry by entry."""
+    local = local_pairs(k)
+    out = np.zeros((P, P))
+    pairs = list(zip(local.first.tolist(), local.second.tolist(), strict=True))
+    for p in range(len(blocks)):
+        d = np.zeros((k, k))
+        d[np.triu_indices(k, 1)] = blocks[p]
+        d += d.T
+        bits = np.unpackbits(owned[p])
+        for (r, (i, j)), (s, (u, v)) in itertools.product(enumerate(pairs), repeat=2):
+            above = -sigma * (d[i, j] + d[u, v])
+            value = np.exp(above / (d[i, u] + d[j, v] + epsilon)) + np.exp(above / (d[j, u] + d[i, v] + epsilon))
+            weight = (np.sqrt(0.5) if i == j else 1) * (np.sqrt(0.5) if u == v else 1)
+            out[ids[p, r], ids[p, s]] += value * weight * bits[local.subset[r, s]]
+    return out
+
+
+@pytest.mark.parametrize("columns", [1, 7, 8, 10, 24, 32, 56])
+@pytest.mark.parametrize("elements", [False, True])
+def test_any_number_of_columns_gives_the_sum(columns, elements):
+    blocks, owned, ids = problem(4, 37, 90)
+    x = np.random.default_rng(1).standard_normal((90, columns)).astype(np.float32)
+    operator = NeighborhoodOperator(blocks, owned, ids, 90, 4, 1.3, 1e-4, elements=elements)
+    expected = written_down(blocks, owned, ids, 4, 90, 1.3, 1e-4) @ x
+    np.testing.assert_allclose(operator.matmat(x), expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("k", [1, 2, 3, 5, 6, 8, 11])
+def test_any_size_of_neighbourhood_gives_the_sum(k):
+    P = k * (k + 1)
+    blocks, owned, ids = problem(k, 17, P)
+    x = np.random.default_rng(1).standard_normal((P, 9)).astype(np.float32)
+    expected = written_down(blocks, owned, ids, k, P, 1.0, 1e-4) @ x
+    got = NeighborhoodOperator(blocks, owned, ids, P, k, 1.0, 1e-4).matmat(x)
+    np.testing.assert_allclose(got, expected, rtol=3e-5, atol=3e-5)
+
+
+def test_a_block_of_float64_is_summed_in_float64():
+    blocks, owned, ids = problem(5, 50, 120)
+    x = np.random.default_rng(1).standard_normal((120, 12))
+    operator = NeighborhoodOperator(blocks, owned, ids, 120, 5, 1.0, 1e-4, dtype=np.float64)
+    y = operator.matmat(x)
+    assert y.dtype == np.float64
+    # the operator is linear to the last digits of float64, though its values are float32
+    np.testing.assert_allclose(operator.matmat(3 * x), 3 * y, rtol=1e-12, atol=1e-12)
+
+
+def test_a_column_does_not_depend_on_the_columns_beside_it():
+    blocks, owned, ids = problem(6, 40, 100)
+    x = np.random.default_rng(1).standard_normal((100, 40)).astype(np.float32)
+    operator = NeighborhoodOperator(blocks, owned, ids, 100, 6, 1.0, 1e-4)
+    whole = operator.matmat(x)
+    for a, b in ((0, 8), (8, 24), (24, 40), (3, 4)):
+        np.testing.assert_array_equal(operator.matmat(np.ascontiguousarray(x[:, a:b])), whole[:, a:b])
