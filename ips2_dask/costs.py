@@ -21,6 +21,7 @@ ASSEMBLE = 8e-7
 START = 3.5e-5  # per sample: the operator put together, the sample graph's eigenvectors
 ENTRY = 1.8e-10  # per stored entry and column of a product
 BLOCK, COLUMN = 1.2e-9, 6e-11  # per entry of a block that is made anew, and for each column that it multiplies
+SENT = 4.0  # times as long takes a product whose chunks are tasks, their rows sent and written anew
 FUSE = 1.3e-6
 LABEL = 3.3e-6  # per sample and cluster
 
@@ -60,7 +61,8 @@ def seconds(
         Whether the workers share the degrees and the products; the start is the driver's.
     """
     q = k * (k + 1) // 2
-    each = ENTRY * columns * stored if stored else m * q * q * (BLOCK + COLUMN * columns)
+    sent = SENT if chunked else 1.0
+    each = sent * ENTRY * columns * stored if stored else sent * m * q * q * (BLOCK + COLUMN * columns)
     spread = 2 / max(1, n_workers)  # of what was measured with two
     solve = spread if chunked else 1.0
     work = {

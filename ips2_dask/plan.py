@@ -281,9 +281,8 @@ def make_plan(
         batch = min(X, max(SPLIT_BYTES, 4 * part * f))
         searched = max(4 * batch, 4 * members * (2 * f + 64)) + 2 * graph
         gathered = 2 * 4 * f * min(m, SAMPLE_PER_SHARD * choices.n_shards) + 2 * graph + 24 * m
-    q_bytes = m * (
-        12 * q + 2 * k * k + sum(math.comb(k, size) for size in range(5)) // 8 + 1
-    )  # ids, places, distances, owner bits
+    bits_bytes = sum(math.comb(k, size) for size in range(5)) // 8 + 1
+    q_bytes = m * (12 * q + 2 * k * k + bits_bytes)  # ids, places, distances, owner bits
     operator = {"triplets": triplets + 2 * csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}
     held = operator[choices.operator] + (csr + 48 * n_pairs if choices.assembled else 0)
     degrees, solved, spread = operator[choices.operator] + 48 * n_pairs, held + (4 if panels == 1 else 3) * block, 0
@@ -292,6 +291,8 @@ def make_plan(
         degrees = solved = 4 * m * 16 + 64 * m
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
         spread = (4 if panels == 1 else 3) * block // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
+        # and the operators of a worker's chunks, with neighbourhoods that two chunks share
+        spread += 5 * (m * (4 * q + 2 * k * k + bits_bytes) + 4 * n_pairs) // (4 * max(1, n_workers))
     bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))
     made = 4 * triplets * part // m if choices.operator == "triplets" else part * (2 * bits + 12 * q + 4 * k * k)
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve

@@ -201,7 +201,7 @@ class NeighborhoodOperator:
         def piece(a: int, b: int) -> None:
             multiply(
                 self._blocks[a:b], self._owned[a:b], self._elements[a:b], self._ids[a:b], self._out_of[a:b],
-                *self._tables, self.scale, x, y, slots,
+                0, *self._tables, self.scale, x, y, slots,
             )  # fmt: skip
 
         map_chunks(piece, len(self._ids), self._piece)
@@ -242,36 +242,30 @@ class ChunkOperator:
     blocks, owned : (centres, ...)
         As in `NeighborhoodOperator`, of all centres whose neighbourhood holds a sample of the chunk.
     ids : (centres, q) int32
-        Numbers of their pairs, as places in ``touched``.
-    touched : (n,) int64
-        The pairs they hold, ascending.
-    low, high : int
-        The chunk owns the pairs low .. high - 1.
+        Numbers of their pairs among those that any of them holds, ascending.
+    touched : int
+        How many that are.
+    own : slice
+        Those of them that the chunk owns.
     k : int
     sigma, epsilon : float
     """
 
     def __init__(
-        self, blocks: Float, owned: Any, ids: Any, touched: Any, low: int, high: int, k: int, sigma: float,
-        epsilon: float,
-    ) -> None:  # fmt: skip
-        self.touched = touched
-        first, last = np.searchsorted(touched, [low, high])
-        self.own = slice(int(first), int(last))
+        self, blocks: Float, owned: Any, ids: Any, touched: int, own: slice, k: int, sigma: float, epsilon: float
+    ) -> None:
+        self.touched, self.own = touched, own
         self._blocks, self._owned, self._ids = blocks, owned, ids
-        self._out_of = np.where((ids >= first) & (ids < last), ids - first, high - low).astype(np.int32)
-        self._rows = high - low
         self._tables = product_tables(k, sigma, epsilon)
 
     def product(self, x: Float, scale: Float) -> Float:
         """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
         kind = np.float64 if x.dtype == np.float64 else np.float32
-        y = memory.zeros((self._rows, x.shape[1]), kind)
-        rest = np.zeros((1, x.shape[1]), kind)  # rows that other chunks own end here, and nobody reads them
-        none = np.empty((0, 1), np.float32)
+        y = memory.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
+        none, nowhere = np.empty((0, 1), np.float32), np.empty((0, x.shape[1]), kind)
         multiply(
-            self._blocks, self._owned, none, self._ids, self._out_of, *self._tables,
-            scale.astype(kind, copy=False), np.ascontiguousarray(x, kind), y, rest,
+            self._blocks, self._owned, none, self._ids, self._ids, self.own.start, *self._tables,
+            scale.astype(kind, copy=False), np.ascontiguousarray(x, kind), y, nowhere,
         )  # fmt: skip
         return y
 

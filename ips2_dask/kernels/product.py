@@ -122,22 +122,22 @@ def _gather(x, scale, ids, out):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _scatter(sums, out_of, y, slots):  # type: ignore[no-untyped-def]
-    """Add rows to y, or to ``slots`` where ``out_of`` points past y."""
+def _scatter(sums, out_of, first, y, slots):  # type: ignore[no-untyped-def]
+    """Add rows to those of y that ``out_of`` says, from ``first`` on, or to ``slots`` past y; others are let go."""
     for r in range(len(out_of)):
-        at = out_of[r]
-        target, source = y[at] if at < len(y) else slots[at - len(y)], sums[r]
-        for t in range(len(target)):
-            target[t] += source[t]
+        at = out_of[r] - first
+        if 0 <= at < len(y) + len(slots):
+            target, source = y[at] if at < len(y) else slots[at - len(y)], sums[r]
+            for t in range(len(target)):
+                target[t] += source[t]
 
 
 @njit(nogil=True, cache=True)
-def multiply(  # type: ignore[no-untyped-def]
-    blocks, owned, elements, into, out_of, places, weights, strips, sigma, epsilon, scale, x, y, slots
-):
-    """Add these neighbourhoods' share of R (scale x) to y, or to ``slots`` where ``out_of`` points past y.
+def multiply(blocks, owned, elements, into, out_of, first, places, weights, strips, sigma, epsilon, scale, x, y, slots):  # type: ignore[no-untyped-def]
+    """Add these neighbourhoods' share of R (scale x) to the rows of y, or of ``slots``, that ``out_of`` says.
 
-    The blocks come from ``elements`` where that has rows, and are made from the distances where it has none.
+    They count from ``first``; what belongs before y, or past both, is let go. The blocks come from ``elements`` where
+    that has rows, and are made from the distances where it has none.
     """
     q, n = into.shape[1], len(places)
     wide = (x.shape[1] + 7) // 8 * 8
@@ -169,7 +169,7 @@ def multiply(  # type: ignore[no-untyped-def]
             for lane in range(count):
                 _tile_rows(strip[lane], q, x_local[lane], y_local[lane], tile)
         for lane in range(count):
-            _scatter(y_local[lane], out_of[p + lane], y, slots)
+            _scatter(y_local[lane], out_of[p + lane], first, y, slots)
 
 
 @njit(nogil=True, cache=True)

@@ -7,7 +7,8 @@ neighbours' among them, in the order of their centres: so the sums have one orde
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ from ips2_dask.storage.store import Receipt
 
 Block = list[Any]
 """One handle a chunk."""
+
+OPERATOR = ("near_blocks", "near_owned", "near_ids")
+"""Arrays of a chunk's operator."""
 
 KIND = "chunks"
 """What tasks on chunks are about: the worker that made a chunk's operator keeps it, and the chunk of each block."""
@@ -71,18 +75,36 @@ def operator(context: Context, g: int) -> ChunkOperator:
 
     def make() -> ChunkOperator:
         name = f"chunk-{part_name(g)}"
-        blocks, owned, ids, touched = (
-            np.asarray(context.store.read(context.folders["tensor"], name, array))
-            for array in ("near_blocks", "near_owned", "near_ids", "touched")
+        blocks, owned, ids = (
+            np.asarray(context.store.read(context.folders["tensor"], name, array)) for array in OPERATOR
         )
-        low, high = rows_of_chunks(context)[g : g + 2]
-        params = context.params
-        return ChunkOperator(blocks, owned, ids, touched, low, high, N_columns(context), params.sigma, params.epsilon)
+        params, cuts = context.params, _cuts(context, g)
+        own = slice(cuts[g], cuts[g + 1])
+        return ChunkOperator(blocks, owned, ids, cuts[-1], own, N_columns(context), params.sigma, params.epsilon)
 
-    receipt = _receipt(context, g)
-    size = 0 if receipt is None else sum(4 * int(np.prod(a["shape"])) * 2 for a in receipt["arrays"].values())
-    made: ChunkOperator = context.remembered("tensor", f"chunk-{g}-{context.params.sigma}", make, size)
+    made: ChunkOperator = context.remembered(
+        "tensor", f"chunk-{g}-{context.params.sigma}", make, _operator_bytes(_receipt(context, g))
+    )
     return made
+
+
+def _operator_bytes(receipt: Receipt | None) -> int:
+    """Memory of what a chunk's operator reads."""
+    arrays = {} if receipt is None else receipt["arrays"]
+    return sum(
+        int(np.prod(arrays[a]["shape"])) * np.dtype(arrays[a]["dtype"]).itemsize for a in OPERATOR if a in arrays
+    )
+
+
+def _touched(context: Context, g: int) -> Any:
+    """The pairs that chunk g's neighbourhoods hold, ascending."""
+    return np.asarray(context.read("tensor", f"chunk-{part_name(g)}", "touched"))
+
+
+def _cuts(context: Context, g: int) -> list[int]:
+    """Where the touched pairs of each chunk begin, and how many there are."""
+    receipt = _receipt(context, g)
+    return receipt["facts"]["cuts"] if receipt else []
 
 
 def _receipt(context: Context, g: int) -> Receipt | None:
@@ -102,36 +124,36 @@ def N_columns(context: Context) -> int:  # noqa: N802  the paper's N
 def degrees(context: Context, g: int) -> list[Any]:
     """Degrees of chunk g's pairs in the full T-hat, one array a partition."""
     made = operator(context, g)
-    ones = _units(context, made.touched)
+    ones = _units(context, _touched(context, g))
     sums = made.product(ones[:, None], np.ones(len(ones)))[:, 0] / ones[made.own]
     first, last = chunk_partitions(context)[g]
     offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
     return [sums[offsets[b] - offsets[first] : offsets[b + 1] - offsets[first]] for b in range(first, last)]
 
 
-def _pairs_at(context: Context, touched: Any) -> Any:
-    """Samples (i, j) of given pairs."""
+def _at(context: Context, rows: Any, read: Callable[[int], Any]) -> Any:
+    """``read`` of each partition, at ascending numbers of pairs."""
     offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
-    owners = np.searchsorted(offsets, touched, side="right") - 1
-    parts = [
-        np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))[touched[owners == b] - offsets[b]]
-        for b in np.unique(owners)
-    ]
-    return np.concatenate(parts)
+    cuts = np.searchsorted(rows, offsets)
+    return np.concatenate([
+        np.asarray(read(b))[rows[cuts[b] : cuts[b + 1]] - offsets[b]]
+        for b in range(len(offsets) - 1)
+        if cuts[b] < cuts[b + 1]
+    ])  # fmt: skip
 
 
-def _units(context: Context, touched: Any) -> Float64:
-    return unit(_pairs_at(context, touched))
+def _pairs_at(context: Context, rows: Any) -> Any:
+    """Samples (i, j) of ascending numbers of pairs."""
+    return _at(context, rows, lambda b: context.read("tensor", f"pairs-p{b:06d}", "pairs"))
 
 
-def _degrees_at(context: Context, touched: Any) -> Float64:
-    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
-    owners = np.searchsorted(offsets, touched, side="right") - 1
-    parts = [
-        np.asarray(context.read("assemble", int(b), "degrees"))[touched[owners == b] - offsets[b]]
-        for b in np.unique(owners)
-    ]
-    return np.concatenate(parts)
+def _units(context: Context, rows: Any) -> Float64:
+    return unit(_pairs_at(context, rows))
+
+
+def _degrees_at(context: Context, rows: Any) -> Float64:
+    found: Float64 = _at(context, rows, lambda b: context.read("assemble", b, "degrees"))
+    return found
 
 
 def known_of(context: Context, g: int, alone: bool = False) -> Known:
@@ -169,23 +191,25 @@ def start_rows(context: Context, g: int) -> Any:
 
 def take(context: Context, g: int, h: int, y: Any) -> Any:
     """Rows of chunk h's block that chunk g's product needs."""
-    receipt = _receipt(context, g)
-    cuts = receipt["facts"]["cuts"] if receipt else []
-    touched = context.read("tensor", f"chunk-{part_name(g)}", "touched")
-    return y[touched[cuts[h] : cuts[h + 1]] - rows_of_chunks(context)[h]]
+    cuts = _cuts(context, g)
+
+    def rows() -> Any:
+        name = f"chunk-{part_name(g)}"
+        found = context.store.read_rows(context.folders["tensor"], name, "touched", cuts[h], cuts[h + 1])
+        return np.asarray(found) - rows_of_chunks(context)[h]
+
+    return y[context.remembered("tensor", f"taken-{g}-{h}", rows, 8 * (cuts[h + 1] - cuts[h]))]
 
 
 def product(context: Context, g: int, y: Any, others: list[Any], previous: Any, a: float, b: float, c: float) -> Any:
     made = operator(context, g)
     scale = context.remembered(
-        "assemble",
-        f"scale-{g}-{y.dtype.str}",
-        lambda: inverse_root(_degrees_at(context, made.touched)).astype(y.dtype),
-        y.itemsize * len(made.touched),
-    )
+        "assemble", f"scale-{g}-{y.dtype.str}",
+        lambda: inverse_root(_degrees_at(context, _touched(context, g))).astype(y.dtype), y.itemsize * made.touched,
+    )  # fmt: skip
     before = [o for h, o in others if h < g]
     after = [o for h, o in others if h > g]
-    x = memory.empty((len(made.touched), y.shape[1]), y.dtype)
+    x = memory.empty((made.touched, y.shape[1]), y.dtype)
     out = made.product(np.concatenate([*before, y, *after], out=x), scale)
     return made.combine(out, scale, y, previous, a, b, c)
 
@@ -266,10 +290,13 @@ class ChunkedSpace:
     """
 
     def __init__(self, context: Context, executor: Executor, width: int) -> None:
-        self.context, self._executor = context, executor
-        self._shared = executor.share(context)
         self._chunks = range(len(chunk_partitions(context)))
         receipts = [context.receipt("tensor", f"chunk-{part_name(g)}") for g in self._chunks]
+        # of its operators a worker keeps what is its share, with the scales, and somewhat more where shares differ
+        kept = sum(_operator_bytes(r) + 4 * r["facts"]["cuts"][-1] for r in receipts if r)
+        context = dataclasses.replace(context, kept=kept * 5 // (4 * max(1, executor.n_workers)))
+        self.context, self._executor = context, executor
+        self._shared = executor.share(context)
         self._near = [[] if r is None else [h for h in r["facts"]["near"] if h != g] for g, r in enumerate(receipts)]
         self.n = rows_of_chunks(context)[-1]
         self._columns = width

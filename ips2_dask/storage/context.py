@@ -30,8 +30,11 @@ class _Cache:
         self._bytes = 0
         self.limit = CACHE_BYTES
 
-    def get(self, key: tuple[Any, ...], make: Callable[[], Any], size: Callable[[Any], int]) -> Any:
-        """What is held under a key; made first by one of the threads that ask for it, while the others wait."""
+    def get(self, key: tuple[Any, ...], make: Callable[[], Any], size: Callable[[Any], int], more: int = 0) -> Any:
+        """What is held under a key; made first by one of the threads that ask for it, while the others wait.
+
+        ``more`` bytes than else may be held.
+        """
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -45,7 +48,7 @@ class _Cache:
             with self._lock:
                 self._held[key] = value, size(value)
                 self._bytes += self._held[key][1]
-                while self._bytes > self.limit and len(self._held) > 1:
+                while self._bytes > self.limit + more and len(self._held) > 1:
                     self._bytes -= self._held.popitem(last=False)[1][1]
                 self._making.pop(key, None)
         return value
@@ -83,6 +86,8 @@ class Context:
         Raised when a stage that was computed again has given other bytes: what a process remembers is of one.
     there : frozenset of str, optional
         Names of the parts of the stage that may be finished; None where each task looks for its own.
+    kept : int
+        Bytes that a process may remember beyond what it always may.
     """
 
     store: Store
@@ -96,6 +101,7 @@ class Context:
     source: Any = None
     generation: int = 0
     there: frozenset[str] | None = None
+    kept: int = 0
 
     @property
     def m(self) -> int:
@@ -121,7 +127,7 @@ class Context:
         if isinstance(self.store, MemoryStore):
             return self.store.read(folder, part, name)
         key = (self.store.location, self.generation, folder, part, name)
-        array: AnyArray = cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes)
+        array: AnyArray = cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept)
         return array
 
     def read_all(self, stage: str, name: str) -> AnyArray:
@@ -170,7 +176,7 @@ class Context:
                 if name not in self.store.made:
                     self.store.made[name] = make()
                 return self.store.made[name]
-        return cache.get((self.store.location, self.generation, name), make, lambda _: size)
+        return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept)
 
     def rows_of(self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "") -> AnyArray:
         """Rows of a partitioned array for sorted samples, read partition by partition."""
