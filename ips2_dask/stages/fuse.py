@@ -67,14 +67,26 @@ def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def row_sums(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """This partition's share of the row sums of S and V, each in two halves that add up without rounding."""
     joined = np.asarray(context.read("fuse", b, "entries"))
-    sums = np.zeros((2, 2, context.m))
-    off = joined[:, 0] != joined[:, 1]
+    touched, local = np.unique(joined, return_inverse=True)
+    i, j = local.reshape(joined.shape).T
+    sums = np.zeros((2, 2, len(touched)))
+    off = i != j
     for row, (name, scale) in enumerate((("pairwise", 1.0), ("high_order", context.facts["fuse"]["largest"]))):
         halves = kernel.exact_halves(np.asarray(context.read("fuse", b, name)) / scale)
         for half, values in enumerate(halves):
-            sums[row, half] = np.bincount(joined[:, 0], values, context.m)
-            sums[row, half] += np.bincount(joined[off, 1], values[off], context.m)
-    return {"sums": sums}, {}
+            sums[row, half] = np.bincount(i, values, len(touched))
+            sums[row, half] += np.bincount(j[off], values[off], len(touched))
+    return {"touched": touched.astype(np.int32), "sums": sums}, {}
+
+
+def _whole_sums(context: Context) -> Any:
+    """The row sums of S and V from the shares of all partitions: (2, m)."""
+    total = np.zeros((2, 2, context.m))
+    for b in range(context.n_partitions):
+        part = "shares-" + part_name(b)
+        touched, sums = (context.store.read(context.folders["fuse"], part, name) for name in ("touched", "sums"))
+        total[:, :, touched] += sums
+    return total.sum(axis=1)
 
 
 def fused(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -106,10 +118,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     }
     inner = dataclasses.replace(context, facts={**context.facts, "fuse": facts})
     if context.params.fusion == "normalized" and context.params.method == "ips2":
-        executor.map(Job("fuse", row_sums, "sums-"), inner, parts, report)
-        shares = [context.store.read(context.folders["fuse"], "sums-" + part_name(b), "sums") for b in parts]
-        total = np.sum(shares, axis=0).sum(axis=1)
-        context.store.write(context.folders["fuse"], "sums-whole", {"sums": total}, {})
+        executor.map(Job("fuse", row_sums, "shares-"), inner, parts, report)
+        context.store.write(context.folders["fuse"], "sums-whole", {"sums": _whole_sums(inner)}, {})
     executor.map(Job("fuse", fused, "fused-"), inner, parts, report)
     return facts
 

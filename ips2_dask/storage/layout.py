@@ -96,7 +96,8 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "entries": Array("pairs (i, j), i <= j, of the similarities: (entries, 2) int32", True),
         "pairwise": Array("S there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
         "high_order": Array("V there: (entries,) float64", False),
-        "sums": Array("this partition's share of the row sums of S and V, in exact halves: (2, 2, m) float64", False),
+        "touched": Array("samples that a partition has entries of, ascending: (n,) int32", True),
+        "sums": Array("row sums of S and V: (2, m) float64; of a partition, in exact halves: (2, 2, n)", False),
         "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
     },
     "label": {
