@@ -31,7 +31,7 @@ from ips2_dask.plan import Plan, widest
 from ips2_dask.stages import choose
 from ips2_dask.storage import beside, names
 from ips2_dask.storage.beside import Beside
-from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.context import Context, cache, part_name
 from ips2_dask.storage.damage import Survey
 from ips2_dask.storage.layout import FORMAT, STAGES, key_digest
 from ips2_dask.storage.memory import peak_rss
@@ -80,7 +80,10 @@ def execute(
         if fresh:
             store.clear()
         held = given or Beside()
-        return _Execution(source, params, plan, store, executor, progress, check, verify, asked or {}, held).run()
+        try:
+            return _Execution(source, params, plan, store, executor, progress, check, verify, asked or {}, held).run()
+        finally:
+            cache.free_seats()  # a run's graph is not kept in this process when the run has ended
 
 
 class _OtherBytes(Exception):

@@ -98,7 +98,7 @@ def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Neighbours of partition b's samples from both of their shards."""
     low, high = context.span(b)
     order, rank = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank"))
-    both = np.asarray(context.read("neighbors", "numbering", "shards"))[low:high]
+    both = context.store.read_rows(context.folders["neighbors"], "numbering", "shards", low, high)
     lists = []
     for column in (0, 1):
         indices = np.full((high - low, min(context.params.n_stored_neighbors, context.m)), -1, np.int32)

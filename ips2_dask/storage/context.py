@@ -19,44 +19,76 @@ AnyArray = NDArray[Any]
 
 CACHE_BYTES = 256 << 20
 
+SEATED = frozenset({("neighbors", "numbering"), ("neighbors", "whole"), ("assemble", "whole"), ("fuse", "sums-whole")})
+"""Parts with arrays over all samples that every task of a stage looks at."""
+
 
 class _Cache:
-    """Arrays this process read or made lately, least used first out, bounded in bytes."""
+    """Arrays this process read or made lately, least used first out, bounded in bytes.
+
+    A seat is for what every task of a stage looks at, whatever its size: it stays, and does not count, until something
+    else takes the seat. Else a graph larger than the bound would be read anew, all partitions of it, by each task.
+    """
 
     def __init__(self) -> None:
         self._lock = Lock()
         self._held: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
         self._making: dict[tuple[Any, ...], Lock] = {}
-        self._bytes = 0
+        self._seats: dict[str, tuple[Any, ...]] = {}
         self.limit = CACHE_BYTES
 
-    def get(self, key: tuple[Any, ...], make: Callable[[], Any], size: Callable[[Any], int], more: int = 0) -> Any:
+    def get(
+        self, key: tuple[Any, ...], make: Callable[[], Any], size: Callable[[Any], int], more: int = 0, seat: str = ""
+    ) -> Any:
         """What is held under a key; made first by one of the threads that ask for it, while the others wait.
 
         ``more`` bytes than else may be held.
         """
         with self._lock:
             if key in self._held:
-                self._held.move_to_end(key)
-                return self._held[key][0]
+                return self._used(key, seat, more)
             making = self._making.setdefault(key, Lock())
         with making:
             with self._lock:
                 if key in self._held:
-                    return self._held[key][0]
+                    return self._used(key, seat, more)
             value = make()
             with self._lock:
                 self._held[key] = value, size(value)
-                self._bytes += self._held[key][1]
-                while self._bytes > self.limit + more and len(self._held) > 1:
-                    self._bytes -= self._held.popitem(last=False)[1][1]
+                self._used(key, seat, more)
+                self._shrink(key, more)
                 self._making.pop(key, None)
         return value
 
+    def _used(self, key: tuple[Any, ...], seat: str, more: int) -> Any:
+        self._held.move_to_end(key)
+        if seat and self._seats.get(seat) != key:
+            self._seats[seat] = key
+            self._shrink(key, more)
+        return self._held[key][0]
+
+    def _shrink(self, latest: tuple[Any, ...] | None, more: int) -> None:
+        """Let go of what was used least lately and has no seat; ``latest`` stays, whatever its size."""
+        seated = set(self._seats.values())
+        loose = [key for key in self._held if key not in seated]
+        total = sum(self._held[key][1] for key in loose)
+        for key in loose:
+            if total <= self.limit + more:
+                break
+            if key != latest:
+                total -= self._held.pop(key)[1]
+
+    def free_seats(self) -> None:
+        """What had one is like anything else from now on."""
+        with self._lock:
+            self._seats.clear()
+            self._shrink(None, 0)
+
     def clear(self) -> None:
+        """Hold nothing."""
         with self._lock:
             self._held.clear()
-            self._bytes = 0
+            self._seats.clear()
 
 
 cache = _Cache()
@@ -127,7 +159,10 @@ class Context:
         if isinstance(self.store, MemoryStore):
             return self.store.read(folder, part, name)
         key = (self.store.location, self.generation, folder, part, name)
-        array: AnyArray = cache.get(key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept)
+        seat = f"{stage} {name}" if (stage, part) in SEATED else ""
+        array: AnyArray = cache.get(
+            key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept, seat
+        )
         return array
 
     def read_all(self, stage: str, name: str) -> AnyArray:
@@ -155,7 +190,7 @@ class Context:
         """The whole of X in this process, remembered."""
         stage = self.samples_stage
         size = 4 * self.m * self.n_features
-        X: AnyArray = self.remembered(stage, "X", lambda: self.samples(np.arange(self.m)), size)
+        X: AnyArray = self.remembered(stage, "X", lambda: self.samples(np.arange(self.m)), size, "samples")
         return X
 
     def order(self) -> NDArray[np.int32] | None:
@@ -168,15 +203,18 @@ class Context:
         """The receipt of a part, or None."""
         return self.store.receipt(self.folders[stage], part_name(part))
 
-    def remembered(self, stage: str, name: str, make: Callable[[], Any], size: int) -> Any:
-        """Something made from a stage's arrays once in this process, as long as the cache holds it."""
+    def remembered(self, stage: str, name: str, make: Callable[[], Any], size: int, seat: str = "") -> Any:
+        """Something made from a stage's arrays once in this process, as long as the cache holds it.
+
+        What every task of a stage looks at is given a seat there.
+        """
         name = f"{self.folders[stage]}/{name}"
         if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
             with self.store.making:
                 if name not in self.store.made:
                     self.store.made[name] = make()
                 return self.store.made[name]
-        return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept)
+        return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept, seat)
 
     def rows_of(self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "") -> AnyArray:
         """Rows of a partitioned array for sorted samples, read partition by partition."""

@@ -47,7 +47,8 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
             N[low:high] = context.read("neighbors", f"{prefix}p{b:06d}", "indices")[:, :n]
         return Neighborhoods(N, reverse_lists(N))
 
-    found: Neighborhoods = context.remembered("neighbors", f"{prefix}neighborhoods-{n}", make, context.m * (8 * n + 8))
+    name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
+    found: Neighborhoods = context.remembered("neighbors", name, make, size, "samples")
     return found
 
 
@@ -89,7 +90,7 @@ def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
     n = N_AFFINITY_NEIGHBORS + 1
     N, reverse = neighborhoods(context, n)
     distances: Float32 = context.remembered(
-        "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m
+        "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m, "distances"
     )
     edges, lengths = similarity.graph_edges(N, distances, reverse, low, high)
     return edges, similarity.heat(lengths, bandwidth(context))

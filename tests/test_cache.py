@@ -1,0 +1,96 @@
+"""What a process remembers of a store is bounded, and what every task looks at is not read anew by each of them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ips2_dask import Params, Resources, run
+from ips2_dask.storage import context as remembered
+from ips2_dask.storage.store import ZarrStore
+
+
+def held(cache: Any) -> set[str]:
+    return {key[0] for key in cache._held}
+
+
+def put(cache: Any, name: str, size: int, seat: str = "") -> None:
+    cache.get((name,), lambda: name, lambda _: size, 0, seat)
+
+
+def test_what_was_used_least_lately_goes_first() -> None:
+    cache = remembered._Cache()
+    cache.limit = 10
+    for name in "abc":
+        put(cache, name, 4)
+    assert held(cache) == {"b", "c"}
+    put(cache, "b", 4)
+    put(cache, "d", 4)
+    assert held(cache) == {"b", "d"}
+
+
+def test_what_has_a_seat_stays_until_another_takes_it() -> None:
+    cache = remembered._Cache()
+    cache.limit = 10
+    put(cache, "graph", 100, "lists")
+    for name in "abc":
+        put(cache, name, 4)
+    assert held(cache) == {"graph", "b", "c"}
+    put(cache, "other", 8, "lists")
+    assert held(cache) == {"other", "b", "c"}
+    put(cache, "b", 4, "lists")  # what is here already takes it as well
+    assert held(cache) == {"other", "b"}
+    cache.free_seats()
+    assert held(cache) == {"b"}
+
+
+def test_what_is_too_large_is_returned_and_goes_with_the_next() -> None:
+    cache = remembered._Cache()
+    cache.limit = 10
+    put(cache, "large", 11)
+    assert held(cache) == {"large"}
+    put(cache, "a", 4)
+    assert held(cache) == {"a"}
+
+
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+def test_a_graph_larger_than_the_cache_is_read_once_for_all_tasks_of_a_stage(
+    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(remembered.cache, "limit", 1)
+    reads: Counter[str] = Counter()
+    plain = ZarrStore.read
+
+    def counted(store: ZarrStore, folder: str, part: str, name: str) -> Any:
+        reads[f"{folder.partition('-')[0]} {name}"] += 1
+        return plain(store, folder, part, name)
+
+    monkeypatch.setattr(ZarrStore, "read", counted)
+    X = np.random.default_rng(9).normal(size=(200, 4))
+    params = Params(n_clusters=3, fusion="normalized")
+    found = []
+    for parts in (4, 8):
+        reads.clear()
+        run(X[: 25 * parts], params, Resources(partition_rows=25, vectors=vectors), store=tmp_path / str(parts))
+        found.append(dict(reads))
+    for few, many in zip(*([r[f"neighbors {name}"] for name in ("indices", "distances")] for r in found), strict=True):
+        assert many == 2 * few
+        assert few <= 3 * 4
+    assert found[0]["fuse sums"] == 4 + 1  # a share each, and the sum of them for all
+
+
+def test_a_share_of_the_row_sums_is_of_the_samples_of_its_partition(tmp_path: Path) -> None:
+    rng = np.random.default_rng(10)
+    X = rng.normal(size=(100, 3)) + 100 * np.repeat(np.arange(5), 20)[:, None]
+    params = Params(n_clusters=5, fusion="normalized")
+    run(X, params, Resources(partition_rows=20), store=tmp_path)
+    store = ZarrStore(str(tmp_path))
+    (folder,) = (name for name in store.stage_folders() if name.startswith("fuse"))
+    for b in range(5):
+        touched, sums = (store.read(folder, f"shares-p{b:06d}", name) for name in ("touched", "sums"))
+        np.testing.assert_array_equal(touched, np.arange(20 * b, 20 * b + 20))
+        assert sums.shape == (2, 2, 20)
