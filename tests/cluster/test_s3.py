@@ -9,10 +9,11 @@ import fsspec
 import numpy as np
 import pytest
 import zarr
+from request_table import PARTITIONS, a_partition, lines, request_table
 from s3_server import KEY, S3, SECRET
 from shell import Shell, Table, groups
 
-from ips2_dask import BadInput, Params, Resources, open_run, run
+from ips2_dask import BadInput, Params, open_run, run
 from ips2_dask.storage.readers import open_source
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -92,15 +93,14 @@ def test_the_secret_is_in_nothing_that_is_printed_or_written(ips2: Shell, in_s3:
     assert not [path for path in logs if SECRET.encode() in path.read_bytes()]
 
 
-def test_a_partition_takes_the_same_number_of_requests_in_any_run(in_s3: S3) -> None:
-    requests = []
-    for parts in (2, 4, 6):
-        before = len(in_s3.requests())
-        run(groups(100 * parts), PARAMS, Resources(partition_rows=100), store=in_s3.url(f"parts-{parts}"))
-        requests.append(len(in_s3.requests()) - before)
-    more = np.diff(requests)
-    assert more[1] <= more[0] * 1.1
-    assert more[0] / 2 < 200
+@pytest.mark.parametrize("vectors", ["auto", "chunked"])
+def test_a_partition_takes_the_same_number_of_requests_in_every_stage_of_any_run(in_s3: S3, vectors: str) -> None:
+    table = request_table(in_s3, PARTITIONS, rows=200, vectors=vectors)
+    print(*lines(PARTITIONS, table), sep="\n")
+    for stage, counts in table.items():
+        first, *further = a_partition(PARTITIONS, counts)
+        assert further == [first] * len(further), stage
+    assert sum(a_partition(PARTITIONS, counts)[0] for counts in table.values()) < 100
 
 
 def test_a_missing_bucket_is_named(in_s3: S3) -> None:
