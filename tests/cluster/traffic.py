@@ -25,6 +25,8 @@ import ips2_dask
 from ips2_dask.kernels.eigen import block_width
 from ips2_dask.pipeline import Silent
 
+PARAMS = ips2_dask.Params(n_clusters=20)
+
 Counts = dict[tuple[int, int], int]
 """Bytes sent and received by (own port, other's port)."""
 
@@ -105,7 +107,9 @@ def _passed(before: Counts, after: Counts) -> Counts:
     return {ports: total - before.get(ports, 0) for ports, total in after.items()}
 
 
-def measure(samples: int, folder: Path, workers: int = 2, rows: int | None = None) -> Traffic:
+def measure(
+    samples: int, folder: Path, workers: int = 2, rows: int | None = None, shards: int | None = None
+) -> Traffic:
     """Cluster generated samples with chunked vectors on worker processes; ``rows`` are those of a partition."""
     rng = np.random.default_rng(7)
     X = rng.normal(size=(samples, 16)) + 2.5 * rng.normal(size=(20, 16))[rng.integers(0, 20, samples)]
@@ -119,9 +123,8 @@ def measure(samples: int, folder: Path, workers: int = 2, rows: int | None = Non
         client.wait_for_workers(workers)
         client.run(_import)
         watch = _Watch(client)
-        resources = ips2_dask.Resources(vectors="chunked", partition_rows=rows)
-        params = ips2_dask.Params(n_clusters=20)
-        run = ips2_dask.run(folder / "x.npy", params, resources, store=folder / "run", client=client, progress=watch)
+        resources = ips2_dask.Resources(vectors="chunked", partition_rows=rows, shards=shards)
+        run = ips2_dask.run(folder / "x.npy", PARAMS, resources, store=folder / "run", client=client, progress=watch)
         (before, workers_before), (after, workers_after) = watch.counts
         central = int(served.address.rpartition(":")[2])
         listening = {int(address.rpartition(":")[2]) for address in workers_before}
@@ -136,7 +139,7 @@ def measure(samples: int, folder: Path, workers: int = 2, rows: int | None = Non
     chunks, pieces, rows_of_pieces = _pieces(folder / "run")
     n_pairs = run.manifest["stages"][2]["facts"]["pair_offsets"][-1]
     return Traffic(
-        samples, chunks, products, chunks + pieces, 4 * block_width(params.n_clusters) * n_pairs,
+        samples, chunks, products, chunks + pieces, 4 * block_width(PARAMS.n_clusters) * n_pairs,
         rows_of_pieces / n_pairs, total / products, exchanged / 2 / products,
     )  # fmt: skip
 
@@ -166,9 +169,10 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--samples", type=int, default=200_000)
     parser.add_argument("--partition-rows", type=int)
+    parser.add_argument("--shards", type=int)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="ips2-traffic-") as folder:
-        found = measure(options.samples, Path(folder), rows=options.partition_rows)
+        found = measure(options.samples, Path(folder), rows=options.partition_rows, shards=options.shards)
     print(json.dumps({**dataclasses.asdict(found), "share": found.share}))
     return 0
 
