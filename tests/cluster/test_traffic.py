@@ -8,6 +8,9 @@ from pathlib import Path
 import pytest
 import traffic
 
+from ips2_dask.plan import make_plan
+from ips2_dask.traffic import Case, product_traffic
+
 pytestmark = [
     pytest.mark.cluster,
     pytest.mark.timeout(900),
@@ -25,3 +28,22 @@ def test_vectors_go_from_worker_to_worker_and_only_small_matrices_by_the_schedul
     assert large.scheduler < 1.5 * small.scheduler  # heartbeats take their part, and the larger one takes longer
     assert large.workers > 3 * small.workers
     assert large.share < 0.01
+
+
+@pytest.mark.parametrize(("samples", "parts"), [(12_000, 8), (30_000, 12)])
+def test_the_model_of_a_plan_bounds_what_is_measured_at_sizes_that_it_was_not_made_from(
+    samples: int, parts: int, tmp_path: Path
+) -> None:
+    rows = samples // parts
+    found = traffic.measure(samples, tmp_path, rows=rows, shards=parts, spread=1.5)
+    plan = make_plan(samples, 16, traffic.PARAMS, rows=rows, shards=parts, vectors="chunked")
+    case = Case((found.tasks - found.chunks) / found.chunks, found.shared)
+    modelled = product_traffic(plan, traffic.PARAMS, 2, case)
+    print(found, modelled, sep="\n")
+    assert modelled is not None
+    assert 0.7 < modelled.tasks / found.tasks < 1.4  # cells are not of one size, nor are chunks then
+    assert 1 <= modelled.block / found.block < 1.5  # the model's pairs a sample are a bound
+    assert 1 / 1.5 < modelled.scheduler / found.scheduler < 2
+    # blocks as small as these go to idle workers as a whole, at most about once a product; the model counts pieces
+    assert modelled.workers * found.block / modelled.block < found.workers < modelled.workers + 1.5 * found.block
+    assert found.share < modelled.share

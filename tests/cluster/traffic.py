@@ -23,6 +23,7 @@ from distributed import Client
 
 import ips2_dask
 from ips2_dask.kernels.eigen import block_width
+from ips2_dask.kernels.leading import solved_pairs
 from ips2_dask.pipeline import Silent
 
 PARAMS = ips2_dask.Params(n_clusters=20)
@@ -108,11 +109,15 @@ def _passed(before: Counts, after: Counts) -> Counts:
 
 
 def measure(
-    samples: int, folder: Path, workers: int = 2, rows: int | None = None, shards: int | None = None
-) -> Traffic:
-    """Cluster generated samples with chunked vectors on worker processes; ``rows`` are those of a partition."""
+    samples: int, folder: Path, workers: int = 2, rows: int | None = None, shards: int | None = None,
+    spread: float = 2.5,
+) -> Traffic:  # fmt: skip
+    """Cluster generated samples with chunked vectors on worker processes.
+
+    ``rows`` are those of a partition; groups of a smaller ``spread`` overlap.
+    """
     rng = np.random.default_rng(7)
-    X = rng.normal(size=(samples, 16)) + 2.5 * rng.normal(size=(20, 16))[rng.integers(0, 20, samples)]
+    X = rng.normal(size=(samples, 16)) + spread * rng.normal(size=(20, 16))[rng.integers(0, 20, samples)]
     np.save(folder / "x.npy", X.astype(np.float32))
     folders = Path(ips2_dask.__file__).parents[1], Path(__file__).parent  # workers call functions of this file
     environment = {"PYTHONPATH": os.pathsep.join(map(str, folders))}
@@ -138,8 +143,9 @@ def measure(
     total, products = sum(_passed(before, after).values()), facts["products"]
     chunks, pieces, rows_of_pieces = _pieces(folder / "run")
     n_pairs = run.manifest["stages"][2]["facts"]["pair_offsets"][-1]
+    columns = block_width(solved_pairs(PARAMS.n_clusters, None, run.manifest["stages"][3]["facts"]["components"]))
     return Traffic(
-        samples, chunks, products, chunks + pieces, 4 * block_width(PARAMS.n_clusters) * n_pairs,
+        samples, chunks, products, chunks + pieces, 4 * columns * n_pairs,
         rows_of_pieces / n_pairs, total / products, exchanged / 2 / products,
     )  # fmt: skip
 
