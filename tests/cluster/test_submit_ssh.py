@@ -6,6 +6,7 @@ import json
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import psutil
@@ -15,6 +16,7 @@ from shell import Shell, groups
 from ssh_server import SSH
 
 from ips2_dask import Params, open_run, run
+from ips2_dask.storage.store import ZarrStore
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
@@ -28,6 +30,17 @@ def this_machine(request: pytest.FixtureRequest, ips2: Shell, tmp_path: Path) ->
 def entry(shell: Shell, job: str) -> dict[str, object]:
     """What ``ips2 jobs`` knows of a job."""
     return next(dict(row) for row in json.loads(shell("jobs", "--json").stdout) if row["id"] == job)
+
+
+def recorded(shell: Shell, job: str) -> dict[str, Any]:
+    """What is kept of a job here: a command that asks for it takes seconds, in which a run may come to its end."""
+    return dict(json.loads(Path(shell.environment["IPS2_STATE"], "jobs", job, "job.json").read_text()))
+
+
+def stages(out: Path) -> list[str]:
+    """The stages that a run has done."""
+    manifest = ZarrStore(str(out)).get_document("manifest.json")
+    return [] if manifest is None else [stage["name"] for stage in manifest["stages"]]
 
 
 def spawned(served: SSH) -> list[int]:
@@ -72,14 +85,13 @@ def test_a_cancelled_driver_takes_its_workers_with_it_and_a_killed_one_is_contin
     mine: Shell, ssh: tuple[SSH, Path], tmp_path: Path
 ) -> None:
     served, config = ssh
-    np.save(tmp_path / "x.npy", groups(6000, 20))
+    np.save(tmp_path / "x.npy", groups(9000, 20))
     options = ("--clusters", 5, "--neighbors", 14, "--partition-rows", 1000, "--cluster", config)
     command = ("submit", "x.npy", "--out", "run", *options)
     for end in ("cancel", "kill"):
         job = mine(*command).stdout.split()[-1]
-        until(lambda job=job: "ingest" in mine("logs", job).stdout, "the first stage goes on")
-        driver = psutil.Process(entry(mine, job)["native"]["pid"])  # type: ignore[index]
-        assert spawned(served)
+        until(lambda: bool(spawned(served)) and "ingest" in stages(tmp_path / "run"), "the first stage goes on")
+        driver = psutil.Process(recorded(mine, job)["native"]["pid"])
         if end == "cancel":
             mine("cancel", job)
         else:
