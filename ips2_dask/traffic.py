@@ -1,8 +1,8 @@
 """What one product of block vectors in chunks sends between processes: a model, from a plan and what was measured.
 
-`tests/cluster/traffic.py` measures it on samples in 20 groups. Workers send more than the pieces that the model counts
-where blocks are small and Dask gives whole ones to idle workers: 4 times as much in chunks of 3 to 6 MB. The scheduler's
-share is a bound then.
+`tests/cluster/traffic.py` measures it on samples in 20 groups. Workers sent more than the pieces
+that the model counts where blocks were small, most likely whole ones that Dask gave to idle workers: 4 times as much in
+chunks of 3 to 6 MB. The scheduler's share is a bound then.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ips2_dask.plan import NEAR_CHUNKS, PAIRS_PER_SAMPLE, Plan
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How chunks lie in the data: ``near`` others that each gets rows of on average, ``shared`` rows as a share of its own."""
+    """How chunks lie in the data: each gets rows of ``near`` others on average, a share ``shared`` of its own rows."""
 
     near: float
     shared: float
