@@ -338,7 +338,7 @@ class ChunkedSpace:
         """a L y + b y + c previous; ``previous`` is given up."""
         out = []
         for g in self._chunks:
-            others = [[h, self._task(take, g, h, y[h])] for h in self._near[g]]
+            others = [[h, self._task(take, g, h, y[h], near=(KIND, h))] for h in self._near[g]]
             before = None if previous is None else previous[g]
             # positions of `take` are (context, g, h, y): the context comes first in every task
             out.append(self._task(product, g, y[g], others, before, a, b, c))
