@@ -194,9 +194,8 @@ def take(context: Context, g: int, h: int, y: Any) -> Any:
     cuts = _cuts(context, g)
 
     def rows() -> Any:
-        name = f"chunk-{part_name(g)}"
-        found = context.store.read_rows(context.folders["tensor"], name, "touched", cuts[h], cuts[h + 1])
-        return np.asarray(found) - rows_of_chunks(context)[h]
+        # a process reads them once for all pieces that it cuts for g, one after the other
+        return _touched(context, g)[cuts[h] : cuts[h + 1]] - rows_of_chunks(context)[h]
 
     return y[context.remembered("tensor", f"taken-{g}-{h}", rows, 8 * (cuts[h + 1] - cuts[h]))]
 
