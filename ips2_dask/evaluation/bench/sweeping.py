@@ -65,7 +65,8 @@ def measure(
 
 def _record(outcome: Outcome) -> Record:
     most = peak(outcome.samples)
-    plain = {name: outcome.answer[name] for name in ("seconds", "cpu_seconds", "points") if name in outcome.answer}
+    names = ("seconds", "cpu_seconds", "points")
+    plain: Record = {name: outcome.answer[name] for name in names if name in outcome.answer}
     return {"outcome": outcome.word, "seconds": None, **plain, "peak_bytes": most.tree if most else None}
 
 
