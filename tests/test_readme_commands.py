@@ -94,17 +94,25 @@ def test_every_command_is_run_by_a_test(text: str) -> None:
 def test_the_commands_on_a_table_of_ones_own_run_as_they_stand(tmp_path: Path) -> None:
     make = re.search(r'\.venv/bin/python -c "\n(from sklearn.datasets import load_wine.*?)"\n', README, re.DOTALL)
     assert make is not None
-    subprocess.run([sys.executable, "-c", make[1]], cwd=tmp_path, check=True)
+    plain = _without_pandas(tmp_path)
+    subprocess.run([sys.executable, "-c", make[1]], cwd=tmp_path, check=True, env={**os.environ, **plain})
     table = (tmp_path / "wine.csv").read_text().splitlines()
     (tmp_path / "new.csv").write_text("\n".join(line.rpartition(",")[0] for line in table[:20]) + "\n")
     for words in chosen(*ON_A_TABLE):
         whole = [one for word in words for one in (["wine.csv", "--out", "auto-run"] if word == "..." else [word])]
-        said = ips2(tmp_path, whole)
+        said = ips2(tmp_path, whole, plain)
         if "--shape" in words:
             (shown,) = [block for block in blocks() if f"ips2 {' '.join(words)}" in block]
             assert said.split() == shown.partition("\n")[2].split()
     names = {path.name for path in tmp_path.iterdir()}
     assert names >= {"wine-run", "auto-run", "wine-sweep", "labels.csv"}
+
+
+def _without_pandas(folder: Path) -> dict[str, str]:
+    """An environment without a package that tests have and a plain installation has not."""
+    (folder / "plain").mkdir()
+    (folder / "plain" / "pandas.py").write_text("raise ImportError('not in a plain installation')\n")
+    return {"PYTHONPATH": os.pathsep.join([str(folder / "plain"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
 
 @pytest.mark.slow
