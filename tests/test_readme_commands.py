@@ -21,11 +21,13 @@ from readme import ALL, README, ROOT, TEXTS, blocks
 from ips2_dask import cluster
 from ips2_dask.cli import _parser
 
-ON_A_TABLE = (
-    "run wine.csv", "run --help", "plan wine.csv", "status wine-run", "verify wine-run", "gc wine-run",
-    "sweep wine.csv", "predict wine-run", "run ... ", "report wine-run", "plan --shape", "demo",
+ON_A_RUN = (
+    "run wine.csv", "status wine-run", "verify wine-run", "gc wine-run", "predict wine-run", "report wine-run",
 )  # fmt: skip
-"""What commands begin with that need nothing but the table of the README's example."""
+"""What commands begin with that make the run of the README's example, or look into it."""
+
+ON_A_TABLE = ("run --help", "plan wine.csv", "sweep wine.csv", "run ... ", "plan --shape", "demo")
+"""Those that need nothing but its table, or not even that."""
 
 ON_A_CLUSTER = ("certs", "cluster check", "run x.zarr", "submit x.zarr", "jobs", "logs ID", "cancel ID")
 """Those that a cluster of this machine is enough for."""
@@ -82,7 +84,7 @@ def test_every_command_is_one_that_there_is(words: list[str]) -> None:
 @pytest.mark.parametrize("text", TEXTS, ids=[text[:60] for text in TEXTS])
 def test_every_command_is_run_by_a_test(text: str) -> None:
     ways = [
-        beginning for beginning in (*ON_A_TABLE, *ON_A_CLUSTER, *SMALLER, STUDY, *ELSEWHERE)
+        beginning for beginning in (*ON_A_RUN, *ON_A_TABLE, *ON_A_CLUSTER, *SMALLER, STUDY, *ELSEWHERE)
         if text.startswith(beginning)
     ]  # fmt: skip
     assert len(ways) == 1, ways
@@ -90,27 +92,39 @@ def test_every_command_is_run_by_a_test(text: str) -> None:
         assert re.search(rf'"{ways[0].split()[0]}"', (ROOT / ELSEWHERE[ways[0]]).read_text())
 
 
-@pytest.mark.slow
-def test_the_commands_on_a_table_of_ones_own_run_as_they_stand(tmp_path: Path) -> None:
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    """The folder where the README's own lines have made its table, and a few samples more."""
     make = re.search(r'\.venv/bin/python -c "\n(from sklearn.datasets import load_wine.*?)"\n', README, re.DOTALL)
     assert make is not None
-    plain = _without_pandas(tmp_path)
-    subprocess.run([sys.executable, "-c", make[1]], cwd=tmp_path, check=True, env={**os.environ, **plain})
-    table = (tmp_path / "wine.csv").read_text().splitlines()
-    (tmp_path / "new.csv").write_text("\n".join(line.rpartition(",")[0] for line in table[:20]) + "\n")
-    for words in chosen(*ON_A_TABLE):
+    environment = {**os.environ, **_without_pandas(tmp_path)}
+    subprocess.run([sys.executable, "-c", make[1]], cwd=tmp_path, check=True, env=environment)
+    lines = (tmp_path / "wine.csv").read_text().splitlines()
+    (tmp_path / "new.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines[:20]) + "\n")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_commands_of_the_example_run_one_after_the_other(table: Path) -> None:
+    for words in chosen(*ON_A_RUN):
+        ips2(table, words, _without_pandas(table))
+    assert {path.name for path in table.iterdir()} >= {"wine-run", "labels.csv"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beginning", ON_A_TABLE)
+def test_commands_on_a_table_of_ones_own_run_as_they_stand(beginning: str, table: Path) -> None:
+    for words in chosen(beginning):
         whole = [one for word in words for one in (["wine.csv", "--out", "auto-run"] if word == "..." else [word])]
-        said = ips2(tmp_path, whole, plain)
+        said = ips2(table, whole, _without_pandas(table))
         if "--shape" in words:
             (shown,) = [block for block in blocks() if f"ips2 {' '.join(words)}" in block]
             assert said.split() == shown.partition("\n")[2].split()
-    names = {path.name for path in tmp_path.iterdir()}
-    assert names >= {"wine-run", "auto-run", "wine-sweep", "labels.csv"}
 
 
 def _without_pandas(folder: Path) -> dict[str, str]:
     """An environment without a package that tests have and a plain installation has not."""
-    (folder / "plain").mkdir()
+    (folder / "plain").mkdir(exist_ok=True)
     (folder / "plain" / "pandas.py").write_text("raise ImportError('not in a plain installation')\n")
     return {"PYTHONPATH": os.pathsep.join([str(folder / "plain"), str(ROOT), os.environ.get("PYTHONPATH", "")])}
 
