@@ -17,7 +17,7 @@ from dask.delayed import delayed
 from distributed import Client, Future, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
-from ips2_dask.kernels.parallel import threads
+from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.locality import Owners, Places, Thing
 from ips2_dask.losses import GONE, RETRIES, losses, patience_of
 from ips2_dask.storage.context import Context, part_name
@@ -145,7 +145,7 @@ class SerialExecutor:
                 report(done + 1, len(items))
             return receipts
         inner = dataclasses.replace(context, threads=context.threads // side_by_side)
-        with threads(context.threads), ThreadPoolExecutor(side_by_side) as pool:
+        with threads(context.threads), ThreadPoolExecutor(side_by_side, initializer=hold_openmp) as pool:
             futures = [pool.submit(contextvars.copy_context().run, compute_part, item, job, inner) for item in items]
             try:
                 for done, future in enumerate(concurrent.futures.as_completed(futures)):

@@ -15,15 +15,15 @@
 # # The paper's experiments, made again
 #
 # Peng, Hu, Chen, Wang, Li and Cai ([arXiv 1905.03920](https://arxiv.org/abs/1905.03920)) compare six methods. `ips2
-# reproduce` makes every table and figure again; this notebook reads its results and says what they mean. Give the
-# folder of `ips2 reproduce --data DIR --out paper --quick` as `results` to see all of it: tables and figures of which
-# there are no results are left out below, and so is what needs the publishers' data where those are not there (set
-# `data`, or the variable `IPS2_DATA`).
+# reproduce` makes every table and figure again; this notebook reads its results and says what they mean. It looks for
+# them in the folder `results`: that of `ips2 reproduce --data DIR --out results/paper`, or its `results.json` alone.
+# The matrices that are drawn at the end are not in that file, and are made here in a minute; tables and curves of which
+# there are no results are left out below.
 
 # %% tags=["parameters"]
-results = None  # folder of an earlier `ips2 reproduce --out`, which goes on there; None takes a temporary one
+results = "results/paper"  # folder of an earlier `ips2 reproduce --out`
 data = None  # folder of the publishers' files; None takes the variable IPS2_DATA
-only = ["tensors", "similarities"]  # made here, in a minute; "table2", "usdata1" and "usdata2" take many
+only = ["tensors", "similarities"]  # made here
 
 # %%
 import json
@@ -34,15 +34,21 @@ import pandas as pd
 from IPython.display import Image, display
 
 from ips2_dask.evaluation.experiments import runnable
+from ips2_dask.evaluation.report.figures import curves
 from ips2_dask.evaluation.reproduce import reproduce
 
-folder = Path(results or tempfile.mkdtemp())
+made = Path(tempfile.mkdtemp())
 parts = [name for name in only if name in runnable(data)]
-if not (results and (folder / "results.json").exists()):
-    reproduce(folder, data, only=parts, brief=True)
-records = pd.DataFrame(json.loads((folder / "results.json").read_text()))
-print(f"{len(records)} records of {', '.join(dict.fromkeys(records['experiment']))}")
+if parts:
+    reproduce(made, data, only=parts, brief=True)
+file = next(path for path in (Path(results) / "results.json", made / "results.json") if path.exists())
+found = json.loads(file.read_text())
+records = pd.DataFrame(found)
 there = set(records["experiment"])
+for name in ("usdata1", "usdata2"):
+    if name in there:
+        curves(made / "figures", found, name, "")
+print(f"{len(records):,} records of {', '.join(sorted(there))}, {records['runs'].max()} runs at most")
 print("left out, as the data are not there:", ", ".join(sorted(set(only) - set(parts))) or "nothing")
 
 
@@ -85,8 +91,8 @@ if "table2" in there:
 def show(*names: str) -> None:
     """Figures of the reproduction, those that were made."""
     for name in names:
-        for file in sorted((folder / "figures").glob(f"{name}*.png")):
-            display(Image(file.read_bytes(), width=760))
+        for picture in sorted((made / "figures").glob(f"{name}*.png")):
+            display(Image(picture.read_bytes(), width=760))
 
 
 show("usdata1")

@@ -364,3 +364,24 @@ def test_a_speedup_is_the_ratio_of_medians_of_stages_that_all_runs_finished() ->
     fast = [{"tensor": 2.0, "eigen": 3.0}]
     found = end_to_end.speedups(slow, fast)
     assert found == {"tensor": 2.0, "eigen": pytest.approx(8 / 3), "tensor and eigen": 2.0}
+
+
+# ---- sweep
+
+
+@pytest.mark.slow
+def test_a_sweep_is_measured_between_two_runs_of_its_largest_c_and_k(tmp_path):
+    found = bench(
+        "sweep", "--samples", 200, "--features", 4, "--clusters", "3,5", "--neighbors", "4,5", "--sigma", "1",
+        "--workers", 1, file=tmp_path / "out.json",
+    )  # fmt: skip
+    results = found["results"]
+    assert [r["kind"] for r in results if r["kind"] != "part"] == ["first run", "run", "sweep", "run", "ratio"]
+    assert all(r["outcome"] == "finished" for r in results if "outcome" in r)
+    (swept,) = [r for r in results if r["kind"] == "sweep"]
+    assert swept["points"] == 4
+    first, second = (r["seconds"] for r in results if r["kind"] == "run")
+    assert results[-1]["ratio"] == pytest.approx(swept["seconds"] / ((first + second) / 2))
+    times = {r["stage"]: r["times"] for r in results if r["kind"] == "part"}
+    assert list(times) == [*STAGES, "criteria"]
+    assert (times["ingest"], times["neighbors"], times["eigen"], times["label"]) == (1, 2, 2, 4)

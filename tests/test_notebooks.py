@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from ips2_dask.evaluation.experiments import series
+from ips2_dask.evaluation.experiments.ranks import PAPER_SETS
+from ips2_dask.evaluation.experiments.records import record
+from ips2_dask.evaluation.experiments.settings import COMPARED, METHODS
+
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NAMES = ["01_quickstart", "02_paper", "03_scaling_study", "04_on_a_cluster", "05_choosing_parameters"]
 SMALL: dict[str, dict[str, Any]] = {
@@ -80,14 +85,14 @@ def test_no_notebook_defines_more_than_what_shows_something(name: str) -> None:
     assert len(re.findall(r"^(?:def|class) ", text, re.MULTILINE)) <= 2
 
 
-def executed(name: str, folder: Path) -> list[dict[str, Any]]:
-    """The cells of a notebook that was run with small parameters."""
+def executed(name: str, folder: Path, **parameters: Any) -> list[dict[str, Any]]:
+    """The cells of a notebook that was run with small parameters, or with others."""
     import papermill  # noqa: PLC0415  the extra [notebooks]
 
     out = folder / f"{name}.ipynb"
     papermill.execute_notebook(
-        str(FOLDER / f"{name}.ipynb"), str(out), SMALL[name], kernel_name="python3", progress_bar=False,
-        cwd=str(folder),
+        str(FOLDER / f"{name}.ipynb"), str(out), {**SMALL[name], **parameters}, kernel_name="python3",
+        progress_bar=False, cwd=str(folder),
     )  # fmt: skip
     found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["cells"]
     return found
@@ -104,3 +109,36 @@ def test_every_notebook_runs_on_small_sizes(name: str, tmp_path: Path, monkeypat
     assert all(o["output_type"] != "error" for cell in cells for o in cell.get("outputs", []))
     code = [cell for cell in cells if cell["cell_type"] == "code"]
     assert all(cell["execution_count"] for cell in code)
+
+
+@needs_notebooks
+@pytest.mark.slow
+@pytest.mark.filterwarnings("default")
+def test_the_paper_shows_table_2_and_the_curves_of_a_results_file_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    (tmp_path / "results" / "paper").mkdir(parents=True)
+    (tmp_path / "results" / "paper" / "results.json").write_text(json.dumps(_records()))
+    cells = executed("02_paper", tmp_path, only=[])
+    outputs = [output.get("data", {}) for cell in cells for output in cell.get("outputs", [])]
+    pages = [data["text/html"] for data in outputs if "text/html" in data]
+    assert ["0.750 / 0.500" in "".join(page) for page in pages] == [True, False]  # tuned, and default
+    assert sum("image/png" in data for data in outputs) == 2
+
+
+def _records() -> list[dict[str, Any]]:
+    """Records of Table 2 and of the first two series, with made-up values."""
+    found = [
+        record("table2", name, method, "acc", mean=0.75 if setting == "tuned" else 0.625, setting=setting, paper=0.5)
+        for name in PAPER_SETS
+        for method in METHODS
+        for setting in ("tuned", "default")
+    ]
+    for name in ("usdata1", "usdata2"):
+        for variant in series.VARIANTS:
+            for at in series.POINTS[name]:
+                where = series.experiment_name(name, variant), series.dataset_name(name, at)
+                found += [record(*where, method, "acc", mean=0.9, std=0.1, runs=5) for method in COMPARED]
+                found.append(record(*where, "IPS2", "gain", mean=0.1))
+    return found

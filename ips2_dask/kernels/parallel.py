@@ -37,6 +37,14 @@ def threads(count: int) -> Iterator[None]:
         _threads.reset(token)
 
 
+def hold_openmp() -> None:
+    """Hold OpenMP to one thread in the thread that calls this, for as long as it lives.
+
+    Its limit is every thread's own: what `threads` has set in one counts for nothing in those that it starts.
+    """
+    threadpool_limits(limits=1, user_api="openmp")
+
+
 def chunk_bounds(n: int, size: int) -> list[tuple[int, int]]:
     """Limits of consecutive chunks of ``size`` (the last shorter) that cover ``range(n)``."""
     return [(start, min(start + size, n)) for start in range(0, n, size)]

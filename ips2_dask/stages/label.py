@@ -20,7 +20,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 3
+VERSION = 4
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""

@@ -10,7 +10,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import ModuleType
 
-from ips2_dask.evaluation.bench import choosing, document, end_to_end, graph, peers, product, scaling, solve
+from ips2_dask.evaluation.bench import (
+    choosing,
+    document,
+    end_to_end,
+    graph,
+    peers,
+    product,
+    scaling,
+    solve,
+    sweeping,
+)
 from ips2_dask.evaluation.bench.document import Record
 from ips2_dask.evaluation.bench.inputs import CLUSTERS, Data, generated, named
 from ips2_dask.evaluation.bench.runs import Input
@@ -24,6 +34,7 @@ MODULES: dict[str, ModuleType] = {
     "peers": peers,
     "scaling": scaling,
     "choosing": choosing,
+    "sweep": sweeping,
 }
 
 
@@ -75,7 +86,8 @@ def _records(
         return _end_to_end(options, params, resources, folder)
     if options.benchmark == "choosing":
         return choosing.measure(options.data, options.systems, folder, options.random_state)
-    return {"product": _product, "graph": _graph, "solve": _solve, "peers": _peers}[options.benchmark](options, folder)
+    parts = {"product": _product, "graph": _graph, "solve": _solve, "peers": _peers, "sweep": _sweep}
+    return parts[options.benchmark](options, folder)
 
 
 def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
@@ -105,6 +117,13 @@ def _peers(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
         data, folder, options.systems, options.clusters, options.workers or 0, options.limit, options.repeats,
         options.random_state, cold=not options.compiled, report=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
+
+
+def _sweep(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    lists = sweeping.Lists(options.swept_clusters, options.swept_neighbors, options.swept_sigma)
+    params, resources = Params(random_state=options.random_state), Resources(n_workers=options.workers)
+    return sweeping.measure(data, lists, params, resources, folder, options.limit)
 
 
 def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:

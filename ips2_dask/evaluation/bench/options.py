@@ -71,6 +71,7 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     scaling = add("scaling", "stages of runs of growing size, and how their time grows")
     _scaling(scaling)
     _choosing(add("choosing", "without labels: defaults, auto c and sweeps beside what others offer, on known data"))
+    _sweep(add("sweep", "a sweep, against one run with its largest c and k"))
     for each in (whole, scaling):
         method(each)
         machine(each)
@@ -182,4 +183,27 @@ def _choosing(parser: argparse.ArgumentParser) -> None:
     text = f"(default {','.join(SETS)})"
     parser.add_argument("--data", type=known, default=SETS, metavar="NAME,...", help=text)
     _list(parser, "--systems", CHOOSING)
+    _seed(parser)
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    from ips2_dask.evaluation.sweep.grid import numbers  # noqa: PLC0415  only this benchmark's parser needs it
+    from ips2_dask.evaluation.sweep.grid import whole_numbers as ranges  # noqa: PLC0415  the same
+
+    _data(parser, "mnist10k", 10_000)
+    for name, kind, default in (
+        ("clusters", ranges, "5:15"),
+        ("neighbors", ranges, "7,10"),
+        ("sigma", numbers, ".2,1,4"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            dest=f"swept_{name}",
+            type=kind,
+            default=kind(default),
+            metavar="LIST",
+            help=f"(default {default})",
+        )
+    _number(parser, "--workers", 2, "processes of each cluster")
+    _limit(parser, 3600)
     _seed(parser)

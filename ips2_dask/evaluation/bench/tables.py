@@ -60,4 +60,20 @@ def product(document: Document) -> str:
     return _table(["operator", "k", "us a sample", "SciPy's CSR", "times as fast"], rows)
 
 
-TABLES: dict[str, Callable[[Document], str]] = {"scaling": scaling, "peers": peers, "product": product}
+def sweep(document: Document) -> str:
+    """Seconds of the run, of the sweep and their ratio, with what each stage took for all points together."""
+    results = document["results"]
+    (took,) = [r for r in results if r["kind"] == "sweep"]
+    (ratio,) = [r for r in results if r["kind"] == "ratio"]
+    parts = [r for r in results if r["kind"] == "part"]
+    rows = [
+        ["the run", "1", f"{ratio['run_seconds']:.1f}", "1.00"],
+        ["the sweep", str(took["points"]), f"{took['seconds']:.1f}", f"{ratio['ratio']:.2f}"],
+        *([r["stage"], str(r["times"] or took["points"]), f"{r['seconds']:.1f}", ""] for r in parts),
+    ]
+    return _table(["what", "times", "seconds", "ratio"], rows)
+
+
+TABLES: dict[str, Callable[[Document], str]] = {
+    "scaling": scaling, "peers": peers, "product": product, "sweep": sweep,
+}  # fmt: skip

@@ -18,6 +18,10 @@ AHEAD = 2
 """Runs that may wait for each worker's judgement."""
 
 
+LAST = -10
+"""Priority of judging: nobody waits for it, and the next run waits for its own tasks."""
+
+
 class Judge:
     """Makes points of runs.
 
@@ -61,7 +65,7 @@ class Judge:
             return judged(run, self._asked)
         with losses(self._client):
             return self._client.submit(
-                judged_there, self._location, run.manifest, self._asked, pure=False, retries=RETRIES
+                judged_there, self._location, run.manifest, self._asked, pure=False, retries=RETRIES, priority=LAST
             )
 
     def _ended(self, kept: ZarrStore) -> Point:
