@@ -8,6 +8,7 @@ import math
 
 from ips2_dask import costs
 from ips2_dask.errors import BadInput, Refused
+from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
@@ -285,7 +286,8 @@ def make_plan(
     q_bytes = m * (12 * q + 2 * k * k + bits_bytes)  # ids, places, distances, owner bits
     operator = {"triplets": triplets + 2 * csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}
     held = operator[choices.operator] + (csr + 48 * n_pairs if choices.assembled else 0)
-    degrees, solved, spread = operator[choices.operator] + 48 * n_pairs, held + (4 if panels == 1 else 3) * block, 0
+    degrees = operator[choices.operator] + 48 * n_pairs + 2 * element_bytes(m, k)
+    solved, spread = held + (4 if panels == 1 else 3) * block, 0
     if choices.vectors == "chunked":
         chunk = min(m, 2 * choices.chunk_samples)
         degrees = solved = 4 * m * 16 + 64 * m

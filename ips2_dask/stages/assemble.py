@@ -1,4 +1,4 @@
-"""Stage 4: degrees of the pairs in the full T-hat, and the connected components."""
+"""Stage 4: degrees of the pairs in the full T-hat, the connected components, and how large the left-out part is."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import numpy as np
 
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import reverse
+from ips2_dask.kernels.antisymmetric import element_bytes, largest_eigenvalue
+from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import chunked
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import n_pairs, neighborhood_operator, neighborhoods, read_pairs, restricted_tensor, unit
 
-VERSION = 1
+VERSION = 2
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -39,19 +41,21 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     N, _ = neighborhoods(context, context.params.n_neighbors)
     component, count = reverse.components(N)
     context.store.write(context.folders["assemble"], "whole", {"components": component}, {})
-    empty = 0
+    empty, antisymmetric = 0, None
     if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":
         chunks = range(len(chunked.chunk_partitions(context)))
         _forget_broken(context)
         receipts = executor.map(Job("assemble", degrees_of, "chunk-", chunked.KIND), context, chunks, report)
         empty = sum(int(r["facts"]["empty"]) for r in receipts)
     elif context.params.tensor == "indecomposable":
-        empty = _degrees_here(context, report)
+        empty, antisymmetric = _degrees_here(context, report)
     warnings = []
     if empty:
         warnings.append(f"{empty} of {n_pairs(context)} pairs have no entry above zero in float32: sigma is too large")
     largest = int(np.bincount(component).max())
-    return {"components": count, "largest": largest, "empty": empty, "warnings": warnings}
+    return {
+        "components": count, "largest": largest, "empty": empty, "antisymmetric": antisymmetric, "warnings": warnings
+    }  # fmt: skip
 
 
 def _forget_broken(context: Context) -> None:
@@ -64,9 +68,10 @@ def _forget_broken(context: Context) -> None:
             context.store.drop(context.folders["assemble"], name)
 
 
-def _degrees_here(context: Context, report: Report) -> int:
-    """Store the degrees, computed in this process; returns how many are zero."""
-    ones = unit(read_pairs(context))
+def _degrees_here(context: Context, report: Report) -> tuple[int, float | None]:
+    """Store the degrees, computed in this process; returns how many are zero, and `_antisymmetric`."""
+    pairs = read_pairs(context)
+    ones = unit(pairs)
     if context.choices.operator == "triplets":
         degrees = (restricted_tensor(context) @ ones) / ones
     else:
@@ -77,4 +82,17 @@ def _degrees_here(context: Context, report: Report) -> int:
         part = {"degrees": degrees[offsets[b] : offsets[b + 1]]}
         context.store.write(context.folders["assemble"], part_name(b), part, {})
         report(b + 1, context.n_partitions)
-    return int(np.count_nonzero(degrees == 0))
+    return int(np.count_nonzero(degrees == 0)), _antisymmetric(context, pairs, degrees)
+
+
+def _antisymmetric(context: Context, pairs: Any, degrees: Any) -> float | None:
+    """An estimate of the antisymmetric part's largest eigenvalue; None where its elements would take too much room.
+
+    The solver leaves that part out. It is looked at here, since it depends on neither c nor the tolerance.
+    """
+    params = context.params
+    if not element_bytes(context.m, params.n_neighbors):
+        return None
+    N, _ = neighborhoods(context, params.n_neighbors)
+    blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
+    return largest_eigenvalue(blocks, owned, N, pair_ids(N, pairs), degrees, params.sigma, params.epsilon)

@@ -11,10 +11,8 @@ import scipy.sparse as sp
 from ips2_dask.executors import Executor, Report
 from ips2_dask.kernels import decomposable, graph
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.kernels.antisymmetric import element_bytes, largest_eigenvalue
 from ips2_dask.kernels.leading import solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
-from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import checkpoints, chunked
@@ -32,9 +30,6 @@ from ips2_dask.storage.graph import (
 )
 
 VERSION = 3
-
-ANTISYMMETRIC_BYTES = 512 << 20
-"""Elements up to which the antisymmetric part is looked at: 2.4 million samples at k = 5, 130,000 at k = 10."""
 
 FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
@@ -120,14 +115,13 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
 
         solution = _solve(space, wanted, start, stored.latest(), stored, params, report)
     kept, warnings = _judge(solution, wanted, params.tol)
-    left_out = _antisymmetric(context, pairs, degrees)
     vectors = np.ascontiguousarray(solution.vectors[:, :kept])
     offsets = context.facts["tensor"]["pair_offsets"]
     for b in range(context.n_partitions):
         part = {"vectors": vectors[offsets[b] : offsets[b + 1]]}
         context.store.write(context.folders["eigen"], part_name(b), part, {})
     sums = _sums(unit(pairs), vectors)
-    return _finish(context, solution, wanted, kept, known.volume, sums, warnings, left_out)
+    return _finish(context, solution, wanted, kept, known.volume, sums, warnings)
 
 
 def _sums(weights: Any, vectors: Any) -> Any:
@@ -184,7 +178,7 @@ def _judge(solution: kernel.Solution, wanted: int, tol: float) -> tuple[int, lis
 
 def _finish(
     context: Context, solution: kernel.Solution, wanted: int, kept: int, volumes: Any, sums: Any,
-    warnings: list[str], antisymmetric: float | None = None,
+    warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
     c, count = context.params.n_solved, context.facts["assemble"]["components"]
@@ -204,23 +198,10 @@ def _finish(
         "products": solution.products,
         "verdict": solution.verdict.name.lower(),
         "history": solution.history,
-        "antisymmetric": antisymmetric,
-        "warnings": [*warnings, *_left_out(antisymmetric, eigenvalues)],
+        "warnings": [*warnings, *_left_out(context.facts["assemble"]["antisymmetric"], eigenvalues)],
     }
     context.store.write(context.folders["eigen"], "whole", whole, facts)  # the last one: it says that all are there
     return facts
-
-
-def _antisymmetric(context: Context, pairs: Any, degrees: Any) -> float | None:
-    """An estimate of the antisymmetric part's largest eigenvalue; None where its elements would take too much room."""
-    params = context.params
-    if element_bytes(context.m, params.n_neighbors) > ANTISYMMETRIC_BYTES:
-        return None
-    N, _ = neighborhoods(context, params.n_neighbors)
-    blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
-    return largest_eigenvalue(
-        blocks, owned, N, pair_ids(N, pairs), degrees, params.sigma, params.epsilon, seed=params.random_state
-    )
 
 
 def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
