@@ -18,13 +18,14 @@ from ips2_dask.execution import execute, versions
 from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor
 from ips2_dask.following import Progress, Silent
 from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.keys import MODULES
+from ips2_dask.keys import MODULES, Key, keys_of
 from ips2_dask.params import Params, Resources
 from ips2_dask.plan import Plan, check_memory, check_shape, make_plan, widest
 from ips2_dask.storage.beside import Beside, open_beside
 from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
+from ips2_dask.worth import asks_for_machines, is_worth_a_cluster
 
 __all__ = ["MODULES", "Progress", "Silent", "execute", "plan_run", "run", "versions"]
 
@@ -104,7 +105,8 @@ def run(
         Whether the source is features by samples.
     progress : Progress, optional
     own_cluster : bool
-        Start the cluster that ``resources`` describe, and end it with the run.
+        Start the cluster that ``resources`` describe, and end it with the run. Where graph and tensor are there from
+        an earlier run, less is left than starting it takes, and ``resources`` say nothing of machines, none is started.
     similarity : (m, m) array, SciPy sparse matrix or path, optional
         S, for ``affinity="precomputed"``: symmetric, no entry negative; dense up to 5,000 samples.
     knn_graph : (m, m) SciPy sparse matrix, array or path, optional
@@ -189,9 +191,8 @@ def run_each(
         check_memory(plan, resources.memory_limit)
     held: dict[tuple[str, ...], Beside] = {}
     for params in several:
-        asks = params.affinity, params.metric, params.graph
-        if asks not in held:
-            held[asks] = open_beside(similarity, knn_graph, opened.shape[0], params)
+        if _asks(params) not in held:
+            held[_asks(params)] = open_beside(similarity, knn_graph, opened.shape[0], params)
     with contextlib.ExitStack() as stack:
         folder = None
         if store is None and (client is not None or own_cluster):
@@ -202,7 +203,12 @@ def run_each(
         executor: Executor = SerialExecutor()
         if client is not None:
             executor = DaskExecutor(client, resources.threads_per_worker)
-        elif own_cluster:
+        elif own_cluster and (
+            fresh
+            or performance_report is not None
+            or asks_for_machines(resources)
+            or is_worth_a_cluster(kept, _keyed(opened, several, plans, held))
+        ):
             executor = stack.enter_context(clusters.executor(resources))
             progress.connected(clusters.dashboard(executor.client))
         if performance_report is not None:
@@ -210,7 +216,7 @@ def run_each(
         location = str(source) if isinstance(source, str | Path) else None
         asked = asked or {"location": location, "labels_column": labels_column, "transpose": transpose}
         for at, (params, plan) in enumerate(zip(several, plans, strict=True)):
-            beside = held[params.affinity, params.metric, params.graph]
+            beside = held[_asks(params)]
             plan = with_given(plan, beside)
             with threads(usable_cores()):
                 finished = execute(
@@ -218,6 +224,21 @@ def run_each(
                     verify=verify,
                 )  # fmt: skip
             yield Run(kept, finished.manifest, keep=folder)
+
+
+def _keyed(
+    source: Source, several: Sequence[Params], plans: Sequence[Plan], held: Mapping[tuple[str, ...], Beside]
+) -> Iterator[tuple[Plan, Mapping[str, Key]]]:
+    """The plan of each run with the keys of its stages."""
+    for params, plan in zip(several, plans, strict=True):
+        beside = held[_asks(params)]
+        plan = with_given(plan, beside)
+        yield plan, keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, beside.digests)
+
+
+def _asks(params: Params) -> tuple[str, ...]:
+    """What decides how something given beside the samples is read."""
+    return params.affinity, params.metric, params.graph
 
 
 def with_given(plan: Plan, given: Beside) -> Plan:
