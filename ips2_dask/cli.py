@@ -35,7 +35,10 @@ COMMANDS = {
     "cancel": ("end a submitted job", "cancel"),
     "cluster": ("check a cluster's config, and try it", "cluster"),
     "certs": ("make certificates for a cluster (TLS)", "certs"),
-    "bench": ("measure on this machine: product, graph, solve, end-to-end, peers, scaling, choosing, sweep", "bench"),
+    "bench": (
+        "measure on this machine: product, graph, solve, end-to-end, peers, scaling, choosing, sweep, change",
+        "bench",
+    ),
     "study": ("a scaling study from a YAML file: notebook, fits, figures", "study"),
     "completion": ("a script that completes commands and options in bash, zsh or fish", "completion"),
     "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),

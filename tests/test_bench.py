@@ -14,6 +14,7 @@ import pytest
 from ips2_dask.cli import main
 from ips2_dask.evaluation.bench import (
     builders,
+    change,
     document,
     end_to_end,
     inputs,
@@ -357,6 +358,32 @@ def test_work_ends_when_nobody_waits_for_it_any_more(tmp_path):
     work.stdin.close()
     assert work.wait(120) == -9
     assert not (tmp_path / "answer.json").exists()
+
+
+# ---- change
+
+
+@pytest.mark.slow
+def test_another_number_of_clusters_reuses_all_that_does_not_depend_on_it(tmp_path):
+    results = bench("change", "--samples", 400, "--clusters", 6, "--then", "8,6", file=tmp_path / "o.json")["results"]
+    assert [(r["kind"], r["c"], r["outcome"]) for r in results] == [
+        ("whole", 6, "finished"), ("changed", 8, "finished"), ("changed", 6, "finished"),
+    ]  # fmt: skip
+    assert [r["reused"] for r in results] == [0, 4, len(STAGES)]
+    for record in results:
+        assert record["ratio"] == record["seconds"] / results[0]["seconds"]
+        assert record["stage_ratio"] == record["stage_seconds"] / results[0]["stage_seconds"]
+    assert results[2]["stage_seconds"] == 0
+    assert (results[2]["nmi"], results[2]["ari"]) == (results[0]["nmi"], results[0]["ari"])
+
+
+@pytest.mark.slow
+def test_a_run_that_fails_is_said_and_has_no_ratio(tmp_path):
+    data = inputs.generated(60, 4, 3, 0, tmp_path)._replace(X=str(tmp_path / "gone.npy"))
+    whole, changed = change.measure(data, tmp_path, 3, (4,), 1, 100.0)
+    for record in (whole, changed):
+        assert record["outcome"] == "failed with status 2"
+        assert record["seconds"] is record["ratio"] is record["stage_ratio"] is None
 
 
 def test_a_speedup_is_the_ratio_of_medians_of_stages_that_all_runs_finished() -> None:

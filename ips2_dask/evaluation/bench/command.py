@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ips2_dask.evaluation.bench import (
+    change,
     choosing,
     document,
     end_to_end,
@@ -35,6 +36,7 @@ MODULES: dict[str, ModuleType] = {
     "scaling": scaling,
     "choosing": choosing,
     "sweep": sweeping,
+    "change": change,
 }
 
 
@@ -86,7 +88,9 @@ def _records(
         return _end_to_end(options, params, resources, folder)
     if options.benchmark == "choosing":
         return choosing.measure(options.data, options.systems, folder, options.random_state)
-    parts = {"product": _product, "graph": _graph, "solve": _solve, "peers": _peers, "sweep": _sweep}
+    parts = {
+        "product": _product, "graph": _graph, "solve": _solve, "peers": _peers, "sweep": _sweep, "change": _change,
+    }  # fmt: skip
     return parts[options.benchmark](options, folder)
 
 
@@ -124,6 +128,11 @@ def _sweep(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     lists = sweeping.Lists(options.swept_clusters, options.swept_neighbors, options.swept_sigma)
     params, resources = Params(random_state=options.random_state), Resources(n_workers=options.workers)
     return sweeping.measure(data, lists, params, resources, folder, options.limit)
+
+
+def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return change.measure(data, folder, options.clusters, options.then, options.repeats, options.limit)
 
 
 def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:

@@ -70,6 +70,7 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     _peers(peers)
     scaling = add("scaling", "stages of runs of growing size, and how their time grows")
     _scaling(scaling)
+    _change(add("change", "another number of clusters in a finished run's directory, beside the run"))
     _choosing(add("choosing", "without labels: defaults, auto c and sweeps beside what others offer, on known data"))
     _sweep(add("sweep", "a sweep, against one run with its largest c and k"))
     for each in (whole, scaling):
@@ -176,6 +177,16 @@ def _scaling(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--features", 64, "of generated samples")
     parser.add_argument("--no-warm-up", action="store_true", help="compile inside the first sizes' times")
     _limit(parser, 7200)
+
+
+def _change(parser: argparse.ArgumentParser) -> None:
+    _data(parser, "mnist10k", 10_000)
+    _number(parser, "--clusters", None, "c of the whole run (default: the classes of the data, 20 of generated data)")
+    text = "c of the runs that follow, one after the other (default 12,9,15)"
+    parser.add_argument("--then", type=whole_numbers, default=(12, 9, 15), metavar="C,...", help=text)
+    _number(parser, "--repeats", 1, "whole runs, each with those that follow")
+    _limit(parser, 900)
+    _seed(parser)
 
 
 def _choosing(parser: argparse.ArgumentParser) -> None:
