@@ -24,8 +24,8 @@ def dask_setup(worker: Any) -> None:
     """
     if worker.memory_manager.memory_limit:
         limit_memory(int(worker.memory_manager.memory_limit))
-    for name in ("distributed.worker", "distributed.core", "distributed.comm"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    for name in ("distributed.worker", "distributed.core", "distributed.comm", "distributed.protocol"):
+        logging.getLogger(name).setLevel(logging.CRITICAL + 1)  # a message that gets no memory is logged as critical
     multiprocessing.util.Finalize(None, _leave, exitpriority=-1000)  # the last of all
 
 
