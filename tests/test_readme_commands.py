@@ -38,6 +38,7 @@ SMALLER = {
     "bench peers": ["--samples", "300", "--features", "4", "--systems", "ips2,kmeans", "--compiled"],
     "bench product": ["--samples", "300", "--repeats", "3"],
     "bench sweep": ["--samples", "200", "--features", "4", "--clusters", "3,4", "--neighbors", "5", "--sigma", "1"],
+    "bench change": ["--data", "digits", "--then", "9"],
     "reproduce": ["--only", "similarities", "--jobs", "1"],
 }
 """Those that take minutes or hours, and the options that make them small."""
