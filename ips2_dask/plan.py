@@ -59,6 +59,11 @@ NEAR_CHUNKS = CHUNKS - 1
 chunks has as many tasks as a stage may have."""
 
 PAIRS_PER_SAMPLE = 12
+SHARED_SAMPLES = (2_000, 1 << 15)
+SHARED_CLUSTERS = 18
+"""Samples between which a solve also serves other numbers of clusters, and up to which number it always does: it costs
+a second or less there, and another number of clusters then costs a tenth of a run."""
+
 IN_CORE_BYTES = 3 << 30
 """Bytes of one block of vectors, at so many pairs a sample, above which it is cut into chunks."""
 
@@ -79,6 +84,10 @@ class Choices:
         Samples of a chunk of them, about.
     assembled : bool
         Whether the in-core solver puts a matrix-free operator together as CSR, in memory only.
+    n_solved : int
+        Eigenpairs of the tensor that are solved for.
+    shared : bool
+        Whether they have to do for every smaller number of clusters too.
     """
 
     graph: str
@@ -87,6 +96,8 @@ class Choices:
     vectors: str = "in-core"
     chunk_samples: int = CHUNK_SAMPLES[0]
     assembled: bool = False
+    n_solved: int = 0
+    shared: bool = False
 
 
 def choose(
@@ -113,7 +124,19 @@ def choose(
     assembled = params.operator == "auto" and operator == "matrix-free" and vectors == "in-core" and small
     chunk = min(max(CHUNK_SAMPLES[0], m // CHUNKS), CHUNK_SAMPLES[1])
     chunk = max(chunk, math.ceil(m / MOST_CHUNKS)) if rows is None else 2 * rows
-    return Choices(graph, n_shards, operator, vectors, chunk, assembled)
+    shared, n_solved = params.n_eigenpairs is not None, params.n_solved
+    low, high = SHARED_SAMPLES
+    if not shared and params.tensor == "indecomposable" and vectors == "in-core" and low <= m <= high:
+        shared, n_solved = True, _filled(max(params.n_clusters, SHARED_CLUSTERS))
+    return Choices(graph, n_shards, operator, vectors, chunk, assembled, n_solved, shared)
+
+
+def _filled(c: int) -> int:
+    """The largest number of clusters whose blocks are no wider, where the samples hang together."""
+    width = block_width(c - 1)
+    while block_width(c) == width:
+        c += 1
+    return c
 
 
 @dataclasses.dataclass(frozen=True)
@@ -261,12 +284,14 @@ def make_plan(
         For the warning about too few partitions only.
     """
     bounds = partition_bounds(m, f, rows)
-    n, k, c = len(bounds) - 1, params.n_neighbors, params.n_solved
+    choices = choose(m, f, params, shards, vectors, rows)
+    n, k, c, solved_for = len(bounds) - 1, params.n_neighbors, params.n_clusters, choices.n_solved
     part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
     q = k * (k + 1) // 2
     n_pairs = min(m * (m + 1) // 2, int(m * q * 0.75) + m)
     entries = m * q * (q + 1) // 2
-    block, panels = 4 * block_width(c) * n_pairs, panels_of(n_pairs, block_width(c))
+    width = block_width(solved_for)
+    block, panels = 4 * width * n_pairs, panels_of(n_pairs, width)
     # of given distances a partition may need the rows of all samples
     near = 12 * m * m if params.metric == "precomputed" else 16 * part * f
     X, graph = 4 * m * f, m * (8 * max(k, 6) + 8)
@@ -275,7 +300,6 @@ def make_plan(
     triplets = 20 * entries
     csr = 8 * 2 * entries
     base, kept = BASELINE_BYTES, 3 * graph  # kept: the graph's lists, which a process reads once
-    choices = choose(m, f, params, shards, vectors, rows)
     searched, gathered = X + graph, X + graph  # exact: every process reads all of X
     if choices.n_shards:
         members = min(m, SHARD_SPREAD * 2 * m // choices.n_shards)
@@ -320,8 +344,8 @@ def make_plan(
             8 * n_pairs,
         ),
         StagePlan(
-            "eigen", f"{c} eigenpairs to {params.tol:g}", tasks["eigen"], base + kept + spread, base + graph + solved,
-            4 * c * n_pairs,
+            "eigen", f"{solved_for} eigenpairs to {params.tol:g}", tasks["eigen"], base + kept + spread,
+            base + graph + solved, 4 * solved_for * n_pairs,
         ),
         StagePlan(
             "fuse", "S, V, U", tasks["fuse"], base + 2 * similarity * part // m + kept,
@@ -335,7 +359,7 @@ def make_plan(
     )  # fmt: skip
     shard = 2 * 2 * m // choices.n_shards if choices.n_shards else m  # each sample is in two shards of 2 m / n members
     taken = costs.seconds(
-        m, min(f, SHARD_FEATURES), k, c, compared=shard, columns=block_width(c), tol=params.tol,
+        m, min(f, SHARD_FEATURES), k, c, compared=shard, columns=width, tol=params.tol,
         stored=3 * entries // 2 if choices.assembled or choices.operator == "triplets" else 0, n_workers=n_workers,
         chunked=choices.vectors == "chunked",
     )  # fmt: skip

@@ -25,13 +25,12 @@ def wanted_pairs(n_clusters: int, components: int) -> int:
     return n_clusters - components if components < n_clusters else n_clusters
 
 
-def solved_pairs(n_clusters: int, n_eigenpairs: int | None, components: int) -> int:
-    """How many eigenvectors outside eigenvalue 1 are solved for: enough for every c from the run's to the largest.
+def solved_pairs(n_solved: int, shared: bool, components: int) -> int:
+    """How many eigenvectors outside eigenvalue 1 are solved for: enough for so many clusters, and for fewer if shared.
 
     Where there are as many components as clusters, c of them are wanted; one cluster more may need none.
     """
-    most = max(n_clusters, n_eigenpairs or 0)
-    return max(wanted_pairs(c, components) for c in range(n_clusters if n_eigenpairs is None else 2, most + 1))
+    return max(wanted_pairs(c, components) for c in range(2 if shared else n_solved, n_solved + 1))
 
 
 def with_ties(values: Float64, wanted: int) -> int:

@@ -37,9 +37,9 @@ FLOAT32_TOL = 1e-5
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
-    own: dict[str, Any] = {"n_clusters": params.n_solved, "tol": params.tol, "seed": params.random_state}
+    own: dict[str, Any] = {"n_clusters": choices.n_solved, "tol": params.tol, "seed": params.random_state}
     own |= {"assembled": choices.assembled}
-    if params.n_eigenpairs is not None:
+    if choices.shared:
         own["shared"] = True  # enough of them for smaller numbers of clusters too
     if params.tensor == "decomposable":
         own |= {"affinity": params.affinity, "bandwidth": params.bandwidth}
@@ -99,7 +99,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     else:
         operator = neighborhood_operator(context, dtype)
         operator.normalize(degrees)
-    wanted = solved_pairs(params.n_clusters, params.n_eigenpairs, count)
+    wanted = solved_pairs(context.choices.n_solved, context.choices.shared, count)
     width = kernel.block_width(wanted)
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
         solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
@@ -145,7 +145,7 @@ def _solve(
 def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Solve with blocks in chunks on the workers."""
     params, count = context.params, context.facts["assemble"]["components"]
-    wanted = solved_pairs(params.n_clusters, params.n_eigenpairs, count)
+    wanted = solved_pairs(context.choices.n_solved, context.choices.shared, count)
     width = kernel.block_width(wanted)
     if context.receipt("eigen", "start") is None:
         w = _whole_start(context, count, width)
@@ -181,7 +181,7 @@ def _finish(
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
-    c, count = context.params.n_solved, context.facts["assemble"]["components"]
+    c, count = context.choices.n_solved, context.facts["assemble"]["components"]
     whole = {
         "values": solution.values[:kept],
         "residuals": solution.residuals[:kept],

@@ -143,7 +143,7 @@ def measure(
     total, products = sum(_passed(before, after).values()), facts["products"]
     chunks, pieces, rows_of_pieces = _pieces(folder / "run")
     n_pairs = run.manifest["stages"][2]["facts"]["pair_offsets"][-1]
-    columns = block_width(solved_pairs(PARAMS.n_clusters, None, run.manifest["stages"][3]["facts"]["components"]))
+    columns = block_width(solved_pairs(PARAMS.n_clusters, False, run.manifest["stages"][3]["facts"]["components"]))
     return Traffic(
         samples, chunks, products, chunks + pieces, 4 * columns * n_pairs,
         rows_of_pieces / n_pairs, total / products, exchanged / 2 / products,
