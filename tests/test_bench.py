@@ -411,4 +411,5 @@ def test_a_sweep_is_measured_between_two_runs_of_its_largest_c_and_k(tmp_path):
     assert results[-1]["ratio"] == pytest.approx(swept["seconds"] / ((first + second) / 2))
     times = {r["stage"]: r["times"] for r in results if r["kind"] == "part"}
     assert list(times) == [*STAGES, "criteria"]
-    assert (times["ingest"], times["neighbors"], times["eigen"], times["label"]) == (1, 2, 2, 4)
+    # both k lie within the neighbours that are stored anyway
+    assert [times[s] for s in ("ingest", "neighbors", "tensor", "eigen", "label")] == [1, 1, 2, 2, 4]
