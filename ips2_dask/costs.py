@@ -61,16 +61,16 @@ def seconds(
         Whether the workers share the degrees and the products; the start is the driver's.
     """
     q = k * (k + 1) // 2
-    sent = SENT if chunked else 1.0
-    each = sent * ENTRY * columns * stored if stored else sent * m * q * q * (BLOCK + COLUMN * columns)
+    each = ENTRY * columns * stored if stored else m * q * q * (BLOCK + COLUMN * columns)
     spread = 2 / max(1, n_workers)  # of what was measured with two
     solve = spread if chunked else 1.0
+    sent = SENT if chunked else 1.0
     work = {
         "ingest": INGEST * m * f * spread,
         "neighbors": COMPARE * m * compared * (f + 64) * spread,
         "tensor": TENSOR * m * q * spread,
         "assemble": ASSEMBLE * m * q * solve,
-        "eigen": START * m + products(tol) * each * solve,
+        "eigen": START * m + products(tol) * each * sent * solve,
         "fuse": FUSE * m * q * spread,
         "label": LABEL * m * c,
     }

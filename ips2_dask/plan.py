@@ -58,12 +58,12 @@ NEAR_CHUNKS = CHUNKS - 1
 """How many others a chunk shares neighbourhoods with, at most and on average over the chunks: then a product of so many
 chunks has as many tasks as a stage may have."""
 
-PAIRS_PER_SAMPLE = 12
 SHARED_SAMPLES = (2_000, 1 << 15)
 SHARED_CLUSTERS = 18
 """Samples between which a solve also serves other numbers of clusters, and up to which number it always does: it costs
 a second or less there, and another number of clusters then costs a tenth of a run."""
 
+PAIRS_PER_SAMPLE = 12
 IN_CORE_BYTES = 3 << 30
 """Bytes of one block of vectors, at so many pairs a sample, above which it is cut into chunks."""
 
@@ -84,10 +84,8 @@ class Choices:
         Samples of a chunk of them, about.
     assembled : bool
         Whether the in-core solver puts a matrix-free operator together as CSR, in memory only.
-    n_solved : int
-        Eigenpairs of the tensor that are solved for.
-    shared : bool
-        Whether they have to do for every smaller number of clusters too.
+    shared : int
+        Number of clusters that one solve has to do for, with every smaller one; 0 where it is for the run's own alone.
     """
 
     graph: str
@@ -96,8 +94,11 @@ class Choices:
     vectors: str = "in-core"
     chunk_samples: int = CHUNK_SAMPLES[0]
     assembled: bool = False
-    n_solved: int = 0
-    shared: bool = False
+    shared: int = 0
+
+    def n_solved(self, params: Params) -> int:
+        """Eigenpairs that are solved for. Where c is chosen, the parameters' own becomes smaller than was planned."""
+        return max(self.shared, params.n_solved)
 
 
 def choose(
@@ -124,11 +125,11 @@ def choose(
     assembled = params.operator == "auto" and operator == "matrix-free" and vectors == "in-core" and small
     chunk = min(max(CHUNK_SAMPLES[0], m // CHUNKS), CHUNK_SAMPLES[1])
     chunk = max(chunk, math.ceil(m / MOST_CHUNKS)) if rows is None else 2 * rows
-    shared, n_solved = params.n_eigenpairs is not None, params.n_solved
+    shared = 0 if params.n_eigenpairs is None else params.n_solved
     low, high = SHARED_SAMPLES
     if not shared and params.tensor == "indecomposable" and vectors == "in-core" and low <= m <= high:
-        shared, n_solved = True, _filled(max(params.n_clusters, SHARED_CLUSTERS))
-    return Choices(graph, n_shards, operator, vectors, chunk, assembled, n_solved, shared)
+        shared = _filled(max(params.n_clusters, SHARED_CLUSTERS))
+    return Choices(graph, n_shards, operator, vectors, chunk, assembled, shared)
 
 
 def _filled(c: int) -> int:
@@ -281,11 +282,11 @@ def make_plan(
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors shall live.
     n_workers : int
-        For the warning about too few partitions only.
+        Who share the stages' work and the blocks of vectors; it changes projections and warnings, never a choice.
     """
     bounds = partition_bounds(m, f, rows)
     choices = choose(m, f, params, shards, vectors, rows)
-    n, k, c, solved_for = len(bounds) - 1, params.n_neighbors, params.n_clusters, choices.n_solved
+    n, k, c, solved_for = len(bounds) - 1, params.n_neighbors, params.n_clusters, choices.n_solved(params)
     part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
     q = k * (k + 1) // 2
     n_pairs = min(m * (m + 1) // 2, int(m * q * 0.75) + m)

@@ -42,7 +42,7 @@ def _spread(builder: Any, value: Any, width: int) -> Any:
 
 def _address(builder: Any, base: Any, index: Any, size: int, kind: Any) -> Any:
     """Where element ``index`` of ``size`` bytes is."""
-    offset = builder.mul(index, ir.Constant(WORD, size)) if size != 1 else index
+    offset = builder.mul(index, ir.Constant(WORD, size))
     return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
 
 

@@ -35,17 +35,9 @@ FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
 
 
-def solved_for(params: Params, choices: Choices) -> int:
-    """Eigenpairs that are solved for: the chosen number where several numbers of clusters share them, else the run's.
-
-    The run's own may become smaller than what was planned with: where c is chosen, it is solved for again.
-    """
-    return choices.n_solved if choices.shared else params.n_solved
-
-
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
-    own: dict[str, Any] = {"n_clusters": solved_for(params, choices), "tol": params.tol, "seed": params.random_state}
+    own: dict[str, Any] = {"n_clusters": choices.n_solved(params), "tol": params.tol, "seed": params.random_state}
     own |= {"assembled": choices.assembled}
     if choices.shared:
         own["shared"] = True  # enough of them for smaller numbers of clusters too
@@ -107,7 +99,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     else:
         operator = neighborhood_operator(context, dtype)
         operator.normalize(degrees)
-    wanted = solved_pairs(solved_for(params, context.choices), context.choices.shared, count)
+    wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
         solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
@@ -153,7 +145,7 @@ def _solve(
 def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Solve with blocks in chunks on the workers."""
     params, count = context.params, context.facts["assemble"]["components"]
-    wanted = solved_pairs(solved_for(params, context.choices), context.choices.shared, count)
+    wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
     if context.receipt("eigen", "start") is None:
         w = _whole_start(context, count, width)
@@ -189,7 +181,7 @@ def _finish(
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
-    c, count = solved_for(context.params, context.choices), context.facts["assemble"]["components"]
+    c, count = context.choices.n_solved(context.params), context.facts["assemble"]["components"]
     whole = {
         "values": solution.values[:kept],
         "residuals": solution.residuals[:kept],
