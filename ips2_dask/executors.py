@@ -17,6 +17,7 @@ from dask.delayed import delayed
 from distributed import Client, Future, as_completed, get_worker
 from distributed.scheduler import KilledWorker
 
+from ips2_dask.kernels import memory
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.locality import Owners, Places, Thing
 from ips2_dask.losses import GONE, RETRIES, losses, patience_of
@@ -94,6 +95,7 @@ def compute_part(item: Any, job: Job, context: Context, *rows: Any) -> Receipt:
     receipt = context.store.receipt(folder, name) if context.there is None or name in context.there else None
     if receipt is not None:
         return receipt
+    memory.release()  # of the blocks of vectors of an earlier stage
     with threads(context.threads):
         arrays, facts = job.function(context, item, *rows)
         if context.store.location is not None:  # in memory there is one process, and who started it looks
@@ -113,8 +115,8 @@ class Executor(Protocol):
         """Every item's receipt; ``report(done, total)`` is called as they come."""
         ...
 
-    def share(self, context: Context) -> Any:
-        """A handle of the context for `submit`."""
+    def share(self, value: Any) -> Any:
+        """A handle for `submit` of something that many tasks look at, a context say."""
         ...
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
@@ -122,6 +124,10 @@ class Executor(Protocol):
 
         It is made where the result of ``near`` is, or by the owner of that thing, unless that process is gone.
         """
+        ...
+
+    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
+        """Let each thing belong to who made its handle; returns a number for each, equal ones for the same process."""
         ...
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
@@ -159,14 +165,19 @@ class SerialExecutor:
                 raise
             return [future.result() for future in futures]
 
-    def share(self, context: Context) -> Any:
-        """A handle of the context for `submit`."""
-        return context
+    def share(self, value: Any) -> Any:
+        """A handle for `submit`: the value itself."""
+        return value
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Run one task now; its handle is its result."""
         del name, near
         return function(*arguments)
+
+    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
+        """All of them belong to this process."""
+        del handles
+        return [0] * len(things)
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks returned."""
@@ -220,9 +231,11 @@ class DaskExecutor:
         missing = [b for b in wanted if context.receipt(job.stage, job.prefix + part_name(b)) is None]
         self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
 
-    def share(self, context: Context) -> Any:
-        """A handle of the context for `submit`: a task, so that a lost one is made again."""
-        return self.submit("context", _same, dataclasses.replace(context, threads=self._threads))
+    def share(self, value: Any) -> Any:
+        """A handle for `submit`: a task, so that a lost one is made again."""
+        if isinstance(value, Context):
+            value = dataclasses.replace(value, threads=self._threads)
+        return self.submit("context", _same, value)
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Start one task on a worker; its handle is a future."""
@@ -236,6 +249,18 @@ class DaskExecutor:
                 function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there),
                 retries=RETRIES,
             )  # fmt: skip
+
+    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
+        """Let each thing belong to the worker that made its handle; what nobody has is alone."""
+        with losses(self.client):
+            holders = self.client.who_has(list(handles))
+        addresses = [next(iter(holders.get(handle.key, ())), None) for handle in handles]
+        known = [(thing, address) for thing, address in zip(things, addresses, strict=True) if address is not None]
+        self.owners.wrote([thing for thing, _ in known], [address for _, address in known])
+        numbers: dict[Any, int] = {}
+        return [
+            numbers.setdefault(address or thing, len(numbers)) for thing, address in zip(things, addresses, strict=True)
+        ]
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks return, sent here."""
@@ -297,8 +322,8 @@ class _Named:
         return compute_part(item, job, context), get_worker().address
 
 
-def _same(context: Context) -> Context:
-    return context
+def _same(value: Any) -> Any:
+    return value
 
 
 def stage_source(

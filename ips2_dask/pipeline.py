@@ -169,12 +169,14 @@ def run_each(
     verify: bool = False,
     performance_report: str | Path | None = None,
     asked: Mapping[str, Any] | None = None,
+    small_here: bool = False,
 ) -> Iterator[Run]:
     """Runs of several parameters one after another in one directory, which share every stage that they can.
 
     The input is opened once, all plans are checked before the first task, and one cluster serves all. A finished run
     can be read while the later ones follow: a stage's folder stays. Parameters as of `run`, and ``asked``, which says
-    how a source that was opened before was to be read: its location, labels_column and transpose.
+    how a source that was opened before was to be read: its location, labels_column and transpose. With ``small_here``
+    this process computes what is left of a run where that is little, and leaves the workers to others.
 
     Yields
     ------
@@ -218,9 +220,12 @@ def run_each(
         for at, (params, plan) in enumerate(zip(several, plans, strict=True)):
             beside = held[_asks(params)]
             plan = with_given(plan, beside)
+            chosen = executor
+            if small_here and not is_worth_a_cluster(kept, [(plan, _keys(opened, params, plan, beside))]):
+                chosen = SerialExecutor()
             with threads(usable_cores()):
                 finished = execute(
-                    opened, params, plan, kept, executor, progress, asked, beside, fresh=fresh and at == 0,
+                    opened, params, plan, kept, chosen, progress, asked, beside, fresh=fresh and at == 0,
                     verify=verify,
                 )  # fmt: skip
             yield Run(kept, finished.manifest, keep=folder)
@@ -233,7 +238,11 @@ def _keyed(
     for params, plan in zip(several, plans, strict=True):
         beside = held[_asks(params)]
         plan = with_given(plan, beside)
-        yield plan, keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, beside.digests)
+        yield plan, _keys(source, params, plan, beside)
+
+
+def _keys(source: Source, params: Params, plan: Plan, given: Beside) -> Mapping[str, Key]:
+    return keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, given.digests)
 
 
 def _asks(params: Params) -> tuple[str, ...]:

@@ -97,10 +97,15 @@ class TwiceExecutor(SerialExecutor):
 
 
 def run_on(
-    executor: Executor, X: Any, params: Params, rows: int | None = None, store: Store | Path | None = None
+    executor: Executor,
+    X: Any,
+    params: Params,
+    rows: int | None = None,
+    store: Store | Path | None = None,
+    vectors: str = "auto",
 ) -> Run:
     """A run on a given executor, which `ips2_dask.run` does not take."""
     source = open_source(X)
-    plan = plan_run(source, params, Resources(partition_rows=rows))
+    plan = plan_run(source, params, Resources(partition_rows=rows, vectors=vectors))
     kept = ZarrStore(str(store)) if isinstance(store, Path) else store or MemoryStore()
     return execute(source, params, plan, kept, executor, Silent())

@@ -111,7 +111,7 @@ def as_entries(held: dict[tuple[int, int], float]) -> tuple[Array, Array]:
 def test_merging_keeps_every_pair_once_in_order_with_both_values(
     first: dict[tuple[int, int], float], second: dict[tuple[int, int], float]
 ) -> None:
-    pairs, one, other = fusion.merge_entries(as_entries(first), as_entries(second), 7)
+    pairs, one, other = fusion.merge_entries(as_entries(first), as_entries(second))
     union = sorted({*first, *second})
     assert [tuple(pair) for pair in pairs.tolist()] == union
     assert one.tolist() == [first.get(pair, 0.0) for pair in union]
@@ -119,10 +119,10 @@ def test_merging_keeps_every_pair_once_in_order_with_both_values(
     assert pairs.dtype == np.int32
 
 
-def test_codes_of_pairs_do_not_overflow_32_bits() -> None:
+def test_pairs_of_the_largest_numbers_are_merged() -> None:
     m = 2_000_000_000
     pairs = np.array([[m - 2, m - 1]], np.int32)
-    found, _, _ = fusion.merge_entries((pairs, np.ones(1)), (pairs, np.ones(1)), m)
+    found, _, _ = fusion.merge_entries((pairs, np.ones(1)), (pairs, np.ones(1)))
     np.testing.assert_array_equal(found, pairs)
 
 

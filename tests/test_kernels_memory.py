@@ -62,3 +62,12 @@ def test_an_array_of_used_memory_survives_a_pickle():
     array = memory.zeros(SHAPE, np.float32)
     array[3, 4] = 5
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(array, protocol=5)), array)
+
+
+def test_what_was_kept_goes_when_it_is_let_go():
+    array = memory.empty(SHAPE, np.float32)
+    del array
+    gc.collect()
+    assert memory._free
+    memory.release()
+    assert not memory._free

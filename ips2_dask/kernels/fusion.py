@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numba import njit
 from numpy.typing import NDArray
 
 Float = NDArray[np.floating]
@@ -59,19 +60,41 @@ def trivial_values(root: Float, volumes: Float64, label: Int32, n_clusters: int)
     return root / np.sqrt(volumes.sum())
 
 
+@njit(nogil=True, cache=True)
+def _merge(pairs, values, other_pairs, other_values, union, out):  # type: ignore[no-untyped-def]
+    a, b, n = 0, 0, 0
+    while a < len(pairs) or b < len(other_pairs):
+        if a == len(pairs):
+            side = 1
+        elif b == len(other_pairs):
+            side = -1
+        else:
+            side = pairs[a, 0] - other_pairs[b, 0]
+            if side == 0:
+                side = pairs[a, 1] - other_pairs[b, 1]
+        if side <= 0:
+            union[n, 0], union[n, 1] = pairs[a, 0], pairs[a, 1]
+            out[0, n] = values[a]
+            a += 1
+        if side >= 0:
+            union[n, 0], union[n, 1] = other_pairs[b, 0], other_pairs[b, 1]
+            out[1, n] = other_values[b]
+            b += 1
+        n += 1
+    return n
+
+
 def merge_entries(
-    first: tuple[NDArray[np.integer], Float], second: tuple[NDArray[np.integer], Float], m: int
+    first: tuple[NDArray[np.integer], Float], second: tuple[NDArray[np.integer], Float]
 ) -> tuple[Int32, Float64, Float64]:
     """The union of two sorted lists of pairs (n, 2), with both lists' values there, 0 where one has none."""
-    codes = [pairs[:, 0].astype(np.int64) * m + pairs[:, 1] for pairs, _ in (first, second)]
-    union = np.union1d(*codes)
-    out = []
-    for code, (_, values) in zip(codes, (first, second), strict=True):
-        column = np.zeros(len(union))
-        column[np.searchsorted(union, code)] = values
-        out.append(column)
-    pairs = np.stack([union // m, union % m], axis=1).astype(np.int32)
-    return pairs, out[0], out[1]
+    lists = [
+        (np.ascontiguousarray(pairs, np.int32), np.asarray(values, np.float64)) for pairs, values in (first, second)
+    ]
+    most = len(first[0]) + len(second[0])
+    union, values = np.empty((most, 2), np.int32), np.zeros((2, most))
+    n = _merge(*lists[0], *lists[1], union, values)
+    return union[:n], values[0, :n], values[1, :n]
 
 
 def fuse(S: Float64, V: Float64, weight: float) -> Float64:

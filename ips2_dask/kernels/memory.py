@@ -53,6 +53,11 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     return np.asarray(_Loan(np.empty(size, np.uint8) if memory is None else memory, shape, dtype))
 
 
+def release() -> None:
+    """Keep none of it: who comes next has no blocks of this size, and its memory is counted without them."""
+    _free.clear()
+
+
 def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """An array of zeros."""
     out = empty(shape, dtype)

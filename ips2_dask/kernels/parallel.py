@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import TypeVar
 
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 
 T = TypeVar("T")
 
 _threads: ContextVar[int] = ContextVar("ips2_threads", default=0)  # 0: BLAS is not held yet
+
+
+_found: tuple[int, ThreadpoolController] | None = None
+
+
+def _pools() -> ThreadpoolController:
+    """The thread pools of the loaded libraries; looking for them takes 20 ms, so only where some may be new."""
+    global _found
+    loaded = len(sys.modules)
+    if _found is None or _found[0] != loaded:
+        _found = loaded, ThreadpoolController()
+    return _found[1]
 
 
 def usable_cores() -> int:
@@ -31,7 +44,7 @@ def threads(count: int) -> Iterator[None]:
     held = _threads.get() > 0
     token = _threads.set(max(1, count))
     try:
-        with contextlib.nullcontext() if held else threadpool_limits(limits=1):
+        with contextlib.nullcontext() if held else _pools().limit(limits=1):
             yield
     finally:
         _threads.reset(token)
@@ -42,7 +55,7 @@ def hold_openmp() -> None:
 
     Its limit is every thread's own: what `threads` has set in one counts for nothing in those that it starts.
     """
-    threadpool_limits(limits=1, user_api="openmp")
+    _pools().limit(limits=1, user_api="openmp")
 
 
 def chunk_bounds(n: int, size: int) -> list[tuple[int, int]]:

@@ -1,7 +1,8 @@
 """Block vectors in chunks that are never gathered: each holds the pairs of some partitions, where it was made.
 
-A chunk's product needs its own rows and those of pairs that its neighbourhoods share with other chunks; these are cut
-out where they are and sent. The chunk sums every row that it owns over all neighbourhoods that hold the pair, its
+A chunk's product needs its own rows and those of pairs that its neighbourhoods share with other chunks. It takes these
+from the chunks that are held where it is, and what the chunks of one worker need of a chunk elsewhere is cut out there
+and sent in one piece. The chunk sums every row that it owns over all neighbourhoods that hold the pair, its
 neighbours' among them, in the order of their centres: so the sums have one order, whoever computes them where.
 """
 
@@ -9,9 +10,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.executors import Executor
 from ips2_dask.kernels import graph, memory
@@ -189,28 +192,75 @@ def start_rows(context: Context, g: int) -> Any:
     return graph.start_on_pairs(np.asarray(context.read("eigen", "start", "start")), pairs, root)
 
 
-def take(context: Context, g: int, h: int, y: Any) -> Any:
-    """Rows of chunk h's block that chunk g's product needs."""
+@dataclasses.dataclass(frozen=True)
+class Homes:
+    """Who holds which chunk, and so which rows are sent to whom.
+
+    Attributes
+    ----------
+    of : tuple of int
+        A number for each chunk; equal ones are of the same worker. Where that has changed meanwhile, whole blocks are
+        sent, and the products are the same.
+    shared : (chunks, chunks) int64
+        How many rows of chunk h (the column) are among those that chunk g (the row) touches.
+    """
+
+    of: tuple[int, ...]
+    shared: NDArray[np.int64]
+
+    def near(self, g: int) -> list[int]:
+        """The other chunks of which chunk g needs rows, ascending."""
+        return [h for h in np.flatnonzero(self.shared[g]).tolist() if h != g]
+
+    def takers(self, h: int, home: int) -> list[int]:
+        """The chunks of a worker that need rows of chunk h, ascending."""
+        return [g for g in np.flatnonzero(self.shared[:, h]).tolist() if self.of[g] == home]
+
+    def place(self, g: int, h: int) -> slice:
+        """Where chunk g's rows are in what its worker is sent of chunk h."""
+        before = sum(int(self.shared[other, h]) for other in self.takers(h, self.of[g]) if other < g)
+        return slice(before, before + int(self.shared[g, h]))
+
+
+def _rows(context: Context, g: int, h: int) -> NDArray[np.int32]:
+    """Rows of chunk h's block that chunk g's product needs, ascending."""
     cuts = _cuts(context, g)
+    found = _touched(context, g)[cuts[h] : cuts[h + 1]]
+    rows: NDArray[np.int32] = (found - rows_of_chunks(context)[h]).astype(np.int32)
+    return rows
+
+
+def take(context: Context, h: int, home: int, homes: Homes, y: Any) -> Any:
+    """Rows of chunk h's block for all chunks of a worker that need some, one chunk's after another's."""
+    takers = homes.takers(h, home)
 
     def rows() -> Any:
-        # a process reads them once for all pieces that it cuts for g, one after the other
-        return _touched(context, g)[cuts[h] : cuts[h + 1]] - rows_of_chunks(context)[h]
+        return np.concatenate([_rows(context, g, h) for g in takers])
 
-    return y[context.remembered("tensor", f"taken-{g}-{h}", rows, 8 * (cuts[h + 1] - cuts[h]))]
+    n = int(homes.shared[takers, h].sum())
+    return y[context.remembered("tensor", f"taken-{h}-{'-'.join(map(str, takers))}", rows, 4 * n)]
 
 
-def product(context: Context, g: int, y: Any, others: list[Any], previous: Any, a: float, b: float, c: float) -> Any:
+def product(
+    context: Context, g: int, homes: Homes, y: Any, others: list[Any], previous: Any, a: float, b: float, c: float
+) -> Any:
+    """a L y + b y + c previous on chunk g; ``others`` are the blocks of `Homes.near`, or what was taken of them."""
     made = operator(context, g)
+    cuts = _cuts(context, g)
     scale = context.remembered(
         "assemble", f"scale-{g}-{y.dtype.str}",
         lambda: inverse_root(_degrees_at(context, _touched(context, g))).astype(y.dtype), y.itemsize * made.touched,
     )  # fmt: skip
-    before = [o for h, o in others if h < g]
-    after = [o for h, o in others if h > g]
     x = memory.empty((made.touched, y.shape[1]), y.dtype)
-    out = made.product(np.concatenate([*before, y, *after], out=x), scale)
-    return made.combine(out, scale, y, previous, a, b, c)
+    x[made.own] = y
+    for h, block in zip(homes.near(g), others, strict=True):
+        into = x[cuts[h] : cuts[h + 1]]
+        if homes.of[h] == homes.of[g]:
+            rows = context.remembered("tensor", f"rows-{g}-{h}", partial(_rows, context, g, h), 4 * len(into))
+            np.take(block, rows, axis=0, out=into, mode="clip")
+        else:
+            into[:] = block[homes.place(g, h)]
+    return made.combine(made.product(x, scale), scale, y, previous, a, b, c)
 
 
 def volume(context: Context, g: int) -> Any:
@@ -291,17 +341,20 @@ class ChunkedSpace:
     def __init__(self, context: Context, executor: Executor, width: int) -> None:
         self._chunks = range(len(chunk_partitions(context)))
         receipts = [context.receipt("tensor", f"chunk-{part_name(g)}") for g in self._chunks]
-        # of its operators a worker keeps what is its share, with the scales, and somewhat more where shares differ
-        kept = sum(_operator_bytes(r) + 4 * r["facts"]["cuts"][-1] for r in receipts if r)
+        # of its operators a worker keeps what is its share, with scales and rows, and somewhat more where shares differ
+        kept = sum(_operator_bytes(r) + 12 * r["facts"]["cuts"][-1] for r in receipts if r)
         context = dataclasses.replace(context, kept=kept * 5 // (4 * max(1, executor.n_workers)))
         self.context, self._executor = context, executor
         self._shared = executor.share(context)
-        self._near = [[] if r is None else [h for h in r["facts"]["near"] if h != g] for g, r in enumerate(receipts)]
         self.n = rows_of_chunks(context)[-1]
         self._columns = width
         self.volumes = np.zeros(context.facts["assemble"]["components"])
-        for held, part in self._results([self._task(volume, g, near=(KIND, g)) for g in self._chunks]):
+        volumes = [self._task(volume, g, near=(KIND, g)) for g in self._chunks]
+        for held, part in self._results(volumes):
             self.volumes[held] += part
+        of = executor.settle([(KIND, g) for g in self._chunks], volumes)
+        self._homes = Homes(tuple(of), np.array([np.diff(r["facts"]["cuts"]) for r in receipts if r]))
+        self._told_homes = executor.share(self._homes)
         context.store.write(context.folders["eigen"], "volumes", {"volumes": self.volumes}, {})  # read by the workers
 
     def _task(self, function: Any, g: int, *arguments: Any, near: Any = None) -> Any:
@@ -335,12 +388,17 @@ class ChunkedSpace:
 
     def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
         """a L y + b y + c previous; ``previous`` is given up."""
-        out = []
+        homes, out = self._homes, []
+        taken: dict[tuple[int, int], Any] = {}
         for g in self._chunks:
-            others = [[h, self._task(take, g, h, y[h], near=(KIND, h))] for h in self._near[g]]
+            others = []
+            for h in homes.near(g):
+                home = homes.of[g]
+                if homes.of[h] != home and (h, home) not in taken:
+                    taken[h, home] = self._task(take, h, home, self._told_homes, y[h], near=(KIND, h))
+                others.append(y[h] if homes.of[h] == home else taken[h, home])
             before = None if previous is None else previous[g]
-            # positions of `take` are (context, g, h, y): the context comes first in every task
-            out.append(self._task(product, g, y[g], others, before, a, b, c))
+            out.append(self._task(product, g, self._told_homes, y[g], others, before, a, b, c, near=(KIND, g)))
         if previous is not None:
             previous.clear()
         return out

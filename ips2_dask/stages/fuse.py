@@ -58,7 +58,7 @@ def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     else:
         edges, weights = heat_edges(context, *context.span(b))
         V = np.zeros(len(pairs)) if folded else high_order(context, b, pairs)
-        joined, S, V = kernel.merge_entries((edges, weights), (pairs, V), context.m)
+        joined, S, V = kernel.merge_entries((edges, weights), (pairs, V))
         V = decomposable_at(context, joined) if folded else V
     facts = {"largest": float(np.abs(V).max(initial=0.0)), "n_entries": len(joined)}
     return {"entries": joined, "pairwise": S, "high_order": V}, facts

@@ -144,11 +144,12 @@ def sweep(
                 executor.client,
                 dataclasses.replace(resources, threads_per_worker=executor.threads_per_task),
             )
+        judges = client if opened.shape[0] <= ON_WORKERS else None
         runs = run_each(
             opened, missing, resources, store=location, client=client, progress=progress, similarity=similarity,
-            knn_graph=knn_graph, asked=how,
+            knn_graph=knn_graph, asked=how, small_here=judges is not None,
         )  # fmt: skip
-        judge = Judge(location, asked, client if opened.shape[0] <= ON_WORKERS else None)
+        judge = Judge(location, asked, judges)
         stack.callback(judge.stop)
         for done, point in enumerate(judge.points(kept, names, there, runs if missing else iter(())), 1):
             points.append(point)

@@ -1,0 +1,55 @@
+"""Chunks of block vectors give the same products whoever holds which of them; and who is sent what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from harness import run_on
+
+from ips2_dask import Params
+from ips2_dask.executors import SerialExecutor
+from ips2_dask.locality import Thing
+from ips2_dask.stages.chunked import Homes
+
+HOMES = {"one": lambda g: 0, "two by turns": lambda g: g % 2, "two halves": lambda g: int(g > 2), "alone": lambda g: g}
+
+
+class Settled(SerialExecutor):
+    """An executor that says of itself that it is several processes."""
+
+    def __init__(self, home: Any) -> None:
+        self.home = home
+
+    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
+        assert len(things) > 3
+        return [self.home(g) for g, _ in enumerate(things)]
+
+
+def test_eigenvectors_do_not_depend_on_who_holds_a_chunk(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    X = rng.normal(size=(1200, 4)) + 3 * rng.integers(0, 3, size=(1200, 1))
+    found = {
+        name: run_on(Settled(home), X, Params(n_clusters=3), 120, tmp_path / name, "chunked")
+        for name, home in HOMES.items()
+    }
+    assert found["one"].report()["products"] > 1
+    for name in HOMES:
+        np.testing.assert_array_equal(found[name].eigenvectors, found["one"].eigenvectors)
+
+
+@pytest.fixture
+def homes() -> Homes:
+    shared = np.array([[9, 2, 0, 3], [2, 9, 0, 4], [0, 0, 9, 5], [3, 4, 5, 9]])
+    return Homes((0, 0, 1, 1), shared)
+
+
+def test_what_the_chunks_of_a_worker_need_is_one_piece(homes: Homes) -> None:
+    assert homes.near(0) == [1, 3]
+    assert homes.takers(3, 0) == [0, 1]
+    assert homes.takers(0, 1) == [3]
+    assert homes.takers(2, 0) == []
+    assert (homes.place(0, 3), homes.place(1, 3)) == (slice(0, 3), slice(3, 7))
