@@ -170,3 +170,16 @@ def test_sparse_variables_and_dense_ones_agree(tmp_path: Path) -> None:
     for transpose in (False, True):
         S, D = (open_source(f"{tmp_path}/x.mat::{name}", transpose=transpose) for name in "SD")
         assert np.array_equal(S.read(1, 4), D.read(1, 4))
+
+
+def test_a_chunk_that_is_shorter_than_its_checksum_is_refused_and_does_not_end_the_process(tmp_path: Path) -> None:
+    path = tmp_path / "x.h5"
+    with h5py.File(path, "w") as file:
+        data = file.create_dataset("X", data=table()[0], chunks=(8, F), compression="gzip", fletcher32=True)
+        sizes = [data.id.get_chunk_info(n).size for n in range(data.id.get_num_chunks())]
+    stored = path.read_bytes()
+    index = stored.index(b"TREE", stored.index(b"TREE") + 1) if stored.count(b"TREE") > 1 else stored.index(b"TREE")
+    at = stored.index(sizes[0].to_bytes(4, "little"), index)
+    path.write_bytes(stored[:at] + (3).to_bytes(4, "little") + stored[at + 4 :])
+    with pytest.raises(BadInput, match="a chunk of '/X' has 3 bytes"):
+        open_source(str(path))

@@ -22,6 +22,7 @@ from ips2_dask.storage.readers.labels import as_labels, take_label_column, take_
 # Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, n-bit, scale-offset and lzf. Any other
 # would make the library load a plug-in from wherever the environment says.
 FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
+FLETCHER32, FLETCHER32_BYTES = 3, 4
 MOST_LINKS = 16
 
 HEAP = b"GCOL"
@@ -134,6 +135,24 @@ def check_inside(dataset: Any, name: str) -> None:
             "a plug-in from outside of this package would have to be loaded",
             "write the dataset again with gzip, for instance with h5repack -f GZIP=4",
         )
+    if FLETCHER32 in {code for code, *_ in filters}:
+        _check_sums(dataset, name)
+
+
+def _check_sums(dataset: Any, name: str) -> None:
+    """Raise ``BadInput`` where a chunk is shorter than its checksum: libhdf5 reads on beyond it, and ends the process.
+
+    The position of the filter does not matter: what is compressed afterwards is no shorter than that either.
+    """
+    short: list[int] = []
+
+    def look(chunk: Any) -> None:
+        if chunk.size < FLETCHER32_BYTES:
+            short.append(chunk.size)
+
+    dataset.id.chunk_iter(look)
+    if short:
+        raise faults.unreadable(name, ValueError(f"a chunk of {dataset.name!r} has {short[0]} bytes, its checksum 4"))
 
 
 def datasets(file: Any) -> list[Any]:
