@@ -19,19 +19,26 @@ all of it letter by letter, dense                      explicit.py
 ====================================================  =======================================================
 """
 
-from ips2_dask import explicit, plots
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from ips2_dask._version import __version__
-from ips2_dask.clusters import cluster
-from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused, StoreFailure, WorkersKilled
-from ips2_dask.estimator import IPS2, PPC
-from ips2_dask.evaluation.run_report import report
-from ips2_dask.evaluation.sweep import open_sweep, sweep
-from ips2_dask.params import PAPER, Params, Resources
-from ips2_dask.pipeline import run
-from ips2_dask.storage.garbage import gc
-from ips2_dask.storage.run import Run, open_run
-from ips2_dask.storage.status import status
-from ips2_dask.storage.verify import verify
+
+if TYPE_CHECKING:
+    from ips2_dask import explicit, plots
+    from ips2_dask.clusters import cluster
+    from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused, StoreFailure, WorkersKilled
+    from ips2_dask.estimator import IPS2, PPC
+    from ips2_dask.evaluation.run_report import report
+    from ips2_dask.evaluation.sweep import open_sweep, sweep
+    from ips2_dask.params import PAPER, Params, Resources
+    from ips2_dask.pipeline import run
+    from ips2_dask.storage.garbage import gc
+    from ips2_dask.storage.run import Run, open_run
+    from ips2_dask.storage.status import status
+    from ips2_dask.storage.verify import verify
 
 __all__ = [
     "IPS2",
@@ -60,3 +67,34 @@ __all__ = [
     "sweep",
     "verify",
 ]
+
+_HOMES = {
+    "clusters": ("cluster",),
+    "errors": ("BadInput", "Damaged", "IPS2Error", "IPS2Warning", "Refused", "StoreFailure", "WorkersKilled"),
+    "estimator": ("IPS2", "PPC"),
+    "evaluation.run_report": ("report",),
+    "evaluation.sweep": ("open_sweep", "sweep"),
+    "params": ("PAPER", "Params", "Resources"),
+    "pipeline": ("run",),
+    "storage.garbage": ("gc",),
+    "storage.run": ("Run", "open_run"),
+    "storage.status": ("status",),
+    "storage.verify": ("verify",),
+}
+"""Where each public name is, imported when it is first asked for: a command that needs no SciPy, Numba or Dask does not
+wait two seconds for them."""
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("explicit", "plots"):
+        return importlib.import_module(f"ips2_dask.{name}")
+    home = next((home for home, names in _HOMES.items() if name in names), None)
+    if home is None:
+        raise AttributeError(f"module 'ips2_dask' has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"ips2_dask.{home}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -6,6 +6,8 @@ every product, that takes as long as the product itself.
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections import deque
 from typing import Any
 
@@ -55,7 +57,16 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 def release() -> None:
     """Keep none of it: who comes next has no blocks of this size, and its memory is counted without them."""
-    _free.clear()
+    if _free:
+        _free.clear()
+        give_back()
+
+
+def give_back() -> None:
+    """Let the allocator give the system what it keeps of freed memory; nothing where it is not glibc's."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
