@@ -235,7 +235,7 @@ class DaskExecutor:
         """A handle for `submit`: a task, so that a lost one is made again."""
         if isinstance(value, Context):
             value = dataclasses.replace(value, threads=self._threads)
-        return self.submit("context", _same, value)
+        return self.submit(f"share-{type(value).__name__.lower()}", _same, value)
 
     def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
         """Start one task on a worker; its handle is a future."""

@@ -52,7 +52,7 @@ CHUNK_SAMPLES = (1 << 15, 1 << 18)
 CHUNKS = 40
 """Least and most samples of a chunk of block vectors, of which there are about so many in between. A product of the
 smallest takes a tenth of a second, of the largest a second or two; and each chunk needs rows of many others, so that a
-product has up to the square of their number of tasks."""
+product of as many workers has up to the square of their number of tasks."""
 MOST_CHUNKS = 500
 NEAR_CHUNKS = CHUNKS - 1
 """How many others a chunk shares neighbourhoods with, at most and on average over the chunks: then a product of so many
@@ -325,7 +325,7 @@ def make_plan(
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve
     solver = base + SOLVED_BYTES + kept + 100 * m + (q_bytes if choices.vectors == "in-core" else 0)
     fused = 2 * similarity if dense else 24 * (n_pairs + 5 * m)
-    tasks = _tasks(m, f, n, part, choices)
+    tasks = _tasks(m, f, n, part, choices, n_workers)
     stages = (
         StagePlan(
             "ingest", "check, centre and scale X", tasks["ingest"], base + 24 * part * f,
@@ -380,7 +380,7 @@ def make_plan(
     return Plan(m, f, bounds, choices, timed, tuple(warnings))
 
 
-def _tasks(m: int, f: int, n: int, part: int, choices: Choices) -> dict[str, int]:
+def _tasks(m: int, f: int, n: int, part: int, choices: Choices, n_workers: int) -> dict[str, int]:
     """Tasks of each stage; those of a sharded graph have at most a partition a shard more than before."""
     made, near, chunks = n, n, 1
     if choices.n_shards:
@@ -391,13 +391,13 @@ def _tasks(m: int, f: int, n: int, part: int, choices: Choices) -> dict[str, int
         chunks = math.ceil(m / max(choices.chunk_samples, part))
     return {
         "ingest": 2 * n, "neighbors": near, "tensor": 2 * made + (chunks if chunks > 1 else 0), "assemble": chunks,
-        "eigen": product_tasks(chunks), "fuse": 2 * made,
+        "eigen": product_tasks(chunks, n_workers), "fuse": 2 * made,
     }  # fmt: skip
 
 
-def product_tasks(chunks: int) -> int:
-    """Tasks of a product: one a chunk, and one for each piece that a chunk gets of one near it."""
-    return chunks * (1 + min(chunks - 1, NEAR_CHUNKS))
+def product_tasks(chunks: int, n_workers: int, near: float = NEAR_CHUNKS) -> int:
+    """Most tasks of a product: one a chunk, and one for each other worker with chunks among the ``near`` ones to it."""
+    return round(chunks * (1 + min(chunks - 1, near, n_workers - 1)))
 
 
 def check_memory(plan: Plan, limit: int | None) -> None:

@@ -1,8 +1,6 @@
 """What one product of block vectors in chunks sends between processes: a model, from a plan and what was measured.
 
-`tests/cluster/traffic.py` measures it on samples in 20 groups. Workers sent more than the pieces
-that the model counts where blocks were small, most likely whole ones that Dask gave to idle workers: 4 times as much in
-chunks of 3 to 6 MB. The scheduler's share is a bound then.
+`tests/cluster/traffic.py` measures it on samples in 20 groups.
 """
 
 from __future__ import annotations
@@ -11,7 +9,7 @@ import dataclasses
 
 from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import Params
-from ips2_dask.plan import NEAR_CHUNKS, PAIRS_PER_SAMPLE, Plan
+from ips2_dask.plan import NEAR_CHUNKS, PAIRS_PER_SAMPLE, Plan, product_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +27,10 @@ PARTS = Case(NEAR_CHUNKS, 0.9)
 """Chunks that are parts of a group, where most samples have neighbours beyond the border: 200,000 in 40 chunks (the
 share is measured; there each was near two others, and in larger groups there are more)."""
 
-TASK_BYTES = 18_000
-"""What the scheduler sends and gets for a task of a product, with its share of the solver's other tasks, small matrices
-and heartbeats (measured with 6 chunks on 2 workers)."""
+TASK_BYTES = 22_000
+"""What the scheduler sends and gets for a task of a product, with its share of the solver's other tasks, small
+matrices, heartbeats and what a solve sends once (measured with 4 and 6 chunks on 2 workers, solves of 14 products;
+12,000 in one of 76)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +70,6 @@ def product_traffic(plan: Plan, params: Params, n_workers: int, case: Case) -> P
     columns = block_width(params.n_clusters)
     block = 4 * columns * PAIRS_PER_SAMPLE * plan.m
     panels = panels_of(PAIRS_PER_SAMPLE * plan.m, columns)  # each has tasks of its own
-    tasks = round(panels * chunks * (1 + min(chunks - 1, case.near)))
-    sent = case.shared * (1 - 1 / n_workers) * block  # a piece of a chunk of the same worker is not sent
+    tasks = panels * product_tasks(chunks, n_workers, case.near)
+    sent = case.shared * (1 - 1 / n_workers) * block  # what a chunk of the same worker has is not sent
     return ProductTraffic(chunks, tasks, block, round(sent), TASK_BYTES * tasks)

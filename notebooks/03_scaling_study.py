@@ -24,7 +24,7 @@
 
 # %% tags=["parameters"]
 name = "two-cores"  # of the file of results
-sizes = [2_000, 6_325, 20_000]  # samples, growing by the square root of ten: [..., 63_246, 200_000] takes minutes more
+sizes = [2_000, 6_325, 20_000, 63_246, 200_000]  # samples, growing by the square root of ten
 neighbors = [5]  # k; each size is measured with each
 operators = ["auto"]  # levels of assembly of the tensor: auto, matrix-free, elements, triplets
 features = 64
@@ -65,8 +65,7 @@ print(records[-1]["where"])
 # A line through the points on logarithmic axes has the growth exponent as its slope: 1 is linear, 2 quadratic. The
 # interval beside it is the 95 % one of that slope (Student's, so it is wide with few sizes). Below some ten thousand
 # samples constant costs (processes, chunks, small solves) hide the growth; the exponent of the larger sizes is what
-# extrapolates. The records that are shipped were measured while the machine did other work too, which the width of the
-# intervals shows; the last part of this notebook has a quiet one.
+# extrapolates.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")

@@ -22,12 +22,12 @@ from ips2_dask.baselines import CAVE, SC, SSC
 from ips2_dask.errors import BadInput
 from ips2_dask.evaluation import datasets
 from ips2_dask.evaluation.datasets import Dataset, files
-from ips2_dask.evaluation.experiments import catalog, paper, ranks, series, table2, tuning
+from ips2_dask.evaluation.experiments import beyond, catalog, paper, ranks, series, table2, tuning
 from ips2_dask.evaluation.experiments import settings as choices
 from ips2_dask.evaluation.experiments.methods import Fitted, estimator, quiet, scaled
 from ips2_dask.evaluation.experiments.records import FIELDS, record
 from ips2_dask.evaluation.experiments.runner import ordered, run_tasks
-from ips2_dask.evaluation.experiments.scope import Scope
+from ips2_dask.evaluation.experiments.scope import Scope, quick
 from ips2_dask.evaluation.experiments.tasks import Done, Given, Task
 from ips2_dask.evaluation.experiments.trials import load, score, seeds_of, summary
 
@@ -313,6 +313,13 @@ def test_every_family_names_tasks_that_are_complete_and_apart(name: str) -> None
     tasks = catalog.FAMILIES[name].tasks(Scope())
     assert len(ordered(tasks)) == len({task.name for task in tasks})
     json.dumps([task.arguments for task in tasks])
+
+
+def test_large_data_have_the_machine_for_themselves_but_in_the_quick_version() -> None:
+    for scope, timed in ((Scope(), True), (quick(), False)):
+        large = [task for task in beyond.tasks(scope) if task.name.split("/")[1] in beyond.LARGE]
+        assert len(large) == len(beyond.LARGE) * len(choices.METHODS)
+        assert {task.timed for task in large} == {timed}
 
 
 def test_records_of_a_family_are_flat_and_of_every_point(tmp_path: Path) -> None:

@@ -13,11 +13,13 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.executors import Executor
+from ips2_dask.executors import DaskExecutor, Executor, Job
 from ips2_dask.keys import keys_of
+from ips2_dask.pipeline import run_each
 from ips2_dask.plan import Plan, make_plan
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.parts import MemoryStore
+from ips2_dask.storage.store import Receipt
 from ips2_dask.worth import FOUNDATION, is_worth_a_cluster
 
 PARAMS = Params(n_clusters=3)
@@ -102,3 +104,29 @@ def test_the_graph_and_the_tensor_are_always_worth_a_cluster() -> None:
         store, keys = with_foundation(plan, PARAMS)
         store.remove(f"{keys[missing].folder}/stage.json")
         assert is_worth_a_cluster(store, [(plan, keys)])
+
+
+@pytest.mark.parametrize("small_here", [True, False])
+def test_little_that_is_left_can_be_kept_from_the_workers(
+    small_here: bool, blobs: npt.NDArray[Any], dask_executor: DaskExecutor, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    stages: list[list[str]] = [[]]
+    original = DaskExecutor.map
+
+    def noted(self: DaskExecutor, job: Job, *rest: Any) -> list[Receipt]:
+        stages[-1].append(job.stage)
+        return original(self, job, *rest)
+
+    monkeypatch.setattr(DaskExecutor, "map", noted)
+    several = [dataclasses.replace(PARAMS, n_clusters=c) for c in (3, 30)]
+    found = []
+    for done in run_each(
+        blobs, several, store=tmp_path / "run", client=dask_executor.client, small_here=small_here
+    ):  # fmt: skip
+        found.append(done.labels)
+        stages.append([])
+    assert "tensor" in stages[0]
+    assert ("fuse" in stages[1]) != small_here
+    for params, labels in zip(several, found, strict=True):
+        np.testing.assert_array_equal(labels, run(blobs, params).labels)

@@ -19,6 +19,7 @@ MALLOC = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 """Of glibc: free bytes from which memory is given back, and bytes of an array that gets a mapping of its own."""
 
 KEPT_BYTES = 256 << 20
+"""More than a chunk's block in most runs, so that the memory of one product serves the next."""
 
 
 def environment(config: Config) -> dict[str, str]:

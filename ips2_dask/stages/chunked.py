@@ -67,10 +67,8 @@ def prepare(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
         "near_ids": local.reshape(ids.shape).astype(np.int32),
         "touched": touched,
     }
-    starts = rows_of_chunks(context)
-    cuts = np.searchsorted(touched, starts)
-    near = [h for h in range(len(starts) - 1) if cuts[h] < cuts[h + 1]]
-    return arrays, {"near": near, "cuts": cuts.tolist()}
+    cuts = np.searchsorted(touched, rows_of_chunks(context))
+    return arrays, {"cuts": cuts.tolist()}
 
 
 def operator(context: Context, g: int) -> ChunkOperator:

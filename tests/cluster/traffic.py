@@ -7,6 +7,7 @@ the scheduler's process and of the workers' (TCP_INFO of Linux), so nothing that
 from __future__ import annotations
 
 import argparse
+import collections
 import dataclasses
 import json
 import os
@@ -18,8 +19,9 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from dask.typing import Key
 from dask_scheduler import dask_scheduler
-from distributed import Client
+from distributed import Client, Scheduler, SchedulerPlugin
 
 import ips2_dask
 from ips2_dask.kernels.eigen import block_width
@@ -55,12 +57,14 @@ class Traffic:
     Attributes
     ----------
     samples, chunks, products : int
+    near : float
+        Other chunks of which a chunk needs rows, on average.
     tasks : int
-        Of a product: one a chunk, and one for each piece that it gets of another.
+        Of a product: one a chunk, and one for what another worker's chunks need of it. Counted by the scheduler.
     block : int
         Bytes of the whole block.
     shared : float
-        Rows of all those pieces, as a share of all rows.
+        Rows that chunks need of others, as a share of all rows.
     scheduler : float
         Sent and received by the scheduler.
     workers : float
@@ -70,6 +74,7 @@ class Traffic:
     samples: int
     chunks: int
     products: int
+    near: float
     tasks: int
     block: int
     shared: float
@@ -80,6 +85,24 @@ class Traffic:
     def share(self) -> float:
         """The scheduler's bytes as a share of the workers'."""
         return self.scheduler / self.workers
+
+
+class Done(SchedulerPlugin):
+    """Counts the tasks of the solver that were done, by the function's name."""
+
+    name = "done"
+
+    def __init__(self) -> None:
+        self.count: dict[str, int] = collections.Counter()
+
+    def transition(self, key: Key, start: str, finish: str, *args: object, **kwargs: object) -> None:
+        """Count one."""
+        if (start, finish) == ("processing", "memory") and str(key).startswith("eigen-"):
+            self.count[str(key).split("-")[1]] += 1
+
+
+def _done(dask_scheduler: Scheduler) -> dict[str, int]:
+    return dict(dask_scheduler.plugins["done"].count)
 
 
 class _Watch(Silent):
@@ -127,10 +150,12 @@ def measure(
     ):
         client.wait_for_workers(workers)
         client.run(_import)
+        client.register_plugin(Done())
         watch = _Watch(client)
         resources = ips2_dask.Resources(vectors="chunked", partition_rows=rows, shards=shards)
         run = ips2_dask.run(folder / "x.npy", PARAMS, resources, store=folder / "run", client=client, progress=watch)
         (before, workers_before), (after, workers_after) = watch.counts
+        done = collections.Counter(client.run_on_scheduler(_done))
         central = int(served.address.rpartition(":")[2])
         listening = {int(address.rpartition(":")[2]) for address in workers_before}
     exchanged = 0
@@ -141,24 +166,22 @@ def measure(
                 exchanged += count
     facts = run.manifest["stages"][4]["facts"]
     total, products = sum(_passed(before, after).values()), facts["products"]
-    chunks, pieces, rows_of_pieces = _pieces(folder / "run")
+    chunks, near, shared = _shared(folder / "run")
+    assert done["product"] >= products * chunks
     n_pairs = run.manifest["stages"][2]["facts"]["pair_offsets"][-1]
     columns = block_width(solved_pairs(PARAMS.n_clusters, False, run.manifest["stages"][3]["facts"]["components"]))
     return Traffic(
-        samples, chunks, products, chunks + pieces, 4 * columns * n_pairs,
-        rows_of_pieces / n_pairs, total / products, exchanged / 2 / products,
+        samples, chunks, products, near, round(chunks * (1 + done["take"] / done["product"])), 4 * columns * n_pairs,
+        shared / n_pairs, total / products, exchanged / 2 / products,
     )  # fmt: skip
 
 
-def _pieces(run: Path) -> tuple[int, int, int]:
-    """Chunks, the pieces that their products need of others, and the rows of all pieces."""
-    pieces = rows = 0
+def _shared(run: Path) -> tuple[int, float, int]:
+    """Chunks, of how many others each needs rows on average, and all those rows."""
     receipts = [json.loads(path.read_text()) for path in sorted(run.glob("tensor-*/chunk-*.json"))]
-    for own, receipt in enumerate(receipts):
-        cuts = receipt["facts"]["cuts"]
-        others = [cuts[h + 1] - cuts[h] for h in receipt["facts"]["near"] if h != own]
-        pieces, rows = pieces + len(others), rows + sum(others)
-    return len(receipts), pieces, rows
+    rows = np.array([np.diff(receipt["facts"]["cuts"]) for receipt in receipts])
+    np.fill_diagonal(rows, 0)
+    return len(rows), np.count_nonzero(rows) / len(rows), int(rows.sum())
 
 
 def _ports_of(counts: Counts, central: int) -> set[int]:

@@ -57,7 +57,8 @@ def tasks(scope: Scope) -> list[Task]:
     for name in LARGE:
         for method in METHODS:
             arguments = {"dataset": name, "method": method, "runs": scope.large_runs, "seed": scope.seed}
-            out.append(Task(f"beyond/{name}/{method}", large, arguments, timed=True))
+            timed = scope.large_alone
+            out.append(Task(f"beyond/{name}/{method}", large, arguments, weight=2 * COST[method], timed=timed))
     return out
 
 

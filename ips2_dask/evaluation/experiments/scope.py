@@ -30,6 +30,8 @@ class Scope:
         Of each timed fit.
     large_runs : int
         Of data sets with thousands of samples.
+    large_alone : bool
+        Whether those run one after another with all cores, as other fits that are timed do; else side by side.
     tunes_beyond : bool
         Whether the small data sets beyond the paper's are tuned too.
     """
@@ -40,12 +42,13 @@ class Scope:
     draws: int = 10
     repeats: int = 10
     large_runs: int = 3
+    large_alone: bool = True
     tunes_beyond: bool = True
 
 
 def quick(seed: int = 0) -> Scope:
-    """Five runs, a fifth of the grids, one run of large data, and no tuning beyond the paper's data."""
-    return Scope(seed=seed, runs=5, budget=BUDGET // 5, large_runs=1, tunes_beyond=False)
+    """Five runs, a fifth of the grids, one run of large data beside another, and no tuning beyond the paper's data."""
+    return Scope(seed=seed, runs=5, budget=BUDGET // 5, large_runs=1, large_alone=False, tunes_beyond=False)
 
 
 class Family(NamedTuple):

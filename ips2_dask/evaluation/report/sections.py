@@ -178,10 +178,13 @@ def neighbors(material: Material) -> list[str]:
 def beyond(material: Material) -> list[str]:
     """Ten more data sets."""
     records, scope = material.records, material.scope
+    beside = (
+        "" if scope.large_alone else ", which shared the machine with others and had one core where there were jobs"
+    )
     text = (
         f"Small data sets have {scope.runs} runs{' and the three settings' if scope.tunes_beyond else ''}; those of "
         f"more than a thousand samples have {scope.large_runs} and the default setting alone, SSC by orthogonal "
-        "matching pursuit, and the time of the first fit."
+        f"matching pursuit, and the time of the first fit{beside}."
     )
     out = [paragraph(text), *(tables.scores(records, "beyond", measure, "Beyond the paper") for measure in MEASURES)]
     out += [paragraph("Where a baseline ties or beats IPS2 (ACC):"), listing(findings.rivals_text(records, "beyond"))]
