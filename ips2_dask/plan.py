@@ -9,7 +9,7 @@ import math
 from ips2_dask import costs
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.kernels.antisymmetric import element_bytes
-from ips2_dask.kernels.eigen import block_width, panels_of
+from ips2_dask.kernels.eigen import block_width, blocks_held
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
@@ -44,9 +44,9 @@ TRIPLETS_BELOW = 2_000_000
 
 
 ASSEMBLED_NEIGHBORS = 6
-ASSEMBLED_BYTES = 4 << 30
-"""k and bytes up to which the in-core solver's products are faster with a CSR matrix: at k = 5 half the time, at
-k = 7 the same (measured)."""
+ASSEMBLED_BYTES = 3 << 28
+"""k and bytes up to which the in-core solver's products are made with a CSR matrix: at k = 5 that takes half the time,
+at k = 7 the same (measured). Beyond some 400,000 samples the matrix would decide how much memory a run needs."""
 
 CHUNK_SAMPLES = (1 << 15, 1 << 18)
 CHUNKS = 40
@@ -289,10 +289,10 @@ def make_plan(
     n, k, c, solved_for = len(bounds) - 1, params.n_neighbors, params.n_clusters, choices.n_solved(params)
     part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
     q = k * (k + 1) // 2
-    n_pairs = min(m * (m + 1) // 2, int(m * q * 0.75) + m)
+    n_pairs = min(m * (m + 1) // 2, m * (k * (k - 1) // 2) + m, int(m * q * 0.75) + m)
     entries = m * q * (q + 1) // 2
     width = block_width(solved_for)
-    block, panels = 4 * width * n_pairs, panels_of(n_pairs, width)
+    block, blocks = 4 * width * n_pairs, blocks_held(n_pairs, width, choices.vectors)
     # of given distances a partition may need the rows of all samples
     near = 12 * m * m if params.metric == "precomputed" else 16 * part * f
     X, graph = 4 * m * f, m * (8 * max(k, 6) + 8)
@@ -312,12 +312,12 @@ def make_plan(
     operator = {"triplets": triplets + 2 * csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}
     held = operator[choices.operator] + (csr + 48 * n_pairs if choices.assembled else 0)
     degrees = operator[choices.operator] + 48 * n_pairs + 2 * element_bytes(m, k)
-    solved, spread = held + (4 if panels == 1 else 3) * block, 0
+    solved, spread = held + blocks, 0
     if choices.vectors == "chunked":
         chunk = min(m, 2 * choices.chunk_samples)
         degrees = solved = 4 * m * 16 + 64 * m
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
-        spread = (4 if panels == 1 else 3) * block // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
+        spread = blocks // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
         # and the operators of a worker's chunks, with neighbourhoods that two chunks share
         spread += 5 * (m * (4 * q + 2 * k * k + bits_bytes) + 4 * n_pairs) // (4 * max(1, n_workers))
     bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))

@@ -69,7 +69,7 @@ def product_traffic(plan: Plan, params: Params, n_workers: int, case: Case) -> P
         return None
     columns = block_width(params.n_clusters)
     block = 4 * columns * PAIRS_PER_SAMPLE * plan.m
-    panels = panels_of(PAIRS_PER_SAMPLE * plan.m, columns)  # each has tasks of its own
+    panels = panels_of(PAIRS_PER_SAMPLE * plan.m, columns, "chunked")  # each has tasks of its own
     tasks = panels * product_tasks(chunks, n_workers, case.near)
     sent = case.shared * (1 - 1 / n_workers) * block  # what a chunk of the same worker has is not sent
     return ProductTraffic(chunks, tasks, block, round(sent), TASK_BYTES * tasks)

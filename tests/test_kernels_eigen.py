@@ -22,12 +22,14 @@ from ips2_dask.kernels.eigen import (
     GAIN,
     MOST_DEGREE,
     MOST_GAIN,
+    PANELS_ABOVE,
     ArraySpace,
     Known,
     Solution,
     State,
     Verdict,
     block_width,
+    blocks_held,
     chebyshev_filter,
     dense_eigenpairs,
     filter_degree,
@@ -35,6 +37,7 @@ from ips2_dask.kernels.eigen import (
     lowest_estimate,
     orthonormalize,
     panel_bounds,
+    panels_of,
     rayleigh_ritz,
 )
 from ips2_dask.kernels.operator import MatrixOperator, normalized
@@ -488,3 +491,11 @@ def test_the_antisymmetric_part_has_the_eigenvalue_of_the_unfolded_tensor(m: int
     few = largest_eigenvalue(blocks, owned, N.astype(np.int32), ids, degrees, 1.0, 1e-4)
     assert found == pytest.approx(expected, abs=1e-5)
     assert few <= expected + 1e-5
+
+
+@given(fewer=st.integers(1, 10**8), more=st.integers(1, 10**8), columns=st.integers(8, 64))
+@pytest.mark.parametrize("vectors", sorted(PANELS_ABOVE))
+def test_a_bound_of_pairs_bounds_the_blocks_of_fewer(vectors: str, fewer: int, more: int, columns: int) -> None:
+    fewer, more = sorted((fewer, more))
+    held = 4 if panels_of(fewer, columns, vectors) == 1 else 3
+    assert held * 4 * fewer * columns <= blocks_held(fewer, columns, vectors) <= blocks_held(more, columns, vectors)

@@ -707,7 +707,7 @@ def test_large_blocks_are_filtered_in_panels_to_the_same_labels(
 ) -> None:
     resources = Resources(vectors=vectors, partition_rows=300)
     whole = run(digits, Params(n_clusters=10, tol=1e-5), resources)
-    monkeypatch.setattr(eigen, "PANELS_ABOVE", 0)
+    monkeypatch.setitem(eigen.PANELS_ABOVE, vectors, 0)
     found = run(digits, Params(n_clusters=10, tol=1e-5), resources)
     np.testing.assert_allclose(found.eigenvalues, whole.eigenvalues, atol=1e-6)
     assert adjusted_rand_score(whole.labels, found.labels) > 0.999

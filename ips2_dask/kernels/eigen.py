@@ -438,15 +438,22 @@ def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solu
     return Solution(values, y, residuals, Verdict.CONVERGED, 0, [])
 
 
-PANELS_ABOVE = 2 << 30
+PANELS_ABOVE = {"in-core": 1 << 29, "chunked": 2 << 30}
 """Bytes of a block above which it is filtered in two panels: two blocks in memory then, not three. A matrix-free
-product makes its neighbourhoods' values once for each panel."""
+product makes its neighbourhoods' values once for each panel; in chunks each panel also has tasks of its own, and the
+memory is shared among the workers."""
 
 
-def panels_of(n: int, columns: int, dtype: type = np.float32) -> int:
-    """In how many panels a block (n, columns) is filtered: that follows its size alone, since products of panels may
-    round otherwise."""
-    return 2 if n * columns * np.dtype(dtype).itemsize > PANELS_ABOVE else 1
+def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> int:
+    """In how many panels a block (n, columns) is filtered: that follows its size and place alone, since products of
+    panels may round otherwise."""
+    return 2 if n * columns * np.dtype(dtype).itemsize > PANELS_ABOVE[vectors] else 1
+
+
+def blocks_held(n: int, columns: int, vectors: str) -> int:
+    """Most bytes of blocks of at most n rows that a solve holds at once."""
+    block = 4 * n * columns
+    return 4 * block if panels_of(n, columns, vectors) == 1 else max(3 * block, 4 * PANELS_ABOVE[vectors])
 
 
 def panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:

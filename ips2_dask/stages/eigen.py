@@ -29,7 +29,7 @@ from ips2_dask.storage.graph import (
     unit,
 )
 
-VERSION = 3
+VERSION = 4
 
 FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
@@ -104,7 +104,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
         solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
     else:
-        space = kernel.ArraySpace(operator, known, dtype, kernel.panels_of(len(pairs), width, dtype))
+        space = kernel.ArraySpace(operator, known, dtype, kernel.panels_of(len(pairs), width, "in-core", dtype))
         stored = checkpoints.InCore(context)
 
         def start() -> Any:
