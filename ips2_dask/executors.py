@@ -14,7 +14,7 @@ from typing import Any, Protocol
 import dask
 import dask.bag
 from dask.delayed import delayed
-from distributed import Client, Future, as_completed, get_worker
+from distributed import Client, Future, as_completed, get_worker, wait
 from distributed.scheduler import KilledWorker
 
 from ips2_dask.kernels import memory
@@ -44,6 +44,8 @@ class Report(Protocol):
         """Numbers it has come to, such as the solver's residual."""
         ...
 
+
+TIDY_SECONDS = 5.0
 
 MOST_AT_ONCE = 4
 """Tasks that one process works on at a time without a cluster: the plan's memory counts so many partitions."""
@@ -134,6 +136,10 @@ class Executor(Protocol):
         """What the tasks return."""
         ...
 
+    def tidy(self) -> None:
+        """Have every process give back the memory that it kept for more blocks: there will be none."""
+        ...
+
 
 class SerialExecutor:
     """Tasks in this process: side by side on a few of its threads, each with its share of the cores."""
@@ -182,6 +188,10 @@ class SerialExecutor:
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks returned."""
         return list(handles)
+
+    def tidy(self) -> None:
+        """Give it back."""
+        memory.release()
 
 
 class DaskExecutor:
@@ -266,6 +276,18 @@ class DaskExecutor:
         """What the tasks return, sent here."""
         with losses(self.client, self._patience, handles):
             return list(self.client.gather(list(handles)))
+
+    def tidy(self) -> None:
+        """Every worker gives it back; one that does not answer is waited for a moment, and left to the next stage."""
+        with losses(self.client), self.client.as_current(), contextlib.suppress(TimeoutError):
+            workers = self.client.scheduler_info(n_workers=-1)["workers"]
+            asked = [
+                self.client.submit(
+                    memory.release, key=f"tidy-{uuid.uuid4().hex}", workers=address, allow_other_workers=True
+                )
+                for address in workers
+            ]
+            wait(asked, timeout=TIDY_SECONDS)
 
     def _shared(self, job: Job, context: Context) -> Any:
         """The context as one task that all others share.

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from ips2_dask.executors import DaskExecutor
 from ips2_dask.kernels import memory
 
 SHAPE = (1 << 10, 1 << 9)
@@ -71,3 +72,30 @@ def test_what_was_kept_goes_when_it_is_let_go():
     assert memory._free
     memory.release()
     assert not memory._free
+
+
+def test_what_comes_back_late_is_not_kept_until_more_is_asked_for():
+    array = memory.empty(SHAPE, np.float32)
+    memory.release()
+    del array
+    gc.collect()
+    assert not memory._free
+    array = memory.empty(SHAPE, np.float32)
+    del array
+    gc.collect()
+    assert memory._free
+
+
+def kept(take: bool) -> bool:
+    """On a worker: whether its process keeps memory, after a block has come and gone if it shall."""
+    if take:
+        memory.empty(SHAPE, np.float32)
+        gc.collect()
+    return bool(memory._free)
+
+
+def test_workers_give_their_memory_back_when_they_are_told_to(dask_executor: DaskExecutor) -> None:
+    client = dask_executor.client
+    assert all(client.run(kept, True).values())
+    dask_executor.tidy()
+    assert not any(client.run(kept, False).values())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
 from collections import deque
 from typing import Any
 
@@ -20,7 +21,10 @@ MOST = 2
 LEAST_BYTES = 1 << 20
 """Smaller arrays are left to the allocator, which keeps their memory itself."""
 
+NOTHING = np.empty(0, np.uint8)
+
 _free: deque[NDArray[np.uint8]] = deque(maxlen=MOST)
+_keeps = threading.Event()
 
 
 class _Loan:
@@ -33,7 +37,11 @@ class _Loan:
         }  # fmt: skip
 
     def __del__(self) -> None:
-        _free.append(self._memory)
+        if _keeps.is_set():
+            _free.append(self._memory)
+        else:  # a straggler of a stage that is over
+            self._memory = NOTHING
+            give_back()
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -42,6 +50,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     size = int(np.prod(shape)) * dtype.itemsize
     if size < LEAST_BYTES:
         return np.empty(shape, dtype)
+    _keeps.set()
     memory = None
     for _ in range(len(_free)):
         try:
@@ -56,8 +65,10 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
 
 
 def release() -> None:
-    """Keep none of it: who comes next has no blocks of this size, and its memory is counted without them."""
-    if _free:
+    """Keep none of it, nor what is given up until the next is asked for: who comes next has no blocks of this size, and
+    its memory is counted without them."""
+    if _keeps.is_set():
+        _keeps.clear()
         _free.clear()
         give_back()
 
