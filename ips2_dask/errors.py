@@ -69,6 +69,14 @@ class StoreFailure(IPS2Error):
     exit_status = 1
 
 
+class FatalTask(Exception):
+    """A task has ended every worker that took it: Dask's own error says so; a run makes `WorkersKilled` of it."""
+
+    def __init__(self, task: object, workers: int) -> None:
+        super().__init__(task, workers)
+        self.task, self.workers = task, workers
+
+
 class WorkersKilled(IPS2Error):
     """A task has ended every worker that took it; the message names stage, part and remedy."""
 

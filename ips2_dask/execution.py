@@ -18,10 +18,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from distributed.scheduler import KilledWorker
-
 from ips2_dask._version import __version__
-from ips2_dask.errors import BadInput, Damaged, WorkersKilled
+from ips2_dask.errors import BadInput, Damaged, FatalTask, WorkersKilled
 from ips2_dask.executors import Executor, Report
 from ips2_dask.following import Progress, Reporter
 from ips2_dask.kernels.parallel import usable_cores
@@ -320,7 +318,7 @@ class _Execution:
                 return dict((function or MODULES[name].run)(self._context(name), self._executor, self._reporter(name)))
             except Damaged as damage:
                 self._mend(name, damage)
-            except KilledWorker as error:
+            except FatalTask as error:
                 raise _killed(name, error) from error
 
     def _context(self, name: str) -> Context:
@@ -438,7 +436,7 @@ def _peak(receipts: dict[str, Receipt]) -> int:
     return max([peak_rss(), *(int(r["facts"].get("peak_rss_bytes", 0)) for r in receipts.values())])
 
 
-def _killed(name: str, error: KilledWorker) -> WorkersKilled:
+def _killed(name: str, error: FatalTask) -> WorkersKilled:
     """A task ended every worker that took it: which, and what that most likely means."""
     key = error.task
     chunk = re.search(r"-(\d+)-[0-9a-f]{32}$", str(key))
@@ -448,7 +446,7 @@ def _killed(name: str, error: KilledWorker) -> WorkersKilled:
     elif chunk:
         which = f"chunk {chunk[1]}, or one that the same workers had in hand"
     return WorkersKilled(
-        f"stage {name}, {which}: found that {error.allowed_failures + 1} workers ended while they computed it, most "
+        f"stage {name}, {which}: found that {error.workers} workers ended while they computed it, most "
         f"likely killed because their memory went beyond their limit; allowed is --memory-limit a process; otherwise "
         f"the run would never end. What was finished is kept. Remedy: give more --memory-limit, fewer --workers, or a "
         f"smaller --partition-rows, and run the same command again, which continues."

@@ -1,31 +1,21 @@
-"""Who runs the tasks of a stage: this process, or the workers of a Dask cluster through Dask bags."""
+"""Who runs the tasks of a stage: what that is to a stage, and this process as the one who does it."""
 
 from __future__ import annotations
 
 import concurrent.futures
-import contextlib
 import contextvars
 import dataclasses
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
-
-import dask
-import dask.bag
-from dask.delayed import delayed
-from distributed import Client, Future, as_completed, get_worker, wait
-from distributed.scheduler import KilledWorker
+from typing import Any, Protocol, runtime_checkable
 
 from ips2_dask.kernels import memory
 from ips2_dask.kernels.parallel import hold_openmp, threads
-from ips2_dask.locality import Owners, Places, Thing
-from ips2_dask.losses import GONE, RETRIES, losses, patience_of
+from ips2_dask.locality import Thing
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.readers import Source
 from ips2_dask.storage.readers.lazy import LazySource
-from ips2_dask.storage.remote import is_remote
 from ips2_dask.storage.store import Receipt
 
 PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
@@ -44,8 +34,6 @@ class Report(Protocol):
         """Numbers it has come to, such as the solver's residual."""
         ...
 
-
-TIDY_SECONDS = 5.0
 
 MOST_AT_ONCE = 4
 """Tasks that one process works on at a time without a cluster: the plan's memory counts so many partitions."""
@@ -141,6 +129,17 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class BlockExecutor(Executor, Protocol):
+    """One whose processes compute rows that no process holds yet."""
+
+    def map_blocks(
+        self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
+    ) -> None:
+        """Run a job on partitions' rows, given as delayed values."""
+        ...
+
+
 class SerialExecutor:
     """Tasks in this process: side by side on a few of its threads, each with its share of the cores."""
 
@@ -194,160 +193,6 @@ class SerialExecutor:
         memory.release()
 
 
-class DaskExecutor:
-    """Partitions in a Dask bag on the workers of a client's cluster; only receipts come back.
-
-    Tasks wait for a worker for ``patience`` seconds.
-    """
-
-    def __init__(self, client: Client, threads_per_task: int = 1, patience: float | None = None) -> None:
-        self.client, self._threads, self._patience = client, threads_per_task, patience_of(patience)
-        self.owners = Owners()
-
-    @property
-    def threads_per_task(self) -> int:
-        """Threads that a task may use."""
-        return self._threads
-
-    @property
-    def n_workers(self) -> int:
-        """Workers the scheduler knows now."""
-        return len(self.client.scheduler_info(n_workers=-1)["workers"])
-
-    def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
-        """Every item's receipt; ``report(done, total)`` is called as they come."""
-        if not items:
-            return []
-        folder, local = context.folders[job.stage], not is_remote(context.store.location or "")
-        shared = self._shared(job, dataclasses.replace(context, there=context.store.listed(folder)))
-        named = _Named(job.stage)  # a task's name is the stage, then the partition
-        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(named, job=job, context=shared)
-        self.owners.turn_to(context.store.location)
-        things = job.things(context, items)
-        others = [None if job.near is None else job.near(context, item) for item in items]
-        places = self.owners.places(things, others)
-        found = [one for part in self._gather(bag.to_delayed(), report, places) for one in part]
-        if local:
-            self.owners.wrote(things, [address for _, address in found])
-        for item, (receipt, _) in zip(items, found, strict=True):
-            context.store.learn(folder, job.prefix + part_name(item), receipt)
-        return [receipt for receipt, _ in found]
-
-    def map_blocks(
-        self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
-    ) -> None:
-        """Run a job on partitions' rows, given as delayed values, which stay on the worker that computes them."""
-        shared = self._shared(job, context)
-        missing = [b for b in wanted if context.receipt(job.stage, job.prefix + part_name(b)) is None]
-        self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
-
-    def share(self, value: Any) -> Any:
-        """A handle for `submit`: a task, so that a lost one is made again."""
-        if isinstance(value, Context):
-            value = dataclasses.replace(value, threads=self._threads)
-        return self.submit(f"share-{type(value).__name__.lower()}", _same, value)
-
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
-        """Start one task on a worker; its handle is a future."""
-        with losses(self.client):
-            if isinstance(near, Future):
-                there = next(iter(self.client.who_has([near]).values()), None)
-            else:
-                there = self.owners.of(near)
-            key = f"{name}-{uuid.uuid4().hex}"
-            return self.client.submit(
-                function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there),
-                retries=RETRIES,
-            )  # fmt: skip
-
-    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
-        """Let each thing belong to the worker that made its handle; what nobody has is alone."""
-        with losses(self.client):
-            holders = self.client.who_has(list(handles))
-        addresses = [next(iter(holders.get(handle.key, ())), None) for handle in handles]
-        known = [(thing, address) for thing, address in zip(things, addresses, strict=True) if address is not None]
-        self.owners.wrote([thing for thing, _ in known], [address for _, address in known])
-        numbers: dict[Any, int] = {}
-        return [
-            numbers.setdefault(address or thing, len(numbers)) for thing, address in zip(things, addresses, strict=True)
-        ]
-
-    def results(self, handles: Sequence[Any]) -> list[Any]:
-        """What the tasks return, sent here."""
-        with losses(self.client, self._patience, handles):
-            return list(self.client.gather(list(handles)))
-
-    def tidy(self) -> None:
-        """Every worker gives it back; one that does not answer is waited for a moment, and left to the next stage."""
-        with losses(self.client), self.client.as_current(), contextlib.suppress(TimeoutError):
-            workers = self.client.scheduler_info(n_workers=-1)["workers"]
-            asked = [
-                self.client.submit(
-                    memory.release, key=f"tidy-{uuid.uuid4().hex}", workers=address, allow_other_workers=True
-                )
-                for address in workers
-            ]
-            wait(asked, timeout=TIDY_SECONDS)
-
-    def _shared(self, job: Job, context: Context) -> Any:
-        """The context as one task that all others share.
-
-        Its key is never used again: a scheduler that serves several runs at once takes equal keys for equal tasks.
-        """
-        name = f"{job.stage}-context-{uuid.uuid4().hex}"
-        return delayed(dataclasses.replace(context, threads=self._threads), name=name)
-
-    def _alone(self, tasks: Sequence[Any], futures: list[Any]) -> None:
-        """Try again, one by one, what workers that died had in hand: it all failed, and one task may have ended them.
-
-        Its neighbours get through then, and its own error stays: the first one's, which is enough to end the run.
-        """
-        ended = [at for at, future in enumerate(futures) if future.status == "error" and _killed(future)]
-        if len(ended) > 1:
-            self.client.cancel([futures[at] for at in ended])
-            for at in ended:
-                futures[at] = self.client.compute(tasks[at], retries=RETRIES)
-                if futures[at].exception() is not None:  # waits, for success too
-                    return
-
-    def _gather(self, tasks: Sequence[Any], report: Report, places: Places | None = None) -> list[Any]:
-        """What the tasks return, in their order; an error is raised when all of them have ended."""
-        near = contextlib.nullcontext() if places is None else dask.annotate(workers=places, allow_other_workers=True)
-        with losses(self.client), near:
-            futures = list(self.client.compute(list(tasks), retries=RETRIES))
-        with losses(self.client, self._patience, futures):
-            try:
-                for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
-                    report(done + 1, len(futures))
-                self._alone(tasks, futures)
-                for future in futures:
-                    if future.status == "error":
-                        future.result()  # raises the error of the first task that has one; gather takes any
-                return list(self.client.gather(futures))
-            finally:
-                if self.client.status == "running":  # a scheduler that is gone has nothing to cancel
-                    with contextlib.suppress(OSError, *GONE):
-                        self.client.cancel(futures)
-
-
-def _killed(future: Any) -> bool:
-    return isinstance(future.exception(), KilledWorker)
-
-
-class _Named:
-    """`compute_part` under the name of a stage, which Dask shows beside the number of the partition; and who ran it."""
-
-    def __init__(self, stage: str) -> None:
-        self.__name__ = stage
-
-    def __call__(self, item: Any, job: Job, context: Context) -> tuple[Receipt, str]:
-        return compute_part(item, job, context), get_worker().address
-
-
-def _same(value: Any) -> Any:
-    return value
-
-
 def stage_source(
     executor: Executor, job: Job, context: Context, source: Source, report: Report, wanted: Sequence[int]
 ) -> None:
@@ -355,7 +200,7 @@ def stage_source(
 
     The workers compute the rows of a lazy source; any other one goes through this process in one pass.
     """
-    if isinstance(executor, DaskExecutor) and isinstance(source, LazySource):
+    if isinstance(executor, BlockExecutor) and isinstance(source, LazySource):
         executor.map_blocks(job, context, source.delayed_blocks(context.bounds), report, wanted)
         return
     skipped = set(range(context.n_partitions)) - set(wanted)

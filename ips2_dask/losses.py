@@ -16,9 +16,9 @@ from dask.utils import parse_timedelta
 from distributed import Client
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
-from distributed.scheduler import NoWorkerError
+from distributed.scheduler import KilledWorker, NoWorkerError
 
-from ips2_dask.errors import Lost
+from ips2_dask.errors import FatalTask, Lost
 
 RETRIES = 2
 """How often a task that raised is tried again: memory may be short only while others run, a remote store only now.
@@ -72,6 +72,8 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Any] = 
             f"workers: a task got no memory in each of {RETRIES + 1} tries ({error})",
             "give each worker more memory, by a larger memory_limit or fewer workers",
         ) from None
+    except KilledWorker as error:
+        raise FatalTask(error.task, error.allowed_failures + 1) from error
     except NoWorkerError as error:
         raise Lost(f"scheduler {_address(client)}: {error}", "start workers") from None
     except GONE:

@@ -9,13 +9,11 @@ import tempfile
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-from distributed import Client
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ips2_dask import clusters
 from ips2_dask.execution import execute, versions
-from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor
+from ips2_dask.executors import Executor, SerialExecutor
 from ips2_dask.following import Progress, Silent
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.keys import MODULES, Key, keys_of
@@ -26,6 +24,9 @@ from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
 from ips2_dask.worth import asks_for_machines, is_worth_a_cluster
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["MODULES", "Progress", "Silent", "execute", "plan_run", "run", "versions"]
 
@@ -204,6 +205,8 @@ def run_each(
         kept = _open_store(store, fresh)
         executor: Executor = SerialExecutor()
         if client is not None:
+            from ips2_dask.dask_executor import DaskExecutor  # noqa: PLC0415  it loads Dask, which takes half a second
+
             executor = DaskExecutor(client, resources.threads_per_worker)
         elif own_cluster and (
             fresh

@@ -306,7 +306,7 @@ def make_plan(
         members = min(m, SHARD_SPREAD * 2 * m // choices.n_shards)
         batch = min(X, max(SPLIT_BYTES, 4 * part * f))
         searched = max(4 * batch, 4 * members * (2 * f + 64)) + 2 * graph
-        gathered = 2 * 4 * f * min(m, SAMPLE_PER_SHARD * choices.n_shards) + 2 * graph + 24 * m
+        gathered = 5 * f * min(m, SAMPLE_PER_SHARD * choices.n_shards) + 2 * graph + 24 * m
     bits_bytes = sum(math.comb(k, size) for size in range(5)) // 8 + 1
     q_bytes = m * (12 * q + 2 * k * k + bits_bytes)  # ids, places, distances, owner bits
     operator = {"triplets": triplets + 2 * csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}

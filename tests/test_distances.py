@@ -14,7 +14,8 @@ from scipy import sparse
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
-from ips2_dask.executors import DaskExecutor, Executor, SerialExecutor
+from ips2_dask.dask_executor import DaskExecutor
+from ips2_dask.executors import Executor, SerialExecutor
 from ips2_dask.kernels import labels as label_kernel
 from ips2_dask.kernels import manhattan, neighbors, precomputed
 from ips2_dask.kernels.parallel import threads

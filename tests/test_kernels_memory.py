@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from ips2_dask.executors import DaskExecutor
+from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.kernels import memory
 
 SHAPE = (1 << 10, 1 << 9)

@@ -13,7 +13,8 @@ import pytest
 from distributed import get_worker
 
 from ips2_dask import Params, Resources, executors, run
-from ips2_dask.executors import DaskExecutor, Job, partition
+from ips2_dask.dask_executor import DaskExecutor
+from ips2_dask.executors import Job, partition
 from ips2_dask.following import Reporter, Silent
 from ips2_dask.locality import Owners
 from ips2_dask.plan import choose

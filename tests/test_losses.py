@@ -13,8 +13,8 @@ from harness import run_on
 
 from ips2_dask import Params, Resources, run
 from ips2_dask.clusters.load import load
+from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import Lost
-from ips2_dask.executors import DaskExecutor
 from ips2_dask.losses import PATIENCE, losses, patience_of
 
 X = np.random.default_rng(3).normal(size=(60, 4))

@@ -20,7 +20,8 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import BadInput, Params, Resources, Run, clusters, open_run, run
-from ips2_dask.executors import DaskExecutor, SerialExecutor
+from ips2_dask.dask_executor import DaskExecutor
+from ips2_dask.executors import SerialExecutor
 from ips2_dask.kernels import eigen
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.labels import FEW

@@ -16,7 +16,7 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
 from ips2_dask import IPS2, PPC, BadInput, Params, Resources, Run, open_run, run
-from ips2_dask.executors import DaskExecutor
+from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.storage import prediction
 
 Array = npt.NDArray[Any]

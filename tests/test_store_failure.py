@@ -18,7 +18,8 @@ from harness import run_on
 from ips2_dask import Params, Resources, StoreFailure, WorkersKilled, gc, open_run, pipeline, run, verify
 from ips2_dask.cli import main
 from ips2_dask.clusters import executor as cluster
-from ips2_dask.executors import DaskExecutor, Job
+from ips2_dask.dask_executor import DaskExecutor
+from ips2_dask.executors import Job
 from ips2_dask.stages import tensor
 from ips2_dask.storage.context import cache
 

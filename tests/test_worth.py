@@ -13,7 +13,8 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.executors import DaskExecutor, Executor, Job
+from ips2_dask.dask_executor import DaskExecutor
+from ips2_dask.executors import Executor, Job
 from ips2_dask.keys import keys_of
 from ips2_dask.pipeline import run_each
 from ips2_dask.plan import Plan, make_plan

@@ -15,8 +15,8 @@ from distributed import Client
 from ips2_dask.clusters import tls as certificates
 from ips2_dask.clusters.config import MOST_WORKERS, Config, Running, Ssh, Worker
 from ips2_dask.clusters.load import load
+from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import DaskExecutor
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources
 
@@ -149,11 +149,8 @@ def _worker(resources: Resources) -> Worker:
     return Worker(threads=resources.threads_per_worker, memory=resources.memory_limit, scratch=resources.scratch)
 
 
-def expected_workers(resources: Resources) -> int:
-    """How many workers will share the work, each with one task at a time; nothing is started to find out."""
-    if resources.n_workers is not None or resources.cluster is None:
-        return resources.n_workers or min(MOST_WORKERS, usable_cores())
-    config = config_of(resources)
+def workers_of(config: Config) -> int:
+    """How many workers a config's cluster will have; nothing is started to find out."""
     if config.adaptive is not None:
         return config.adaptive.maximum
     if isinstance(config.machine, Ssh):

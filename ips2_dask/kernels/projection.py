@@ -29,11 +29,15 @@ WORTHWHILE = 2 * DIRECTIONS
 
 
 def directions(sample: Float32, seed: int) -> Float32 | None:
-    """The leading principal directions of a sample's rows: (f, `DIRECTIONS`), or None where f is small anyway."""
+    """The leading principal directions of a sample's rows: (f, `DIRECTIONS`), or None where f is small anyway.
+
+    The sample is given up: it is centred in its memory.
+    """
     rows, f = sample.shape
     if f <= WORTHWHILE or rows <= DIRECTIONS:
         return None
-    found = randomized_svd(sample - sample.mean(axis=0), DIRECTIONS, n_iter=2, random_state=seed)[2]
+    sample -= sample.mean(axis=0)
+    found = randomized_svd(sample, DIRECTIONS, n_iter=2, random_state=seed)[2]
     return np.ascontiguousarray(found.T, np.float32)
 
 

@@ -18,9 +18,10 @@ Int64 = NDArray[np.int64]
 def centers(sample: Float32, n_shards: int, seed: int) -> Float32:
     """Centres of the cells, in an order in which neighbours are near: (n_shards, f).
 
-    Each centre follows its nearest one not yet taken, so that samples of adjacent cells get adjacent numbers.
+    Each centre follows its nearest one not yet taken, so that samples of adjacent cells get adjacent numbers. The
+    sample is given up: k-means works in its memory.
     """
-    fitted = KMeans(n_shards, n_init=1, max_iter=10, random_state=seed, init="random").fit(sample)
+    fitted = KMeans(n_shards, n_init=1, max_iter=10, random_state=seed, init="random", copy_x=False).fit(sample)
     found = fitted.cluster_centers_.astype(np.float32)
     left = list(range(1, n_shards))
     path = [0]

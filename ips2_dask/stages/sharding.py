@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import copies, projection, shards
@@ -176,13 +178,16 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
 def _split_into_cells(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store centres and each sample's two nearest, and the run's numbering; returns what goes with it."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
-    executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
-    drawn = np.concatenate([store.read(folder, f"sample-p{b:06d}", "sample") for b in parts])
+    receipts = executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     if store.receipt(folder, "cells") is None:
-        centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), context.params.random_state)
+        counts, seed = [receipt["arrays"]["sample"]["shape"][0] for receipt in receipts], context.params.random_state
         # principal directions keep Euclidean distances alone
         manhattan = measured.is_manhattan(context)
-        found = None if manhattan else projection.directions(drawn, context.params.random_state)
+        found = None if manhattan else projection.directions(_drawn(context, counts), seed)
+        # read once more: of wide data the sample is the largest array of this process, and either works in its memory
+        drawn = _drawn(context, counts)
+        centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), seed)
+        del drawn
         store.write(folder, "cells", {"centers": centers} | ({} if found is None else {"directions": found}), {})
     executor.map(Job("neighbors", assign, "assign-"), context, parts, report)
     facts, numbering = _number(context)
@@ -190,6 +195,14 @@ def _split_into_cells(context: Context, executor: Executor, report: Report) -> d
     facts["projected"] = cells is not None and "directions" in cells["arrays"]
     store.write(folder, "numbering", numbering, facts)
     return facts
+
+
+def _drawn(context: Context, counts: Sequence[int]) -> NDArray[np.float32]:
+    """The samples of all partitions, read one by one into one array."""
+    out = np.empty((sum(counts), context.n_features), np.float32)
+    for b, (low, high) in enumerate(itertools.pairwise([0, *itertools.accumulate(counts)])):
+        out[low:high] = context.store.read(context.folders["neighbors"], f"sample-p{b:06d}", "sample")
+    return out
 
 
 def _all_there(context: Context, rounds: int) -> bool:

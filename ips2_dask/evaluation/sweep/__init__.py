@@ -6,9 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-from distributed import Client
+from typing import TYPE_CHECKING, Any, Protocol
 
 from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
@@ -27,6 +25,9 @@ from ips2_dask.storage.beside import open_beside
 from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import check_directory
 from ips2_dask.storage.store import ZarrStore
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = ["Point", "Sweep", "open_sweep", "sweep"]
 

@@ -17,8 +17,6 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from dask.base import is_dask_collection
-from distributed.client import futures_of
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
@@ -31,6 +29,10 @@ NAME = "the Dask array given"
 
 def is_dask(thing: Any) -> bool:
     """Return whether something is a Dask array, data frame, bag or delayed value."""
+    if "dask" not in sys.modules:  # then nobody has made one; it takes a second to import
+        return False
+    from dask.base import is_dask_collection  # noqa: PLC0415
+
     return bool(is_dask_collection(thing))
 
 
@@ -141,6 +143,8 @@ def _compute(array: Any) -> Block:
     BadInput
         If some of its blocks are on a cluster.
     """
+    from distributed.client import futures_of  # noqa: PLC0415  as above
+
     if futures_of(array):
         raise BadInput(
             NAME,
