@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from distributed import get_worker
 
-from ips2_dask import Params, Resources, executors, run
+from ips2_dask import Params, Resources, dask_executor, run
 from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.executors import Job, partition
 from ips2_dask.following import Reporter, Silent
@@ -83,7 +83,7 @@ def test_an_owner_that_is_gone_keeps_nobody_from_the_work(executor: DaskExecutor
 def test_a_store_that_all_reach_alike_binds_no_partition(
     executor: DaskExecutor, context: Context, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(executors, "is_remote", lambda place: True)
+    monkeypatch.setattr(dask_executor, "is_remote", lambda place: True)
     workers_of(executor, context, "a-")
     assert executor.owners.of(partition(context, 0)) is None
 

@@ -25,7 +25,7 @@ PARAMS = Params(n_clusters=3)
 def client() -> Iterator[Client]:
     """A cluster in this process that can lose its worker."""
     with (
-        LocalCluster(n_workers=1, processes=False, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=1, processes=False, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster, set_as_default=False) as made,
     ):
         yield made
