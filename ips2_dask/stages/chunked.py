@@ -353,7 +353,8 @@ class ChunkedSpace:
         of = executor.settle([(KIND, g) for g in self._chunks], volumes)
         self._homes = Homes(tuple(of), np.array([np.diff(r["facts"]["cuts"]) for r in receipts if r]))
         self._told_homes = executor.share(self._homes)
-        context.store.write(context.folders["eigen"], "volumes", {"volumes": self.volumes}, {})  # read by the workers
+        if context.receipt("eigen", "volumes") is None:  # read by the workers
+            context.store.write(context.folders["eigen"], "volumes", {"volumes": self.volumes}, {})
 
     def _task(self, function: Any, g: int, *arguments: Any, near: Any = None) -> Any:
         return self._executor.submit(f"eigen-{function.__name__}-{g}", function, self._shared, g, *arguments, near=near)
