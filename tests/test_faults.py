@@ -51,8 +51,8 @@ POINTS = {
     "assemble-in-client": Point("assemble", "write assemble/p.*", 2, IN_CORE + LOOSE, True),
     "eigen-in-client": Point("eigen", "call filter", 0, IN_CORE + LONG, True, past="eigen/state0"),
 }
-BY_CLIENT = {"ingest/whole", "neighbors/whole", "assemble/whole"}
-"""Small sums that the client makes of a stage's parts: they may be made again."""
+BY_CLIENT = {"ingest/whole", "neighbors/whole", "assemble/whole", "label/whole"}
+"""Small sums that the client makes of a stage's parts, and its choice among the starts: they may be made again."""
 
 AT_ONCE = {"assemble-in-client": {f"assemble/p{b:06d}" for b in range(6)}}
 """Parts that one computation of the client gives: what is in flight is all of them."""
