@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import numpy as np
@@ -108,3 +109,30 @@ def test_all_levels_of_assembly_and_both_places_of_blocks_give_the_same_clusters
     for name, other in found.items():
         np.testing.assert_allclose(other.eigenvalues, found["triplets"].eigenvalues, atol=1e-5, err_msg=name)
         assert adjusted_rand_score(found["triplets"].labels, other.labels) >= 0.999, name
+
+
+@pytest.mark.filterwarnings("ignore:14 of 35 columns are constant")
+def test_soybean_is_counted_as_three_since_two_of_its_diseases_share_a_component() -> None:
+    soybean = data("soybean")
+    labels = IPS2("auto").fit_predict(soybean.X)
+    assert len(np.unique(labels)) == 3
+    whole = [len(np.unique(labels[soybean.labels == name])) for name in np.unique(soybean.labels)]
+    assert whole.count(1) >= 3  # no disease but one is torn apart: the fourth number would part two that touch
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("ignore:.* of 784 columns are constant")
+@pytest.mark.timeout(900)
+def test_new_images_are_clustered_as_well_as_those_of_the_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    mnist = data("mnist")
+    fitted = IPS2(10).fit(mnist.X[:60_000])
+    started = time.perf_counter()
+    new = fitted.predict(mnist.X[60_000:])
+    seconds = time.perf_counter() - started
+    known = scores(mnist.labels[:60_000], fitted.labels_)["nmi"]
+    found = scores(mnist.labels[60_000:], new)["nmi"]
+    same = float(np.mean(fitted.predict(mnist.X[:60_000]) == fitted.labels_))
+    with capsys.disabled():
+        print(f"\nNMI {found:.3f} of new images in {seconds:.1f} s, {known:.3f} of the fit, {same:.2%} as fitted")
+    assert found > known - 0.02
+    assert same >= 0.99
