@@ -145,6 +145,7 @@ class DaskExecutor:
         """What the tasks return, in their order; an error is raised when all of them have ended."""
         near = contextlib.nullcontext() if places is None else dask.annotate(workers=places, allow_other_workers=True)
         with losses(self.client), near:
+            report(0, len(tasks))
             futures = list(self.client.compute(list(tasks), retries=RETRIES))
         with losses(self.client, self._patience, futures):
             try:

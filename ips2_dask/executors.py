@@ -148,6 +148,7 @@ class SerialExecutor:
     def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
         """Every item's receipt; ``report(done, total)`` is called as they come."""
         context = dataclasses.replace(context, there=context.store.listed(context.folders[job.stage]))
+        report(0, len(items))
         side_by_side = min(context.threads, MOST_AT_ONCE, len(items))
         if side_by_side <= 1:
             receipts = []

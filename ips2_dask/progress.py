@@ -49,12 +49,13 @@ class Pace:
     def advance(self, done: int, total: int) -> None:
         """So many tasks are done; a stage that starts another round of tasks counts from 0 again.
 
-        A solver is one task, and its residual says more.
+        A round that tells of its first task alone began when the one before it ended. A solver is one task, and its
+        residual says more.
         """
         if self._first is not None:
             return
         if done < self.done or total != self.total:
-            self._since = self._last  # the round began when the one before it ended
+            self._since = self._last if done else self._clock()
         self._last = self._clock()
         self.done, self.total = float(done), float(total)
         self.words = f"{done:,} of {total:,}"

@@ -9,7 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.neighbors import Nearest, exact_neighbors, nearest_in
-from ips2_dask.kernels.projection import projected_nearest
+from ips2_dask.kernels.projection import Narrowed, projected_nearest
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -98,18 +98,18 @@ def nearest_rows(
     X: Float32,
     groups: Groups | None,
     n: int,
-    Z: Float32 | None = None,
+    narrow: Narrowed | None = None,
     nearest: Nearest = nearest_in,
 ) -> tuple[Int32, Float32]:
     """The n nearest of consecutive rows of X, themselves first, by X's different rows where ``groups`` tells them.
 
-    They are exact unless X in principal directions, ``Z`` (m, directions), narrows them down; ``nearest`` is the
-    search of the metric where there is no ``Z``.
+    They are exact unless X in principal directions narrows them down; ``nearest`` is the search of the metric where
+    none does.
     """
     if groups is not None:
-        return neighbors_among_copies(rows, X, groups, n, Z, nearest)
-    if Z is not None:
-        near, lengths = projected_nearest(X, Z, rows, n - 1)
+        return neighbors_among_copies(rows, X, groups, n, narrow, nearest)
+    if narrow is not None:
+        near, lengths = projected_nearest(X, narrow, rows, n - 1)
         return np.concatenate([rows[:, None], near], axis=1, dtype=np.int32), np.pad(lengths, ((0, 0), (1, 0)))
     return exact_neighbors(X[rows[0] : rows[-1] + 1], int(rows[0]), X, n, nearest)
 
@@ -119,7 +119,7 @@ def neighbors_among_copies(
     X: Float32,
     groups: Groups,
     n: int,
-    Z: Float32 | None = None,
+    narrow: Narrowed | None = None,
     nearest: Nearest = nearest_in,
 ) -> tuple[Int32, Float32]:
     """What `nearest_rows` gives for some rows of X, from its different rows alone.
@@ -132,18 +132,18 @@ def neighbors_among_copies(
         Of X.
     n : int
         1 <= n <= m.
-    Z : (m, directions) float32, optional
-        X in principal directions, for Euclidean distances.
+    narrow : Narrowed, optional
+        Of X, for Euclidean distances.
     nearest : callable
-        The search of the metric where there is no ``Z``.
+        The search of the metric where that is not given.
     """
     wanted, which = np.unique(groups.group[rows], return_inverse=True)
     different = np.ascontiguousarray(X[groups.first])
     most = min(n, len(different) - 1)
-    if Z is None:
+    if narrow is None:
         near, lengths = nearest(different[wanted], wanted, different, most)
     else:
-        near, lengths = projected_nearest(different, np.ascontiguousarray(Z[groups.first]), wanted, most)
+        near, lengths = projected_nearest(different, narrow.at(groups.first), wanted, most)
     indices, distances = np.full((len(rows), n), -1, np.int32), np.full((len(rows), n), np.inf, np.float32)
     _expand(rows, near[which], lengths[which], groups.start, groups.members, groups.group, indices, distances)
     return indices, distances

@@ -49,6 +49,34 @@ def two_nearest(X: Float32, found: Float32) -> Int32:
     return out
 
 
+def join_small(nearest: Int32, found: Float32, least: int) -> Int32:
+    """The cell that each cell becomes part of, so that none has fewer than ``least`` samples: (cells,) int32.
+
+    Each sample then finds as many neighbours in its cells as a list has, however far away it lies.
+
+    Parameters
+    ----------
+    nearest : (m, 2)
+        The two nearest cells of each sample.
+    found : (cells, f)
+        Centres of the cells.
+    least : int
+        At most m.
+    """
+    cells = np.arange(len(found), dtype=np.int32)
+    keys, counts = np.unique(nearest[:, 0] * np.int64(len(found)) + nearest[:, 1], return_counts=True)
+    while True:
+        low, high = cells[keys // len(found)], cells[keys % len(found)]
+        members = np.bincount(low, counts, len(found)) + np.bincount(high, counts * (low != high), len(found))
+        small = np.flatnonzero((members > 0) & (members < least))
+        if not len(small):
+            return cells
+        taken = small[np.argmin(members[small])]
+        others = np.flatnonzero((members > 0) & (np.arange(len(found)) != taken))
+        gaps = np.square(found[others] - found[taken]).sum(axis=1)
+        cells[cells == taken] = others[np.argmin(gaps)]
+
+
 @njit(nogil=True, cache=True)
 def _merge(indices, distances, user, own, others, lengths, sources):  # type: ignore[no-untyped-def]
     rows, n = indices.shape
@@ -100,31 +128,59 @@ def merge_lists(
 
 
 @njit(nogil=True, cache=True)
-def _candidates(N, start, centers_, rows, most, out):  # type: ignore[no-untyped-def]
+def _take(out, count, j, p, N, both):  # type: ignore[no-untyped-def]
+    """Add j to p's candidates where it was not compared with p yet: it shares no cell, and is not there."""
+    if j < 0:
+        return count
+    first, second = both[p, 0], both[p, 1]
+    if both[j, 0] == first or both[j, 0] == second or both[j, 1] == first or both[j, 1] == second:
+        return count
+    for t in range(1, N.shape[1]):
+        if N[p, t] == j:
+            return count
+    for t in range(count):
+        if out[t] == j:
+            return count
+    out[count] = j
+    return count + 1
+
+
+@njit(nogil=True, cache=True)
+def _candidates(N, start, centers_, both, rows, out):  # type: ignore[no-untyped-def]
+    n = N.shape[1]
     for r in range(len(rows)):
         p = rows[r]
         count = 0
-        for a in range(1, N.shape[1]):
-            near = N[p, a]
-            for b in range(1, N.shape[1]):
-                if count < most:
-                    out[r, count] = N[near, b]
-                    count += 1
-        for t in range(start[p], min(start[p + 1], start[p] + N.shape[1])):
+        for a in range(1, n):
+            for b in range(1, n):
+                count = _take(out[r], count, N[N[p, a], b], p, N, both)
+        for t in range(start[p], min(start[p + 1], start[p] + n)):
             near = centers_[t]
-            if near != p and count < most:
-                out[r, count] = near
-                count += 1
-            for b in range(1, N.shape[1]):
-                if count < most:
-                    out[r, count] = N[near, b]
-                    count += 1
+            count = _take(out[r], count, near, p, N, both)
+            for b in range(1, n):
+                count = _take(out[r], count, N[near, b], p, N, both)
 
 
-def second_neighbors(N: Int32, start: Int64, reverse: Int32, rows: Int64, most: int) -> Int32:
-    """Neighbours of neighbours, and of those that name a sample: (rows, most), padded with -1."""
-    out = np.full((len(rows), most), -1, np.int32)
-    map_chunks(lambda a, b: _candidates(N, start, reverse, rows[a:b], most, out[a:b]), len(rows), 4096)
+def second_neighbors(N: Int32, start: Int64, reverse: Int32, both: Int32, rows: Int64) -> Int32:
+    """Neighbours of neighbours, and of up to n that name a sample, that share none of its two cells.
+
+    Parameters
+    ----------
+    N : (m, n) int32
+        Lists, the sample itself in column 0.
+    start, reverse : (m + 1,), (m n,)
+        In whose lists each sample is.
+    both : (m, 2) int32
+        The two cells of each sample: whoever shares one was compared when its shard was searched.
+    rows : (rows,)
+
+    Returns
+    -------
+    (rows, 2 n^2) int32
+        Each candidate once, padded with -1.
+    """
+    out = np.full((len(rows), 2 * N.shape[1] ** 2), -1, np.int32)
+    map_chunks(lambda a, b: _candidates(N, start, reverse, both, rows[a:b], out[a:b]), len(rows), 4096)
     return out
 
 

@@ -55,10 +55,10 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
     first, last = context.facts["neighbors"]["batches"][batch]
     X = np.concatenate([context.read("ingest", b, "samples") for b in range(first, last)])
     nearest = np.concatenate([context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(first, last)])
+    nearest = np.asarray(context.read("neighbors", "numbering", "cell"))[nearest]
     user = np.arange(context.bounds[first], context.bounds[last])
-    rows, shard = np.concatenate([user, user]), nearest.T.ravel()
-    if context.choices.n_shards == 1:
-        rows, shard = user, nearest[:, 0]
+    twice = nearest[:, 0] != nearest[:, 1]
+    rows, shard = np.concatenate([user, user[twice]]), np.concatenate([nearest[:, 0], nearest[twice, 1]])
     order = np.lexsort((rows, shard))
     offsets = np.searchsorted(shard[order], np.arange(context.choices.n_shards + 1))
     members = rows[order]
@@ -82,9 +82,10 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     indices = np.full((len(user), n), -1, np.int32)
     distances = np.full((len(user), n), np.inf, np.float32)
     if len(user):  # members ascend in the user's numbering: so ties are decided by it
-        Z = X @ np.asarray(context.read("neighbors", "cells", "directions")) if facts["projected"] else None
+        # principal directions keep Euclidean distances alone
+        narrow = None if measured.is_manhattan(context) else projection.narrowed(X, context.params.random_state)
         nearest = measured.search(context)
-        local, lengths = copies.nearest_rows(np.arange(len(user)), X, copies.group_rows(X), inside, Z, nearest)
+        local, lengths = copies.nearest_rows(np.arange(len(user)), X, copies.group_rows(X), inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = run[local], lengths
     order = np.argsort(run, kind="stable")
     own = (run[order] >= facts["starts"][s]) & (run[order] < facts["starts"][s + 1])
@@ -135,22 +136,23 @@ def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Partition b's lists after neighbours of neighbours, and of those that name a sample, were tried."""
     low, high = context.span(b)
-    order, rank = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank"))
+    numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
+    order, rank, both = numbering
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
     N, reverse = neighborhoods(context, n, before)
     part = f"{before}p{b:06d}"
     indices, distances = (np.array(context.read("neighbors", part, name)) for name in ("indices", "distances"))
     rows = np.arange(low, high)
-    found = shards.second_neighbors(N, reverse.start, reverse.centers, rows, 2 * n * n)
+    found = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
     used = np.unique(np.concatenate([found[found >= 0], rows]))
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
     lengths = shards.candidate_lengths(
         np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, measured.is_manhattan(context)
     )
-    shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
-    return {"indices": indices, "distances": distances}, {}
+    changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
+    return {"indices": indices, "distances": distances}, {"changed": changed}
 
 
 def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -181,18 +183,11 @@ def _split_into_cells(context: Context, executor: Executor, report: Report) -> d
     receipts = executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     if store.receipt(folder, "cells") is None:
         counts, seed = [receipt["arrays"]["sample"]["shape"][0] for receipt in receipts], context.params.random_state
-        # principal directions keep Euclidean distances alone
-        manhattan = measured.is_manhattan(context)
-        found = None if manhattan else projection.directions(_drawn(context, counts), seed)
-        # read once more: of wide data the sample is the largest array of this process, and either works in its memory
         drawn = _drawn(context, counts)
         centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), seed)
-        del drawn
-        store.write(folder, "cells", {"centers": centers} | ({} if found is None else {"directions": found}), {})
+        store.write(folder, "cells", {"centers": centers}, {})
     executor.map(Job("neighbors", assign, "assign-"), context, parts, report)
     facts, numbering = _number(context)
-    cells = store.receipt(folder, "cells")
-    facts["projected"] = cells is not None and "directions" in cells["arrays"]
     store.write(folder, "numbering", numbering, facts)
     return facts
 
@@ -232,6 +227,9 @@ def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
         [context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(context.n_partitions)]
     )
     n_shards = context.choices.n_shards
+    least = min(context.params.n_stored_neighbors, context.m)
+    cell = shards.join_small(nearest, np.asarray(context.read("neighbors", "cells", "centers")), least)
+    nearest = cell[nearest]
     order = np.argsort(nearest[:, 0], kind="stable").astype(np.int32)
     rank = np.empty(context.m, np.int32)
     rank[order] = np.arange(context.m, dtype=np.int32)
@@ -246,7 +244,7 @@ def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     each = min(each, max(1, n // 4))
     batches = [[first, min(first + each, n)] for first in range(0, n, each)]
     facts = {"bounds": bounds, "starts": starts, "batches": batches}
-    return facts, {"order": order, "rank": rank, "shards": nearest[order]}
+    return facts, {"order": order, "rank": rank, "shards": nearest[order], "cell": cell}
 
 
 def true_reach(context: Context, executor: Executor, report: Report, rows: Any) -> Any:
@@ -274,11 +272,13 @@ def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
         known = {**context.facts["neighbors"], "rounds": facts["rounds"]}
         inner = dataclasses.replace(context, facts={**context.facts, "neighbors": known})
         facts["rounds"] += 1
-        executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
+        receipts = executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
+        if not any(receipt["facts"]["changed"] for receipt in receipts):
+            break  # nor would another round find anything
     facts["recall"] = facts["recall_history"][-1]
     if facts["recall"] < LEAST_RECALL:
         facts["warnings"].append(
             f"recall@{n - 1} of the sample graph is {facts['recall']:.3f}, below {LEAST_RECALL}, "
-            f"after {MOST_ROUNDS} rounds of refinement"
+            f"after {facts['rounds']} rounds of refinement"
         )
     return store.write(folder, "refined", {}, facts)

@@ -48,10 +48,10 @@ ARRAYS: dict[str, dict[str, Array]] = {
     "neighbors": {
         "sample": Array("rows that decide the cells of shards: (rows, f) float32", False),
         "centers": Array("centres of the cells: (shards, f) float32", False),
-        "directions": Array("principal directions that narrow neighbours down: (f, directions) float32", False),
         "nearest": Array("the two nearest cells of each sample: (rows, 2) int32", True),
         "order": Array("the user's number of each sample of a sharded run: (m,) int32", True),
         "rank": Array("the run's number of each of the user's samples: (m,) int32", True),
+        "cell": Array("the cell that each became part of, where it had too few samples: (shards,) int32", True),
         "shards": Array("the two nearest cells, in the run's numbering: (m, 2) int32", True),
         "rows": Array("samples sorted by shard, or sampled for the recall: (rows, f) float32", False, True),
         "members": Array("their numbers: (rows,) int32", False, True),

@@ -1,0 +1,147 @@
+"""The graph by shards: candidates, merging, narrowing down against naive code, and lists that promise what they say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ips2_dask import Params, Resources, run
+from ips2_dask.evaluation.datasets import curved_gaussians
+from ips2_dask.kernels import copies, projection, shards
+from ips2_dask.kernels.neighbors import exact_neighbors
+from ips2_dask.kernels.reverse import reverse_lists
+from ips2_dask.stages import sharding
+
+Array = npt.NDArray[Any]
+
+
+def lists_of(m: int, n: int, seed: int) -> Array:
+    rng = np.random.default_rng(seed)
+    others = [rng.permutation(np.delete(np.arange(m), p))[: n - 1] for p in range(m)]
+    return np.column_stack([np.arange(m), others]).astype(np.int32)
+
+
+@given(seed=st.integers(0, 2**32 - 1), m=st.integers(3, 30), cells=st.integers(1, 6), n=st.integers(2, 4))
+@settings(deadline=None, max_examples=50)
+def test_candidates_are_neighbours_neighbours_that_no_search_has_compared(
+    seed: int, m: int, cells: int, n: int
+) -> None:
+    n = min(n, m)
+    N = lists_of(m, n, seed)
+    both = np.random.default_rng(seed).integers(0, cells, (m, 2)).astype(np.int32)
+    reverse = reverse_lists(N)
+    rows = np.arange(m // 2, m)
+    found = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
+    for p, listed in zip(rows, found, strict=True):
+        naming = [q for q in range(m) if p in N[q]][:n]
+        reached = {int(j) for a in [*N[p, 1:], *naming] for j in N[a, 1:]} | set(naming)
+        fresh = {j for j in reached if j not in N[p] and not set(both[j]) & set(both[p])}
+        assert sorted(listed[listed >= 0]) == sorted(fresh)
+
+
+@given(seed=st.integers(0, 2**32 - 1), width=st.integers(1, 8))
+@settings(deadline=None, max_examples=50)
+def test_merged_lists_hold_the_nearest_of_both_by_distance_and_the_users_number(seed: int, width: int) -> None:
+    rng = np.random.default_rng(seed)
+    m, n = 12, 4
+    user = rng.permutation(m).astype(np.int32)
+    gaps = rng.integers(0, 4, (m, m)).astype(np.float32)
+    N = lists_of(m, n, seed)
+    for p in range(m):
+        N[p, 1:] = sorted(N[p, 1:], key=lambda j, p=p: (gaps[p, j], user[j]))
+    lengths = np.take_along_axis(gaps, N.astype(np.int64), axis=1)
+    lengths[:, 0] = 0
+    others = rng.integers(-1, m, (m, width)).astype(np.int32)
+    other = np.where(others < 0, np.inf, np.take_along_axis(gaps, others.astype(np.int64), axis=1)).astype(np.float32)
+    before = N.copy()
+    changed = shards.merge_lists(N, lengths, others, other, np.arange(m), user, np.argsort(user).astype(np.int32))
+    for p in range(m):
+        among = ({int(j) for j in before[p, 1:]} | {int(j) for j in others[p]}) - {-1, p}
+        wanted = sorted(among, key=lambda j, p=p: (gaps[p, j], user[j]))[: n - 1]
+        assert N[p].tolist() == [p, *wanted]
+        assert lengths[p, 1:].tolist() == [gaps[p, j] for j in wanted]
+    assert changed == (before != N).sum()
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1), m=st.integers(1, 60), count=st.integers(1, 12), least=st.integers(1, 8)
+)  # fmt: skip
+@settings(deadline=None, max_examples=50)
+def test_no_cell_that_anyone_is_in_stays_too_small(seed: int, m: int, count: int, least: int) -> None:
+    rng = np.random.default_rng(seed)
+    nearest = rng.integers(0, count, (m, 2)).astype(np.int32)
+    least = min(least, m)
+    cell = shards.join_small(nearest, rng.standard_normal((count, 2)).astype(np.float32), least)
+    joined = cell[nearest]
+    members = [int(((joined == s).any(axis=1)).sum()) for s in range(count)]
+    assert all(number == 0 or number >= least for number in members)
+    enough = [int(((nearest == s).any(axis=1)).sum()) >= least for s in range(count)]
+    if all(enough):
+        assert cell.tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("repeated", [False, True], ids=["different", "copies"])
+def test_narrowing_down_finds_the_nearest_of_wide_data_and_measures_them_exactly(repeated: bool) -> None:
+    X = curved_gaussians(1500, 600, 4, 3)[0]
+    if repeated:
+        X = np.concatenate([X[:900], X[:600]])
+    narrow = projection.narrowed(X, 0)
+    assert narrow is not None
+    rows = np.arange(len(X))
+    groups = copies.group_rows(X)
+    assert (groups is None) is not repeated
+    N, d = copies.nearest_rows(rows, X, groups, 6, narrow)
+    exact, lengths = exact_neighbors(X, 0, X, 6)
+    right = exact == N
+    assert right.mean() >= 0.99
+    np.testing.assert_array_equal(d[right], lengths[right])
+    assert (N[:, 0] == rows).all()
+    assert all(len(set(row)) == 6 for row in N.tolist())
+
+
+def test_few_features_or_rows_are_not_narrowed_down() -> None:
+    assert projection.narrowed(np.zeros((500, projection.WORTHWHILE), np.float32), 0) is None
+    assert projection.narrowed(np.zeros((projection.DIRECTIONS, 1000), np.float32), 0) is None
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 300], ids=lambda count: f"{count}-shards")
+@pytest.mark.parametrize("name", ["curved", "far-apart"])
+def test_lists_are_of_different_samples_in_order_and_their_recall_is_what_is_reported(name: str, count: int) -> None:
+    X = curved_gaussians(600, 8, 3, 1)[0]
+    if name == "far-apart":
+        X[:4] += 50  # fewer samples than a list has, in a place of their own
+    found = run(X, Params(n_clusters=3, n_neighbors=6), resources=Resources(shards=count, partition_rows=100))
+    N, d = found.neighbors
+    assert (N[:, 0] == np.arange(600)).all()
+    assert all(len(set(row)) == 6 and min(row) >= 0 for row in N.tolist())
+    assert (np.diff(d, axis=1) >= 0).all()
+    Y = (X - X.mean(axis=0, dtype=np.float64)).astype(np.float32)
+    np.testing.assert_allclose(d, np.linalg.norm(Y[:, None] - Y[N], axis=2), rtol=1e-5, atol=1e-6)
+    _, lengths = exact_neighbors(Y, 0, Y, 6)
+    recall = (d[:, 1:] <= lengths[:, 5:] * (1 + 1e-5)).mean()
+    assert found.report()["recall"] == pytest.approx(recall)
+    warned = any("recall@5" in text for text in found.report()["warnings"])
+    assert warned == (recall < 0.95)
+    if count <= 2:
+        np.testing.assert_allclose(d, lengths, rtol=1e-6)
+    elif count == 7:
+        assert not warned
+
+
+def test_rounds_go_on_until_nothing_is_found_any_more_and_what_falls_short_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sharding, "LEAST_RECALL", 1.1)
+    monkeypatch.setattr(sharding, "MOST_ROUNDS", 30)
+    X = curved_gaussians(900, 12, 3, 1)[0]
+    found = run(X, Params(n_clusters=3), resources=Resources(shards=45, partition_rows=100))
+    history = found._context.facts["neighbors"]["recall_history"]
+    assert 2 < len(history) < 30
+    assert history == sorted(history)
+    assert history[0] < history[-1] - 0.005
+    assert any("below 1.1" in text for text in found.report()["warnings"])
