@@ -297,6 +297,7 @@ def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, 
     sigma1 = half / (top - middle)
     sigma = sigma1
     previous, current = y, space.recur(y, None, sigma1 / half, -middle * sigma1 / half, 0.0)
+    del y  # else it stays for as long as the filter lasts
     for _ in range(degree - 1):
         following = 1.0 / (2.0 / sigma1 - sigma)
         a = 2.0 * following / half
@@ -397,8 +398,8 @@ def leading_eigenpairs(
         products, history = state.products + steps + 1, state.history
         y, state.y = state.y, None
         parts, y = space.split(y), None  # the filter needs three blocks, and this would be a fourth
-        for at in range(len(parts)):
-            parts[at] = chebyshev_filter(space, parts[at], low, high, top, steps)
+        for _ in range(len(parts)):
+            parts.append(chebyshev_filter(space, parts.pop(0), low, high, top, steps))
         y = space.join(parts)
         y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         history = [*history, {"products": products, "residual": float(residuals[:wanted].max())}]
