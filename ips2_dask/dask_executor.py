@@ -109,12 +109,13 @@ class DaskExecutor:
             return list(self.client.gather(list(handles)))
 
     def tidy(self) -> None:
-        """Every worker gives it back; one that does not answer is waited for a moment, and left to the next stage."""
+        """This process and every worker give it back; one that does not answer is waited for a moment and no longer."""
+        memory.tidy()
         with losses(self.client), self.client.as_current(), contextlib.suppress(TimeoutError):
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
             asked = [
                 self.client.submit(
-                    memory.release, key=f"tidy-{uuid.uuid4().hex}", workers=address, allow_other_workers=True
+                    memory.tidy, key=f"tidy-{uuid.uuid4().hex}", workers=address, allow_other_workers=True
                 )
                 for address in workers
             ]

@@ -40,6 +40,9 @@ from ips2_dask.storage.run import Run, withdraw
 
 Facts = dict[str, Any]
 
+TIDIED = 1 << 30
+"""Bytes of a process from which on a stage's leavings matter: those of smaller runs are not worth the messages."""
+
 
 def execute(
     source: Source,
@@ -296,6 +299,8 @@ class _Execution:
     def _compute(self, name: str, begun: float) -> dict[str, Any]:
         """Run a stage; returns what its ``stage.json`` is to hold."""
         facts = self._work(name)
+        if max(self._plan.worker_bytes, self._plan.client_bytes) > TIDIED:
+            self._executor.tidy()  # the plan counts each stage without what the one before it left
         receipts = self._store.parts(self._keys[name].folder, learned=True)
         return {
             "key": self._keys[name].content,

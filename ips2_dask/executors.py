@@ -125,7 +125,7 @@ class Executor(Protocol):
         ...
 
     def tidy(self) -> None:
-        """Have every process give back the memory that it kept for more blocks: there will be none."""
+        """Have every process give back the memory that it kept for more of what a stage made: there will be none."""
         ...
 
 
@@ -191,7 +191,7 @@ class SerialExecutor:
 
     def tidy(self) -> None:
         """Give it back."""
-        memory.release()
+        memory.tidy()
 
 
 def stage_source(

@@ -10,6 +10,7 @@ from ips2_dask import costs
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.eigen import block_width, blocks_held
+from ips2_dask.kernels.graph import start_bytes
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
@@ -44,9 +45,12 @@ TRIPLETS_BELOW = 2_000_000
 
 
 ASSEMBLED_NEIGHBORS = 6
-ASSEMBLED_BYTES = 3 << 28
+ASSEMBLED_BYTES = 2 << 30
+ASSEMBLED_FEATURES = 512
+ASSEMBLED_BYTES_WIDE = 3 << 28
 """k and bytes up to which the in-core solver's products are made with a CSR matrix: at k = 5 that takes half the time,
-at k = 7 the same (measured). Beyond some 400,000 samples the matrix would decide how much memory a run needs."""
+at k = 7 the same (measured). The solve of wide data is a small part of their run, and such data are what goes beyond a
+machine's memory: there a matrix that decides how much a run needs would save little."""
 
 CHUNK_SAMPLES = (1 << 15, 1 << 18)
 CHUNKS = 40
@@ -121,7 +125,8 @@ def choose(
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
     if vectors == "chunked" and operator == "triplets":
         operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
-    small = params.n_neighbors <= ASSEMBLED_NEIGHBORS and 8 * m * q * (q + 1) <= ASSEMBLED_BYTES
+    most = ASSEMBLED_BYTES if f <= ASSEMBLED_FEATURES else ASSEMBLED_BYTES_WIDE
+    small = params.n_neighbors <= ASSEMBLED_NEIGHBORS and 8 * m * q * (q + 1) <= most
     assembled = params.operator == "auto" and operator == "matrix-free" and vectors == "in-core" and small
     chunk = min(max(CHUNK_SAMPLES[0], m // CHUNKS), CHUNK_SAMPLES[1])
     chunk = max(chunk, math.ceil(m / MOST_CHUNKS)) if rows is None else 2 * rows
@@ -315,7 +320,8 @@ def make_plan(
     solved, spread = held + blocks, 0
     if choices.vectors == "chunked":
         chunk = min(m, 2 * choices.chunk_samples)
-        degrees = solved = 4 * m * 16 + 64 * m
+        degrees = 4 * m * 16 + 64 * m
+        solved = max(degrees, start_bytes(m, k, width))  # the sample graph's start is made in this process
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
         spread = blocks // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
         # and the operators of a worker's chunks, with neighbourhoods that two chunks share

@@ -439,10 +439,14 @@ def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solu
     return Solution(values, y, residuals, Verdict.CONVERGED, 0, [])
 
 
-PANELS_ABOVE = {"in-core": 1 << 29, "chunked": 2 << 30}
+PANELS_ABOVE = {"in-core": 1 << 30, "chunked": 2 << 30}
 """Bytes of a block above which it is filtered in two panels: two blocks in memory then, not three. A matrix-free
 product makes its neighbourhoods' values once for each panel; in chunks each panel also has tasks of its own, and the
 memory is shared among the workers."""
+
+BLOCKS = {"in-core": (3.5, 2.5), "chunked": (4.0, 3.0)}
+"""How many blocks a filter holds at most, whole and in panels: those that it works on, and half of one where pairs that
+pieces share are summed, or one of which the workers have several parts at a time."""
 
 
 def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> int:
@@ -453,8 +457,10 @@ def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> i
 
 def blocks_held(n: int, columns: int, vectors: str) -> int:
     """Most bytes of blocks of at most n rows that a solve holds at once."""
-    block = 4 * n * columns
-    return 4 * block if panels_of(n, columns, vectors) == 1 else max(3 * block, 4 * PANELS_ABOVE[vectors])
+    block, (whole, halves) = 4 * n * columns, BLOCKS[vectors]
+    if panels_of(n, columns, vectors) == 1:
+        return int(whole * block)
+    return int(max(halves * block, whole * PANELS_ABOVE[vectors]))
 
 
 def panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:

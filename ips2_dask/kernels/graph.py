@@ -12,8 +12,10 @@ from ips2_dask.kernels.eigen import (
     ArraySpace,
     Known,
     block_width,
+    blocks_held,
     dense_eigenpairs,
     leading_eigenpairs,
+    panels_of,
 )
 from ips2_dask.kernels.operator import MatrixOperator, inverse_root
 from ips2_dask.kernels.parallel import map_chunks
@@ -53,12 +55,25 @@ def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int)
     if m <= DENSE_BELOW:
         vectors = dense_eigenpairs(MatrixOperator(A), known, columns).vectors
         return np.asarray(vectors * scale[:, None], np.float32)
-    space = ArraySpace(MatrixOperator(A), known)
     width = min(block_width(columns), m)
+    space = ArraySpace(MatrixOperator(A), known, panels=panels_of(m, width, "in-core"))
     solution = leading_eigenpairs(
         space, max(1, columns * 2 // 3), space.random(width, seed), tol=GRAPH_TOL, seed=seed, most_products=80
     )
-    return np.asarray(solution.vectors[:, :columns] * scale[:, None], np.float32)
+    out = np.empty((m, min(columns, width)), np.float32)
+
+    def chunk(a: int, b: int) -> None:
+        out[a:b] = solution.vectors[a:b, :columns] * scale[a:b, None]
+
+    map_chunks(chunk, m, CHUNK)
+    return out
+
+
+def start_bytes(m: int, k: int, columns: int) -> int:
+    """Most memory that `graph_start` takes beside the graph: its matrix, which is there three times while it is made,
+    or once with the blocks of its solve."""
+    matrix, width = 8 * (2 * k - 1) * m, block_width(columns)
+    return 32 * m + max(3 * matrix, matrix + blocks_held(m, width, "in-core"), matrix + 4 * m * (width + columns))
 
 
 def start_on_pairs(w: Float, pairs: Int32, root: Float64, out: Float | None = None) -> Float:

@@ -73,6 +73,13 @@ def release() -> None:
         give_back()
 
 
+def tidy() -> None:
+    """Keep none of it, and give back what the allocator keeps: what comes next is counted without either."""
+    _keeps.clear()
+    _free.clear()
+    give_back()
+
+
 def give_back() -> None:
     """Let the allocator give the system what it keeps of freed memory; nothing where it is not glibc's."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
