@@ -33,6 +33,22 @@ def test_what_was_used_least_lately_goes_first() -> None:
     assert held(cache) == {"b", "d"}
 
 
+def test_bytes_are_counted_once_whoever_takes_which_seat() -> None:
+    cache = remembered._Cache()
+    cache.limit = 30
+    rng = np.random.default_rng(0)
+    for _ in range(2000):
+        name, seat = f"{rng.integers(40)}", ("", "", "lists", "rows")[rng.integers(4)]
+        put(cache, name, 1 + int(name) % 7, seat)
+        if rng.random() < 0.02:
+            cache.free_seats()
+        loose = [size for key, (_, size) in cache._held.items() if key not in cache._seats.values()]
+        assert cache._loose == sum(loose) <= 30
+        assert (name,) in cache._held
+    cache.clear()
+    assert cache._loose == 0
+
+
 def test_what_has_a_seat_stays_until_another_takes_it() -> None:
     cache = remembered._Cache()
     cache.limit = 10

@@ -35,6 +35,7 @@ class _Cache:
         self._held: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
         self._making: dict[tuple[Any, ...], Lock] = {}
         self._seats: dict[str, tuple[Any, ...]] = {}
+        self._loose = 0  # bytes of what has no seat
         self.limit = CACHE_BYTES
 
     def get(
@@ -55,6 +56,7 @@ class _Cache:
             value = make()
             with self._lock:
                 self._held[key] = value, size(value)
+                self._loose += self._held[key][1]
                 self._used(key, seat, more)
                 self._shrink(key, more)
                 self._making.pop(key, None)
@@ -62,26 +64,33 @@ class _Cache:
 
     def _used(self, key: tuple[Any, ...], seat: str, more: int) -> Any:
         self._held.move_to_end(key)
-        if seat and self._seats.get(seat) != key:
+        before = self._seats.get(seat)
+        if seat and before != key:
+            if key not in self._seats.values():
+                self._loose -= self._held[key][1]
             self._seats[seat] = key
+            if before is not None and before in self._held and before not in self._seats.values():
+                self._loose += self._held[before][1]
             self._shrink(key, more)
         return self._held[key][0]
 
     def _shrink(self, latest: tuple[Any, ...] | None, more: int) -> None:
         """Let go of what was used least lately and has no seat; ``latest`` stays, whatever its size."""
-        seated = set(self._seats.values())
-        loose = [key for key in self._held if key not in seated]
-        total = sum(self._held[key][1] for key in loose)
-        for key in loose:
-            if total <= self.limit + more:
+        staying, going = {latest, *self._seats.values()}, []
+        for key, (_, size) in self._held.items():  # thousands: only the first few are looked at
+            if self._loose <= self.limit + more:
                 break
-            if key != latest:
-                total -= self._held.pop(key)[1]
+            if key not in staying:
+                self._loose -= size
+                going.append(key)
+        for key in going:
+            del self._held[key]
 
     def free_seats(self) -> None:
         """What had one is like anything else from now on."""
         with self._lock:
             self._seats.clear()
+            self._loose = sum(size for _, size in self._held.values())
             self._shrink(None, 0)
 
     def clear(self) -> None:
@@ -89,6 +98,7 @@ class _Cache:
         with self._lock:
             self._held.clear()
             self._seats.clear()
+            self._loose = 0
 
 
 cache = _Cache()
