@@ -44,6 +44,11 @@ TRIPLETS_BELOW = 2_000_000
 """Tensor entries before sharing up to which a stored matrix is the faster operator (measured)."""
 
 
+REMEMBERED = 32
+"""Bytes that the worker of a chunk of vectors remembers of a pair besides the operator: the scale, where it stands in
+the blocks of other chunks and in what is sent of them, its number, its component and what the component's vector is
+there."""
+
 ASSEMBLED_NEIGHBORS = 6
 ASSEMBLED_BYTES = 2 << 30
 ASSEMBLED_FEATURES = 512
@@ -325,7 +330,7 @@ def make_plan(
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
         spread = blocks // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
         # and the operators of a worker's chunks, with neighbourhoods that two chunks share
-        spread += 5 * (m * (4 * q + 2 * k * k + bits_bytes) + 4 * n_pairs) // (4 * max(1, n_workers))
+        spread += 5 * (m * (4 * q + 2 * k * k + bits_bytes) + REMEMBERED * n_pairs) // (4 * max(1, n_workers))
     bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))
     made = 4 * triplets * part // m if choices.operator == "triplets" else part * (2 * bits + 12 * q + 4 * k * k)
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve

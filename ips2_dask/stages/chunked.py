@@ -20,6 +20,7 @@ from ips2_dask.executors import Executor
 from ips2_dask.kernels import graph, memory
 from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
 from ips2_dask.kernels.operator import ChunkOperator, inverse_root
+from ips2_dask.plan import REMEMBERED
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import neighborhoods, numbered_ids, unit
 from ips2_dask.storage.store import Receipt
@@ -145,7 +146,7 @@ def _at(context: Context, rows: Any, read: Callable[[int], Any]) -> Any:
 
 def _pairs_at(context: Context, rows: Any) -> Any:
     """Samples (i, j) of ascending numbers of pairs."""
-    return _at(context, rows, lambda b: context.read("tensor", f"pairs-p{b:06d}", "pairs"))
+    return _at(context, rows, lambda b: context.fetch("tensor", f"pairs-p{b:06d}", "pairs"))
 
 
 def _units(context: Context, rows: Any) -> Float64:
@@ -153,7 +154,7 @@ def _units(context: Context, rows: Any) -> Float64:
 
 
 def _degrees_at(context: Context, rows: Any) -> Float64:
-    found: Float64 = _at(context, rows, lambda b: context.read("assemble", b, "degrees"))
+    found: Float64 = _at(context, rows, lambda b: context.fetch("assemble", b, "degrees"))
     return found
 
 
@@ -187,7 +188,9 @@ def start_rows(context: Context, g: int) -> Any:
     rows = np.arange(low, high)
     pairs = _pairs_at(context, rows)
     root = np.sqrt(_degrees_at(context, rows)) * unit(pairs)
-    return graph.start_on_pairs(np.asarray(context.read("eigen", "start", "start")), pairs, root)
+    samples, local = np.unique(pairs, return_inverse=True)
+    w = np.asarray(context.rows_of("eigen", "start", samples, "start-", remember=False))
+    return graph.start_on_pairs(w, local.reshape(pairs.shape).astype(np.int32), root)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -339,8 +342,9 @@ class ChunkedSpace:
     def __init__(self, context: Context, executor: Executor, width: int) -> None:
         self._chunks = range(len(chunk_partitions(context)))
         receipts = [context.receipt("tensor", f"chunk-{part_name(g)}") for g in self._chunks]
-        # of its operators a worker keeps what is its share, with scales and rows, and somewhat more where shares differ
-        kept = sum(_operator_bytes(r) + 12 * r["facts"]["cuts"][-1] for r in receipts if r)
+        # of its operators a worker keeps what is its share, with scales, rows and component vectors, and somewhat more
+        # where shares differ: what goes for lack of room is made anew in each product
+        kept = sum(_operator_bytes(r) + REMEMBERED * r["facts"]["cuts"][-1] for r in receipts if r)
         context = dataclasses.replace(context, kept=kept * 5 // (4 * max(1, executor.n_workers)))
         self.context, self._executor = context, executor
         self._shared = executor.share(context)

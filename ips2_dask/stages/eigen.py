@@ -148,15 +148,29 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     params, count = context.params, context.facts["assemble"]["components"]
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
-    if context.receipt("eigen", "start") is None:
-        w = _whole_start(context, count, width)
-        context.store.write(context.folders["eigen"], "start", {"start": w}, {})
+    _store_start(context, count, width)
     space = chunked.ChunkedSpace(context, executor, width)
     stored = checkpoints.Chunked(context, space)
     solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)
     kept, warnings = _judge(solution, wanted, params.tol)
     sums = space.write(solution.vectors, kept)
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
+
+
+def _store_start(context: Context, components: int, width: int) -> None:
+    """Store the start by partition, for the workers; parts that are there stay."""
+    folder = context.folders["eigen"]
+    listed = context.store.listed(folder)
+    names = [f"start-{part_name(b)}" for b in range(context.n_partitions)]
+    missing = [
+        b for b, name in enumerate(names)
+        if (context.store.receipt(folder, name) is None if listed is None else name not in listed)
+    ]  # fmt: skip
+    if missing:
+        w = _whole_start(context, components, width)
+        for b in missing:
+            low, high = context.span(b)
+            context.store.write(folder, names[b], {"start": w[low:high]}, {})
 
 
 def _whole_start(context: Context, components: int, width: int) -> Any:

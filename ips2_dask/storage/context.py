@@ -175,6 +175,10 @@ class Context:
         )
         return array
 
+    def fetch(self, stage: str, part: int | str, name: str) -> AnyArray:
+        """The same, not remembered: what is needed once should not put out what is needed again."""
+        return self.store.read(self.folders[stage], part_name(part), name)
+
     def read_all(self, stage: str, name: str) -> AnyArray:
         """A stage's array over all partitions, one after the other; not remembered."""
         folder = self.folders[stage]
@@ -226,11 +230,13 @@ class Context:
                 return self.store.made[name]
         return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept, seat)
 
-    def rows_of(self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "") -> AnyArray:
+    def rows_of(
+        self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "", *, remember: bool = True
+    ) -> AnyArray:
         """Rows of a partitioned array for sorted samples, read partition by partition."""
-        owners = self.owner(samples)
+        owners, read = self.owner(samples), self.read if remember else self.fetch
         parts = [
-            self.read(stage, f"{prefix}{part_name(int(b))}", name)[samples[owners == b] - self.bounds[b]]
+            read(stage, f"{prefix}{part_name(int(b))}", name)[samples[owners == b] - self.bounds[b]]
             for b in np.unique(owners)
         ]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)

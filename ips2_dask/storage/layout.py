@@ -87,7 +87,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "spectrum": Array("eigenvalues of the pairwise L, of a decomposable tensor: (n,) float64", False),
         "sample_vectors": Array("their eigenvectors: (m, n) float64", False),
         "chosen": Array("which two of them each product is made of: (columns, 2) int64", False),
-        "start": Array("the sample graph's start: (m, columns) float32", False),
+        "start": Array("the sample graph's start: (rows, columns) float32", False),
         "state": Array("the block of a solve that goes on: (pairs, columns)", False),
         "state_values": Array("its Ritz values: (columns,) float64", False),
         "state_residuals": Array("its residual norms: (columns,) float64", False),

@@ -1,0 +1,48 @@
+"""Block vectors in chunks: what a product needs is read once by each worker, however small its memory for the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ips2_dask import Params, Resources, run
+from ips2_dask.evaluation.datasets import curved_gaussians
+from ips2_dask.executors import SerialExecutor
+from ips2_dask.stages import chunked
+from ips2_dask.storage import context as remembered
+from ips2_dask.storage.store import ZarrStore
+
+
+def test_later_products_read_nothing_though_nothing_else_would_be_remembered(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    X = curved_gaussians(4000, 8, 4, 0)[0]
+    done = run(
+        X, Params(n_clusters=4), store=tmp_path / "run", resources=Resources(partition_rows=250, vectors="chunked")
+    )
+    cache = remembered._Cache()
+    cache.limit = 0
+    monkeypatch.setattr(remembered, "cache", cache)
+    reads: Counter[tuple[str, str]] = Counter()
+    read = ZarrStore.read
+
+    def counted(store: ZarrStore, folder: str, part: str, name: str) -> Any:
+        reads[part, name] += 1
+        return read(store, folder, part, name)
+
+    monkeypatch.setattr(ZarrStore, "read", counted)
+    context = dataclasses.replace(done._context)
+    space = chunked.ChunkedSpace(context, SerialExecutor(), 16)
+    assert len(chunked.chunk_partitions(context)) >= 4
+    first = space.apply(space.deflate(space.random(16, 0)))
+    assert reads
+    reads.clear()
+    again = space.apply(space.deflate(space.random(16, 0)))
+    assert not reads
+    for one, other in zip(space._results(first), space._results(again), strict=True):
+        np.testing.assert_array_equal(one, other)
