@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from ips2_dask import Params, Resources, Run
 from ips2_dask.executors import Executor, Job, Report, SerialExecutor, compute_part
+from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.pipeline import Silent, execute, plan_run
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.readers import open_source
@@ -108,4 +109,5 @@ def run_on(
     source = open_source(X)
     plan = plan_run(source, params, Resources(partition_rows=rows, vectors=vectors))
     kept = ZarrStore(str(store)) if isinstance(store, Path) else store or MemoryStore()
-    return execute(source, params, plan, kept, executor, Silent())
+    with threads(usable_cores()):  # as `run` does: BLAS on two threads sums in another order
+        return execute(source, params, plan, kept, executor, Silent())

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
+from ips2_dask.storage.remote import is_remote
 from ips2_dask.storage.store import MemoryStore, Receipt, Store
 
 AnyArray = NDArray[Any]
@@ -176,7 +177,12 @@ class Context:
         return array
 
     def fetch(self, stage: str, part: int | str, name: str) -> AnyArray:
-        """The same, not remembered: what is needed once should not put out what is needed again."""
+        """The same, not remembered: what is needed once should not put out what is needed again.
+
+        Over a network it is, where another task that needs it would have to ask for it again.
+        """
+        if self.store.location is not None and is_remote(self.store.location):
+            return self.read(stage, part, name)
         return self.store.read(self.folders[stage], part_name(part), name)
 
     def read_all(self, stage: str, name: str) -> AnyArray:
