@@ -104,9 +104,16 @@ def test_narrowing_down_finds_the_nearest_of_wide_data_and_measures_them_exactly
     assert all(len(set(row)) == 6 for row in N.tolist())
 
 
-def test_few_features_or_rows_are_not_narrowed_down() -> None:
-    assert projection.narrowed(np.zeros((500, projection.WORTHWHILE), np.float32), 0) is None
+def test_few_rows_are_not_narrowed_down() -> None:
     assert projection.narrowed(np.zeros((projection.DIRECTIONS, 1000), np.float32), 0) is None
+
+
+def test_what_narrowing_down_passed_over_is_found_by_refinement(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(projection, "DIRECTIONS", 16)
+    X = curved_gaussians(1500, 600, 4, 3)[0]
+    found = run(X, Params(n_clusters=4), resources=Resources(shards=2, partition_rows=400))
+    history = found._context.facts["neighbors"]["recall_history"]
+    assert history[0] < 0.95 <= history[-1]
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 300], ids=lambda count: f"{count}-shards")

@@ -68,9 +68,7 @@ def release() -> None:
     """Keep none of it, nor what is given up until the next is asked for: who comes next has no blocks of this size, and
     its memory is counted without them."""
     if _keeps.is_set():
-        _keeps.clear()
-        _free.clear()
-        give_back()
+        tidy()
 
 
 def tidy() -> None:

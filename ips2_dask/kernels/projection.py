@@ -44,9 +44,9 @@ class Narrowed(NamedTuple):
 
 
 def narrowed(X: Float32, seed: int) -> Narrowed | None:
-    """X (m, f) in its own leading principal directions, or None where f is small anyway."""
-    m, f = X.shape
-    if f <= WORTHWHILE or m <= DIRECTIONS:
+    """X (m, f) in its own leading principal directions, or None where it has no more rows than directions."""
+    m = len(X)
+    if m <= DIRECTIONS:
         return None
     mean = X.mean(axis=0, dtype=np.float64).astype(np.float32)
     rows = np.sort(np.random.default_rng([seed, 4]).choice(m, min(m, SAMPLED), replace=False))

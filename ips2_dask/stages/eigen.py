@@ -54,7 +54,6 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts = _decomposable(context)
     elif facts is None and context.choices.vectors == "chunked":
         facts = _chunked(context, executor, report)
-        executor.tidy()
     elif facts is None:
         facts = _in_core(context, report)
     checkpoints.forget(context)

@@ -82,8 +82,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     indices = np.full((len(user), n), -1, np.int32)
     distances = np.full((len(user), n), np.inf, np.float32)
     if len(user):  # members ascend in the user's numbering: so ties are decided by it
-        # principal directions keep Euclidean distances alone
-        narrow = None if measured.is_manhattan(context) else projection.narrowed(X, context.params.random_state)
+        narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
         nearest = measured.search(context)
         local, lengths = copies.nearest_rows(np.arange(len(user)), X, copies.group_rows(X), inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = run[local], lengths
@@ -95,6 +94,11 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
         context.store.write(folder, f"samples-p{b:06d}", {"samples": rows}, {})
     arrays = {"run": run[order], "indices": indices[order], "distances": distances[order]}
     return arrays, {}
+
+
+def _narrows(context: Context) -> bool:
+    """Whether searches of shards are narrowed down: principal directions keep Euclidean distances alone."""
+    return context.n_features > projection.WORTHWHILE and not measured.is_manhattan(context)
 
 
 def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -138,6 +142,8 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
+    if _narrows(context):  # whoever shares a cell may have been passed over there
+        both = np.repeat(np.arange(context.m, dtype=np.int32)[:, None], 2, axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
     N, reverse = neighborhoods(context, n, before)
