@@ -44,10 +44,9 @@ TRIPLETS_BELOW = 2_000_000
 """Tensor entries before sharing up to which a stored matrix is the faster operator (measured)."""
 
 
-REMEMBERED = 32
+REMEMBERED = 24
 """Bytes that the worker of a chunk of vectors remembers of a pair besides the operator: the scale, where it stands in
-the blocks of other chunks and in what is sent of them, its number, its component and what the component's vector is
-there."""
+the blocks of other chunks and in what is sent of them, its number, and what its component's vector is there."""
 
 ASSEMBLED_NEIGHBORS = 6
 ASSEMBLED_BYTES = 2 << 30

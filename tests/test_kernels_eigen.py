@@ -18,7 +18,6 @@ from scipy.sparse.linalg import eigsh
 from ips2_dask.kernels import decomposable, graph, tensor
 from ips2_dask.kernels.antisymmetric import largest_eigenvalue
 from ips2_dask.kernels.eigen import (
-    BLOCKS,
     DENSE_BELOW,
     GAIN,
     MOST_DEGREE,
@@ -30,6 +29,7 @@ from ips2_dask.kernels.eigen import (
     State,
     Verdict,
     block_width,
+    blocks_at_once,
     blocks_held,
     chebyshev_filter,
     dense_eigenpairs,
@@ -341,9 +341,43 @@ def test_ritz_pairs_of_an_invariant_span_are_eigenpairs() -> None:
     problem = Problem((100,))
     values, vectors = np.linalg.eigh(problem.L.toarray())
     mixed = vectors[:, -6:] @ scipy.linalg.qr(np.random.default_rng(3).normal(size=(6, 6)))[0]
-    _, found, residuals = rayleigh_ritz(problem.space, mixed)
+    _, found, residuals, _ = rayleigh_ritz(problem.space, mixed)
     np.testing.assert_allclose(found, values[:-7:-1], atol=1e-12)
     assert (residuals < 1e-12).all()
+
+
+class Counted:
+    """A matrix that counts its products' columns."""
+
+    def __init__(self, matrix: Any) -> None:
+        self._operator, self.shape, self.columns = MatrixOperator(matrix), matrix.shape, list[int]()
+
+    def matmat(self, x: Any) -> Any:
+        self.columns.append(x.shape[1])
+        return self._operator.matmat(x)
+
+
+@pytest.mark.parametrize("panels", [1, 2, 3, 4])
+def test_ritz_pairs_of_panels_are_those_of_the_whole_block(panels: int) -> None:
+    problem = Problem()
+    counted = Counted(problem.L)
+    space = ArraySpace(counted, problem.known, np.float64, panels)
+    y = orthonormalize(space, space.deflate(space.random(32, 3)))
+    before, expected, wanted, one = rayleigh_ritz(problem.space, y.copy())
+    found, values, residuals, products = rayleigh_ritz(space, y)
+    np.testing.assert_allclose(values, expected, atol=1e-12)
+    np.testing.assert_allclose(residuals, wanted, atol=1e-12)
+    np.testing.assert_allclose(np.abs(np.sum(found * before, axis=0)), 1, atol=1e-12)
+    assert one == 1
+    assert sum(counted.columns) == 32 * products
+    if panels > 2:  # never L y as a whole
+        assert max(counted.columns) < 32
+
+
+def test_blocks_that_one_machine_may_hold_have_panels_of_eight_columns_in_chunks() -> None:
+    assert [panels_of(n, 24, "chunked") for n in (10**7, 8 * 10**7, 8 * 10**8)] == [1, 3, 2]
+    assert [panels_of(n, 24, "in-core") for n in (10**7, 8 * 10**7)] == [1, 2]
+    assert blocks_held(8 * 10**7, 24, "chunked") < 2.5 * 4 * 8 * 10**7 * 24
 
 
 def test_gram_matrices_are_summed_in_float64() -> None:
@@ -498,8 +532,9 @@ def test_the_antisymmetric_part_has_the_eigenvalue_of_the_unfolded_tensor(m: int
 @pytest.mark.parametrize("vectors", sorted(PANELS_ABOVE))
 def test_a_bound_of_pairs_bounds_the_blocks_of_fewer(vectors: str, fewer: int, more: int, columns: int) -> None:
     fewer, more = sorted((fewer, more))
-    held = BLOCKS[vectors][panels_of(fewer, columns, vectors) - 1]
-    assert held >= (3, 2)[panels_of(fewer, columns, vectors) - 1]
+    panels = panels_of(fewer, columns, vectors)
+    held = blocks_at_once(panels, vectors)
+    assert held >= 1 + 2 / panels
     assert (
         int(held * 4 * fewer * columns) <= blocks_held(fewer, columns, vectors) <= blocks_held(more, columns, vectors)
     )

@@ -52,7 +52,15 @@ class Verdict(enum.Enum):
 
 
 class Space(Protocol):
-    """What the solver does with block vectors of a fixed number of rows."""
+    """What the solver does with block vectors of a fixed number of rows.
+
+    Attributes
+    ----------
+    panels : int
+        In how many panels of columns it works on what it need not hold whole.
+    """
+
+    panels: int
 
     def random(self, columns: int, seed: int) -> Any:
         """A block of standard normal columns that depends on the seed alone."""
@@ -67,7 +75,7 @@ class Space(Protocol):
         ...
 
     def split(self, y: Any) -> list[Any]:
-        """Blocks of some of the columns each, which are filtered one after the other; ``y`` is given up."""
+        """The panels of a block, which are worked on one after the other; ``y`` is given up."""
         ...
 
     def join(self, parts: list[Any]) -> Any:
@@ -174,7 +182,7 @@ class ArraySpace:
     def __init__(
         self, operator: Operator, known: Known | None = None, dtype: type = np.float32, panels: int = 1
     ) -> None:
-        self.operator, self.known, self.dtype, self._panels = operator, known, dtype, panels
+        self.operator, self.known, self.dtype, self.panels = operator, known, dtype, panels
         self.n = operator.shape[0]
 
     def random(self, columns: int, seed: int) -> Float:
@@ -201,12 +209,12 @@ class ArraySpace:
     def split(self, y: Float) -> list[Float]:
         """Panels of the columns, each in memory of its own."""
         return (
-            [y] if self._panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self._panels)]
+            [y] if self.panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self.panels)]
         )
 
     def join(self, parts: list[Float]) -> Float:
         """The block of these panels."""
-        return parts.pop() if self._panels == 1 else self._copied(parts)
+        return parts.pop() if self.panels == 1 else self._copied(parts)
 
     def _copied(self, parts: list[Float]) -> Float:
         """Columns side by side in a new block."""
@@ -281,14 +289,30 @@ def orthonormalize(space: Space, y: Any) -> Any:
     return y
 
 
-def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64]:
-    """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms."""
-    Ly = space.apply(y)
-    H = space.gram(y, Ly)
+def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
+    """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made.
+
+    In more than `PANELS_WHOLE` panels L y is never there as a whole: each panel of it is made twice, for the values and
+    for the residuals.
+    """
+    whole = space.panels <= PANELS_WHOLE
+    parts, y = [y] if whole else space.split(y), None
+    Ly, columns = None, []
+    for part in parts:
+        Ly = space.apply(part)
+        columns.append(np.concatenate([space.gram(other, Ly) for other in parts]))
+    H = np.concatenate(columns, axis=1)
     values, C = scipy.linalg.eigh((H + H.T) / 2)
     values, C = values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
-    y, Ly = space.rotate(y, C), space.rotate(Ly, C)
-    return y, values, space.residuals(Ly, y, values)
+    if whole:
+        y, Ly = space.rotate(parts.pop(), C), space.rotate(Ly, C)
+        return y, values, space.residuals(Ly, y, values), 1
+    del Ly
+    parts, residuals, first = space.split(space.rotate(space.join(parts), C)), [], 0
+    for part, width in zip(parts, (len(column.T) for column in columns), strict=True):
+        residuals.append(space.residuals(space.apply(part), part, values[first : first + width]))
+        first += width
+    return space.join(parts), values, np.concatenate(residuals), 2
 
 
 def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, degree: int) -> Any:
@@ -386,8 +410,9 @@ def leading_eigenpairs(
     if state is None:
         low = lowest_estimate(space, seed + 1)
         y, start = start() if callable(start) else start, None
-        y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
-        state = State(y, values, residuals, low, 1, [{"products": 1, "residual": float(residuals[:wanted].max())}])
+        y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
+        history = [{"products": products, "residual": float(residuals[:wanted].max())}]
+        state = State(y, values, residuals, low, products, history)
     watch(state.history[-1])
     verdict = _verdict(state, tol, most_products)
     while verdict is None:
@@ -395,13 +420,14 @@ def leading_eigenpairs(
         high = max(float(state.values[-1]), low + 1e-3)
         top = max(float(state.values[0]), high + 1e-3)
         steps = filter_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree)
-        products, history = state.products + steps + 1, state.history
+        before, history = state.products + steps, state.history
         y, state.y = state.y, None
         parts, y = space.split(y), None  # the filter needs three blocks, and this would be a fourth
         for _ in range(len(parts)):
             parts.append(chebyshev_filter(space, parts.pop(0), low, high, top, steps))
         y = space.join(parts)
-        y, values, residuals = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
+        y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
+        products += before
         history = [*history, {"products": products, "residual": float(residuals[:wanted].max())}]
         state = State(y, values, residuals, low, products, history)
         watch(history[-1])
@@ -440,27 +466,44 @@ def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solu
 
 
 PANELS_ABOVE = {"in-core": 1 << 30, "chunked": 2 << 30}
-"""Bytes of a block above which it is filtered in two panels: two blocks in memory then, not three. A matrix-free
-product makes its neighbourhoods' values once for each panel; in chunks each panel also has tasks of its own, and the
-memory is shared among the workers."""
+"""Bytes of a block above which it is filtered in panels: two in core, two blocks in memory then and not three. A
+matrix-free product makes its neighbourhoods' values once for each panel; in chunks each panel also has tasks of its
+own, and the memory is shared among the workers."""
 
-BLOCKS = {"in-core": (3.5, 2.5), "chunked": (4.0, 3.0)}
-"""How many blocks a filter holds at most, whole and in panels: those that it works on, and half of one where pairs that
-pieces share are summed, or one of which the workers have several parts at a time."""
+PANEL_COLUMNS = 8
+PANELS_TO = 64 << 30
+"""Columns of a panel of blocks in chunks of at most so many bytes: one machine may still hold those, and memory is what
+it lacks. Larger ones are a cluster's, whose scheduler lacks time: two panels."""
+
+PANELS_WHOLE = 2
+"""Panels up to which Ritz pairs are made of whole blocks: a filter in two holds two blocks too."""
 
 
 def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> int:
-    """In how many panels a block (n, columns) is filtered: that follows its size and place alone, since products of
+    """In how many panels a block (n, columns) is worked on: that follows its size and place alone, since products of
     panels may round otherwise."""
-    return 2 if n * columns * np.dtype(dtype).itemsize > PANELS_ABOVE[vectors] else 1
+    block = n * columns * np.dtype(dtype).itemsize
+    if block <= PANELS_ABOVE[vectors]:
+        return 1
+    return -(-columns // PANEL_COLUMNS) if vectors == "chunked" and block <= PANELS_TO else 2
+
+
+def blocks_at_once(panels: int, vectors: str) -> float:
+    """How many blocks a filter holds at most: the three that it works on, of a panel where there are some, with the
+    other panels, and half of one where pairs that pieces share are summed, or parts that the workers have in hand."""
+    if vectors == "in-core":
+        return 3.5 if panels == 1 else 2.5
+    return 4.0 if panels == 1 else 1.0 + 4.0 / panels
 
 
 def blocks_held(n: int, columns: int, vectors: str) -> int:
     """Most bytes of blocks of at most n rows that a solve holds at once."""
-    block, (whole, halves) = 4 * n * columns, BLOCKS[vectors]
-    if panels_of(n, columns, vectors) == 1:
-        return int(whole * block)
-    return int(max(halves * block, whole * PANELS_ABOVE[vectors]))
+    block = 4 * n * columns
+    sizes = [size for size in (PANELS_ABOVE[vectors], PANELS_TO) if size < block]  # just before there are more panels
+    return max(
+        int(blocks_at_once(panels_of(size // (4 * columns), columns, vectors), vectors) * size)
+        for size in (*sizes, block)
+    )
 
 
 def panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:

@@ -99,8 +99,15 @@ def _operator_bytes(receipt: Receipt | None) -> int:
 
 
 def _touched(context: Context, g: int) -> Any:
-    """The pairs that chunk g's neighbourhoods hold, ascending."""
-    return np.asarray(context.read("tensor", f"chunk-{part_name(g)}", "touched"))
+    """The pairs that chunk g's neighbourhoods hold, ascending, remembered in half the memory where numbers allow it."""
+    name = f"chunk-{part_name(g)}"
+    kind = np.int32 if rows_of_chunks(context)[-1] < 2**31 else np.int64
+
+    def read() -> Any:
+        return context.store.read(context.folders["tensor"], name, "touched").astype(kind)
+
+    size = kind().itemsize * (_cuts(context, g) or [0])[-1]
+    return context.remembered("tensor", f"touched-{name}", read, size)
 
 
 def _cuts(context: Context, g: int) -> list[int]:
@@ -158,20 +165,27 @@ def _degrees_at(context: Context, rows: Any) -> Float64:
     return found
 
 
-def known_of(context: Context, g: int, alone: bool = False) -> Known:
-    """The component vectors on chunk g's pairs; ``alone`` those of its share of the components, for their volumes."""
+def _component_vectors(context: Context, g: int, volumes: Float64 | None) -> Known:
+    """The component vectors on chunk g's pairs; without volumes those of its share of the components."""
+    low, high = rows_of_chunks(context)[g : g + 2]
+    rows = np.arange(low, high)
+    pairs = _pairs_at(context, rows)
+    root = np.sqrt(_degrees_at(context, rows)) * unit(pairs)
+    label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
+    if len(label) and (label == label[0]).all():
+        label = np.broadcast_to(label[0], label.shape)  # most chunks': one number, not one a row
+    return Known(root, label, context.facts["assemble"]["components"], volumes)
+
+
+def known_of(context: Context, g: int) -> Known:
+    """The component vectors on chunk g's pairs, remembered."""
 
     def make() -> Known:
-        low, high = rows_of_chunks(context)[g : g + 2]
-        rows = np.arange(low, high)
-        pairs = _pairs_at(context, rows)
-        root = np.sqrt(_degrees_at(context, rows)) * unit(pairs)
-        label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
-        volumes = None if alone else np.asarray(context.read("eigen", "volumes", "volumes"))
-        return Known(root, label, context.facts["assemble"]["components"], volumes)
+        return _component_vectors(context, g, np.asarray(context.read("eigen", "volumes", "volumes")))
 
     low, high = rows_of_chunks(context)[g : g + 2]
-    known: Known = context.remembered("assemble", f"known-{g}-{alone}", make, 12 * (high - low))
+    each = 8 if context.facts["assemble"]["components"] == 1 else 12
+    known: Known = context.remembered("assemble", f"known-{g}", make, each * (high - low))
     return known
 
 
@@ -265,7 +279,7 @@ def product(
 
 
 def volume(context: Context, g: int) -> Any:
-    known = known_of(context, g, alone=True)
+    known = _component_vectors(context, g, None)
     held = np.unique(known.label)
     return held, known.volume[held]
 
@@ -349,7 +363,7 @@ class ChunkedSpace:
         self.context, self._executor = context, executor
         self._shared = executor.share(context)
         self.n = rows_of_chunks(context)[-1]
-        self._columns = width
+        self._columns, self.panels = width, panels_of(self.n, width, "chunked")
         self.volumes = np.zeros(context.facts["assemble"]["components"])
         volumes = [self._task(volume, g, near=(KIND, g)) for g in self._chunks]
         for held, part in self._results(volumes):
@@ -408,10 +422,9 @@ class ChunkedSpace:
 
     def split(self, y: Block) -> list[Block]:
         """Panels of the columns where they are large; ``y`` is given up."""
-        panels = panels_of(self.n, self._columns, "chunked")
-        if panels == 1:
+        if self.panels == 1:
             return [y]
-        bounds = panel_bounds(self._columns, panels)
+        bounds = panel_bounds(self._columns, self.panels)
         parts: list[Block] = [[] for _ in bounds]
         for g in self._chunks:
             for part, (a, b) in zip(parts, bounds, strict=True):

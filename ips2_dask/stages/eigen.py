@@ -16,7 +16,7 @@ from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, n
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import checkpoints, chunked
-from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.context import Context, part_name, tidy
 from ips2_dask.storage.graph import (
     assembled_operator,
     dense_pairwise,
@@ -148,6 +148,7 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
     _store_start(context, count, width)
+    tidy()  # the graph stood in this process for the start alone
     space = chunked.ChunkedSpace(context, executor, width)
     stored = checkpoints.Chunked(context, space)
     solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from ips2_dask.kernels import memory
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.storage.remote import is_remote
@@ -103,6 +104,12 @@ class _Cache:
 
 
 cache = _Cache()
+
+
+def tidy() -> None:
+    """Let go of what all tasks of a stage looked at, and of memory kept for more of what it made: it is over."""
+    cache.free_seats()
+    memory.tidy()
 
 
 @dataclasses.dataclass
