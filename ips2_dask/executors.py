@@ -116,8 +116,15 @@ class Executor(Protocol):
         """
         ...
 
-    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
-        """Let each thing belong to who made its handle; returns a number for each, equal ones for the same process."""
+    def settle(self, things: Sequence[Thing]) -> list[int]:
+        """Give the things to the processes there are, even ranges of them; returns a number for each process's."""
+        ...
+
+    def hold(self, names: Sequence[str]) -> None:
+        """Leave submitted tasks of these names to the owners of what they are near, however little others have to do.
+
+        Names come without the number after them. What one process remembers, another would have to remember too.
+        """
         ...
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
@@ -180,10 +187,12 @@ class SerialExecutor:
         del name, near
         return function(*arguments)
 
-    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
+    def settle(self, things: Sequence[Thing]) -> list[int]:
         """All of them belong to this process."""
-        del handles
         return [0] * len(things)
+
+    def hold(self, names: Sequence[str]) -> None:
+        """There is no other."""
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         """What the tasks returned."""

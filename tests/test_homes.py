@@ -24,7 +24,7 @@ class Settled(SerialExecutor):
     def __init__(self, home: Any) -> None:
         self.home = home
 
-    def settle(self, things: Sequence[Thing], handles: Sequence[Any]) -> list[int]:
+    def settle(self, things: Sequence[Thing]) -> list[int]:
         assert len(things) > 3
         return [self.home(g) for g, _ in enumerate(things)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,6 +87,36 @@ def test_a_store_that_all_reach_alike_binds_no_partition(
     monkeypatch.setattr(dask_executor, "is_remote", lambda place: True)
     workers_of(executor, context, "a-")
     assert executor.owners.of(partition(context, 0)) is None
+
+
+def where_it_runs(seconds: float) -> str:
+    time.sleep(seconds)  # a task that is worth stealing
+    return str(get_worker().address)
+
+
+def test_held_tasks_stay_with_their_owner_while_others_are_stolen(dask_executor: DaskExecutor) -> None:
+    executor = DaskExecutor(dask_executor.client)
+    address = min(executor.client.scheduler_info(n_workers=-1)["workers"])
+    executor.owners.wrote([("things", 0)], [address])
+    executor.hold(["held"])
+
+    def places(name: str) -> set[str]:
+        handles = [executor.submit(name, where_it_runs, 0.15, near=("things", 0)) for _ in range(40)]
+        return set(executor.results(handles))
+
+    assert places("held-0") == {address}
+    assert len(places("stolen-0")) == 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 7, 40])
+def test_things_are_settled_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
+    executor = DaskExecutor(dask_executor.client)
+    addresses = sorted(executor.client.scheduler_info(n_workers=-1)["workers"])
+    things = [("chunks", g) for g in range(count)]
+    numbers = executor.settle(things)
+    assert numbers == sorted(numbers)
+    assert abs(numbers.count(0) - numbers.count(1)) <= 1
+    assert [executor.owners.of(thing) for thing in things] == [addresses[number] for number in numbers]
 
 
 def test_owners_of_another_store_or_numbering_are_not_asked(context: Context) -> None:

@@ -152,3 +152,21 @@ def test_rounds_go_on_until_nothing_is_found_any_more_and_what_falls_short_is_sa
     assert history == sorted(history)
     assert history[0] < history[-1] - 0.005
     assert any("below 1.1" in text for text in found.report()["warnings"])
+
+
+@pytest.mark.parametrize("most", [shards.MOST_IN_TREE, 3])
+def test_ranges_of_cells_are_compact(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shards, "MOST_IN_TREE", most)
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.eye(4, 6, dtype=np.float32), 400, axis=0)
+    sample = rng.permutation(groups + 0.01 * rng.normal(size=groups.shape).astype(np.float32))
+    found = shards.centers(sample.copy(), 32, 0)
+    assert len(np.unique(found, axis=0)) == 32
+    group = np.argmax(found[:, :4], axis=1)
+    assert np.count_nonzero(np.diff(group)) == 3  # each group's cells in one range
+
+
+@pytest.mark.parametrize("cells", [1, 2, 3])
+def test_few_cells_have_an_order_too(cells: int) -> None:
+    sample = np.arange(12, dtype=np.float32).reshape(6, 2)
+    assert shards.centers(sample.copy(), cells, 0).shape == (cells, 2)

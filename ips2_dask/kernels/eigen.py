@@ -56,11 +56,11 @@ class Space(Protocol):
 
     Attributes
     ----------
-    panels : int
-        In how many panels of columns it works on what it need not hold whole.
+    whole_products : bool
+        Whether Ritz pairs may be made of L y as a whole, beside y; else of panels of columns, each made twice.
     """
 
-    panels: int
+    whole_products: bool
 
     def random(self, columns: int, seed: int) -> Any:
         """A block of standard normal columns that depends on the seed alone."""
@@ -182,8 +182,9 @@ class ArraySpace:
     def __init__(
         self, operator: Operator, known: Known | None = None, dtype: type = np.float32, panels: int = 1
     ) -> None:
-        self.operator, self.known, self.dtype, self.panels = operator, known, dtype, panels
+        self.operator, self.known, self.dtype, self._panels = operator, known, dtype, panels
         self.n = operator.shape[0]
+        self.whole_products = panels <= PANELS_WHOLE
 
     def random(self, columns: int, seed: int) -> Float:
         """A block of standard normal columns that depends on the seed alone."""
@@ -209,12 +210,12 @@ class ArraySpace:
     def split(self, y: Float) -> list[Float]:
         """Panels of the columns, each in memory of its own."""
         return (
-            [y] if self.panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self.panels)]
+            [y] if self._panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self._panels)]
         )
 
     def join(self, parts: list[Float]) -> Float:
         """The block of these panels."""
-        return parts.pop() if self.panels == 1 else self._copied(parts)
+        return parts.pop() if self._panels == 1 else self._copied(parts)
 
     def _copied(self, parts: list[Float]) -> Float:
         """Columns side by side in a new block."""
@@ -292,10 +293,9 @@ def orthonormalize(space: Space, y: Any) -> Any:
 def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
     """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made.
 
-    In more than `PANELS_WHOLE` panels L y is never there as a whole: each panel of it is made twice, for the values and
-    for the residuals.
+    Where L y is never there as a whole, each panel of it is made twice: for the values, and for the residuals.
     """
-    whole = space.panels <= PANELS_WHOLE
+    whole = space.whole_products
     parts, y = [y] if whole else space.split(y), None
     Ly, columns = None, []
     for part in parts:
@@ -476,7 +476,7 @@ PANELS_TO = 64 << 30
 it lacks. Larger ones are a cluster's, whose scheduler lacks time: two panels."""
 
 PANELS_WHOLE = 2
-"""Panels up to which Ritz pairs are made of whole blocks: a filter in two holds two blocks too."""
+"""Panels up to which Ritz pairs are made of whole blocks in core: a filter in two holds two blocks there too."""
 
 
 def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> int:

@@ -342,6 +342,22 @@ def kept_rows(context: Context, g: int, name: str) -> Any:
     return context.store.read(context.folders["eigen"], f"{name}-c{g:06d}", "state")
 
 
+HELD = (
+    volume, random_rows, start_rows, take, product, coefficients, subtract, gram, rotate, columns, side_by_side,
+    residual_squares, store_rows, keep_rows, kept_rows,
+)  # fmt: skip
+"""The tasks of a solve: a chunk's owner has what they need."""
+
+
+def _name(function: Callable[..., Any], g: int) -> str:
+    return f"eigen-{function.__name__}-{g}"
+
+
+def settle(executor: Executor, chunks: int) -> list[int]:
+    """Give the chunks to the workers in even ranges, neighbours to the same; a number for each worker's."""
+    return executor.settle([(KIND, g) for g in range(chunks)])
+
+
 class ChunkedSpace:
     """What the solver does with block vectors, as tasks on chunks; only small matrices come to this process.
 
@@ -363,22 +379,32 @@ class ChunkedSpace:
         self.context, self._executor = context, executor
         self._shared = executor.share(context)
         self.n = rows_of_chunks(context)[-1]
-        self._columns, self.panels = width, panels_of(self.n, width, "chunked")
+        self._columns, self._panels = width, panels_of(self.n, width, "chunked")
+        self.whole_products = self._panels == 1
+        executor.hold([f"eigen-{function.__name__}" for function in HELD])
+        self._homes = Homes((), np.array([np.diff(r["facts"]["cuts"]) for r in receipts if r]))
+        self._settle()
         self.volumes = np.zeros(context.facts["assemble"]["components"])
-        volumes = [self._task(volume, g, near=(KIND, g)) for g in self._chunks]
-        for held, part in self._results(volumes):
+        for held, part in self._results([self._task(volume, g) for g in self._chunks]):
             self.volumes[held] += part
-        of = executor.settle([(KIND, g) for g in self._chunks], volumes)
-        self._homes = Homes(tuple(of), np.array([np.diff(r["facts"]["cuts"]) for r in receipts if r]))
-        self._told_homes = executor.share(self._homes)
         if context.receipt("eigen", "volumes") is None:  # read by the workers
             context.store.write(context.folders["eigen"], "volumes", {"volumes": self.volumes}, {})
 
-    def _task(self, function: Any, g: int, *arguments: Any, near: Any = None) -> Any:
-        return self._executor.submit(f"eigen-{function.__name__}-{g}", function, self._shared, g, *arguments, near=near)
+    def _settle(self) -> None:
+        """Give the chunks to the workers there are: some may have gone or come."""
+        of = tuple(settle(self._executor, len(self._chunks)))
+        if of != self._homes.of:
+            self._homes = dataclasses.replace(self._homes, of=of)
+            self._told_homes = self._executor.share(self._homes)
 
-    def _plain(self, function: Any, *arguments: Any) -> Any:
-        return self._executor.submit(f"eigen-{function.__name__}", function, *arguments)
+    def _task(self, function: Any, g: int, *arguments: Any, near: Any = None) -> Any:
+        """Start a task on chunk g, by its owner unless it is to be done where something else is."""
+        near = (KIND, g) if near is None else near
+        return self._executor.submit(_name(function, g), function, self._shared, g, *arguments, near=near)
+
+    def _plain(self, function: Any, g: int, *arguments: Any) -> Any:
+        """The same, without the context and the chunk's number."""
+        return self._executor.submit(_name(function, g), function, *arguments, near=(KIND, g))
 
     def keep(self, y: Block, name: str) -> None:
         """Store a block under a name."""
@@ -386,18 +412,18 @@ class ChunkedSpace:
 
     def kept(self, name: str, near: Block | None = None) -> Block:
         """A stored block, each chunk where that of ``near`` is; it forgets how it was computed."""
-        return [self._task(kept_rows, g, name, near=(KIND, g) if near is None else near[g]) for g in self._chunks]
+        return [self._task(kept_rows, g, name, near=None if near is None else near[g]) for g in self._chunks]
 
     def _results(self, handles: Sequence[Any]) -> list[Any]:
         return self._executor.results(handles)
 
     def random(self, columns: int, seed: int) -> Block:
         """A block of standard normal columns that depends on the seed alone."""
-        return [self._task(random_rows, g, columns, seed, near=(KIND, g)) for g in self._chunks]
+        return [self._task(random_rows, g, columns, seed) for g in self._chunks]
 
     def start(self) -> Block:
         """The start that the sample graph gives."""
-        return [self._task(start_rows, g, near=(KIND, g)) for g in self._chunks]
+        return [self._task(start_rows, g) for g in self._chunks]
 
     def apply(self, y: Block) -> Block:
         """The operator's product with a block."""
@@ -412,23 +438,24 @@ class ChunkedSpace:
             for h in homes.near(g):
                 home = homes.of[g]
                 if homes.of[h] != home and (h, home) not in taken:
-                    taken[h, home] = self._task(take, h, home, self._told_homes, y[h], near=(KIND, h))
+                    taken[h, home] = self._task(take, h, home, self._told_homes, y[h])
                 others.append(y[h] if homes.of[h] == home else taken[h, home])
             before = None if previous is None else previous[g]
-            out.append(self._task(product, g, self._told_homes, y[g], others, before, a, b, c, near=(KIND, g)))
+            out.append(self._task(product, g, self._told_homes, y[g], others, before, a, b, c))
         if previous is not None:
             previous.clear()
         return out
 
     def split(self, y: Block) -> list[Block]:
-        """Panels of the columns where they are large; ``y`` is given up."""
-        if self.panels == 1:
+        """Panels of the columns where they are large; ``y`` is given up. Before a filter chunks may go elsewhere."""
+        self._settle()
+        if self._panels == 1:
             return [y]
-        bounds = panel_bounds(self._columns, self.panels)
+        bounds = panel_bounds(self._columns, self._panels)
         parts: list[Block] = [[] for _ in bounds]
         for g in self._chunks:
             for part, (a, b) in zip(parts, bounds, strict=True):
-                part.append(self._plain(columns, y[g], a, b))
+                part.append(self._plain(columns, g, y[g], a, b))
             y[g] = None
         return parts
 
@@ -438,7 +465,7 @@ class ChunkedSpace:
             return parts.pop()
         out = []
         for g in self._chunks:
-            out.append(self._plain(side_by_side, *(part[g] for part in parts)))
+            out.append(self._plain(side_by_side, g, *(part[g] for part in parts)))
             for part in parts:
                 part[g] = None
         return out
@@ -461,16 +488,16 @@ class ChunkedSpace:
 
     def gram(self, x: Block, y: Block) -> Float64:
         """x' y, summed in float64 in the order of the chunks."""
-        return np.sum(self._results([self._plain(gram, x[g], y[g]) for g in self._chunks]), axis=0)
+        return np.sum(self._results([self._plain(gram, g, x[g], y[g]) for g in self._chunks]), axis=0)
 
     def rotate(self, y: Block, C: Float64) -> Block:
         """y C; ``y`` is given up."""
-        return self._replace(y, lambda g: self._plain(rotate, y[g], C))
+        return self._replace(y, lambda g: self._plain(rotate, g, y[g], C))
 
     def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """Norms of the columns of L y - y diag(values)."""
         return np.sqrt(
-            np.sum(self._results([self._plain(residual_squares, Ly[g], y[g], values) for g in self._chunks]), axis=0)
+            np.sum(self._results([self._plain(residual_squares, g, Ly[g], y[g], values) for g in self._chunks]), axis=0)
         )
 
     def write(self, y: Block, kept: int) -> Float64:

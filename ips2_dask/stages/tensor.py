@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ips2_dask.executors import Executor, Job, Report, partition
+from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import tensor as kernel
-from ips2_dask.locality import Thing
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import chunked
@@ -54,10 +53,6 @@ def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return arrays, facts
 
 
-def _first_partition(context: Context, g: int) -> Thing:
-    return partition(context, chunked.chunk_partitions(context)[g][0])
-
-
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store pairs, then blocks; returns their numbers. A decomposable tensor needs the pairs alone."""
     parts = range(context.n_partitions)
@@ -72,6 +67,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         if context.choices.vectors == "chunked":
             inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
             chunks = range(len(chunked.chunk_partitions(inner)))
-            job = Job("tensor", chunked.prepare, "chunk-", chunked.KIND, near=_first_partition)
+            job = Job("tensor", chunked.prepare, "chunk-", chunked.KIND)
+            chunked.settle(executor, len(chunks))
             executor.map(job, inner, chunks, report)
     return facts
