@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from harness import run_on
 
 from ips2_dask import Params
 from ips2_dask.executors import SerialExecutor
+from ips2_dask.kernels import eigen
 from ips2_dask.locality import Thing
 from ips2_dask.stages.chunked import Homes
 
@@ -53,3 +55,29 @@ def test_what_the_chunks_of_a_worker_need_is_one_piece(homes: Homes) -> None:
     assert homes.takers(0, 1) == [3]
     assert homes.takers(2, 0) == []
     assert (homes.place(0, 3), homes.place(1, 3)) == (slice(0, 3), slice(3, 7))
+
+
+class Late(SerialExecutor):
+    """An executor that notes what has been asked for and what has been waited for."""
+
+    def __init__(self) -> None:
+        self.noted: list[str] = []
+
+    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
+        self.noted.append(name.rpartition("-")[0])
+        return super().submit(name, function, *arguments, near=near)
+
+    def results(self, handles: Sequence[Any]) -> list[Any]:
+        self.noted.append("waited")
+        return super().results(handles)
+
+
+def test_a_panel_of_chunks_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    X = np.random.default_rng(5).normal(size=(600, 4))
+    executor = Late()
+    run_on(executor, X, Params(n_clusters=3), 120, tmp_path / "run", "chunked")
+    told = " ".join(name for name in executor.noted if name not in ("eigen-take", "share-homes"))
+    told = re.sub(r"(\S+)( \1)+", r"\1", told)  # each kind of tasks once
+    panels = re.findall(r"eigen-columns (eigen-product eigen-nothing waited )+eigen-side_by_side", told)
+    assert panels, told

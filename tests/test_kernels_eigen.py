@@ -374,6 +374,33 @@ def test_ritz_pairs_of_panels_are_those_of_the_whole_block(panels: int) -> None:
         assert max(counted.columns) < 32
 
 
+class Watched(ArraySpace):
+    """A space that notes what is done with panels."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.done: list[Any] = []
+
+    def recur(self, y: Any, previous: Any, a: float, b: float, c: float) -> Any:
+        self.done.append(y.shape[1])
+        return super().recur(y, previous, a, b, c)
+
+    def finish(self, panel: Any) -> Any:
+        self.done.append("finished")
+        return super().finish(panel)
+
+
+def test_a_panel_is_there_before_the_next_is_begun() -> None:
+    problem = Problem()
+    space = Watched(MatrixOperator(problem.L), problem.known, np.float64, 3)
+    leading_eigenpairs(space, 12, space.random(24, 0), tol=1e-6, most_products=20)
+    done = [entry for entry in space.done if entry != 1]  # the first steps, of one vector, look for the spectrum's end
+    ends = [at for at, entry in enumerate(done) if entry == "finished"]
+    assert len(ends) % 3 == 0
+    assert ends[-1] == len(done) - 1
+    assert len(set(np.diff([-1, *ends][:4]))) == 1  # as many products of each panel
+
+
 def test_blocks_that_one_machine_may_hold_have_panels_of_eight_columns_in_chunks() -> None:
     assert [panels_of(n, 24, "chunked") for n in (10**7, 8 * 10**7, 8 * 10**8)] == [1, 3, 2]
     assert [panels_of(n, 24, "in-core") for n in (10**7, 8 * 10**7)] == [1, 2]

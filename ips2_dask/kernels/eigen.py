@@ -78,6 +78,10 @@ class Space(Protocol):
         """The panels of a block, which are worked on one after the other; ``y`` is given up."""
         ...
 
+    def finish(self, panel: Any) -> Any:
+        """The panel when it is there: none of what comes after it is begun before."""
+        ...
+
     def join(self, parts: list[Any]) -> Any:
         """The block that was split; ``parts`` are given up."""
         ...
@@ -212,6 +216,10 @@ class ArraySpace:
         return (
             [y] if self._panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self._panels)]
         )
+
+    def finish(self, panel: Float) -> Float:
+        """It is there."""
+        return panel
 
     def join(self, parts: list[Float]) -> Float:
         """The block of these panels."""
@@ -424,7 +432,7 @@ def leading_eigenpairs(
         y, state.y = state.y, None
         parts, y = space.split(y), None  # the filter needs three blocks, and this would be a fourth
         for _ in range(len(parts)):
-            parts.append(chebyshev_filter(space, parts.pop(0), low, high, top, steps))
+            parts.append(space.finish(chebyshev_filter(space, parts.pop(0), low, high, top, steps)))
         y = space.join(parts)
         y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         products += before

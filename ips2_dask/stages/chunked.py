@@ -319,6 +319,10 @@ def side_by_side(*parts: Any) -> Any:
     return np.concatenate(parts, axis=1, out=out)
 
 
+def nothing(y: Any) -> None:
+    """A task that is done when y is there."""
+
+
 def residual_squares(Ly: Any, y: Any, values: Any) -> Any:
     return np.square((Ly - y * values.astype(np.float32)).astype(np.float64)).sum(axis=0)
 
@@ -344,7 +348,7 @@ def kept_rows(context: Context, g: int, name: str) -> Any:
 
 HELD = (
     volume, random_rows, start_rows, take, product, coefficients, subtract, gram, rotate, columns, side_by_side,
-    residual_squares, store_rows, keep_rows, kept_rows,
+    nothing, residual_squares, store_rows, keep_rows, kept_rows,
 )  # fmt: skip
 """The tasks of a solve: a chunk's owner has what they need."""
 
@@ -458,6 +462,12 @@ class ChunkedSpace:
                 part.append(self._plain(columns, g, y[g], a, b))
             y[g] = None
         return parts
+
+    def finish(self, panel: Block) -> Block:
+        """The panel when it is there: else its chunks and those of the next would be worked on, and held, by turns."""
+        if self._panels > 1:
+            self._results([self._plain(nothing, g, panel[g]) for g in self._chunks])
+        return panel
 
     def join(self, parts: list[Block]) -> Block:
         """The block of these panels; they are given up."""
