@@ -321,7 +321,7 @@ def make_plan(
     operator = {"triplets": triplets + 2 * csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}
     held = operator[choices.operator] + (csr + 48 * n_pairs if choices.assembled else 0)
     degrees = operator[choices.operator] + 48 * n_pairs + 2 * element_bytes(m, k)
-    solved, spread = held + blocks, 0
+    solved, spread, apart = held + blocks, 0, 0
     if choices.vectors == "chunked":
         chunk = min(m, 2 * choices.chunk_samples)
         degrees = 4 * m * 16 + 64 * m
@@ -329,7 +329,9 @@ def make_plan(
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
         spread = blocks // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
         # and the operators of a worker's chunks, with neighbourhoods that two chunks share
-        spread += 5 * (m * (4 * q + 2 * k * k + bits_bytes) + REMEMBERED * n_pairs) // (4 * max(1, n_workers))
+        operators = 5 * (m * (4 * q + 2 * k * k + bits_bytes) + REMEMBERED * n_pairs) // (4 * max(1, n_workers))
+        spread += operators
+        apart = operators + 3 * (q_bytes + 32 * n_pairs) * chunk // m  # degrees: a product with one column
     bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))
     made = 4 * triplets * part // m if choices.operator == "triplets" else part * (2 * bits + 12 * q + 4 * k * k)
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve
@@ -351,7 +353,7 @@ def make_plan(
             (triplets // 2 if choices.operator == "triplets" else q_bytes) + 8 * n_pairs,
         ),
         StagePlan(
-            "assemble", "degrees and components", tasks["assemble"], base + kept + spread // 2, base + graph + degrees,
+            "assemble", "degrees and components", tasks["assemble"], base + kept + apart, base + graph + degrees,
             8 * n_pairs,
         ),
         StagePlan(
