@@ -11,7 +11,7 @@ from typing import Any
 
 from ips2_dask.kernels.eigen import State
 from ips2_dask.stages.chunked import ChunkedSpace, chunk_partitions
-from ips2_dask.storage.context import Context
+from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.store import MemoryStore
 
 PLACES = ("state0", "state1")
@@ -99,11 +99,18 @@ class Chunked(_Checkpoints):
         return self._space.kept(place)
 
 
+def start_part(b: int) -> str:
+    """Where partition b's rows of a chunked solve's start are."""
+    return f"start-{part_name(b)}"
+
+
 def forget(context: Context) -> None:
     """Take away what only a solve that goes on would need."""
-    folder = context.folders["eigen"]
-    chunks = range(len(chunk_partitions(context))) if context.choices.vectors == "chunked" else range(0)
-    for place in PLACES:
-        for part in (place, *(f"{place}-c{g:06d}" for g in chunks)):
-            if context.store.receipt(folder, part) is not None:
-                context.store.drop(folder, part)
+    folder, parts = context.folders["eigen"], list(PLACES)
+    if context.choices.vectors == "chunked":
+        parts += [f"{place}-c{g:06d}" for place in PLACES for g in range(len(chunk_partitions(context)))]
+        parts += [start_part(b) for b in range(context.n_partitions)]
+    listed = context.store.listed(folder)
+    for part in parts:
+        if context.store.receipt(folder, part) is not None if listed is None else part in listed:
+            context.store.drop(folder, part)

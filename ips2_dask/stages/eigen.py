@@ -161,7 +161,7 @@ def _store_start(context: Context, components: int, width: int) -> None:
     """Store the start by partition, for the workers; parts that are there stay."""
     folder = context.folders["eigen"]
     listed = context.store.listed(folder)
-    names = [f"start-{part_name(b)}" for b in range(context.n_partitions)]
+    names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
     missing = [
         b for b, name in enumerate(names)
         if (context.store.receipt(folder, name) is None if listed is None else name not in listed)
