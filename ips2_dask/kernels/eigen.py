@@ -299,28 +299,36 @@ def orthonormalize(space: Space, y: Any) -> Any:
 
 
 def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
-    """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made.
+    """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made."""
+    if not space.whole_products:
+        return _ritz_in_panels(space, y)
+    Ly = space.apply(y)
+    values, C = _descending(space.gram(y, Ly))
+    y, Ly = space.rotate(y, C), space.rotate(Ly, C)
+    return y, values, space.residuals(Ly, y, values), 1
 
-    Where L y is never there as a whole, each panel of it is made twice: for the values, and for the residuals.
-    """
-    whole = space.whole_products
-    parts, y = [y] if whole else space.split(y), None
-    Ly, columns = None, []
-    for part in parts:
-        Ly = space.apply(part)
-        columns.append(np.concatenate([space.gram(other, Ly) for other in parts]))
-    H = np.concatenate(columns, axis=1)
-    values, C = scipy.linalg.eigh((H + H.T) / 2)
-    values, C = values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
-    if whole:
-        y, Ly = space.rotate(parts.pop(), C), space.rotate(Ly, C)
-        return y, values, space.residuals(Ly, y, values), 1
-    del Ly
-    parts, residuals, first = space.split(space.rotate(space.join(parts), C)), [], 0
-    for part, width in zip(parts, (len(column.T) for column in columns), strict=True):
-        residuals.append(space.residuals(space.apply(part), part, values[first : first + width]))
-        first += width
+
+def _ritz_in_panels(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
+    """The same where L y is never there as a whole: each panel of it is made for the values, and again for the
+    residuals."""
+
+    def projected(panel: Any) -> Float64:
+        Ly = space.apply(panel)
+        return np.concatenate([space.gram(other, Ly) for other in parts])
+
+    parts, y = space.split(y), None
+    columns = [projected(panel) for panel in parts]
+    values, C = _descending(np.concatenate(columns, axis=1))
+    parts = space.split(space.rotate(space.join(parts), C))
+    shares = np.split(values, np.cumsum([column.shape[1] for column in columns])[:-1])
+    residuals = [space.residuals(space.apply(panel), panel, share) for panel, share in zip(parts, shares, strict=True)]
     return space.join(parts), values, np.concatenate(residuals), 2
+
+
+def _descending(H: Float64) -> tuple[Float64, Float64]:
+    """Eigenvalues and eigenvectors of the symmetric part of H, largest first."""
+    values, C = scipy.linalg.eigh((H + H.T) / 2)
+    return values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
 
 
 def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, degree: int) -> Any:
