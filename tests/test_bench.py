@@ -211,6 +211,35 @@ def test_a_file_is_measured_with_its_own_labels(tmp_path):
     assert 0 < total["acc"] <= 1
 
 
+def test_a_run_that_is_kept_is_gone_on_with(tmp_path):
+    arguments = (
+        "end-to-end",
+        "--samples",
+        300,
+        "--features",
+        4,
+        "--clusters",
+        3,
+        "--serial",
+        "--keep",
+        tmp_path / "kept",
+    )
+    first, second = (bench(*arguments, file=tmp_path / name)["results"] for name in ("first.json", "second.json"))
+    words = {r["stage"]: r["outcome"] for r in second}
+    assert {r["outcome"] for r in first} == {"finished"}
+    assert {words[stage] for stage in STAGES} == {"reused"}
+    assert words["total"] == "finished"
+    assert second[-1]["nmi"] == first[-1]["nmi"]
+    assert (tmp_path / "kept" / "run").is_dir()
+
+
+@pytest.mark.parametrize("more", [("--repeats", "2"), ("--against", "1")])
+def test_runs_that_are_compared_share_no_directory(more, tmp_path, capsys):
+    assert main(["bench", "end-to-end", "--samples", "300", *more, "--keep", str(tmp_path / "kept")]) == 2
+    assert "--keep: found more than one run" in capsys.readouterr().err
+    assert not (tmp_path / "kept").exists()
+
+
 def test_a_run_that_fails_is_recorded_as_failed(tmp_path, capsys):
     arguments = ("--samples", 300, "--serial", "--memory-limit", "1MB")
     found = bench("end-to-end", *arguments, file=tmp_path / "out.json")

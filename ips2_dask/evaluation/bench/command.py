@@ -7,9 +7,11 @@ import dataclasses
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 
+from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.bench import (
     change,
     choosing,
@@ -23,7 +25,7 @@ from ips2_dask.evaluation.bench import (
     sweeping,
 )
 from ips2_dask.evaluation.bench.document import Record
-from ips2_dask.evaluation.bench.inputs import CLUSTERS, Data, generated, named
+from ips2_dask.evaluation.bench.inputs import CLUSTERS, Data, generated, kept, named
 from ips2_dask.evaluation.bench.runs import Input
 from ips2_dask.params import Params, Resources
 
@@ -136,16 +138,23 @@ def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
 
 
 def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
+    if options.keep is not None and (options.repeats > 1 or options.against is not None):
+        raise BadInput(
+            "--keep", "more than one run", "one, without --repeats and --against",
+            "later runs would find the stages of the first", "leave --keep out",
+        )  # fmt: skip
     if options.input is not None:
         given = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
     else:
-        data = _data(options, folder, params.random_state)
+        make = partial(_data, options, seed=params.random_state)
+        data = make(folder) if options.keep is None else kept(options.keep / "data", make)
         given = Input(data.name, data.X, data.labels)
         if options.n_clusters is None:
             params = dataclasses.replace(params, n_clusters=data.c)
     return end_to_end.measure(
-        given, params, resources, folder, options.serial, options.repeats, options.limit, options.against
-    )
+        given, params, resources, folder, options.serial, options.repeats, options.limit, options.against,
+        None if options.keep is None else options.keep / "run",
+    )  # fmt: skip
 
 
 def _scaling(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:

@@ -28,6 +28,7 @@ def measure(
     repeats: int = 1,
     limit: float | None = None,
     against: int | None = None,
+    keep: Path | None = None,
 ) -> Iterator[Record]:
     """The records of each of ``repeats`` runs, as of `runs.records`; then speedups, where there is something against.
 
@@ -46,13 +47,15 @@ def measure(
     against : int, optional
         Workers of other runs, made by turns with these. A record of kind "speedup" for each stage then holds as
         ``ratio`` the median of their seconds over the median of these.
+    keep : Path, optional
+        Where the run's directory stays; one that is there is gone on with. For one run only.
     """
     numbers = [resources.n_workers] if against is None else [against, resources.n_workers]
     times: dict[int, list[dict[str, float]]] = {n: [] for n in numbers if n is not None}
     for repeat in range(repeats):
         for n in numbers:
             here = dataclasses.replace(resources, n_workers=n)
-            outcome = run_apart(given, params, here, serial, folder, limit)
+            outcome = run_apart(given, params, here, serial, folder, limit, keep)
             seconds: dict[str, float] = {}
             for record in records(given, params, here, serial, outcome):
                 yield {"kind": "time", **record, "repeat": repeat}

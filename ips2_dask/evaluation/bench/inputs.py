@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.datasets import curved_gaussians, load
 from ips2_dask.evaluation.datasets.manifold import BLOCK
 
@@ -58,6 +61,28 @@ def named(name: str, folder: Path) -> Data:
     np.save(data.X, found.X)
     np.save(data.labels, labels)
     return data
+
+
+def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
+    """What is in ``folder``, or what ``make`` writes into it: once, so that a run knows its input again.
+
+    Raises
+    ------
+    BadInput
+        Where nothing can be written there, or what is there is not whole.
+    """
+    facts = folder / "data.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not facts.exists():
+            data = make(folder)
+            facts.write_text(json.dumps(data._asdict()))
+        return Data(**json.loads(facts.read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(
+            "--keep", f"{folder}: {error}", "a folder that can be written, or one of a benchmark that was kept",
+            "there would be no data", "name another folder",
+        ) from error  # fmt: skip
 
 
 def centred(X: NDArray[np.floating]) -> NDArray[np.float32]:

@@ -157,6 +157,12 @@ def _end_to_end(parser: argparse.ArgumentParser) -> None:
     _number(
         parser, "--against", None, "workers of other runs, made by turns with these: how many times faster these are"
     )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="where generated data and the run's directory stay; both are gone on with",
+    )
     _limit(parser, 7200)
 
 

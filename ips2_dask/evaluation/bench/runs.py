@@ -24,6 +24,7 @@ from ips2_dask.storage.readers import open_source
 START = "start"
 STAGES = "stages"
 TOTAL = "total"
+REUSED = "reused"
 
 
 class Input(NamedTuple):
@@ -41,6 +42,7 @@ class Clock(Silent):
 
     def __init__(self) -> None:
         self.spans: dict[str, list[float]] = {}
+        self.reused: list[str] = []
 
     def connected(self, dashboard: str | None) -> None:
         """Nothing to note: no stage has begun."""
@@ -50,16 +52,28 @@ class Clock(Silent):
         self.spans[stage] = [time.monotonic()]
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Note the time."""
+        """Note the time, and whether there was nothing to do."""
         self.spans[stage].append(time.monotonic())
+        if skipped:
+            self.reused.append(stage)
 
 
 def run_apart(
-    given: Input, params: Params, resources: Resources, serial: bool, folder: Path, limit: float | None = None
+    given: Input,
+    params: Params,
+    resources: Resources,
+    serial: bool,
+    folder: Path,
+    limit: float | None = None,
+    keep: Path | None = None,
 ) -> Outcome:
-    """A run in a fresh process on a cluster of its own, or serially; its directory goes when it is done."""
+    """A run in a fresh process on a cluster of its own, or serially; its directory goes when it is done.
+
+    With ``keep`` the directory is that, stays, and is gone on with where it is there: seconds are those of this time.
+    """
     job = {
         **given._asdict(),
+        "store": None if keep is None else str(keep.absolute()),
         "params": params.as_dict(),
         "resources": dataclasses.asdict(resources),
         "serial": serial,
@@ -72,11 +86,12 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
         begun = time.monotonic()
+        store = job["store"] or f"{folder}/run"
         finished = run(
             job["source"],
             Params(**job["params"]),
             Resources(**job["resources"]),
-            store=f"{folder}/run",
+            store=store,
             labels_column=job["labels_column"],
             transpose=job["transpose"],
             progress=clock,
@@ -96,14 +111,14 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
             "partitions": report["partitions"],
             "warnings": len(report["warnings"]),
             "peak_process_rss_bytes": report["peak_rss_bytes"],
-            "disk_bytes": sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file()),
+            "disk_bytes": sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file()),
         }
         if known is not None:
             found = scores(known, finished.labels)
             facts |= {"nmi": found["nmi"], "acc": found["acc"]}
     first, last = clock.spans[RUN_STAGES[0]][0], clock.spans[RUN_STAGES[-1]][1]
     spans = {START: [begun, first], **clock.spans, STAGES: [first, last], TOTAL: [begun, ended]}
-    return {"spans": spans, "facts": facts}
+    return {"spans": spans, "reused": clock.reused, "facts": facts}
 
 
 def records(given: Input, params: Params, resources: Resources, serial: bool, outcome: Outcome) -> list[Record]:
@@ -126,6 +141,8 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
     out = []
     for stage, (begin, end) in outcome.answer["spans"].items():
         record = {**shape, "stage": stage, "seconds": end - begin, **_measured(outcome.samples, (begin, end))}
+        if stage in outcome.answer["reused"]:
+            record["outcome"] = REUSED
         out.append({**record, **_projected(plan, stage, workers)})
     chosen = {name: getattr(plan.choices, name) for name in ("operator", "vectors", "n_shards")}
     out[-1] |= {**chosen, **outcome.answer["facts"]}
