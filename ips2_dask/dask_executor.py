@@ -77,7 +77,9 @@ class DaskExecutor:
             value = dataclasses.replace(value, threads=self._threads)
         return self.submit(f"share-{type(value).__name__.lower()}", _same, value)
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
+    def submit(
+        self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None, first: bool = False
+    ) -> Any:
         """Start one task on a worker; its handle is a future."""
         with losses(self.client):
             if isinstance(near, Future):
@@ -87,7 +89,7 @@ class DaskExecutor:
             key = f"{name}-{uuid.uuid4().hex}"
             return self.client.submit(
                 function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there),
-                retries=RETRIES,
+                retries=RETRIES, priority=int(first),
             )  # fmt: skip
 
     def settle(self, things: Sequence[Thing]) -> list[int]:

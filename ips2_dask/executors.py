@@ -109,10 +109,13 @@ class Executor(Protocol):
         """A handle for `submit` of something that many tasks look at, a context say."""
         ...
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
+    def submit(
+        self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None, first: bool = False
+    ) -> Any:
         """Start one task on values and handles; returns a handle of its result, which stays where it is made.
 
-        It is made where the result of ``near`` is, or by the owner of that thing, unless that process is gone.
+        It is made where the result of ``near`` is, or by the owner of that thing, unless that process is gone. With
+        ``first`` it goes before all others that could be begun there: somebody elsewhere waits for it.
         """
         ...
 
@@ -182,9 +185,11 @@ class SerialExecutor:
         """A handle for `submit`: the value itself."""
         return value
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
+    def submit(
+        self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None, first: bool = False
+    ) -> Any:
         """Run one task now; its handle is its result."""
-        del name, near
+        del name, near, first
         return function(*arguments)
 
     def settle(self, things: Sequence[Thing]) -> list[int]:

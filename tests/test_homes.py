@@ -63,9 +63,11 @@ class Late(SerialExecutor):
     def __init__(self) -> None:
         self.noted: list[str] = []
 
-    def submit(self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None) -> Any:
+    def submit(
+        self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None, first: bool = False
+    ) -> Any:
         self.noted.append(name.rpartition("-")[0])
-        return super().submit(name, function, *arguments, near=near)
+        return super().submit(name, function, *arguments, near=near, first=first)
 
     def results(self, handles: Sequence[Any]) -> list[Any]:
         self.noted.append("waited")

@@ -108,6 +108,25 @@ def test_held_tasks_stay_with_their_owner_while_others_are_stolen(dask_executor:
     assert len(places("stolen-0")) == 2
 
 
+def when_it_begins(seconds: float) -> float:
+    begun = time.monotonic()
+    time.sleep(seconds)
+    return begun
+
+
+def test_what_others_wait_for_goes_before_what_was_there_earlier(dask_executor: DaskExecutor) -> None:
+    executor = DaskExecutor(dask_executor.client)
+    address = min(executor.client.scheduler_info(n_workers=-1)["workers"])
+    executor.owners.wrote([("things", 0)], [address])
+    executor.hold(["queued"])
+    busy = executor.submit("queued-0", when_it_begins, 1.0, near=("things", 0))
+    queued = [executor.submit("queued-0", when_it_begins, 0.05, near=("things", 0)) for _ in range(6)]
+    time.sleep(0.2)  # what is submitted within a tenth of a second is of one age, and of that the last goes first
+    urgent = executor.submit("queued-0", when_it_begins, 0.05, near=("things", 0), first=True)
+    begun = executor.results([busy, *queued, urgent])
+    assert sorted(begun)[:2] == [begun[0], begun[-1]]
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 def test_things_are_settled_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)

@@ -401,10 +401,10 @@ class ChunkedSpace:
             self._homes = dataclasses.replace(self._homes, of=of)
             self._told_homes = self._executor.share(self._homes)
 
-    def _task(self, function: Any, g: int, *arguments: Any, near: Any = None) -> Any:
+    def _task(self, function: Any, g: int, *arguments: Any, near: Any = None, first: bool = False) -> Any:
         """Start a task on chunk g, by its owner unless it is to be done where something else is."""
         near = (KIND, g) if near is None else near
-        return self._executor.submit(_name(function, g), function, self._shared, g, *arguments, near=near)
+        return self._executor.submit(_name(function, g), function, self._shared, g, *arguments, near=near, first=first)
 
     def _plain(self, function: Any, g: int, *arguments: Any) -> Any:
         """The same, without the context and the chunk's number."""
@@ -442,7 +442,7 @@ class ChunkedSpace:
             for h in homes.near(g):
                 home = homes.of[g]
                 if homes.of[h] != home and (h, home) not in taken:
-                    taken[h, home] = self._task(take, h, home, self._told_homes, y[h])
+                    taken[h, home] = self._task(take, h, home, self._told_homes, y[h], first=True)
                 others.append(y[h] if homes.of[h] == home else taken[h, home])
             before = None if previous is None else previous[g]
             out.append(self._task(product, g, self._told_homes, y[g], others, before, a, b, c))
