@@ -47,6 +47,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     high_order : {"rms", "abs", "signed"}
     fusion : {"average", "normalized"}
     fusion_weight : float, default=0.5
+    n_components : int, optional
+        Columns of the spectral embedding, c + 8 by default; those after the c-th fade with their eigenvalues, see
+        `Params`. ``n_components=n_clusters`` is what scikit-learn's SpectralClustering takes by default.
     assign_labels : {"spectral", "kmeans", "rows"}
     scale : {None, "none", "zscore", "minmax", "l2"}
     operator : {"auto", "triplets"}
@@ -74,7 +77,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         S and V.
     eigenvalues_ : (n_clusters,)
         Leading eigenvalues of the unfolded tensor's Laplacian.
-    embedding_ : (n_samples, n_clusters) or None
+    embedding_ : (n_samples, n_components) or None
         What k-means saw; None for ``assign_labels="kmeans"``.
     n_features_in_ : int
     feature_names_in_ : (n_features,)
@@ -118,6 +121,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         high_order: str = "rms",
         fusion: str = "average",
         fusion_weight: float = 0.5,
+        n_components: int | None = None,
         assign_labels: str = "spectral",
         scale: str | None = None,
         operator: str = "auto",
@@ -140,6 +144,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.high_order = high_order
         self.fusion = fusion
         self.fusion_weight = fusion_weight
+        self.n_components = n_components
         self.assign_labels = assign_labels
         self.scale = scale
         self.operator = operator
@@ -170,7 +175,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _params(self) -> Params:
         names = (
             "n_clusters", "n_neighbors", "sigma", "epsilon", "tensor", "metric", "affinity", "bandwidth", "high_order",
-            "fusion", "fusion_weight", "assign_labels", "operator", "tol",
+            "fusion", "fusion_weight", "n_components", "assign_labels", "operator", "tol",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
@@ -236,7 +241,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         return self._new(X, "predict_proba")
 
     def transform(self, X: Any) -> Any:
-        """Extension of ``embedding_`` to new samples: (n_samples, n_clusters), rows of length 1."""
+        """Extension of ``embedding_`` to new samples: (n_samples, n_components), rows of length 1."""
         return self._new(X, "transform")
 
     def _new(self, X: Any, what: str) -> Any:

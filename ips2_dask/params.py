@@ -24,6 +24,10 @@ DENSE_MAX_SAMPLES = 5000
 PAPER: dict[str, Any] = {"n_neighbors": 10, "affinity": "gaussian", "assign_labels": "kmeans"}
 """The paper's own settings, for ``IPS2(**PAPER, n_clusters=4)``; everything else is the default."""
 
+EMBEDDED_BEYOND = 8
+"""Columns of the embedding after the c-th where nothing else is asked for. They fade as their eigenvalues fall behind
+the c-th, so that more would add little; see `kernels.labels.fading`."""
+
 ANGULAR = ("cosine", "correlation")
 """Metrics that are Euclidean distances of rows of length 1."""
 
@@ -48,6 +52,7 @@ WHY: dict[str, str] = {
     "n_clusters": "there would be nothing to separate",
     "max_clusters": "there would be nothing to choose from",
     "n_eigenpairs": "there would be nothing to share",
+    "n_components": "rows of one column, scaled to length 1, would all be the same point",
     "n_neighbors": "a neighbourhood would hold no pair, or blocks of k^4 entries that no memory holds",
     "sigma": "every tensor entry would be 1 or grow with the distance",
     "epsilon": "equal samples would divide by zero, or the paper's formula (epsilon < 0.001) would be another",
@@ -102,6 +107,11 @@ class Params:
     n_eigenpairs : int, optional
         Eigenpairs of the tensor that are solved for where that is more than c: runs of several c in one directory
         then share one solve, and V is still made of the c leading ones. Not for a decomposable tensor.
+    n_components : int, optional
+        Columns of the spectral embedding: so many leading eigenvectors of the normalised U. Those after the c-th are
+        faded by (lambda_j / lambda_c)^24, so that a clear gap after the c-th leaves c, and none lets all count. At
+        least 2, by default c + 8 (fewer where there are fewer samples); ``n_components=n_clusters`` gives the embedding
+        of Ng, Jordan and Weiss (2002).
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
@@ -160,6 +170,7 @@ class Params:
     random_state: int = 0
     max_clusters: int | None = None
     n_eigenpairs: int | None = None
+    n_components: int | None = None
 
     def __post_init__(self) -> None:
         fields = {field.name for field in dataclasses.fields(self)}
@@ -173,6 +184,7 @@ class Params:
             "random_state": _whole("random_state", self.random_state, 0),
             "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
             "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 2),
+            "n_components": None if self.n_components is None else _whole("n_components", self.n_components, 2),
             **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
         }
         if self.bandwidth not in ("mean", "median"):
@@ -214,6 +226,11 @@ class Params:
     def n_solved(self) -> int:
         """Eigenpairs that are solved for: c of them, or more where several c share them."""
         return max(self.n_clusters, self.n_eigenpairs or 0)
+
+    @property
+    def n_embedded(self) -> int:
+        """Columns of the embedding, where there are as many samples."""
+        return self.n_clusters + EMBEDDED_BEYOND if self.n_components is None else self.n_components
 
     def as_dict(self) -> dict[str, Any]:
         """All parameters as plain values that JSON can hold."""

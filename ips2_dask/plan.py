@@ -245,6 +245,11 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
             "n_eigenpairs", f"{params.n_eigenpairs} with {m} samples", "at most one a sample",
             "there would not be as many", f"give n_eigenpairs={m} or less",
         )  # fmt: skip
+    if params.n_components is not None and params.n_components > m:
+        raise BadInput(
+            "n_components", f"{params.n_components} with {m} samples", "at most one a sample",
+            "there would not be as many eigenvectors", f"give n_components={m} or less",
+        )  # fmt: skip
     if params.n_clusters > m:
         raise BadInput(
             "n_clusters", f"{params.n_clusters} with {m} samples", "at most one cluster a sample",
@@ -296,6 +301,7 @@ def make_plan(
     bounds = partition_bounds(m, f, rows)
     choices = choose(m, f, params, shards, vectors, rows)
     n, k, c, solved_for = len(bounds) - 1, params.n_neighbors, params.n_clusters, choices.n_solved(params)
+    embedded = min(params.n_embedded, m)
     part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
     q = k * (k + 1) // 2
     n_pairs = min(m * (m + 1) // 2, m * (k * (k - 1) // 2) + m, int(m * q * 0.75) + m)
@@ -365,9 +371,9 @@ def make_plan(
             solver + (similarity if dense else 0), similarity,
         ),
         StagePlan(
-            "label", f"embedding, k-means in {c}", 10, base + kept + 24 * m * c,
-            solver + fused + max(fused // 3 + 16 * block_width(c) * m, 120 * m + 56 * m * c),
-            20 * m * c,
+            "label", f"embedding, k-means in {c}", 10, base + kept + 24 * m * embedded,
+            solver + fused + max(fused // 3 + 16 * block_width(embedded) * m, 120 * m + 56 * m * embedded),
+            20 * m * embedded,
         ),
     )  # fmt: skip
     shard = 2 * 2 * m // choices.n_shards if choices.n_shards else m  # each sample is in two shards of 2 m / n members

@@ -6,7 +6,7 @@ from typing import Any
 
 SPELLED = {
     "n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed",
-    "n_workers": "workers", "n_eigenpairs": "eigenpairs",
+    "n_workers": "workers", "n_eigenpairs": "eigenpairs", "n_components": "components",
 }  # fmt: skip
 """Parameters whose option has another name."""
 

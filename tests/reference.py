@@ -253,3 +253,12 @@ def fuse(S: Floats, V: Floats, fusion: str = "average", weight: float = 0.5) -> 
     if fusion == "normalized":
         S, V = laplacian(S), laplacian(V)
     return (1 - weight) * S + weight * V
+
+
+def embedding(U: Floats, c: int, columns: int) -> Floats:
+    """Rows of leading eigenvectors of D^-1/2 U D^-1/2, length 1; those after the c-th times (lambda / lambda_c)^24."""
+    values, vectors = np.linalg.eigh(laplacian(U))
+    values, vectors = values[::-1][:columns], vectors[:, ::-1][:, :columns]
+    for j in range(c, columns):
+        vectors[:, j] *= (max(values[j], 0.0) / values[c - 1]) ** 24
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

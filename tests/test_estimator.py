@@ -40,6 +40,7 @@ EXPECTED = dict.fromkeys(
     ),
     ONE_CLUSTER,
 )  # fmt: skip
+EXPECTED["check_methods_sample_order_invariance"] = "sets n_components=1, which is refused: all points would be one"
 CLASSES = "takes whatever has predict_proba for a classifier, and counts its classes"
 EXPECTED |= dict.fromkeys(("check_estimator_sparse_array", "check_estimator_sparse_matrix"), CLASSES)
 
@@ -78,7 +79,7 @@ def test_a_fit_gives_all_that_is_promised(X: Array) -> None:
     assert fitted.eigenvalues_.shape == (4,)
     assert fitted.n_features_in_ == 5
     assert fitted.embedding_ is not None
-    assert fitted.embedding_.shape == (90, 4)
+    assert fitted.embedding_.shape == (90, 4 + 8)
     for name in ("affinity_matrix_", "pairwise_similarity_", "high_order_similarity_"):
         S = getattr(fitted, name)
         assert S.shape == (90, 90)

@@ -85,15 +85,15 @@ def test_a_distance_matrix_is_cut_on_both_sides_in_a_search() -> None:
 
 def test_the_columns_of_the_embedding_are_named_after_the_class() -> None:
     X, _ = blobs()
-    assert IPS2(n_clusters=3).fit(X).get_feature_names_out().tolist() == ["ips20", "ips21", "ips22"]
-    assert PPC(n_clusters=3).fit(X).get_feature_names_out().tolist() == ["ppc0", "ppc1", "ppc2"]
+    assert IPS2(n_clusters=3).fit(X).get_feature_names_out().tolist() == [f"ips2{j}" for j in range(3 + 8)]
+    assert PPC(n_clusters=3, n_components=3).fit(X).get_feature_names_out().tolist() == ["ppc0", "ppc1", "ppc2"]
 
 
 @transforms
 def test_set_output_gives_a_frame_with_the_samples_names() -> None:
     X, _ = blobs()
     frame = pd.DataFrame(X, columns=list("abcd"), index=[f"s{i}" for i in range(75)])
-    found = IPS2(n_clusters=3).set_output(transform="pandas").fit(frame).transform(frame)
+    found = IPS2(n_clusters=3, n_components=3).set_output(transform="pandas").fit(frame).transform(frame)
     assert found.columns.tolist() == ["ips20", "ips21", "ips22"]
     assert found.index.tolist() == frame.index.tolist()
 

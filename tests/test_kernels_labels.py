@@ -73,6 +73,46 @@ def test_the_embedding_spans_the_leading_eigenvectors_of_the_normalised_affinity
     assert solution.residuals.max() <= 1e-6
 
 
+@pytest.mark.parametrize("m", [60, 400])
+def test_columns_after_the_last_cluster_fade_with_their_eigenvalues(m: int) -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(m, 2)) + 3 * rng.integers(0, 5, (m, 1))
+    U = np.exp(-np.square(X[:, None] - X).sum(axis=2) / 2)
+    found = labels.spectrum(sp.csr_array(np.where(U > 1e-3, U, 0)), 4, 1e-6, 0, columns=9)
+    points = labels.embedding(found, 4)
+    assert points.shape == (m, 9)
+    expected = reference.embedding(np.where(U > 1e-3, U, 0), 4, 9)
+    np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-3)
+    plain = reference.embedding(np.where(U > 1e-3, U, 0), 4, 4)
+    assert np.abs(points @ points.T - plain @ plain.T).max() > 0.05
+
+
+def test_a_gap_leaves_as_many_columns_as_clusters_and_a_tie_lets_the_next_count() -> None:
+    factors = labels.fading(np.array([1.0, 0.9, 0.9, 0.6, 0.0, -0.4]), 2)
+    np.testing.assert_allclose(factors, [1, 1, 1, (2 / 3) ** 24, 0, 0])
+    np.testing.assert_array_equal(labels.fading(np.array([1.0, 0.0, 0.0, -0.1]), 3), [1, 1, 1, 0])
+    np.testing.assert_array_equal(labels.fading(np.ones(2), 3), [1, 1])
+
+
+@pytest.mark.parametrize("sizes", [(9, 9, 9, 9), (150, 80, 70, 40)])
+def test_more_blocks_than_clusters_all_count(sizes: tuple[int, ...]) -> None:
+    U, truth = block_affinity(*sizes)
+    found = labels.spectrum(U, 2, 1e-6, 0, columns=len(sizes))
+    points = labels.embedding(found, 2)
+    np.testing.assert_allclose(points @ points.T, truth[:, None] == truth, atol=1e-10)
+
+
+@pytest.mark.parametrize("columns", [2, 3])
+def test_fewer_columns_than_clusters_are_the_leading_ones(columns: int) -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(300, 2)) + 3 * rng.integers(0, 5, (300, 1))
+    U = np.exp(-np.square(X[:, None] - X).sum(axis=2) / 2)
+    found = labels.spectrum(U, 4, 1e-6, 0, columns=columns)
+    points = labels.embedding(found, 4)
+    expected = reference.embedding(U, columns, columns)
+    np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-4)
+
+
 def test_a_dense_and_a_sparse_affinity_give_the_same_embedding() -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(90, 2))

@@ -139,7 +139,7 @@ def test_the_estimator_predicts_and_its_probabilities_agree(blobs3: tuple[Array,
         P = fitted.predict_proba(X[180:])
         np.testing.assert_allclose(P.sum(axis=1), 1)
         np.testing.assert_array_equal(P.argmax(axis=1), fitted.predict(X[180:]))
-        assert fitted.transform(X[180:]).shape == (60, 3)
+        assert fitted.transform(X[180:]).shape == (60, 3 + 8)
 
 
 def test_new_samples_may_be_sparse_or_a_frame(blobs3: tuple[Array, Array]) -> None:

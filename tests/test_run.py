@@ -172,7 +172,7 @@ def test_an_unknown_similarity_is_refused(opened: Run) -> None:
 def test_the_embedding_has_rows_of_length_one_in_the_users_order(opened: Run) -> None:
     embedding = opened.embedding
     assert embedding is not None
-    assert embedding.shape == (M, C)
+    assert embedding.shape == (M, C + 8)
     np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1.0, rtol=1e-6)
     means = np.stack([embedding[opened.labels == c].mean(axis=0) for c in range(C)])
     assert np.array_equal(cdist(embedding, means).argmin(axis=1), opened.labels)  # k-means has come to rest

@@ -14,6 +14,7 @@ HELP = {
     "n_clusters": "number of clusters c, or auto",
     "max_clusters": "with --clusters auto: the largest number that is considered",
     "n_eigenpairs": "eigenpairs that are solved for where that is more than c: several c then share them",
+    "n_components": "columns of the spectral embedding; default: c, and 8 more that fade with their eigenvalues",
     "n_neighbors": "size k of a neighbourhood, the sample itself included",
     "sigma": "sigma of the tensor",
     "epsilon": "epsilon of the tensor, below 0.001",

@@ -12,7 +12,8 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask.kernels.labels import normalize_rows, spectrum
+from ips2_dask.kernels.labels import embedding as embedded
+from ips2_dask.kernels.labels import spectrum
 
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
@@ -74,8 +75,9 @@ def replicate(
     n_clusters : int
     seed, number : int
         They decide the subsample and the starts of k-means.
-    embedding : (m, n_clusters), optional
-        Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance.
+    embedding : (m, columns), optional
+        Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance; the
+        subsample's has as many columns.
     rows : bool
         Whether k-means works on the rows of U instead of an embedding.
     """
@@ -101,7 +103,8 @@ def replicate(
 
 def _embedded(U: Any, near: Float64 | None, n_clusters: int, seed: int) -> Float64:
     """The embedding of a subsample; ``near`` is that of all samples at its rows, of length 1."""
-    start = None
+    start, columns = None, None
     if near is not None:  # rows of eigenvectors are as long as the root of the degree, inside a plain cluster
         start = near * np.sqrt(np.asarray(U.sum(axis=1), np.float64).ravel())[:, None]
-    return normalize_rows(spectrum(U, n_clusters, RESAMPLED_TOL, seed, start).vectors)
+        columns = min(near.shape[1], len(near))
+    return embedded(spectrum(U, n_clusters, RESAMPLED_TOL, seed, start, columns), n_clusters)

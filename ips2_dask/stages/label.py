@@ -20,7 +20,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 4
+VERSION = 5
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
@@ -35,6 +35,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     del choices
     return {
         "n_clusters": params.n_clusters,
+        "n_components": params.n_embedded,
         "assign_labels": params.assign_labels,
         "tol": params.tol,
         "seed": params.random_state,
@@ -125,11 +126,13 @@ def _embed(context: Context) -> dict[str, Any]:
     count = 1
     if sp.issparse(U):
         U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters, params.metric)
-    found = kernel.spectrum(U, params.n_clusters, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
-    embedding, solution = kernel.normalize_rows(found.vectors), found.solution
+    columns, tol = min(params.n_embedded, context.m), min(params.tol, kernel.EMBEDDING_TOL)
+    found = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns)
+    embedding, solution = kernel.embedding(found, params.n_clusters), found.solution
     arrays = {"embedding": embedding, "u_values": found.values}
     if params.assign_labels == "spectral":
-        B = found.vectors * inverse_root(found.degrees)[:, None] * extension.inverse_values(found.values)
+        factors = extension.inverse_values(found.values) * kernel.fading(found.values, params.n_clusters)
+        B = found.vectors * inverse_root(found.degrees)[:, None] * factors
         arrays |= _basis(context, U, B)
     warnings = []
     if ties:

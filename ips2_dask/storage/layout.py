@@ -101,12 +101,12 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
     },
     "label": {
-        "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, c) float64", False),
+        "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, d) float64", False),
         "labels": Array("clusters in the user's numbering, counted by their first sample: (m,) int32", True),
-        "u_values": Array("leading eigenvalues of the normalised U, descending: (c,) float64", False),
-        "pairwise_basis": Array("pairwise part of U times the basis of new samples: (m, c) float32", False),
-        "high_order_basis": Array("high-order part of the same: (m, c) float32", False),
-        "centroids": Array("mean of each cluster's points, in the order of the labels: (c, c) float64", False),
+        "u_values": Array("leading eigenvalues of the normalised U, descending: (d,) float64", False),
+        "pairwise_basis": Array("pairwise part of U times the basis of new samples: (m, d) float32", False),
+        "high_order_basis": Array("high-order part of the same: (m, d) float32", False),
+        "centroids": Array("mean of each cluster's points, in the order of the labels: (c, d) float64", False),
         "products": Array(
             "products of each sample's row of U with the mean row of each cluster: (m, c) float64", False
         ),

@@ -218,7 +218,7 @@ class Run:
 
     @cached_property
     def embedding(self) -> Float64 | None:
-        """The spectral embedding that k-means saw, rows of length 1: (m, c); None for ``assign_labels='kmeans'``."""
+        """What k-means saw, rows of length 1: (m, columns) float64; None for ``assign_labels='kmeans'``."""
         if self._context.receipt("label", "embedding") is None:
             return None
         stored = np.array(self._context.read("label", "embedding", "embedding"))
@@ -256,7 +256,7 @@ class Run:
         return self._predicted(X, client).probabilities
 
     def transform(self, X: Any, *, client: Any = None) -> Float64:
-        """Nystrom extension of the embedding to new samples, rows of length 1: (n, c); parameters as of `predict`.
+        """Nystrom extension of the embedding to new samples: (n, columns), rows of length 1; parameters of `predict`.
 
         Raises
         ------
