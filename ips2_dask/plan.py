@@ -56,7 +56,7 @@ ASSEMBLED_BYTES_WIDE = 3 << 28
 at k = 7 the same (measured). The solve of wide data is a small part of their run, and such data are what goes beyond a
 machine's memory: there a matrix that decides how much a run needs would save little."""
 
-CHUNK_SAMPLES = (1 << 15, 1 << 18)
+CHUNK_SAMPLES = (1 << 14, 1 << 18)
 CHUNKS = 40
 """Least and most samples of a chunk of block vectors, of which there are about so many in between. A product of the
 smallest takes a tenth of a second, of the largest a second or two; and each chunk needs rows of many others, so that a

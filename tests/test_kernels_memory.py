@@ -8,6 +8,7 @@ import numpy as np
 
 from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.kernels import memory
+from ips2_dask.storage import context
 
 SHAPE = (1 << 10, 1 << 9)
 
@@ -87,11 +88,12 @@ def test_what_comes_back_late_is_not_kept_until_more_is_asked_for():
 
 
 def kept(take: bool) -> bool:
-    """On a worker: whether its process keeps memory, after a block has come and gone if it shall."""
+    """On a worker: whether its process keeps memory, after a block has come and gone if it shall, or an array."""
     if take:
         memory.empty(SHAPE, np.float32)
         gc.collect()
-    return bool(memory._free)
+        context.cache.get(("a",), lambda: np.zeros(9), lambda a: a.nbytes)
+    return bool(memory._free) or bool(context.cache._held)
 
 
 def test_workers_give_their_memory_back_when_they_are_told_to(dask_executor: DaskExecutor) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from ips2_dask.kernels.eigen import State
 from ips2_dask.stages.chunked import ChunkedSpace, chunk_partitions
 from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.parts import present
 from ips2_dask.storage.store import MemoryStore
 
 PLACES = ("state0", "state1")
@@ -110,7 +111,5 @@ def forget(context: Context) -> None:
     if context.choices.vectors == "chunked":
         parts += [f"{place}-c{g:06d}" for place in PLACES for g in range(len(chunk_partitions(context)))]
         parts += [start_part(b) for b in range(context.n_partitions)]
-    listed = context.store.listed(folder)
-    for part in parts:
-        if context.store.receipt(folder, part) is not None if listed is None else part in listed:
-            context.store.drop(folder, part)
+    for part in present(context.store, folder, parts):
+        context.store.drop(folder, part)

@@ -28,6 +28,7 @@ from ips2_dask.storage.graph import (
     restricted_tensor,
     unit,
 )
+from ips2_dask.storage.parts import present
 
 VERSION = 4
 
@@ -160,12 +161,9 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
 def _store_start(context: Context, components: int, width: int) -> None:
     """Store the start by partition, for the workers; parts that are there stay."""
     folder = context.folders["eigen"]
-    listed = context.store.listed(folder)
     names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
-    missing = [
-        b for b, name in enumerate(names)
-        if (context.store.receipt(folder, name) is None if listed is None else name not in listed)
-    ]  # fmt: skip
+    there = set(present(context.store, folder, names))
+    missing = [b for b, name in enumerate(names) if name not in there]
     if missing:
         w = _whole_start(context, components, width)
         for b in missing:

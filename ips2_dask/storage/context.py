@@ -107,8 +107,8 @@ cache = _Cache()
 
 
 def tidy() -> None:
-    """Let go of what all tasks of a stage looked at, and of memory kept for more of what it made: it is over."""
-    cache.free_seats()
+    """Let go of what the tasks of a stage looked at, and of memory kept for more of what they made: it is over."""
+    cache.clear()
     memory.tidy()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from threading import RLock
 from typing import Any, Protocol
 
@@ -89,6 +89,12 @@ class Store(Protocol):
     def remove(self, name: str) -> None:
         """Take away a document or a folder."""
         ...
+
+
+def present(store: Store, folder: str, names: Iterable[str]) -> list[str]:
+    """Those of some parts that may be finished: by one listing where a receipt would be a request over a network."""
+    listed = store.listed(folder)
+    return [n for n in names if (store.receipt(folder, n) is not None if listed is None else n in listed)]
 
 
 class MemoryStore:
