@@ -229,6 +229,10 @@ def test_a_run_that_is_kept_is_gone_on_with(tmp_path):
     assert {r["outcome"] for r in first} == {"finished"}
     assert {words[stage] for stage in STAGES} == {"reused"}
     assert words["total"] == "finished"
+    assert second[-2]["computed_seconds"] == pytest.approx(sum(r["computed_seconds"] for r in second[1:-2]))
+    for before, after in zip(first[1:-2], second[1:-2], strict=True):
+        assert after["seconds"] < before["seconds"]
+        assert after["computed_seconds"] <= before["seconds"]
     assert second[-1]["nmi"] == first[-1]["nmi"]
     assert (tmp_path / "kept" / "run").is_dir()
 

@@ -118,7 +118,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
             facts |= {"nmi": found["nmi"], "acc": found["acc"]}
     first, last = clock.spans[RUN_STAGES[0]][0], clock.spans[RUN_STAGES[-1]][1]
     spans = {START: [begun, first], **clock.spans, STAGES: [first, last], TOTAL: [begun, ended]}
-    return {"spans": spans, "reused": clock.reused, "facts": facts}
+    taken = {stage["name"]: stage["seconds"] for stage in report["stages"]}
+    taken[STAGES] = sum(taken.values())
+    return {"spans": spans, "reused": clock.reused, "taken": taken, "facts": facts}
 
 
 def records(given: Input, params: Params, resources: Resources, serial: bool, outcome: Outcome) -> list[Record]:
@@ -127,7 +129,8 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
     "start" is all before the first stage (the input opened, workers started), "stages" from the first stage's
     beginning to the last one's end, "total" by the clock from call to return. ``peak_bytes`` is the summed PSS of all
     processes of the run, ``peak_client_bytes`` and ``peak_worker_bytes`` that of one; None where a stage was too short
-    for a sample. ``peak_process_rss_bytes`` is the system's own figure of the largest process.
+    for a sample. ``peak_process_rss_bytes`` is the system's own figure of the largest process. Where a run was gone on
+    with, ``seconds`` are those of this time, and ``computed_seconds`` what a stage took when it was computed.
     """
     source = open_source(given.source, labels_column=given.labels_column, transpose=given.transpose)
     plan = plan_run(source, params, resources)
@@ -143,6 +146,8 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
         record = {**shape, "stage": stage, "seconds": end - begin, **_measured(outcome.samples, (begin, end))}
         if stage in outcome.answer["reused"]:
             record["outcome"] = REUSED
+        if outcome.answer["reused"] and stage in outcome.answer["taken"]:
+            record["computed_seconds"] = outcome.answer["taken"][stage]
         out.append({**record, **_projected(plan, stage, workers)})
     chosen = {name: getattr(plan.choices, name) for name in ("operator", "vectors", "n_shards")}
     out[-1] |= {**chosen, **outcome.answer["facts"]}
