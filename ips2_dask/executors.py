@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from ips2_dask.kernels import memory
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.locality import Thing
-from ips2_dask.storage.context import Context, part_name, tidy
+from ips2_dask.storage.context import Context, forget, part_name
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.readers import Source
 from ips2_dask.storage.readers.lazy import LazySource
@@ -135,7 +135,7 @@ class Executor(Protocol):
         ...
 
     def tidy(self) -> None:
-        """Have every process give back the memory that it kept for more of what a stage made: there will be none."""
+        """Have every process let go of what a stage read and made, and of memory kept for more of it."""
         ...
 
 
@@ -205,7 +205,7 @@ class SerialExecutor:
 
     def tidy(self) -> None:
         """Give it back."""
-        tidy()
+        forget()
 
 
 def stage_source(

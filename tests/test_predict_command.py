@@ -52,7 +52,7 @@ def test_a_table_holds_names_labels_probabilities_and_embedding(
     assert table["sample"].tolist() == [f"n{i}" for i in range(50)]
     assert table["label"].tolist() == expected(place).tolist()
     np.testing.assert_allclose(table[["p0", "p1", "p2"]].sum(axis=1), 1, atol=1e-6)
-    np.testing.assert_allclose(np.square(table[["e0", "e1", "e2"]]).sum(axis=1), 1, atol=1e-6)
+    np.testing.assert_allclose(np.square(table[[f"e{j}" for j in range(3 + 8)]]).sum(axis=1), 1, atol=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
 
 

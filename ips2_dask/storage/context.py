@@ -107,7 +107,13 @@ cache = _Cache()
 
 
 def tidy() -> None:
-    """Let go of what the tasks of a stage looked at, and of memory kept for more of what they made: it is over."""
+    """Let go of what all tasks of a stage looked at, and of memory kept for more of what it made: it is over."""
+    cache.free_seats()
+    memory.tidy()
+
+
+def forget() -> None:
+    """Let go of all that was read and made, and of memory kept for more of it: the plan counts no stage's leavings."""
     cache.clear()
     memory.tidy()
 
