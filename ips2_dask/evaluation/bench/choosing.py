@@ -57,6 +57,11 @@ def _default(given: Given) -> Found:
     return Found(run(given.X, Params(n_clusters=given.classes, random_state=given.seed)).labels, {})
 
 
+def _plain(given: Given) -> Found:
+    params = Params(n_clusters=given.classes, n_components=given.classes, random_state=given.seed)
+    return Found(run(given.X, params).labels, {})
+
+
 def _auto(given: Given) -> Found:
     most = min(MOST, len(given.X) - 1)
     return Found(run(given.X, Params(max_clusters=most, random_state=given.seed)).labels, {})
@@ -110,6 +115,7 @@ class System(NamedTuple):
 
 SYSTEMS = {
     "ips2": System("IPS2(c)", _default, True),
+    "plain": System("IPS2(c, n_components=c)", _plain, True),
     "auto": System(f'IPS2("auto", max_clusters={MOST})', _auto, False),
     "sweep": System(
         f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}", _sweep, False
@@ -186,8 +192,8 @@ def markdown(records: Sequence[Record]) -> str:
 
 
 HEADS = {
-    "ips2": "IPS2(c)", "auto": 'IPS2("auto")', "sweep": "best of a sweep", "spectral": "SpectralClustering(c)",
-    "kmeans": "KMeans(c)", "hdbscan": "HDBSCAN", "leiden": "Leiden",
+    "ips2": "IPS2(c)", "plain": "IPS2(c), c columns", "auto": 'IPS2("auto")', "sweep": "best of a sweep",
+    "spectral": "SpectralClustering(c)", "kmeans": "KMeans(c)", "hdbscan": "HDBSCAN", "leiden": "Leiden",
 }  # fmt: skip
 
 

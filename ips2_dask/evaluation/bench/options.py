@@ -41,7 +41,7 @@ OPERATORS = ("matrix-free", "elements", "triplets")
 BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 SYSTEMS = ("ips2", "ips2-k10", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans")
-CHOOSING = ("ips2", "auto", "sweep", "spectral", "kmeans", "hdbscan", "leiden")
+CHOOSING = ("ips2", "plain", "auto", "sweep", "spectral", "kmeans", "hdbscan", "leiden")
 SETS = (
     "soybean", "scadi", "bbcsport", "yale", "allaml", "lung", "wine", "glass", "usps", "pendigits", "letter",
     "mnist10k",
