@@ -235,6 +235,9 @@ def test_a_run_that_is_kept_is_gone_on_with(tmp_path):
         assert after["computed_seconds"] <= before["seconds"]
     assert second[-1]["nmi"] == first[-1]["nmi"]
     assert (tmp_path / "kept" / "run").is_dir()
+    other = bench("end-to-end", "--samples", 200, *arguments[3:], file=tmp_path / "other.json")["results"]
+    assert {r["m"] for r in other} == {200}
+    assert "reused" not in {r["outcome"] for r in other}
 
 
 @pytest.mark.parametrize("more", [("--repeats", "2"), ("--against", "1")])

@@ -147,7 +147,7 @@ def _end_to_end(options: argparse.Namespace, params: Params, resources: Resource
         given = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
     else:
         make = partial(_data, options, seed=params.random_state)
-        data = make(folder) if options.keep is None else kept(options.keep / "data", make)
+        data = make(folder) if options.keep is None else kept(options.keep / _kind(options, params), make)
         given = Input(data.name, data.X, data.labels)
         if options.n_clusters is None:
             params = dataclasses.replace(params, n_clusters=data.c)
@@ -164,6 +164,14 @@ def _scaling(options: argparse.Namespace, params: Params, resources: Resources, 
         options.sizes, options.features, params, resources, folder, options.serial, options.limit,
         warm_up=not options.no_warm_up,
     )  # fmt: skip
+
+
+def _kind(options: argparse.Namespace, params: Params) -> str:
+    """A folder's name for the data that are asked for: others have another."""
+    if options.samples is None and options.data is not None:
+        return str(options.data)
+    asked = options.samples or options.default_samples, options.features, options.n_clusters, params.random_state
+    return "data-" + "-".join(map(str, asked))
 
 
 def _data(options: argparse.Namespace, folder: Path, seed: int | None = None) -> Data:

@@ -64,7 +64,7 @@ def named(name: str, folder: Path) -> Data:
 
 
 def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
-    """What is in ``folder``, or what ``make`` writes into it: once, so that a run knows its input again.
+    """What is in ``folder``, or what ``make`` writes into it: once, so that a run knows its input again by its time.
 
     Raises
     ------
@@ -78,6 +78,8 @@ def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
             data = make(folder)
             facts.write_text(json.dumps(data._asdict()))
         return Data(**json.loads(facts.read_text()))
+    except BadInput:
+        raise
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(
             "--keep", f"{folder}: {error}", "a folder that can be written, or one of a benchmark that was kept",
