@@ -386,6 +386,13 @@ def test_a_matrix_market_file_that_breaks_its_promise_is_refused(text: str, said
     assert said in refused(tmp_path / "x.mtx").found
 
 
+@pytest.mark.parametrize("kind", [sparse.csr_array, sparse.csc_array])
+def test_pointers_that_fall_by_more_than_32_bits_hold_are_refused(kind: Any) -> None:
+    broken = kind(np.ones((5, 5)))
+    broken.indptr[2:4] = 1_610_612_808, -1_503_229_908  # their difference, in 32 bits, is above 0
+    assert "can't be read" in refused(broken).found
+
+
 def test_sparse_indices_outside_of_the_matrix_are_refused(tmp_path: Path) -> None:
     broken = sparse.csr_array(np.eye(3))
     broken.indices[1] = 70_000_000
