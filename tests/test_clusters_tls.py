@@ -172,3 +172,14 @@ def test_a_local_cluster_may_have_certificates_too(folder: Path) -> None:
     with cluster("local", workers=1, tls=str(folder)) as client:
         assert client.scheduler.address.startswith("tls://127.0.0.1")
         assert client.submit(sum, [1, 2]).result() == 3
+
+
+NOBODY = "~nobody-is-called-so/certs"
+
+
+def test_the_home_of_nobody_is_no_folder_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
+    assert tls.missing(NOBODY) == ["ca.pem", "client.pem", "client.key"]
+    with pytest.raises(BadInput, match="tls: found .*nobody-is-called-so"):
+        tls.security(NOBODY)
+    assert main(["cluster", "check", f"{NOBODY}/cluster.yaml"]) == 2
+    assert "nobody-is-called-so" in capsys.readouterr().err

@@ -59,7 +59,7 @@ def make(directory: str | Path, hosts: Sequence[str] = ()) -> list[Path]:
         Where the folder holds something, or can't be made.
     """
     need("cryptography", "tls", "making certificates")
-    folder = Path(directory).expanduser().absolute()
+    folder = Path(os.path.expanduser(directory)).absolute()
     _empty(folder)
     until = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=DAYS)
     authority_key = _key()

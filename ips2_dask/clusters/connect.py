@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import importlib
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def cluster(
     chosen = settled(config, workers=workers, tls=tls, insecure=insecure)
     with contextlib.ExitStack() as stack:
         if chosen.shared is not None:
-            stack.enter_context(dask.config.set({SHARED: str(Path(chosen.shared).expanduser())}))
+            stack.enter_context(dask.config.set({SHARED: os.path.expanduser(chosen.shared)}))
         client = module_of(chosen).start(chosen, stack)
         _wait(client, chosen)
         yield client

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import os
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
@@ -49,7 +50,7 @@ def find(name: str) -> Path:
     BadInput
         Where there is neither.
     """
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     if path.is_file():
         return path
     known = {stem: place for stem, place in shipped().items() if stem not in NOT_CLUSTERS}

@@ -19,8 +19,8 @@ _ENDS = (("cert", "pem"), ("key", "key"))
 
 
 def folder_of(tls: str) -> Path:
-    """The folder of certificates, with ``~`` and variables expanded."""
-    return Path(os.path.expandvars(tls)).expanduser().absolute()
+    """The folder of certificates, with ``~`` and variables expanded; the ``~`` of nobody stays, and names no folder."""
+    return Path(os.path.expanduser(os.path.expandvars(tls))).absolute()
 
 
 def named(tls: str, roles: Sequence[str] = ROLES) -> Security:

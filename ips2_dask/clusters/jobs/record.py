@@ -26,7 +26,7 @@ CONFIG = "cluster.yaml"
 def state_folder() -> Path:
     """Where the records are: what the variable says, else the platform's place (``$XDG_STATE_HOME/ips2_dask``)."""
     given = os.environ.get(VARIABLE)
-    place = Path(given).expanduser() if given else platformdirs.user_state_path("ips2_dask", appauthor=False)
+    place = Path(os.path.expanduser(given)) if given else platformdirs.user_state_path("ips2_dask", appauthor=False)
     return place.absolute() / "jobs"
 
 

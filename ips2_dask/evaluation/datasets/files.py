@@ -19,7 +19,7 @@ VARIABLE = "IPS2_DATA"
 def directory(data: str | os.PathLike[str] | None) -> Path | None:
     """The directory given, else that of the environment variable IPS2_DATA, else None."""
     chosen = data or os.environ.get(VARIABLE)
-    return Path(chosen).expanduser() if chosen else None
+    return Path(os.path.expanduser(chosen)) if chosen else None
 
 
 def find(source: Source, folder: Path | None) -> Path | None:
