@@ -28,7 +28,7 @@ from test_readers import FORMATS, written
 from ips2_dask import Params, open_run, run
 from ips2_dask.cli import main as ips2
 from ips2_dask.clusters import shipped
-from ips2_dask.clusters.load import NOT_CLUSTERS
+from ips2_dask.clusters.loading import NOT_CLUSTERS
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.storage.context import cache
 from ips2_dask.storage.readers import open_source

@@ -14,7 +14,7 @@ from ips2_dask.cli import main
 from ips2_dask.clusters import load, shipped
 from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, keys_of
 from ips2_dask.clusters.connect import settled
-from ips2_dask.clusters.load import NOT_CLUSTERS
+from ips2_dask.clusters.loading import NOT_CLUSTERS
 
 CONFIGS = [name for name in shipped() if name not in NOT_CLUSTERS]
 

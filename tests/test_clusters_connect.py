@@ -14,7 +14,7 @@ import ips2_dask
 from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
 from ips2_dask.cli import main
 from ips2_dask.clusters import extras, local
-from ips2_dask.clusters.load import load
+from ips2_dask.clusters.loading import load
 from ips2_dask.clusters.probe import probe, versions
 
 X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]

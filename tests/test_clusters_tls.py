@@ -179,7 +179,7 @@ NOBODY = "~nobody-is-called-so/certs"
 
 def test_the_home_of_nobody_is_no_folder_and_said_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert tls.missing(NOBODY) == ["ca.pem", "client.pem", "client.key"]
-    with pytest.raises(BadInput, match="tls: found .*nobody-is-called-so"):
+    with pytest.raises(BadInput, match=r"tls: found .*nobody-is-called-so"):
         tls.security(NOBODY)
     assert main(["cluster", "check", f"{NOBODY}/cluster.yaml"]) == 2
     assert "nobody-is-called-so" in capsys.readouterr().err

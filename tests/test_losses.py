@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 from harness import run_on
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.clusters.load import load
+from ips2_dask.clusters.loading import load
 from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import Lost
 from ips2_dask.losses import PATIENCE, losses, patience_of

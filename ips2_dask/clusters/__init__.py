@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ips2_dask.clusters.connect import cluster, config_of, executor, shared_folder
     from ips2_dask.clusters.expected import expected_workers
-    from ips2_dask.clusters.load import load, shipped
+    from ips2_dask.clusters.loading import load, shipped
     from ips2_dask.clusters.observe import dashboard, performance_report
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
 _HOMES = {
     "connect": ("cluster", "config_of", "executor", "shared_folder"),
     "expected": ("expected_workers",),
-    "load": ("load", "shipped"),
+    "loading": ("load", "shipped"),
     "observe": ("dashboard", "performance_report"),
 }
 """Where each name is, imported when it is first asked for: a run without a cluster does not wait for Dask."""

@@ -15,7 +15,7 @@ from distributed import Client
 
 from ips2_dask.clusters import tls as certificates
 from ips2_dask.clusters.config import MOST_WORKERS, Config, Running, Ssh, Worker
-from ips2_dask.clusters.load import load
+from ips2_dask.clusters.loading import load
 from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores

@@ -8,7 +8,7 @@ from typing import Any
 
 from ips2_dask.clusters.config import Config
 from ips2_dask.clusters.connect import cluster, module_of, settled
-from ips2_dask.clusters.load import find
+from ips2_dask.clusters.loading import find
 from ips2_dask.clusters.probe import probe
 from ips2_dask.clusters.tls import missing
 from ips2_dask.commands.options import add_security

@@ -17,7 +17,7 @@ from ips2_dask.clusters import ssh
 from ips2_dask.clusters.config import Config, Ssh
 from ips2_dask.clusters.extras import need
 from ips2_dask.clusters.jobs.record import CONFIG, Job
-from ips2_dask.clusters.load import load
+from ips2_dask.clusters.loading import load
 from ips2_dask.errors import BadInput
 from ips2_dask.storage.files import LocalFiles
 

@@ -13,7 +13,7 @@ from ips2_dask.clusters import tls
 from ips2_dask.clusters.checks import refuse_secrets
 from ips2_dask.clusters.config import Config
 from ips2_dask.clusters.jobs.record import CONFIG, Job, new
-from ips2_dask.clusters.load import find as find_config
+from ips2_dask.clusters.loading import find as find_config
 
 LAUNCHERS = {
     "local": "detached", "scheduler": "detached", "ssh": "by_ssh", "gateway": "detached", "slurm": "batch",
