@@ -251,12 +251,12 @@ def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | Non
     if text is None:
         return None
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]i?|)b?\s*", str(text).lower())
-    size = int(float(match[1]) * _UNITS[match[2]]) if match else 0
-    if size <= 0:
+    size = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if not 1 <= size < 2**63:
         raise BadInput(
             name, repr(text), "a size such as 4GiB or 512MB", "no memory could be promised", "give a number with a unit"
         )
-    return size
+    return int(size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
