@@ -17,7 +17,7 @@ from distributed.scheduler import KilledWorker
 from ips2_dask.executors import Job, Report, compute_part
 from ips2_dask.locality import Owners, Places, Thing
 from ips2_dask.losses import GONE, RETRIES, losses, patience_of
-from ips2_dask.storage.context import Context, forget, part_name
+from ips2_dask.storage.context import Context, clear_cache, part_name
 from ips2_dask.storage.remote import is_remote
 from ips2_dask.storage.store import Receipt
 
@@ -125,11 +125,13 @@ class DaskExecutor:
 
     def tidy(self) -> None:
         """This process and every worker give it back; one that does not answer is waited for a moment and no longer."""
-        forget()
+        clear_cache()
         with losses(self.client), self.client.as_current(), contextlib.suppress(TimeoutError):
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
             asked = [
-                self.client.submit(forget, key=f"tidy-{uuid.uuid4().hex}", workers=address, allow_other_workers=True)
+                self.client.submit(
+                    clear_cache, key=f"tidy-{uuid.uuid4().hex}", workers=address, allow_other_workers=True
+                )
                 for address in workers
             ]
             wait(asked, timeout=TIDY_SECONDS)

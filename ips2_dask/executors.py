@@ -12,7 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from ips2_dask.kernels import memory
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.locality import Thing
-from ips2_dask.storage.context import Context, forget, part_name
+from ips2_dask.storage.context import Context, clear_cache, part_name
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.readers import Source
 from ips2_dask.storage.readers.lazy import LazySource
@@ -205,7 +205,7 @@ class SerialExecutor:
 
     def tidy(self) -> None:
         """Give it back."""
-        forget()
+        clear_cache()
 
 
 def stage_source(

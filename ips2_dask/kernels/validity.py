@@ -60,8 +60,8 @@ def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Floa
 
 
 def replicate(
-    U: Any, labels: Int32, n_clusters: int, seed: int, number: int, *, embedding: Float64 | None = None,
-    rows: bool = False,
+    U: Any, labels: Int32, n_clusters: int, seed: int, number: int, *, columns: int | None = None,
+    embedding: Float64 | None = None, rows: bool = False,
 ) -> float:  # fmt: skip
     """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
 
@@ -75,9 +75,10 @@ def replicate(
     n_clusters : int
     seed, number : int
         They decide the subsample and the starts of k-means.
+    columns : int, optional
+        Of the subsample's embedding; ``n_clusters`` without it.
     embedding : (m, columns), optional
-        Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance; the
-        subsample's has as many columns.
+        Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance.
     rows : bool
         Whether k-means works on the rows of U instead of an embedding.
     """
@@ -94,17 +95,18 @@ def replicate(
             chosen, some = chosen[kept], sp.csr_array(some[kept][:, kept])
     if len(chosen) <= n_clusters:
         return 0.0
-    points = some if rows else _embedded(some, None if embedding is None else embedding[chosen], n_clusters, seed)
+    near = None if embedding is None else embedding[chosen]
+    points = some if rows else _embedded(some, near, n_clusters, columns, seed)
     some_rows = np.sort(rng.choice(len(chosen), min(len(chosen), max(CENTRES_FROM, 20 * n_clusters)), replace=False))
     model = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[some_rows])
     found = model.predict(points)
     return float(adjusted_rand_score(labels[chosen], found))
 
 
-def _embedded(U: Any, near: Float64 | None, n_clusters: int, seed: int) -> Float64:
+def _embedded(U: Any, near: Float64 | None, n_clusters: int, columns: int | None, seed: int) -> Float64:
     """The embedding of a subsample; ``near`` is that of all samples at its rows, of length 1."""
-    start, columns = None, None
+    columns = None if columns is None else min(columns, U.shape[0])
+    start = None
     if near is not None:  # rows of eigenvectors are as long as the root of the degree, inside a plain cluster
         start = near * np.sqrt(np.asarray(U.sum(axis=1), np.float64).ravel())[:, None]
-        columns = min(near.shape[1], len(near))
     return embedded(spectrum(U, n_clusters, RESAMPLED_TOL, seed, start, columns), n_clusters)

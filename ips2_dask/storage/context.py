@@ -112,7 +112,7 @@ def tidy() -> None:
     memory.tidy()
 
 
-def forget() -> None:
+def clear_cache() -> None:
     """Let go of all that was read and made, and of memory kept for more of it: the plan counts no stage's leavings."""
     cache.clear()
     memory.tidy()

@@ -28,6 +28,7 @@ from ips2_dask.evaluation.bench.document import Record
 from ips2_dask.evaluation.bench.inputs import CLUSTERS, Data, generated, kept, named
 from ips2_dask.evaluation.bench.runs import Input
 from ips2_dask.params import Params, Resources
+from ips2_dask.storage.layout import folder_of
 
 MODULES: dict[str, ModuleType] = {
     "product": product,
@@ -147,7 +148,7 @@ def _end_to_end(options: argparse.Namespace, params: Params, resources: Resource
         given = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
     else:
         make = partial(_data, options, seed=params.random_state)
-        data = make(folder) if options.keep is None else kept(options.keep / _kind(options, params), make)
+        data = make(folder) if options.keep is None else kept(options.keep / _data_folder(options, params), make)
         given = Input(data.name, data.X, data.labels)
         if options.n_clusters is None:
             params = dataclasses.replace(params, n_clusters=data.c)
@@ -166,12 +167,12 @@ def _scaling(options: argparse.Namespace, params: Params, resources: Resources, 
     )  # fmt: skip
 
 
-def _kind(options: argparse.Namespace, params: Params) -> str:
-    """A folder's name for the data that are asked for: others have another."""
+def _data_folder(options: argparse.Namespace, params: Params) -> str:
+    """The folder's name for the data that are asked for: others have another."""
     if options.samples is None and options.data is not None:
-        return str(options.data)
-    asked = options.samples or options.default_samples, options.features, options.n_clusters, params.random_state
-    return "data-" + "-".join(map(str, asked))
+        return folder_of("data", {"name": options.data})
+    made = {"samples": options.samples or options.default_samples, "features": options.features}
+    return folder_of("data", {**made, "clusters": options.n_clusters, "seed": params.random_state})
 
 
 def _data(options: argparse.Namespace, folder: Path, seed: int | None = None) -> Data:

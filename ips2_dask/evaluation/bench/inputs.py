@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -79,6 +80,8 @@ def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
             facts.write_text(json.dumps(data._asdict()))
         return Data(**json.loads(facts.read_text()))
     except BadInput:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # empty: nothing was made
         raise
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(

@@ -68,7 +68,7 @@ def _judged(run: Run, asked: Asked) -> dict[str, Any]:
         U = abs(U)
     rows = run.params.assign_labels == "kmeans"
     agreements = [
-        replicate(U, labels, c, asked.seed, number, embedding=run.embedding, rows=rows)
+        replicate(U, labels, c, asked.seed, number, columns=run.params.n_embedded, embedding=run.embedding, rows=rows)
         for number in range(asked.resamples)
     ]
     found = {
