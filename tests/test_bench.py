@@ -240,7 +240,7 @@ def test_runs_that_are_compared_share_no_directory(more, tmp_path, capsys):
 
 def test_data_that_are_not_there_leave_nothing_to_keep(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("IPS2_DATA", str(tmp_path))
-    options = ["--data", "mnist-70k", "--serial", "--keep", str(tmp_path / "kept")]
+    options = ["--data", "mnist", "--serial", "--keep", str(tmp_path / "kept")]
     assert main(["bench", "end-to-end", *options]) == 2
     assert capsys.readouterr().err.startswith("ips2: ")
     assert not any((tmp_path / "kept").glob("*"))

@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from ips2_dask.kernels import operator as module
 from ips2_dask.kernels.operator import NeighborhoodOperator
+from ips2_dask.kernels.parallel import threads
 from ips2_dask.kernels.tensor import local_pairs
 
 
@@ -65,6 +67,26 @@ def test_a_block_of_float64_is_summed_in_float64():
     assert y.dtype == np.float64
     # the operator is linear to the last digits of float64, though its values are float32
     np.testing.assert_allclose(operator.matmat(3 * x), 3 * y, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize(("slots", "pieces"), [(1, 8), (500, 13)])
+def test_pieces_in_waves_give_the_same_bits_in_less_memory(slots, pieces, monkeypatch):
+    blocks, owned, ids = problem(4, 300, 90)
+    x = np.random.default_rng(1).standard_normal((90, 24)).astype(np.float32)
+    monkeypatch.setattr(module, "PIECE", 5)  # 60 pieces, which share nearly every pair
+    arguments = blocks, owned, ids, 90, 4, 1.3, 1e-4
+    whole = NeighborhoodOperator(*arguments)
+    monkeypatch.setattr(module, "WAVE_SLOTS", slots)
+    waves = NeighborhoodOperator(*arguments)
+    assert len(whole.waves) == 1
+    size = 5 * pieces
+    assert [(w.start, w.stop) for w in waves.waves] == [(a, min(a + size, 300)) for a in range(0, 300, size)]
+    assert max(len(wave.owner) for wave in waves.waves) < len(whole.waves[0].owner) / 3
+    for n in (1, 4):
+        with threads(n):
+            np.testing.assert_array_equal(waves.matmat(x), whole.matmat(x))
+    expected = written_down(blocks, owned, ids, 4, 90, 1.3, 1e-4) @ x
+    np.testing.assert_allclose(waves.matmat(x), expected, rtol=1e-4, atol=1e-4)
 
 
 def test_a_column_does_not_depend_on_the_columns_beside_it():

@@ -36,6 +36,8 @@ SMALLER = {
     "bench choosing": ["--data", "digits", "--systems", "auto,kmeans"],
     "bench scaling": ["--sizes", "500,1000", "--features", "4", "--no-warm-up"],
     "bench end-to-end": ["--samples", "300", "--features", "4"],
+    "bench graph --data": ["--data", "digits", "--builders", "exact,shards"],
+    "bench graph --samples": ["--samples", "400", "--features", "4", "--builders", "exact,shards"],
     "bench peers": ["--samples", "300", "--features", "4", "--systems", "ips2,kmeans", "--compiled"],
     "bench product": ["--samples", "300", "--repeats", "3"],
     "bench sweep": ["--samples", "200", "--features", "4", "--clusters", "3,4", "--neighbors", "5", "--sigma", "1"],

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import memory
-from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 from ips2_dask.kernels.product import (
     add_slots,
     assign_slots,
@@ -32,6 +32,10 @@ MOST_PIECES = 64
 """Neighbourhoods of one piece of a matrix-free product: at least 1,024, and never more than 64 pieces."""
 
 SLOTS = 1 << 16
+
+WAVE_SLOTS = 1 << 22
+LEAST_PIECES = 8
+"""Slots at the same time, half a GiB of 32 columns; but at least eight pieces go at once, for as many threads."""
 
 
 class Operator(Protocol):
@@ -129,12 +133,31 @@ class MatrixOperator:
         return out
 
 
+class Wave(NamedTuple):
+    """Samples of some pieces, and the slots of the pairs that these share with any others."""
+
+    start: int
+    stop: int
+    owner: NDArray[np.int32]  # the pair of each slot
+    order: NDArray[np.int32]  # slots by their pair, those of one pair in piece order
+    cuts: list[int]  # chunks of that order, which end where a pair ends: no two of them add to one row
+
+    @classmethod
+    def of(cls, start: int, stop: int, owner: NDArray[np.int32]) -> Wave:
+        """The wave whose slots belong to the pairs ``owner``."""
+        order, count = np.argsort(owner, kind="stable").astype(np.int32), len(owner)
+        ends = np.flatnonzero(np.diff(owner[order], append=-1)) + 1
+        cuts = [int(ends[np.searchsorted(ends, at)]) for at in range(SLOTS, count, SLOTS)]
+        return cls(start, stop, owner, order, [0, *sorted(set(cuts) - {count}), count])
+
+
 class NeighborhoodOperator:
     """D^-1/2 R D^-1/2 from block distances and owner bits, without R (DESIGN 2), or from element blocks.
 
     Neighbourhoods are worked on in fixed pieces. A pair that one piece alone uses is summed in place; each piece sums
     a pair that it shares into a slot of its own, and the slots are added in piece order. So the sums have one order
-    for any number of threads.
+    for any number of threads. Where slots would take as much memory as the blocks, pieces go in waves, one after the
+    other in the same memory; the sums' order is the same.
 
     Parameters
     ----------
@@ -164,6 +187,7 @@ class NeighborhoodOperator:
         self._tables = product_tables(k, sigma, epsilon)
         self._spare, self._slots = Spare(), Spare()
         self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
+        self.waves: list[Wave] = []
         self._split()
         self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
         if elements:
@@ -181,13 +205,17 @@ class NeighborhoodOperator:
         find_shared(self._ids, self._piece, shared, pieces)
         empty = np.empty(0, np.int32)
         count = assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, empty)
-        self._owner = np.empty(count, np.int32)
-        assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, self._owner)
-        self._order = np.argsort(self._owner, kind="stable").astype(np.int32)
-        # chunks of slots end where a pair ends, so that no two of them add to one row
-        ends = np.flatnonzero(np.diff(self._owner[self._order], append=-1)) + 1
-        cuts = [int(ends[np.searchsorted(ends, at)]) for at in range(SLOTS, count, SLOTS)]
-        self._cuts = [0, *sorted(set(cuts) - {count}), count]
+        owner = np.empty(count, np.int32)
+        assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, owner)
+        waves = max(1, -(-count // WAVE_SLOTS))
+        pieces_each = max(LEAST_PIECES, -(-MOST_PIECES // waves))
+        first = 0
+        for start, stop in chunk_bounds(len(self._ids), self._piece * pieces_each):
+            out_of = self._out_of[start:stop]
+            last = max(first, int(out_of.max(initial=0)) - P + 1)
+            out_of[out_of >= P] -= first  # the wave before has been added by then
+            self.waves.append(Wave.of(start, stop, owner[first:last]))
+            first = last
 
     def normalize(self, degrees: Float64) -> None:
         """Use D^-1/2 of these degrees from now on."""
@@ -196,22 +224,27 @@ class NeighborhoodOperator:
     def _sums(self, x: Float) -> Float:
         """R (scale x)."""
         y = self._spare.zeros(x.shape, x.dtype)
-        slots = self._slots.zeros((len(self._owner), x.shape[1]), x.dtype)
+        most = self._slots.array((max((len(wave.owner) for wave in self.waves), default=0), x.shape[1]), x.dtype)
+        for wave in self.waves:
+            self._add_wave(wave, x, y, most[: len(wave.owner)])
+        self._slots.keep(most)
+        return y
 
-        def piece(a: int, b: int) -> None:
+    def _add_wave(self, wave: Wave, x: Float, y: Float, slots: Float) -> None:
+        """Add a wave's share of R (scale x) to y; ``slots`` may hold anything."""
+        map_chunks(lambda a, b: slots[a:b].fill(0), len(slots), ROWS)
+
+        def piece(low: int, high: int) -> None:
+            a, b = wave.start + low, wave.start + high
             multiply(
                 self._blocks[a:b], self._owned[a:b], self._elements[a:b], self._ids[a:b], self._out_of[a:b],
                 0, *self._tables, self.scale, x, y, slots,
             )  # fmt: skip
 
-        map_chunks(piece, len(self._ids), self._piece)
+        map_chunks(piece, wave.stop - wave.start, self._piece)
         map_chunks(
-            lambda a, b: add_slots(self._order, self._owner, self._cuts[a], self._cuts[b], slots, y),
-            len(self._cuts) - 1,
-            1,
+            lambda a, b: add_slots(wave.order, wave.owner, wave.cuts[a], wave.cuts[b], slots, y), len(wave.cuts) - 1, 1
         )
-        self._slots.keep(slots)
-        return y
 
     def matmat(self, x: Float) -> Float:
         """The product with a block of columns (n, columns)."""

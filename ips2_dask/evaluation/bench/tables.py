@@ -60,6 +60,18 @@ def product(document: Document) -> str:
     return _table(["operator", "k", "us a sample", "SciPy's CSR", "times as fast"], rows)
 
 
+def graph(document: Document) -> str:
+    """Seconds of each builder of the graph, once compiled and in a fresh process, its recall and its memory."""
+    rows = []
+    for record in document["results"]:
+        if record["seconds"] is None:
+            rows.append([record["builder"], record["outcome"], "", "", ""])
+            continue
+        seconds = f"{record['seconds']:.1f}", f"{record['seconds'] + record['compile_seconds']:.1f}"
+        rows.append([record["builder"], *seconds, f"{record['recall']:.3f}", size(record["peak_bytes"])])
+    return _table(["builder", "seconds", "in a fresh process", "recall", "memory"], rows)
+
+
 def sweep(document: Document) -> str:
     """Seconds of the run, of the sweep and their ratio, with what each stage took for all points together."""
     results = document["results"]
@@ -75,5 +87,5 @@ def sweep(document: Document) -> str:
 
 
 TABLES: dict[str, Callable[[Document], str]] = {
-    "scaling": scaling, "peers": peers, "product": product, "sweep": sweep,
+    "scaling": scaling, "peers": peers, "graph-mnist": graph, "graph-500k": graph, "product": product, "sweep": sweep,
 }  # fmt: skip
