@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import tracemalloc
 from typing import Any
 
 import numpy as np
@@ -565,3 +566,21 @@ def test_a_bound_of_pairs_bounds_the_blocks_of_fewer(vectors: str, fewer: int, m
     assert (
         int(held * 4 * fewer * columns) <= blocks_held(fewer, columns, vectors) <= blocks_held(more, columns, vectors)
     )
+
+
+@pytest.mark.parametrize("panels", [1, 2])
+def test_a_solve_holds_no_more_blocks_than_are_planned(panels: int) -> None:
+    """Panels that have been joined would be one more."""
+    n, columns = 1_000_000, 16
+    values = np.linspace(-0.5, 0.9, n, dtype=np.float32)
+    values[:8] += 0.05 * np.arange(1, 9, dtype=np.float32)
+    space = ArraySpace(MatrixOperator(sp.csr_array(sp.diags_array(values))), None, np.float32, panels)
+    block = 4 * n * columns
+    tracemalloc.start()
+    try:
+        solution = leading_eigenpairs(space, 4, lambda: space.random(columns, 0), tol=1e-3)
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(solution.history) > 1  # it came to a filter, and to Ritz pairs after it
+    assert 2 <= most / block <= blocks_at_once(panels, "in-core")

@@ -222,8 +222,14 @@ class ArraySpace:
         return panel
 
     def join(self, parts: list[Float]) -> Float:
-        """The block of these panels."""
-        return parts.pop() if self._panels == 1 else self._copied(parts)
+        """The block of these panels; they are given up, and so is what the operator keeps for the next."""
+        if self._panels == 1:
+            return parts.pop()
+        if isinstance(self.operator, MatrixOperator | NeighborhoodOperator):
+            self.operator.release()
+        out = self._copied(parts)
+        parts.clear()
+        return out
 
     def _copied(self, parts: list[Float]) -> Float:
         """Columns side by side in a new block."""

@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import memory
-from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
+from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (
     add_slots,
     assign_slots,
@@ -34,8 +34,8 @@ MOST_PIECES = 64
 SLOTS = 1 << 16
 
 WAVE_SLOTS = 1 << 22
-LEAST_PIECES = 8
-"""Slots at the same time, half a GiB of 32 columns; but at least eight pieces go at once, for as many threads."""
+AT_ONCE = 16
+"""Slots at the same time, half a GiB of 32 columns; but at least two pieces for each thread go at once, or sixteen."""
 
 
 class Operator(Protocol):
@@ -99,6 +99,10 @@ class MatrixOperator:
                 (csr.data[low:high], csr.indices[low:high], csr.indptr[a : b + 1] - low), shape=(b - a, csr.shape[1])
             )
         return self._chunks[a]
+
+    def release(self) -> None:
+        """Let go of memory kept for the next product: that will have other columns."""
+        self._spare.keep(None)
 
     def matmat(self, x: Float) -> Float:
         """The product with a block of columns (n, columns)."""
@@ -208,7 +212,7 @@ class NeighborhoodOperator:
         owner = np.empty(count, np.int32)
         assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, owner)
         waves = max(1, -(-count // WAVE_SLOTS))
-        pieces_each = max(LEAST_PIECES, -(-MOST_PIECES // waves))
+        pieces_each = max(min(2 * thread_count(), AT_ONCE), -(-MOST_PIECES // waves))
         first = 0
         for start, stop in chunk_bounds(len(self._ids), self._piece * pieces_each):
             out_of = self._out_of[start:stop]
@@ -229,6 +233,11 @@ class NeighborhoodOperator:
             self._add_wave(wave, x, y, most[: len(wave.owner)])
         self._slots.keep(most)
         return y
+
+    def release(self) -> None:
+        """Let go of memory kept for the next product: that will have other columns."""
+        self._spare.keep(None)
+        self._slots.keep(None)
 
     def _add_wave(self, wave: Wave, x: Float, y: Float, slots: Float) -> None:
         """Add a wave's share of R (scale x) to y; ``slots`` may hold anything."""

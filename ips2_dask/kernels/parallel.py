@@ -50,6 +50,11 @@ def threads(count: int) -> Iterator[None]:
         _threads.reset(token)
 
 
+def thread_count() -> int:
+    """How many threads `map_chunks` uses here."""
+    return max(1, _threads.get())
+
+
 def hold_openmp() -> None:
     """Hold OpenMP to one thread in the thread that calls this, for as long as it lives.
 

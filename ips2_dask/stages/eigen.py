@@ -100,16 +100,20 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     else:
         operator = neighborhood_operator(context, dtype)
         operator.normalize(degrees)
+    del degrees
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
         solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
     else:
-        space = kernel.ArraySpace(operator, known, dtype, kernel.panels_of(len(pairs), width, "in-core", dtype))
+        panels = kernel.panels_of(len(pairs), width, "in-core", dtype)
+        space = kernel.ArraySpace(operator, known, dtype, panels)
         stored = checkpoints.InCore(context)
 
         def start() -> Any:
             found = _graph_start(context, count, width)
+            if panels > 1:
+                tidy()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
             graph.start_on_pairs(found, pairs, root, y)
             return y
