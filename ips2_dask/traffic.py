@@ -9,7 +9,7 @@ import dataclasses
 
 from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import Params
-from ips2_dask.plan import NEAR_CHUNKS, PAIRS_PER_SAMPLE, Plan, product_tasks
+from ips2_dask.plan import NEAR_CHUNKS, Plan, pairs_about, product_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,8 +68,8 @@ def product_traffic(plan: Plan, params: Params, n_workers: int, case: Case) -> P
     if params.tensor != "indecomposable" or min(chunks, n_workers) < 2:
         return None
     columns = block_width(params.n_clusters)
-    block = 4 * columns * PAIRS_PER_SAMPLE * plan.m
-    panels = panels_of(PAIRS_PER_SAMPLE * plan.m, columns, "chunked")  # each has tasks of its own
+    n_pairs = pairs_about(plan.m, params.n_neighbors)
+    block, panels = 4 * columns * n_pairs, panels_of(n_pairs, columns, "chunked")  # each has tasks of its own
     tasks = panels * product_tasks(chunks, n_workers, case.near)
     sent = case.shared * (1 - 1 / n_workers) * block  # what a chunk of the same worker has is not sent
     return ProductTraffic(chunks, tasks, block, round(sent), TASK_BYTES * tasks)

@@ -202,11 +202,14 @@ def test_the_nearest_sample_outside_is_found_across_blocks_of_rows_ties_by_id() 
     X[:, 0] = np.linspace(1000, 2000, m)
     X[[5, m - 3], 0] = 3.0
     X[m - 1] = 2.0
-    inside = np.zeros(m, bool)
-    inside[m - 1] = True
-    assert labels._nearest_outside(X, m - 1, inside, "euclidean") == 5
-    inside[5] = True
-    assert labels._nearest_outside(X, m - 1, inside, "euclidean") == m - 3
+    label = np.zeros(m, np.int32)
+    label[m - 1] = 1
+    rows = np.array([m - 1])
+    assert labels._nearest_outside(X, rows, label, "euclidean").tolist() == [5]
+    label[5] = 1
+    assert labels._nearest_outside(X, rows, label, "euclidean").tolist() == [m - 3]
+    label[7] = 2
+    assert labels._nearest_outside(X, np.array([m - 1, 7, 0]), label, "euclidean").tolist() == [m - 3, 6, 7]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60))

@@ -23,7 +23,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors import Job, Report, SerialExecutor
 from ips2_dask.params import parse_bytes
 from ips2_dask.pipeline import Silent, execute, plan_run
-from ips2_dask.plan import MOST_PARTITIONS, MOST_TASKS, check_memory, check_shape, make_plan, partition_bounds
+from ips2_dask.plan import MOST_PARTITIONS, MOST_TASKS, check_memory, check_shape, choose, make_plan, partition_bounds
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import open_source
@@ -99,6 +99,14 @@ def test_the_plan_has_every_stage_once_in_order() -> None:
     assert all(stage.tasks >= 1 and stage.what and stage.disk_bytes > 0 for stage in plan.stages)
     assert plan.worker_bytes == max(stage.worker_bytes for stage in plan.stages)
     assert plan.disk_bytes == sum(stage.disk_bytes for stage in plan.stages)
+
+
+def test_vectors_are_cut_where_samples_or_neighbours_make_their_blocks_large() -> None:
+    def chosen(m: int, k: int) -> str:
+        return choose(m, 64, Params(n_clusters=20, n_neighbors=k)).vectors
+
+    assert [chosen(m, 5) for m in (10**5, 10**6, 3 * 10**6)] == ["in-core", "in-core", "chunked"]
+    assert [chosen(10**6, k) for k in (3, 10, 20)] == ["in-core", "in-core", "chunked"]
 
 
 @given(

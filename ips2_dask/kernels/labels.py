@@ -67,19 +67,24 @@ def _central(X: Any, members: NDArray[np.intp], metric: str) -> int:
     return int(members[np.argmin(np.square(X[members] - center).sum(axis=1))])
 
 
-def _nearest_outside(X: Any, row: int, inside: NDArray[np.bool_], metric: str) -> int:
-    """The sample outside that is nearest to sample ``row`` (ties: smallest id)."""
+def _nearest_outside(X: Any, rows: NDArray[np.intp], label: Int32, metric: str) -> NDArray[np.intp]:
+    """The nearest sample of another component to each of the samples ``rows`` (ties: smallest id).
+
+    One pass over X for all of them, which may be read from a store.
+    """
     if metric == "precomputed":
-        return int(np.argmin(np.where(inside, np.inf, X[row])))
+        return np.array([np.argmin(np.where(label == label[row], np.inf, X[row])) for row in rows], np.intp)
     gap = np.abs if metric == "manhattan" else np.square
-    best, at = np.inf, -1
+    points = X[rows]
+    best, at = np.full(len(rows), np.inf), np.full(len(rows), -1, np.intp)
     for start in range(0, len(X), 1 << 16):
-        block = X[start : start + (1 << 16)]
-        square = gap(block - X[row]).sum(axis=1)
-        square[inside[start : start + (1 << 16)]] = np.inf
-        candidate = int(np.argmin(square))
-        if square[candidate] < best:
-            best, at = float(square[candidate]), start + candidate
+        block, component = X[start : start + (1 << 16)], label[start : start + (1 << 16)]
+        for t, row in enumerate(rows):
+            length = gap(block - points[t]).sum(axis=1)
+            length[component == label[row]] = np.inf
+            candidate = int(np.argmin(length))
+            if length[candidate] < best[t]:
+                best[t], at[t] = length[candidate], start + candidate
     return at
 
 
@@ -107,15 +112,11 @@ def tie_components(
             loose = loose[loose != np.argmax(sizes)]
         if len(loose) == 0:
             break
-        new = []
-        for component in loose:
-            inside = label == component
-            members = np.flatnonzero(inside)
-            row = _central(X, members, metric)
-            new.append(Tie(row, _nearest_outside(X, row, inside, metric), len(members)))
+        members = np.split(np.argsort(label, kind="stable"), np.cumsum(sizes)[:-1])
+        i = np.array([_central(X, members[component], metric) for component in loose], np.intp)
+        j = _nearest_outside(X, i, label, metric)
+        new = [Tie(*(int(n) for n in tie)) for tie in zip(i, j, sizes[loose], strict=True)]
         ties += new
-        i = np.array([t.sample for t in new])
-        j = np.array([t.nearest for t in new])
         bridge = sp.coo_array((np.full(len(new), weight, U.dtype), (i, j)), shape=U.shape).tocsr()
         U = sp.csr_array(U.maximum(bridge).maximum(bridge.T))
         count, label = connected_components(U, directed=False)
