@@ -35,7 +35,7 @@ SLOTS = 1 << 16
 
 WAVE_SLOTS = 1 << 22
 AT_ONCE = 16
-"""Slots at the same time, half a GiB of 32 columns; but at least two pieces for each thread go at once, or sixteen."""
+"""Slots of a wave, half a GiB of 32 columns; but it has at least two pieces for each thread, up to so many."""
 
 
 class Operator(Protocol):
