@@ -279,6 +279,24 @@ def test_small_far_groups_are_tied_and_reported() -> None:
     assert adjusted_rand_score(truth[:120], found.labels[:120]) == 1
 
 
+@pytest.mark.parametrize("values", [1 << 22, 7])
+def test_several_loose_groups_are_tied_to_what_is_nearest_whatever_the_partitions(
+    values: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ips2_dask.kernels.labels.BLOCK_VALUES", values)
+    X, truth = far_groups(60, 60, 6, 7, 8, 6)
+    order = np.random.default_rng(3).permutation(len(X))
+    X, truth = X[order], truth[order]
+    report = run(X, Params(n_clusters=2), Resources(partition_rows=17)).report()
+    assert sorted(size for _, _, size in report["ties"]) == [6, 6, 7, 8]
+    samples = [sample for sample, _, _ in report["ties"]]
+    assert samples != sorted(samples)  # the stored rows are asked for in another order than theirs
+    for sample, nearest, _ in report["ties"]:
+        length = np.where(truth == truth[sample], np.inf, np.square(X - X[sample]).sum(axis=1))
+        assert nearest == length.argmin()
+    assert report["ties"] == run(X, Params(n_clusters=2)).report()["ties"]
+
+
 @pytest.mark.parametrize("assign", ["spectral", "kmeans", "rows"])
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
 def test_far_groups_get_labels_of_their_own_by_every_way_of_labelling(assign: str, affinity: str) -> None:

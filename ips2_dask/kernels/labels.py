@@ -51,6 +51,10 @@ MINIBATCH_ABOVE = 500_000
 """Above so many samples k-means works on mini-batches."""
 
 
+BLOCK_VALUES = 1 << 22
+"""Values of X that are looked at together for what is nearest to loose components."""
+
+
 class Tie(NamedTuple):
     """An edge that joins a loose component to its nearest one."""
 
@@ -77,8 +81,9 @@ def _nearest_outside(X: Any, rows: NDArray[np.intp], label: Int32, metric: str) 
     gap = np.abs if metric == "manhattan" else np.square
     points = X[rows]
     best, at = np.full(len(rows), np.inf), np.full(len(rows), -1, np.intp)
-    for start in range(0, len(X), 1 << 16):
-        block, component = X[start : start + (1 << 16)], label[start : start + (1 << 16)]
+    step = max(1, min(1 << 16, BLOCK_VALUES // points.shape[1]))
+    for start in range(0, len(X), step):
+        block, component = X[start : start + step], label[start : start + step]
         for t, row in enumerate(rows):
             length = gap(block - points[t]).sum(axis=1)
             length[component == label[row]] = np.inf

@@ -43,7 +43,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
 
 
 class StoredRows:
-    """X by rows, read partition by partition: what tying components needs of it."""
+    """X by rows in any order, read partition by partition: what tying components needs of it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -53,9 +53,9 @@ class StoredRows:
 
     def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
         if isinstance(rows, slice):
-            rows = np.arange(*rows.indices(len(self)))
-        found = self._context.samples(np.atleast_1d(rows))
-        return np.asarray(found[0] if np.ndim(rows) == 0 else found)
+            return np.asarray(self._context.samples(np.arange(*rows.indices(len(self)))))
+        ascending, place = np.unique(rows, return_inverse=True)
+        return np.asarray(self._context.samples(ascending)[place.reshape(np.shape(rows))])
 
 
 def points(context: Context) -> Any:
