@@ -24,6 +24,9 @@ BASELINE_BYTES = 420 << 20
 """What a process holds before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
 
 
+CACHE_BYTES = 256 << 20
+"""What a process keeps at most of the parts that it read last."""
+
 SOLVED_BYTES = 200 << 20
 """What the client holds beside that when it has solved: more of SciPy, and memory not given back (measured)."""
 
@@ -315,8 +318,9 @@ def make_plan(
     entries = m * q * (q + 1) // 2
     width = block_width(solved_for)
     block, blocks = 4 * width * n_pairs, blocks_held(n_pairs, width, choices.vectors)
-    # of given distances a partition may need the rows of all samples
-    near = 12 * m * m if params.metric == "precomputed" else 16 * part * f
+    # of given distances a partition may need the rows of all samples; else those that its neighbourhoods use, several
+    # times while they are put together, beside the parts that they were read from (measured on 4,096 features)
+    near = 12 * m * m if params.metric == "precomputed" else 24 * f * min(m, k * part) + min(4 * m * f, CACHE_BYTES)
     X, graph = 4 * m * f, m * (8 * max(k, 6) + 8)
     dense = params.affinity in ("gaussian", "precomputed") and m <= DENSE_MAX_SAMPLES
     similarity = 8 * 3 * m * m if dense else 60 * (n_pairs + 5 * m)
@@ -374,7 +378,7 @@ def make_plan(
             base + graph + solved, 4 * solved_for * n_pairs,
         ),
         StagePlan(
-            "fuse", "S, V, U", tasks["fuse"], base + 2 * similarity * part // m + kept,
+            "fuse", "S, V, U", tasks["fuse"], base + 2 * similarity * part // m + kept + near,
             solver + (similarity if dense else 0), similarity,
         ),
         StagePlan(

@@ -13,13 +13,11 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels import memory
 from ips2_dask.params import Params
-from ips2_dask.plan import Choices
+from ips2_dask.plan import CACHE_BYTES, Choices
 from ips2_dask.storage.remote import is_remote
 from ips2_dask.storage.store import MemoryStore, Receipt, Store
 
 AnyArray = NDArray[Any]
-
-CACHE_BYTES = 256 << 20
 
 SEATED = frozenset({("neighbors", "numbering"), ("neighbors", "whole"), ("assemble", "whole"), ("fuse", "sums-whole")})
 """Parts with arrays over all samples that every task of a stage looks at."""
