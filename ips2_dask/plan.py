@@ -8,6 +8,7 @@ import math
 
 from ips2_dask import costs
 from ips2_dask.errors import BadInput, Refused
+from ips2_dask.kernels import restarts
 from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.eigen import block_width, blocks_held
 from ips2_dask.kernels.graph import start_bytes
@@ -382,7 +383,7 @@ def make_plan(
             solver + (similarity if dense else 0), similarity,
         ),
         StagePlan(
-            "label", f"embedding, k-means in {c}", 10, base + kept + 24 * m * embedded,
+            "label", f"embedding, k-means in {c}", tasks["label"], base + kept + 24 * m * embedded,
             solver + fused + max(fused // 3 + 16 * block_width(embedded) * m, 120 * m + 56 * m * embedded),
             20 * m * embedded,
         ),
@@ -420,7 +421,7 @@ def _tasks(m: int, f: int, n: int, part: int, choices: Choices, n_workers: int) 
         chunks = math.ceil(m / max(choices.chunk_samples, part))
     return {
         "ingest": 2 * n, "neighbors": near, "tensor": 2 * made + (chunks if chunks > 1 else 0), "assemble": chunks,
-        "eigen": product_tasks(chunks, n_workers), "fuse": 2 * made,
+        "eigen": product_tasks(chunks, n_workers), "fuse": 2 * made, "label": restarts.tasks(m),
     }  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask.kernels import labels
+from ips2_dask.kernels import labels, restarts
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +35,7 @@ def embed(U: Any, c: int, tol: float, seed: int) -> tuple[Array, Any]:
 
 def labelled(U: Any, c: int, seed: int = 0) -> Array:
     points, _ = embed(U, c, 1e-6, seed)
-    return labels.renumber(labels.best([labels.kmeans_once(points, c, seed, s) for s in range(labels.RESTARTS)]))
+    return labels.renumber(labels.best([labels.kmeans_best(points, c, seed, s, 1) for s in range(restarts.RESTARTS)]))
 
 
 def line(truth: Array) -> Array:
@@ -235,10 +235,10 @@ def test_equal_partitions_get_equal_numbers_whatever_they_were_called(
 
 def test_a_restart_is_decided_by_seed_and_number() -> None:
     points = np.random.default_rng(5).normal(size=(300, 3))
-    first, second = (labels.kmeans_once(points, 6, 0, 3) for _ in range(2))
+    first, second = (labels.kmeans_best(points, 6, 0, 3, 1) for _ in range(2))
     assert first.inertia == second.inertia
     np.testing.assert_array_equal(first.labels, second.labels)
-    others = [labels.kmeans_once(points, 6, seed, number).labels for seed, number in ((0, 4), (1, 3))]
+    others = [labels.kmeans_best(points, 6, seed, number, 1).labels for seed, number in ((0, 4), (1, 3))]
     assert all((labels.renumber(other) != labels.renumber(first.labels)).any() for other in others)
 
 
@@ -248,7 +248,7 @@ def test_several_starts_in_one_call_are_decided_by_seed_and_number_and_no_worse_
     many, again = (labels.kmeans_best(points, 6, 0, 0, 10) for _ in range(2))
     assert many.inertia < one.inertia
     np.testing.assert_array_equal(many.labels, again.labels)
-    alone = labels.kmeans_once(points, 6, 0, 0)
+    alone = labels.kmeans_best(points, 6, 0, 0, 1)
     np.testing.assert_array_equal(alone.labels, one.labels)
 
 
@@ -257,17 +257,29 @@ def test_k_means_takes_dense_and_sparse_points() -> None:
     truth = np.repeat([0, 1, 2], 30)
     points = rng.normal(size=(90, 3)) * 0.1 + 5 * np.eye(3)[truth]
     for given_points in (points, sp.csr_array(points)):
-        found = labels.kmeans_once(given_points, 3, 0, 0)
+        found = labels.kmeans_best(given_points, 3, 0, 0, 1)
         assert adjusted_rand_score(truth, found.labels) == 1
         assert found.labels.dtype == np.int32
 
 
-def test_above_half_a_million_points_mini_batches_do_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(labels, "MINIBATCH_ABOVE", 80)
+def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_of_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     rng = np.random.default_rng(7)
-    truth = np.repeat([0, 1, 2], 30)
-    points = rng.normal(size=(90, 2)) * 0.1 + np.array([[0, 0], [5, 0], [0, 5]])[truth]
-    assert adjusted_rand_score(truth, labels.kmeans_once(points, 3, 0, 0).labels) == 1
+    points = rng.normal(size=(3000, 4)) + 3 * rng.normal(size=(5, 4))[rng.integers(5, size=3000)]
+    whole = labels.kmeans_best(points, 5, 0, 0, 10)
+    monkeypatch.setattr(labels, "SAMPLED_ABOVE", 2000)
+    monkeypatch.setattr(labels, "SAMPLE", 300)
+    seen = []
+    fit = labels.KMeans.fit
+    monkeypatch.setattr(labels.KMeans, "fit", lambda self, X: seen.append((len(X), self.n_init)) or fit(self, X))
+    found, again = (labels.kmeans_best(points, 5, 0, 0, 10) for _ in range(2))
+    assert seen == 2 * [(300, 10), (3000, 1)]
+    np.testing.assert_array_equal(found.labels, again.labels)
+    assert found.inertia <= whole.inertia * 1.001
+    means = np.array([points[found.labels == at].mean(axis=0) for at in range(5)])
+    nearest = np.square(points[:, None] - means).sum(axis=2).argmin(axis=1)
+    assert (nearest == found.labels).mean() > 0.99
 
 
 def test_the_best_is_the_first_of_the_smallest_inertia() -> None:

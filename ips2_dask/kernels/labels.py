@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
-from sklearn.cluster import KMeans, MiniBatchKMeans
+from sklearn.cluster import KMeans
 
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
@@ -20,6 +20,7 @@ from ips2_dask.kernels.eigen import (
     leading_eigenpairs,
 )
 from ips2_dask.kernels.operator import MatrixOperator, inverse_root
+from ips2_dask.kernels.restarts import SAMPLE, SAMPLED_ABOVE
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -30,26 +31,8 @@ EMBEDDING_TOL = 1e-5
 """Largest residual of the embedding's eigenvectors, whatever the pairs' tolerance is: they are cheap, and where
 eigenvalues are close a residual of 1e-4 still turns the embedding enough to change labels (digits, measured)."""
 
-RESTARTS = 10
-
-FEW = 500
-"""Below so many samples the starts of k-means take less time than dealing them to tasks."""
-
-
-def restarts(m: int) -> int:
-    """Starts of k-means: ten, and up to fifty for some hundred to some thousand points.
-
-    On the embedding of digits one start in twelve finds the best partition (measured): ten find it every other time.
-    """
-    return RESTARTS if m < FEW else min(50, max(RESTARTS, 100_000 // m))
-
-
 FADING = 24.0
 """Power of lambda_j / lambda_c that scales the j-th column of an embedding, j > c; see `fading`."""
-
-MINIBATCH_ABOVE = 500_000
-"""Above so many samples k-means works on mini-batches."""
-
 
 BLOCK_VALUES = 1 << 22
 """Values of X that are looked at together for what is nearest to loose components."""
@@ -247,21 +230,19 @@ class Partitioning(NamedTuple):
     labels: Int32
 
 
-def kmeans_once(points: Affinity, n_clusters: int, seed: int, restart: int) -> Partitioning:
-    """One k-means++ start of k-means, decided by (seed, restart); mini-batches above half a million points."""
-    if points.shape[0] <= MINIBATCH_ABOVE:
-        return kmeans_best(points, n_clusters, seed, restart, 1)
-    state = _state(seed, restart)
-    fitted = MiniBatchKMeans(n_clusters, n_init=1, random_state=state, batch_size=16384).fit(points)
-    return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
-
-
 def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
-    """The best of several k-means++ starts, all of them decided by (seed, number).
+    """The best of several k-means++ starts of k-means, all of them decided by (seed, number).
 
-    One call for all of them: of some hundred points its checks take longer than a start.
+    One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million
+    points the starts see a sample, and all points move the best one's means on until they stay. (Mini-batches, as
+    scikit-learn draws them, take time that grows with the square of their number: each draw goes through all points.)
     """
-    fitted = KMeans(n_clusters, n_init=starts, random_state=_state(seed, number)).fit(points)
+    m, state = points.shape[0], _state(seed, number)
+    fitted = KMeans(n_clusters, n_init=starts, random_state=state)
+    if m > SAMPLED_ABOVE:
+        rows = np.sort(np.random.default_rng(state).choice(m, SAMPLE, replace=False))
+        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
+    fitted.fit(points)
     return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
 
 

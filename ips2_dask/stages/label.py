@@ -10,7 +10,7 @@ import scipy.sparse as sp
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import extension, similarity
+from ips2_dask.kernels import extension, restarts, similarity
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.operator import assemble, inverse_root
@@ -20,14 +20,10 @@ from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 5
+VERSION = 6
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
-
-
-TASKS = 5
-"""Tasks that the starts of k-means are dealt to, where there are many samples."""
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -66,13 +62,13 @@ def points(context: Context) -> Any:
 
 
 def group(context: Context, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The best of every TASKS-th seeded start of k-means; of all of them where there are few samples."""
-    params, X = context.params, points(context)
-    if context.m < kernel.FEW:
-        found = kernel.kmeans_best(X, params.n_clusters, params.random_state, number, kernel.RESTARTS)
+    """The best of the starts of k-means that are dealt to this task."""
+    params, X, tasks = context.params, points(context), restarts.tasks(context.m)
+    if tasks == 1:
+        found = kernel.kmeans_best(X, params.n_clusters, params.random_state, number, restarts.RESTARTS)
         return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
-    starts = range(number, kernel.restarts(context.m), TASKS)
-    tried = [kernel.kmeans_once(X, params.n_clusters, params.random_state, start) for start in starts]
+    starts = range(number, restarts.restarts(context.m), tasks)
+    tried = [kernel.kmeans_best(X, params.n_clusters, params.random_state, start, 1) for start in starts]
     found = min(tried, key=lambda p: p.inertia)
     return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
 
@@ -82,7 +78,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts: dict[str, Any] = {"u_components": None, "ties": [], "warnings": []}
     if context.params.assign_labels != "kmeans":
         facts |= _embed(context)
-    starts = range(1 if context.m < kernel.FEW else TASKS)
+    starts = range(restarts.tasks(context.m))
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
     executor.map(Job("label", group, "restarts-", "starts"), inner, starts, report)
     store, folder = context.store, context.folders["label"]
