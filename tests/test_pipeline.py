@@ -24,7 +24,7 @@ from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.executors import SerialExecutor
 from ips2_dask.kernels import eigen
 from ips2_dask.kernels import tensor as tensor_kernel
-from ips2_dask.kernels.labels import FEW
+from ips2_dask.kernels.restarts import FEW
 from ips2_dask.params import CHOICES
 from ips2_dask.storage import graph
 from ips2_dask.storage.layout import STAGES

@@ -16,7 +16,7 @@ from ips2_dask.storage import beside, measured
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.promises import LEAST_RECALL
 
-VERSION = 4
+VERSION = 5
 
 GIVEN_AT_ONCE = 1 << 22
 """Candidates whose distances are measured at once, where a graph was given."""

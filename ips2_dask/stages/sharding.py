@@ -1,7 +1,8 @@
 """The sample graph by overlapping shards: split, search each shard, merge, measure the recall, refine; renumbered.
 
-Samples are numbered by shard from here on, so that neighbours mostly share a partition. ``order`` of the stage's
-``whole`` part holds the user's number of each sample; ties are decided by it.
+Samples are numbered by shard from here on, so that neighbours mostly share a partition, and within a shard so that near
+ones stand near each other. ``order`` of the stage's ``whole`` part holds the user's number of each sample; ties are
+decided by it.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import copies, projection, shards
+from ips2_dask.kernels import copies, halving, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.locality import Thing
 from ips2_dask.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
@@ -55,7 +56,7 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
     first, last = context.facts["neighbors"]["batches"][batch]
     X = np.concatenate([context.read("ingest", b, "samples") for b in range(first, last)])
     nearest = np.concatenate([context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(first, last)])
-    nearest = np.asarray(context.read("neighbors", "numbering", "cell"))[nearest]
+    nearest = np.asarray(context.read("neighbors", "membership", "cell"))[nearest]
     user = np.arange(context.bounds[first], context.bounds[last])
     twice = nearest[:, 0] != nearest[:, 1]
     rows, shard = np.concatenate([user, user[twice]]), np.concatenate([nearest[:, 0], nearest[twice, 1]])
@@ -66,33 +67,33 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Neighbours inside shard s, in the run's numbering; X of the samples whose nearest cell it is."""
+    """Neighbours inside shard s, in the user's numbering; order and X of the samples whose nearest cell it is."""
     facts, folder = context.facts["neighbors"], context.folders["neighbors"]
-    pieces, members = [], []
+    pieces, numbers = [], []
     for batch in range(len(facts["batches"])):
         name = f"split-p{batch:06d}"
         low, high = np.asarray(context.read("neighbors", name, "offsets"))[s : s + 2]
         pieces.append(context.store.read_rows(folder, name, "rows", int(low), int(high)))
-        members.append(context.store.read_rows(folder, name, "members", int(low), int(high)))
-    X, user = np.concatenate(pieces), np.concatenate(members)
-    rank = np.asarray(context.read("neighbors", "numbering", "rank"))
-    run = rank[user]
+        numbers.append(context.store.read_rows(folder, name, "members", int(low), int(high)))
+    X, members = np.concatenate(pieces), np.concatenate(numbers)
+    pieces.clear()
     n = min(context.params.n_stored_neighbors, context.m)
-    inside = min(n, len(user))
-    indices = np.full((len(user), n), -1, np.int32)
-    distances = np.full((len(user), n), np.inf, np.float32)
-    if len(user):  # members ascend in the user's numbering: so ties are decided by it
+    inside = min(n, len(members))
+    indices = np.full((len(members), n), -1, np.int32)
+    distances = np.full((len(members), n), np.inf, np.float32)
+    narrow = None
+    if len(members):  # they ascend: so ties are decided by the user's numbers
         narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
         nearest = measured.search(context)
-        local, lengths = copies.nearest_rows(np.arange(len(user)), X, copies.group_rows(X), inside, narrow, nearest)
-        indices[:, :inside], distances[:, :inside] = run[local], lengths
-    order = np.argsort(run, kind="stable")
-    own = (run[order] >= facts["starts"][s]) & (run[order] < facts["starts"][s + 1])
-    for b in range(*np.searchsorted(facts["bounds"], [facts["starts"][s], facts["starts"][s + 1]])):
-        low, high = (bound - facts["starts"][s] for bound in facts["bounds"][b : b + 2])
-        rows = X[order[own][low:high]]
-        context.store.write(folder, f"samples-p{b:06d}", {"samples": rows}, {})
-    arrays = {"run": run[order], "indices": indices[order], "distances": distances[order]}
+        local, lengths = copies.nearest_rows(np.arange(len(members)), X, copies.group_rows(X), inside, narrow, nearest)
+        indices[:, :inside], distances[:, :inside] = members[local], lengths
+    start, stop = facts["starts"][s : s + 2]
+    own = np.searchsorted(members, context.store.read_rows(folder, "membership", "by_cell", start, stop))
+    own = halving.near_each_other(X if narrow is None else narrow.Z, own)
+    for b in range(*np.searchsorted(facts["bounds"], [start, stop])):
+        low, high = (bound - start for bound in facts["bounds"][b : b + 2])
+        context.store.write(folder, f"samples-p{b:06d}", {"samples": X[own[low:high]]}, {})
+    arrays = {"members": members, "indices": indices, "distances": distances, "order": members[own]}
     return arrays, {}
 
 
@@ -112,8 +113,9 @@ def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         distances = np.full(indices.shape, np.inf, np.float32)
         for s in np.unique(both[:, column]):
             rows = np.flatnonzero(both[:, column] == s)
-            at = np.searchsorted(context.read("neighbors", f"search-p{s:06d}", "run"), low + rows)
-            indices[rows] = context.read("neighbors", f"search-p{s:06d}", "indices")[at]
+            at = np.searchsorted(context.read("neighbors", f"search-p{s:06d}", "members"), order[low + rows])
+            found = context.read("neighbors", f"search-p{s:06d}", "indices")[at]
+            indices[rows] = np.where(found < 0, -1, rank[found])
             distances[rows] = context.read("neighbors", f"search-p{s:06d}", "distances")[at]
         lists.append((indices, distances))
     (indices, distances), others = lists
@@ -164,17 +166,20 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Store the graph and X by the new partitions; returns facts, and the arrays of the stage's ``whole`` part."""
     store, folder = context.store, context.folders["neighbors"]
-    known = store.receipt(folder, "numbering")
+    known = store.receipt(folder, "membership")
     facts = _split_into_cells(context, executor, report) if known is None else dict(known["facts"])
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
     cells = range(len(facts["starts"]) - 1)
     refined = store.receipt(folder, "refined")
-    if refined is None or not _all_there(adopted(context, facts), refined["facts"]["rounds"]):
+    numbered = store.receipt(folder, "numbering") is not None
+    if refined is None or not numbered or not _all_there(adopted(context, facts), refined["facts"]["rounds"]):
         if any(store.receipt(folder, f"search-p{s:06d}") is None for s in cells):  # else the splits may be gone
             executor.map(Job("neighbors", split, "split-", "batches"), inner, range(len(facts["batches"])), report)
             executor.map(Job("neighbors", search, "search-", "shards"), inner, cells, report)
         for batch in range(len(facts["batches"])):
             store.drop(folder, f"split-p{batch:06d}")
+        if not numbered:
+            _number(inner)
         inner = adopted(context, facts)
         executor.map(Job("neighbors", merge, "round0-", near=_shard_of), inner, range(inner.n_partitions), report)
         refined = _refine(inner, executor, report)
@@ -184,7 +189,7 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
 
 
 def _split_into_cells(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Store centres and each sample's two nearest, and the run's numbering; returns what goes with it."""
+    """Store centres and each sample's two nearest, and whose cell is which; returns what goes with it."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     receipts = executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     if store.receipt(folder, "cells") is None:
@@ -193,8 +198,8 @@ def _split_into_cells(context: Context, executor: Executor, report: Report) -> d
         centers = shards.centers(drawn, min(context.choices.n_shards, len(drawn)), seed)
         store.write(folder, "cells", {"centers": centers}, {})
     executor.map(Job("neighbors", assign, "assign-"), context, parts, report)
-    facts, numbering = _number(context)
-    store.write(folder, "numbering", numbering, facts)
+    facts, membership = _membership(context)
+    store.write(folder, "membership", membership, facts)
     return facts
 
 
@@ -227,19 +232,33 @@ def _settle(context: Context, rounds: int, n_cells: int) -> None:
         store.drop(folder, f"search-p{s:06d}")
 
 
-def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The run's numbering by nearest cell, the new partitions, and batches of the user's partitions."""
-    nearest = np.concatenate(
+def _nearest_cells(context: Context) -> Any:
+    """The two nearest cells of each of the user's samples, as they were assigned: (m, 2)."""
+    return np.concatenate(
         [context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(context.n_partitions)]
     )
+
+
+def _number(context: Context) -> None:
+    """Store the run's numbering: by nearest cell, and within a cell as its search has put them in order."""
+    store, folder = context.store, context.folders["neighbors"]
+    cells = range(len(context.facts["neighbors"]["starts"]) - 1)
+    order = np.concatenate([store.read(folder, f"search-p{s:06d}", "order") for s in cells])
+    rank = np.empty(context.m, np.int32)
+    rank[order] = np.arange(context.m, dtype=np.int32)
+    cell = store.read(folder, "membership", "cell")
+    store.write(folder, "numbering", {"order": order, "rank": rank, "shards": cell[_nearest_cells(context)][order]}, {})
+
+
+def _membership(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The samples by nearest cell, the new partitions, and batches of the user's partitions."""
+    nearest = _nearest_cells(context)
     n_shards = context.choices.n_shards
     least = min(context.params.n_stored_neighbors, context.m)
     cell = shards.join_small(nearest, np.asarray(context.read("neighbors", "cells", "centers")), least)
-    nearest = cell[nearest]
-    order = np.argsort(nearest[:, 0], kind="stable").astype(np.int32)
-    rank = np.empty(context.m, np.int32)
-    rank[order] = np.arange(context.m, dtype=np.int32)
-    starts = np.searchsorted(nearest[order, 0], np.arange(n_shards + 1)).tolist()
+    first = cell[nearest[:, 0]]
+    by_cell = np.argsort(first, kind="stable").astype(np.int32)
+    starts = np.searchsorted(first[by_cell], np.arange(n_shards + 1)).tolist()
     rows = max(context.bounds[1] - context.bounds[0], 1)
     bounds = [0]
     for low, high in itertools.pairwise(starts):
@@ -250,7 +269,7 @@ def _number(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     each = min(each, max(1, n // 4))
     batches = [[first, min(first + each, n)] for first in range(0, n, each)]
     facts = {"bounds": bounds, "starts": starts, "batches": batches}
-    return facts, {"order": order, "rank": rank, "shards": nearest[order], "cell": cell}
+    return facts, {"by_cell": by_cell, "cell": cell}
 
 
 def true_reach(context: Context, executor: Executor, report: Report, rows: Any) -> Any:

@@ -237,10 +237,12 @@ def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Fl
     if "starts" in context.facts["neighbors"]:
         held = _cells(context, X)
     for b, some in held:
-        low, _ = context.span(b)
+        low, high = context.span(b)
         prefix = "samples-" if context.samples_stage == "neighbors" else ""
         part = np.asarray(context.read(context.samples_stage, f"{prefix}p{b:06d}", "samples"))
-        found, lengths = nearest_in(X[some], np.full(len(some), -1), part, n, low)
+        ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # so ties are the user's
+        places, lengths = nearest_in(X[some], np.full(len(some), -1), part[ascending], n, 0)
+        found = low + ascending[places]
         both = np.concatenate([indices[some], found], axis=1), np.concatenate([distances[some], lengths], axis=1)
         user = both[0] if order is None else order[both[0]]
         kept = np.lexsort((user, both[1]), axis=1)[:, :n]
