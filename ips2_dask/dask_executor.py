@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import uuid
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import dask
 import dask.bag
+import numpy as np
 from dask.delayed import delayed
+from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, Future, as_completed, get_worker, wait
 from distributed.scheduler import KilledWorker
 
@@ -23,6 +25,21 @@ from ips2_dask.storage.store import Receipt
 
 TIDY_SECONDS = 5.0
 
+ONE_AGE = "100ms"
+"""Tasks that are sent within this time are of one age, as Dask has it for single ones; older ones are begun first."""
+
+TOGETHER_BYTES = 1 << 20
+"""Arrays sent with the tasks of one message; the rest follows in another."""
+
+
+class _Waiting(NamedTuple):
+    """A task that is sent with others."""
+
+    key: str
+    task: tuple[Any, ...]
+    places: list[str]
+    first: bool
+
 
 class DaskExecutor:
     """Partitions in a Dask bag on the workers of a client's cluster; only receipts come back.
@@ -33,6 +50,9 @@ class DaskExecutor:
     def __init__(self, client: Client, threads_per_task: int = 1, patience: float | None = None) -> None:
         self.client, self._threads, self._patience = client, threads_per_task, patience_of(patience)
         self.owners = Owners()
+        self._waiting: list[_Waiting] = []
+        self._waiting_bytes = 0
+        self._together = False
 
     @property
     def threads_per_task(self) -> int:
@@ -83,24 +103,57 @@ class DaskExecutor:
         """Start one task on a worker; its handle is a future."""
         with losses(self.client):
             if isinstance(near, Future):
-                there = next(iter(self.client.who_has([near]).values()), None)
+                there = list(next(iter(self.client.who_has([near]).values()), ()))
             else:
-                there = self.owners.of(near)
+                owner = self.owners.of(near)
+                there = [] if owner is None else [owner]
             key = f"{name}-{uuid.uuid4().hex}"
-            return self.client.submit(
-                function, *arguments, key=key, pure=False, workers=there or None, allow_other_workers=bool(there),
-                retries=RETRIES, priority=int(first),
-            )  # fmt: skip
+            future = Future(key, self.client)
+        self._waiting.append(_Waiting(key, (function, *arguments), there, first))
+        self._waiting_bytes += sum(argument.nbytes for argument in arguments if isinstance(argument, np.ndarray))
+        if not self._together or self._waiting_bytes > TOGETHER_BYTES:
+            self._send()
+        return future
 
-    def settle(self, things: Sequence[Thing]) -> list[int]:
-        """Give the things to the workers there are, even ranges of them; returns a number for each worker's."""
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Send what is submitted while this lasts in one message: one for each costs scheduler and client more than
+        twice as much."""
+        self._together = True
+        try:
+            yield
+            self._send()
+        finally:
+            self._together = False
+            self._clear()
+
+    def _clear(self) -> None:
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _send(self) -> None:
+        """Send what waits, a single task too: the scheduler takes those of `Client.submit` in sooner than graphs that
+        came before them, and does not know what they depend on."""
+        if not self._waiting:
+            return
+        graph = HighLevelGraph.from_collections(uuid.uuid4().hex, {one.key: one.task for one in self._waiting})
+        places = {one.key: one.places for one in self._waiting}
+        priorities = {one.key: int(one.first) for one in self._waiting}
+        self._clear()
+        told = dask.annotate(workers=places.get, allow_other_workers=True, priority=priorities.get, retries=RETRIES)
+        with losses(self.client), told:
+            self.client.get(graph, list(graph), sync=False, fifo_timeout=ONE_AGE)
+
+    def settle(self, things: Sequence[Thing], weights: Sequence[float]) -> list[int]:
+        """Give the things to the workers there are, ranges of about even weight; a number for each worker's."""
         with losses(self.client):
             workers = self.client.scheduler_info(n_workers=-1)["workers"]
         number = {address: at for at, address in enumerate(sorted(workers))}
         seats = [address for address in number for _ in range(workers[address]["nthreads"])]
         if not seats:
             return list(range(len(things)))
-        given = [seats[at * len(seats) // len(things)] for at in range(len(things))]
+        ends = np.cumsum(weights)
+        middles = (ends - np.asarray(weights) / 2) / ends[-1]
+        given = [seats[int(at)] for at in middles * len(seats)]
         self.owners.wrote(things, given)
         return [number[address] for address in given]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -119,8 +120,12 @@ class Executor(Protocol):
         """
         ...
 
-    def settle(self, things: Sequence[Thing]) -> list[int]:
-        """Give the things to the processes there are, even ranges of them; returns a number for each process's."""
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """What is submitted while this lasts is begun when it ends: many tasks of some milliseconds cost less so."""
+        ...
+
+    def settle(self, things: Sequence[Thing], weights: Sequence[float]) -> list[int]:
+        """Give the things to the processes there are, ranges of about even weight; a number for each process's."""
         ...
 
     def hold(self, names: Sequence[str]) -> None:
@@ -192,7 +197,11 @@ class SerialExecutor:
         del name, near, first
         return function(*arguments)
 
-    def settle(self, things: Sequence[Thing]) -> list[int]:
+    def together(self) -> contextlib.AbstractContextManager[None]:
+        """They are done one by one."""
+        return contextlib.nullcontext()
+
+    def settle(self, things: Sequence[Thing], weights: Sequence[float]) -> list[int]:
         """All of them belong to this process."""
         return [0] * len(things)
 

@@ -26,8 +26,8 @@ class Settled(SerialExecutor):
     def __init__(self, home: Any) -> None:
         self.home = home
 
-    def settle(self, things: Sequence[Thing]) -> list[int]:
-        assert len(things) > 3
+    def settle(self, things: Sequence[Thing], weights: Sequence[float]) -> list[int]:
+        assert len(things) == len(weights) > 3
         return [self.home(g) for g, _ in enumerate(things)]
 
 

@@ -127,15 +127,64 @@ def test_what_others_wait_for_goes_before_what_was_there_earlier(dask_executor: 
     assert sorted(begun)[:2] == [begun[0], begun[-1]]
 
 
+def where_and_sum(*terms: Any) -> tuple[str, float]:
+    return get_worker().address, sum(term if isinstance(term, float) else total(term) for term in terms)
+
+
+def total(term: Any) -> float:
+    return sum(map(total, term)) if isinstance(term, list) else float(term[1])
+
+
+def test_what_is_sent_together_is_what_would_be_sent_one_by_one(dask_executor: DaskExecutor) -> None:
+    executor = DaskExecutor(dask_executor.client)
+    addresses = sorted(executor.client.scheduler_info(n_workers=-1)["workers"])
+    things = [("things", 0), ("things", 1)]
+    executor.owners.wrote(things, addresses)
+    executor.hold(["summed"])
+    earlier = executor.submit("summed-0", where_and_sum, 1.0, near=things[1])
+    with executor.together():
+        first = [executor.submit("summed-0", where_and_sum, earlier, float(g), near=things[g % 2]) for g in range(4)]
+        last = executor.submit("summed-0", where_and_sum, first, 0.5, near=things[0], first=True)
+        anywhere = executor.submit("summed-0", where_and_sum, last)
+        assert not last.done()
+    *found, end, free = executor.results([*first, last, anywhere])
+    assert found == [(addresses[g % 2], 1.0 + g) for g in range(4)]
+    assert end == (addresses[0], 10.5)
+    assert free[0] in addresses
+    assert free[1] == 10.5
+
+
+def test_what_was_to_be_sent_together_is_not_sent_after_an_error(dask_executor: DaskExecutor) -> None:
+    executor = DaskExecutor(dask_executor.client)
+    kept = []
+
+    def interrupted() -> None:
+        with executor.together():
+            kept.append(executor.submit("summed-0", where_and_sum, 1.0))
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        interrupted()
+    after = executor.submit("summed-0", where_and_sum, 2.0)
+    assert executor.results([after])[0][1] == 2.0
+    assert kept[0].status == "pending"
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 def test_things_are_settled_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
     addresses = sorted(executor.client.scheduler_info(n_workers=-1)["workers"])
     things = [("chunks", g) for g in range(count)]
-    numbers = executor.settle(things)
+    numbers = executor.settle(things, [3.0] * count)
     assert numbers == sorted(numbers)
     assert abs(numbers.count(0) - numbers.count(1)) <= 1
     assert [executor.owners.of(thing) for thing in things] == [addresses[number] for number in numbers]
+
+
+def test_heavy_things_count_for_more(dask_executor: DaskExecutor) -> None:
+    executor = DaskExecutor(dask_executor.client)
+    assert executor.settle([("chunks", g) for g in range(7)], [5, 1, 1, 1, 1, 1, 1]) == [0, 1, 1, 1, 1, 1, 1]
+    assert executor.settle([("chunks", g) for g in range(5)], [1, 1, 1, 1, 4]) == [0, 0, 0, 0, 1]
 
 
 def test_owners_of_another_store_or_numbering_are_not_asked(context: Context) -> None:
@@ -152,8 +201,9 @@ def test_owners_of_another_store_or_numbering_are_not_asked(context: Context) ->
 
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_no_graph_that_is_sent_to_the_scheduler_holds_a_large_object(
-    vectors: str, dask_executor: DaskExecutor, tmp_path: Path
+    vectors: str, dask_executor: DaskExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("ips2_dask.dask_executor.TOGETHER_BYTES", LARGE // 4)
     rng = np.random.default_rng(5)
     islands = 10 * rng.normal(size=(600, 12))  # each a component of its own: the solver deflates them all
     X = np.repeat(islands, 7, axis=0) + 0.01 * rng.normal(size=(4200, 12))

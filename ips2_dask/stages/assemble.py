@@ -45,7 +45,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":
         chunks = range(len(chunked.chunk_partitions(context)))
         _forget_broken(context)
-        chunked.settle(executor, len(chunks))
+        chunked.settle(context, executor)
         receipts = executor.map(Job("assemble", degrees_of, "chunk-", chunked.KIND), context, chunks, report)
         empty = sum(int(r["facts"]["empty"]) for r in receipts)
     elif context.params.tensor == "indecomposable":

@@ -9,7 +9,7 @@ neighbours' among them, in the order of their centres: so the sums have one orde
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -357,9 +357,11 @@ def _name(function: Callable[..., Any], g: int) -> str:
     return f"eigen-{function.__name__}-{g}"
 
 
-def settle(executor: Executor, chunks: int) -> list[int]:
-    """Give the chunks to the workers in even ranges, neighbours to the same; a number for each worker's."""
-    return executor.settle([(KIND, g) for g in range(chunks)])
+def settle(context: Context, executor: Executor) -> list[int]:
+    """Give the chunks to the workers, neighbours to the same, with about as many pairs to each; a number for each
+    worker's."""
+    pairs = np.diff(rows_of_chunks(context)).tolist()
+    return executor.settle([(KIND, g) for g in range(len(pairs))], pairs)
 
 
 class ChunkedSpace:
@@ -389,14 +391,14 @@ class ChunkedSpace:
         self._homes = Homes((), np.array([np.diff(r["facts"]["cuts"]) for r in receipts if r]))
         self._settle()
         self.volumes = np.zeros(context.facts["assemble"]["components"])
-        for held, part in self._results([self._task(volume, g) for g in self._chunks]):
+        for held, part in self._results(lambda g: self._task(volume, g)):
             self.volumes[held] += part
         if context.receipt("eigen", "volumes") is None:  # read by the workers
             context.store.write(context.folders["eigen"], "volumes", {"volumes": self.volumes}, {})
 
     def _settle(self) -> None:
         """Give the chunks to the workers there are: some may have gone or come."""
-        of = tuple(settle(self._executor, len(self._chunks)))
+        of = tuple(settle(self.context, self._executor))
         if of != self._homes.of:
             self._homes = dataclasses.replace(self._homes, of=of)
             self._told_homes = self._executor.share(self._homes)
@@ -410,24 +412,30 @@ class ChunkedSpace:
         """The same, without the context and the chunk's number."""
         return self._executor.submit(_name(function, g), function, *arguments, near=(KIND, g))
 
+    def _each(self, task: Callable[[int], Any]) -> list[Any]:
+        """A task of every chunk, sent together; their handles."""
+        with self._executor.together():
+            return [task(g) for g in self._chunks]
+
+    def _results(self, task: Callable[[int], Any]) -> list[Any]:
+        """What the tasks of all chunks return."""
+        return self._executor.results(self._each(task))
+
     def keep(self, y: Block, name: str) -> None:
         """Store a block under a name."""
-        self._results([self._task(keep_rows, g, name, y[g]) for g in self._chunks])
+        self._results(lambda g: self._task(keep_rows, g, name, y[g]))
 
     def kept(self, name: str, near: Block | None = None) -> Block:
         """A stored block, each chunk where that of ``near`` is; it forgets how it was computed."""
-        return [self._task(kept_rows, g, name, near=None if near is None else near[g]) for g in self._chunks]
-
-    def _results(self, handles: Sequence[Any]) -> list[Any]:
-        return self._executor.results(handles)
+        return self._each(lambda g: self._task(kept_rows, g, name, near=None if near is None else near[g]))
 
     def random(self, columns: int, seed: int) -> Block:
         """A block of standard normal columns that depends on the seed alone."""
-        return [self._task(random_rows, g, columns, seed) for g in self._chunks]
+        return self._each(lambda g: self._task(random_rows, g, columns, seed))
 
     def start(self) -> Block:
         """The start that the sample graph gives."""
-        return [self._task(start_rows, g) for g in self._chunks]
+        return self._each(lambda g: self._task(start_rows, g))
 
     def apply(self, y: Block) -> Block:
         """The operator's product with a block."""
@@ -435,9 +443,10 @@ class ChunkedSpace:
 
     def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
         """a L y + b y + c previous; ``previous`` is given up."""
-        homes, out = self._homes, []
+        homes = self._homes
         taken: dict[tuple[int, int], Any] = {}
-        for g in self._chunks:
+
+        def of_chunk(g: int) -> Any:
             others = []
             for h in homes.near(g):
                 home = homes.of[g]
@@ -445,7 +454,9 @@ class ChunkedSpace:
                     taken[h, home] = self._task(take, h, home, self._told_homes, y[h], first=True)
                 others.append(y[h] if homes.of[h] == home else taken[h, home])
             before = None if previous is None else previous[g]
-            out.append(self._task(product, g, self._told_homes, y[g], others, before, a, b, c))
+            return self._task(product, g, self._told_homes, y[g], others, before, a, b, c)
+
+        out = self._each(of_chunk)
         if previous is not None:
             previous.clear()
         return out
@@ -456,49 +467,41 @@ class ChunkedSpace:
         if self._panels == 1:
             return [y]
         bounds = panel_bounds(self._columns, self._panels)
-        parts: list[Block] = [[] for _ in bounds]
-        for g in self._chunks:
-            for part, (a, b) in zip(parts, bounds, strict=True):
-                part.append(self._plain(columns, g, y[g], a, b))
-            y[g] = None
-        return parts
+        parts = self._each(lambda g: [self._plain(columns, g, y[g], a, b) for a, b in bounds])
+        y.clear()
+        return [list(panel) for panel in zip(*parts, strict=True)]
 
     def finish(self, panel: Block) -> Block:
         """The panel when it is there: else its chunks and those of the next would be worked on, and held, by turns."""
         if self._panels > 1:
-            self._results([self._plain(nothing, g, panel[g]) for g in self._chunks])
+            self._results(lambda g: self._plain(nothing, g, panel[g]))
         return panel
 
     def join(self, parts: list[Block]) -> Block:
         """The block of these panels; they are given up."""
         if len(parts) == 1:
             return parts.pop()
-        out = []
-        for g in self._chunks:
-            out.append(self._plain(side_by_side, g, *(part[g] for part in parts)))
-            for part in parts:
-                part[g] = None
+        out = self._each(lambda g: self._plain(side_by_side, g, *(part[g] for part in parts)))
+        parts.clear()
         return out
 
     def deflate(self, y: Block) -> Block:
         """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
-        parts = self._results([self._task(coefficients, g, y[g]) for g in self._chunks])
+        parts = self._results(lambda g: self._task(coefficients, g, y[g]))
         coefficient = np.zeros((len(self.volumes), parts[0][1].shape[1]))
         for held, part in parts:
             coefficient[held] += part
         return self._replace(y, lambda g: self._task(subtract, g, y[g], parts[g][0], coefficient[parts[g][0]]))
 
-    def _replace(self, y: Block, task: Any) -> Block:
-        """New handles for old ones, the old ones let go one by one."""
-        out = []
-        for g in self._chunks:
-            out.append(task(g))
-            y[g] = None
+    def _replace(self, y: Block, task: Callable[[int], Any]) -> Block:
+        """New handles for old ones, which are let go: each chunk when its successor is there."""
+        out = self._each(task)
+        y.clear()
         return out
 
     def gram(self, x: Block, y: Block) -> Float64:
         """x' y, summed in float64 in the order of the chunks."""
-        return np.sum(self._results([self._plain(gram, g, x[g], y[g]) for g in self._chunks]), axis=0)
+        return np.sum(self._results(lambda g: self._plain(gram, g, x[g], y[g])), axis=0)
 
     def rotate(self, y: Block, C: Float64) -> Block:
         """y C; ``y`` is given up."""
@@ -506,10 +509,8 @@ class ChunkedSpace:
 
     def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """Norms of the columns of L y - y diag(values)."""
-        return np.sqrt(
-            np.sum(self._results([self._plain(residual_squares, g, Ly[g], y[g], values) for g in self._chunks]), axis=0)
-        )
+        return np.sqrt(np.sum(self._results(lambda g: self._plain(residual_squares, g, Ly[g], y[g], values)), axis=0))
 
     def write(self, y: Block, kept: int) -> Float64:
         """Store the first ``kept`` columns; returns the sums of their entries in the pairs' own basis."""
-        return np.sum(self._results([self._task(store_rows, g, y[g], kept) for g in self._chunks]), axis=0)
+        return np.sum(self._results(lambda g: self._task(store_rows, g, y[g], kept)), axis=0)

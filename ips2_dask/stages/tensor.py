@@ -68,6 +68,6 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
             inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
             chunks = range(len(chunked.chunk_partitions(inner)))
             job = Job("tensor", chunked.prepare, "chunk-", chunked.KIND)
-            chunked.settle(executor, len(chunks))
+            chunked.settle(inner, executor)
             executor.map(job, inner, chunks, report)
     return facts
