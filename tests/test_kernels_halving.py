@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ips2_dask.evaluation.datasets import curved_gaussians
-from ips2_dask.kernels import halving, neighbors
+from ips2_dask.kernels import halving
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline import run
 
@@ -53,10 +53,3 @@ def test_neighbours_stand_near_each_other_in_a_sharded_run(f: int) -> None:
     parts = range(found._context.n_partitions)
     Y = np.concatenate([found._context.read("neighbors", f"samples-p{b:06d}", "samples") for b in parts])
     np.testing.assert_allclose(Y - Y[0], X[order] - X[order[0]], atol=1e-4)
-
-
-def test_the_order_is_the_same_however_many_threads_there_are() -> None:
-    X = np.random.default_rng(3).normal(size=(500, 20)).astype(np.float32)
-    one = halving.near_each_other(X, np.arange(500))
-    parts = neighbors.map_chunks(lambda a, b: halving.near_each_other(X, np.arange(500)), 4, 1)
-    assert all((part == one).all() for part in parts)

@@ -74,10 +74,7 @@ def _halve(X, order):  # type: ignore[no-untyped-def]
 
 
 def near_each_other(X: NDArray[np.float32], rows: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Numbers of rows of X (m, f) in such an order: (n,). Equal rows keep theirs.
-
-    The number of threads has no part in any sum.
-    """
+    """Numbers of rows of X (m, f) in such an order: (n,). Equal rows keep theirs."""
     order = np.array(rows, np.int64)
     _halve(np.ascontiguousarray(X), order)
     return order
