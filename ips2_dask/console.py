@@ -18,7 +18,7 @@ from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline import Shaped
 from ips2_dask.plan import Plan
 from ips2_dask.progress import THERE, LiveProgress, PlainProgress, logged
-from ips2_dask.spelling import count, duration, found, size
+from ips2_dask.spelling import count, duration, found, labelled, size
 from ips2_dask.storage.damage import remedy
 from ips2_dask.storage.garbage import Collected
 from ips2_dask.storage.verify import Verification
@@ -105,6 +105,7 @@ def print_report(summary: dict[str, Any], name: str) -> None:
         {
             "eigenvalues": " ".join(f"{value:.5f}" for value in summary["eigenvalues"]),
             "clusters": chosen(summary["choice"]),
+            "labels": labelled(summary["roundings"]),
             "known labels": scores,
             "peak memory": f"{size(summary['peak_rss_bytes'])} in one process",
         },

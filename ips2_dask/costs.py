@@ -11,6 +11,9 @@ import math
 PRODUCTS = 20.0
 """Products of the eigensolver for each decimal of the tolerance: 30 to 90 in all to 1e-3 (measured)."""
 
+SETTLED_PRODUCTS = 50
+"""Products where no tolerance is asked for: 14 to 75 on the open sets, 72 at a million samples (measured)."""
+
 OVERHEAD = 0.3
 """Seconds of a stage that has next to nothing to do."""
 
@@ -26,9 +29,9 @@ FUSE = 1.3e-6
 LABEL = 3.3e-6  # per sample and cluster
 
 
-def products(tol: float) -> int:
+def products(tol: float | None) -> int:
     """About how many products the eigensolver needs."""
-    return round(PRODUCTS * max(1.0, -math.log10(tol)))
+    return SETTLED_PRODUCTS if tol is None else round(PRODUCTS * max(1.0, -math.log10(tol)))
 
 
 def seconds(
@@ -39,7 +42,7 @@ def seconds(
     *,
     compared: int,
     columns: int,
-    tol: float,
+    tol: float | None,
     stored: int,
     n_workers: int,
     chunked: bool,
@@ -53,7 +56,7 @@ def seconds(
         Samples that each sample is compared with for the graph.
     columns : int
         Of a block of vectors.
-    tol : float
+    tol : float or None
     stored : int
         Entries of a stored operator; 0 where products make their blocks anew.
     n_workers : int

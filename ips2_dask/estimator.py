@@ -122,10 +122,11 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         fusion: str = "average",
         fusion_weight: float = 0.5,
         n_components: int | None = None,
-        assign_labels: str = "spectral",
+        embedding: str = "spectral",
+        assign_labels: str = "auto",
         scale: str | None = None,
         operator: str = "auto",
-        tol: float = 1e-3,
+        tol: float | None = None,
         max_clusters: int = MAX_CLUSTERS,
         random_state: Any = 0,
         client: Any = None,
@@ -145,6 +146,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.fusion = fusion
         self.fusion_weight = fusion_weight
         self.n_components = n_components
+        self.embedding = embedding
         self.assign_labels = assign_labels
         self.scale = scale
         self.operator = operator
@@ -175,7 +177,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _params(self) -> Params:
         names = (
             "n_clusters", "n_neighbors", "sigma", "epsilon", "tensor", "metric", "affinity", "bandwidth", "high_order",
-            "fusion", "fusion_weight", "n_components", "assign_labels", "operator", "tol",
+            "fusion", "fusion_weight", "n_components", "embedding", "assign_labels", "operator", "tol",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":

@@ -21,12 +21,14 @@ MAX_CLUSTERS = 20
 DENSE_MAX_SAMPLES = 5000
 """Up to so many samples a Gaussian affinity is kept for all pairs; above it, for the active pairs alone."""
 
-PAPER: dict[str, Any] = {"n_neighbors": 10, "affinity": "gaussian", "assign_labels": "kmeans"}
+PAPER: dict[str, Any] = {
+    "n_neighbors": 10, "affinity": "gaussian", "embedding": "none", "assign_labels": "kmeans", "tol": 1e-3,
+}  # fmt: skip
 """The paper's own settings, for ``IPS2(**PAPER, n_clusters=4)``; everything else is the default."""
 
 EMBEDDED_BEYOND = 8
-"""Columns of the embedding after the c-th where nothing else is asked for. They fade as their eigenvalues fall behind
-the c-th, so that more would add little; see `kernels.labels.fading`."""
+"""Columns of the embedding after the c-th where nothing else is asked for: with c columns alone a cluster is lost where
+lambda_c and lambda_c+1 are all but equal, since nothing says which of the two vectors is among them."""
 
 ANGULAR = ("cosine", "correlation")
 """Metrics that are Euclidean distances of rows of length 1."""
@@ -40,7 +42,8 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "high_order": ("rms", "abs", "signed"),
     "fusion": ("average", "normalized"),
     "method": ("ips2", "ppc"),
-    "assign_labels": ("spectral", "kmeans", "rows"),
+    "embedding": ("spectral", "rows", "none"),
+    "assign_labels": ("auto", "kmeans", "density"),
     "scale": ("none", "zscore", "minmax", "l2"),
     "operator": ("auto", "matrix-free", "elements", "triplets"),
     "vectors": ("auto", "in-core", "chunked"),
@@ -108,10 +111,9 @@ class Params:
         Eigenpairs of the tensor that are solved for where that is more than c: runs of several c in one directory
         then share one solve, and V is still made of the c leading ones. Not for a decomposable tensor.
     n_components : int, optional
-        Columns of the spectral embedding: so many leading eigenvectors of the normalised U. Those after the c-th are
-        faded by (lambda_j / lambda_c)^24, so that a clear gap after the c-th leaves c, and none lets all count. At
-        least 2, by default c + 8 (fewer where there are fewer samples); ``n_components=n_clusters`` gives the embedding
-        of Ng, Jordan and Weiss (2002).
+        Columns of the spectral embedding: so many leading eigenvectors of the normalised U, weighed by commute times,
+        see `kernels.rounding.commute_weights`. At least 2, by default c + 8 (fewer where there are fewer samples).
+        Labels are looked for in all of them and in the first c.
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
@@ -132,15 +134,22 @@ class Params:
         w of U = (1 - w) S + w V, 0 to 1.
     method : {"ips2", "ppc"}
         ``ppc`` labels V alone.
-    assign_labels : {"spectral", "kmeans", "rows"}
+    embedding : {"spectral", "rows", "none"}
+        What is clustered: the spectral embedding of U, that of the heat-kernel graph of U's rows as points, or U's rows
+        themselves, as Algorithm 1 of the paper prints it.
+    assign_labels : {"auto", "kmeans", "density"}
+        How the points become labels: ``kmeans``, ``density`` (the leaves of HDBSCAN*'s tree; what it leaves out gets
+        its label from U), or ``auto``, the better of the two, see `kernels.rounding.choose`. Without an embedding it is
+        k-means.
     scale : {"none", "zscore", "minmax", "l2"}
         What is done to the columns (``l2``: to the rows) of X first, before the metric sees them.
     operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
-    tol : float
-        Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1.
+    tol : float, optional
+        Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1. By default eigenpairs are as exact as labels
+        need: their residuals are small beside 1 - lambda, or another filter hardly changes their span.
     random_state : int
         Seed of everything random.
 
@@ -162,11 +171,12 @@ class Params:
     fusion: str = "average"
     fusion_weight: float = 0.5
     method: str = "ips2"
-    assign_labels: str = "spectral"
+    embedding: str = "spectral"
+    assign_labels: str = "auto"
     scale: str = "none"
     operator: str = "auto"
     graph: str = "auto"
-    tol: float = 1e-3
+    tol: float | None = None
     random_state: int = 0
     max_clusters: int | None = None
     n_eigenpairs: int | None = None
@@ -180,7 +190,7 @@ class Params:
             "sigma": _real("sigma", self.sigma, 0.0, 1e30),
             "epsilon": _real("epsilon", self.epsilon, 1e-30, 1e-3),
             "fusion_weight": _real("fusion_weight", self.fusion_weight, 0.0, 1.0, closed=True),
-            "tol": _real("tol", self.tol, 0.0, 1.0),
+            "tol": None if self.tol is None else _real("tol", self.tol, 0.0, 1.0),
             "random_state": _whole("random_state", self.random_state, 0),
             "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
             "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 2),
@@ -197,6 +207,12 @@ class Params:
             object.__setattr__(self, name, value)
         if self.metric == "precomputed":
             self._check_precomputed()
+        if self.embedding == "none" and self.assign_labels == "density":
+            raise BadInput(
+                "assign_labels", "'density' with embedding='none'", "auto or kmeans without an embedding",
+                "rows of U are as far apart inside a cluster as between two, so that no density would show them",
+                "use embedding='spectral'",
+            )  # fmt: skip
         if self.n_eigenpairs is not None and self.tensor == "decomposable":
             raise BadInput(
                 "n_eigenpairs", f"{self.n_eigenpairs} with tensor='decomposable'", "an indecomposable tensor",
@@ -216,6 +232,19 @@ class Params:
                 "graph", f"{self.graph!r} with metric='precomputed'", "auto or exact",
                 "a search among samples would have no samples", "leave graph out",
             )  # fmt: skip
+
+    @property
+    def clusters_rows(self) -> bool:
+        """Whether the rows of U are clustered as they are, without an embedding."""
+        return self.embedding == "none"
+
+    @classmethod
+    def of_manifest(cls, stored: dict[str, Any]) -> Params:
+        """The parameters of a run directory, also of one made before ``embedding`` was a parameter of its own."""
+        if "embedding" not in stored:
+            embedding = {"spectral": "spectral", "kmeans": "none", "rows": "rows"}[stored["assign_labels"]]
+            stored = {**stored, "embedding": embedding, "assign_labels": "kmeans"}
+        return cls(**stored)
 
     @property
     def n_stored_neighbors(self) -> int:

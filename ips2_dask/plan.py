@@ -12,6 +12,7 @@ from ips2_dask.kernels import restarts
 from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.eigen import block_width, blocks_held
 from ips2_dask.kernels.graph import start_bytes
+from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
@@ -355,6 +356,8 @@ def make_plan(
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve
     solver = base + SOLVED_BYTES + kept + 100 * m + (q_bytes if choices.vectors == "in-core" else 0)
     fused = 2 * similarity if dense else 24 * (n_pairs + 5 * m)
+    # rows of U and of the walk on it, and the blocks of shares, in chunks that the workers share
+    walked = (fused * 4 // 3 + 24 * m * c) // max(1, n_workers) if choices.vectors == "chunked" else 0
     tasks = _tasks(m, f, n, part, choices, n_workers)
     stages = (
         StagePlan(
@@ -375,7 +378,7 @@ def make_plan(
             8 * n_pairs,
         ),
         StagePlan(
-            "eigen", f"{solved_for} eigenpairs to {params.tol:g}", tasks["eigen"], base + kept + spread,
+            "eigen", _eigenpairs(solved_for, params.tol), tasks["eigen"], base + kept + spread,
             base + graph + solved, 4 * solved_for * n_pairs,
         ),
         StagePlan(
@@ -383,9 +386,9 @@ def make_plan(
             solver + (similarity if dense else 0), similarity,
         ),
         StagePlan(
-            "label", f"embedding, k-means in {c}", tasks["label"], base + kept + 24 * m * embedded,
+            "label", f"embedding, {c} clusters", tasks["label"], base + kept + 24 * m * embedded + walked,
             solver + fused + max(fused // 3 + 16 * block_width(embedded) * m, 120 * m + 56 * m * embedded),
-            20 * m * embedded,
+            12 * m * embedded + 4 * m * c,
         ),
     )  # fmt: skip
     shard = 2 * 2 * m // choices.n_shards if choices.n_shards else m  # each sample is in two shards of 2 m / n members
@@ -421,8 +424,14 @@ def _tasks(m: int, f: int, n: int, part: int, choices: Choices, n_workers: int) 
         chunks = math.ceil(m / max(choices.chunk_samples, part))
     return {
         "ingest": 2 * n, "neighbors": near, "tensor": 2 * made + (chunks if chunks > 1 else 0), "assemble": chunks,
-        "eigen": product_tasks(chunks, n_workers), "fuse": 2 * made, "label": restarts.tasks(m),
+        "eigen": product_tasks(chunks, n_workers), "fuse": 2 * made, "label": _label_tasks(m, n, chunks),
     }  # fmt: skip
+
+
+def _label_tasks(m: int, n: int, chunks: int) -> int:
+    """Two trees, the starts of k-means on two embeddings, and the walks on U where that is in chunks."""
+    walks = SPREAD_PRODUCTS + 2 * WALK
+    return 2 + 2 * restarts.tasks(m) + (0 if chunks == 1 else n + walks * chunks)
 
 
 def product_tasks(chunks: int, n_workers: int, near: float = NEAR_CHUNKS) -> int:
@@ -446,6 +455,10 @@ def check_memory(plan: Plan, limit: int | None) -> None:
             f"{limit / 2**30:.2f} GiB, so the process would be killed. "
             f"Remedy: give --memory-limit {math.ceil(needed / 2**28) / 4:g}GiB, or {_smaller(plan, worst.name)}."
         )
+
+
+def _eigenpairs(count: int, tol: float | None) -> str:
+    return f"{count} eigenpairs" + ("" if tol is None else f" to {tol:g}")
 
 
 def _smaller(plan: Plan, stage: str) -> str:

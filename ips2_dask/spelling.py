@@ -39,12 +39,39 @@ def count(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+WAYS = {"kmeans": "k-means", "density": "density"}
+"""How points became labels, in words."""
+
+
+def clustered(rounding: dict[str, Any]) -> str:
+    """What a way to find labels worked on: columns of the embedding, or the rows of U."""
+    return count(rounding["columns"], "column") if rounding["columns"] else "rows of U"
+
+
+def labelled(roundings: list[dict[str, Any]]) -> str | None:
+    """The way that labels were found in, then the others whose normalised cut is known; None for earlier versions."""
+    looked_at = [one for one in sorted(roundings, key=lambda one: not one["chosen"]) if one["cut"] is not None]
+    if not looked_at:
+        return None
+    first, *others = looked_at
+    out = f"{WAYS[first['rounding']]} on {first['columns'] or 'rows of U'}: normalised cut {first['cut']:.2f}"
+    if first["rounding"] == "density":
+        out += f", {first['left_out']:.0%} left out"
+    rest: list[str] = []
+    for before, one in zip([None, *others], others, strict=False):
+        same = before is not None and before["rounding"] == one["rounding"]
+        rest.append(f"{'' if same else WAYS[one['rounding']] + ' '}on {one['columns']}: {one['cut']:.2f}")
+    return "; ".join([out, *([", ".join(rest)] if rest else [])])
+
+
 def found(summary: dict[str, Any]) -> dict[str, str]:
     """What each stage found, in a few words, from `Run.report`."""
     nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
     gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
     loose = f", {count(len(summary['ties']), 'loose one')} tied" if summary["ties"] else ""
     parts = summary["fused_components"]
+    way = next((one for one in summary["roundings"] if one["chosen"]), None)
+    by = "" if way is None else f" by {WAYS[way['rounding']]} on {clustered(way)}"
     return {
         "ingest": count(summary["partitions"], "partition"),
         "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
@@ -52,5 +79,5 @@ def found(summary: dict[str, Any]) -> dict[str, str]:
         "assemble": count(summary["components"], "connected component"),
         "eigen": f"largest residual {summary['residual_max']:.2g}, {count(summary['products'], 'product')}{gap}",
         "fuse": "" if parts is None else f"U has {count(parts, 'component')}{loose}",
-        "label": count(summary["c"], "cluster"),
+        "label": count(summary["c"], "cluster") + by,
     }

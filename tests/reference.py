@@ -256,9 +256,13 @@ def fuse(S: Floats, V: Floats, fusion: str = "average", weight: float = 0.5) -> 
 
 
 def embedding(U: Floats, c: int, columns: int) -> Floats:
-    """Rows of leading eigenvectors of D^-1/2 U D^-1/2, length 1; those after the c-th times (lambda / lambda_c)^24."""
+    """Rows of leading eigenvectors of D^-1/2 U D^-1/2, times sqrt(g_2 / g_j), g = 1 - lambda, and then of length 1.
+
+    g_2 is the first gap that is not of a component, and at least a hundredth of the c-th.
+    """
     values, vectors = np.linalg.eigh(laplacian(U))
-    values, vectors = values[::-1][:columns], vectors[:, ::-1][:, :columns]
-    for j in range(c, columns):
-        vectors[:, j] *= (max(values[j], 0.0) / values[c - 1]) ** 24
+    gaps, vectors = 1 - values[::-1][:columns], vectors[:, ::-1][:, :columns].copy()
+    first = int((gaps < 1e-9).sum())
+    for j in range(first, columns):
+        vectors[:, j] *= min(1.0, max(gaps[first], gaps[min(c, columns) - 1] / 100) / gaps[j]) ** 0.5
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)

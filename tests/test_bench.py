@@ -271,6 +271,8 @@ def test_ratios_are_to_the_fastest_spectral_clustering_that_finished(tmp_path):
         assert record["ratio"] == pytest.approx(record["seconds"] / fastest)
         assert 0 <= record["nmi"] <= 1
         assert 0 < record["acc"] <= 1
+        assert -0.5 <= record["ari"] <= 1
+        assert (record["clusters"], record["noise"]) == (3, 0)
         assert record["compilation"] == "as Numba's cache had it"
 
 
@@ -284,6 +286,28 @@ def test_a_system_clusters_what_it_is_given(system, tmp_path):
     assert found == {**peers.work({**job, "system": system}), "seconds": found["seconds"]}
 
 
+def test_noise_is_a_cluster_that_is_scored_and_not_counted(tmp_path, monkeypatch):
+    known = np.repeat([0, 1, 2], 20)
+    for name, array in (("X", np.zeros((60, 2))), ("labels", known)):
+        np.save(tmp_path / f"{name}.npy", array)
+    found = np.where(known == 2, -1, known)
+    monkeypatch.setitem(peers.SYSTEMS, "kmeans", peers.System("", lambda X, c, seed, workers: found))
+    job = {"X": tmp_path / "X.npy", "labels": tmp_path / "labels.npy", "c": 3, "seed": 0, "workers": 0}
+    measured = peers.work({**job, "system": "kmeans"})
+    assert (measured["clusters"], measured["noise"]) == (2, pytest.approx(1 / 3))
+    assert measured["nmi"] == measured["acc"] == measured["ari"] == pytest.approx(1)
+
+
+@pytest.mark.slow
+def test_evoc_is_measured_where_it_is_installed(tmp_path):
+    pytest.importorskip("evoc")
+    arguments = ("--samples", 300, "--features", 8, "--clusters", 3, "--systems", "evoc", "--compiled")
+    (record,) = bench("peers", *arguments, file=tmp_path / "out.json")["results"]
+    assert (record["call"], record["outcome"]) == ("EVoC()", "finished")
+    assert record["clusters"] >= 1
+    assert 0 <= record["noise"] < 1
+
+
 def test_a_system_over_its_time_is_killed_and_nothing_is_compared_with_it(tmp_path):
     found = bench(
         "peers", "--samples", 50, "--systems", "spectral-arpack,kmeans", "--limit", 0.05, "--repeats", 2,
@@ -292,7 +316,7 @@ def test_a_system_over_its_time_is_killed_and_nothing_is_compared_with_it(tmp_pa
     for record in found["results"]:
         assert record["outcome"] == "stopped at the limit"
         assert record["repeats"] == 1
-        assert record["seconds"] is record["ratio"] is record["nmi"] is None
+        assert record["seconds"] is record["ratio"] is record["nmi"] is record["noise"] is None
 
 
 # ---- scaling

@@ -31,6 +31,7 @@ def test_every_system_has_a_record_or_says_what_is_missing(tmp_path: Path, monke
     for record in records:
         if record["outcome"] == "finished":
             assert 0 <= float(str(record["nmi"])) <= 1
+            assert -0.5 <= float(str(record["ari"])) <= 1
             assert int(str(record["clusters"])) >= 1
         else:
             assert "not installed" in str(record["outcome"])

@@ -260,7 +260,7 @@ def test_strict_returns_3_where_a_residual_is_above_tol(tmp_path: Path, capsys: 
     assert main([*arguments, "--serial", "--quiet", "--json", "--strict"]) == 3
     said = capsys.readouterr()
     assert last_json(said.out)["residual_max"] > 1e-300
-    assert said.err.startswith("ips2: promise not kept: largest residual of an eigenpair: found ")
+    assert said.err.startswith("ips2: promise not kept: eigenpairs: largest residual: found ")
     assert len(said.err.splitlines()) == 1
 
 

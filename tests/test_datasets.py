@@ -49,7 +49,11 @@ REAL = {
     "kddcup-all": (494_021, 38, None),
     "wine": (178, 13, [59, 71, 48]),
     "glass": (214, 9, [70, 76, 17, 13, 9, 29]),
+    "htru2": (17_898, 8, [16_259, 1639]),
+    "satimage": (6435, 36, [1533, 703, 1358, 626, 707, 1508]),
     "digits": (1797, 64, [178, 182, 177, 183, 181, 182, 181, 179, 174, 180]),
+    "iris": (150, 4, [50, 50, 50]),
+    "breast_cancer": (569, 30, [212, 357]),
 }
 
 
@@ -93,7 +97,10 @@ def test_kddcup_keeps_the_first_of_each_distinct_row() -> None:
 @needs_data
 def test_values_are_raw() -> None:
     assert load("yale").X.max() <= 1  # the paper's pixels are divided by 255
-    ranges = {"soybean": (0, 6), "scadi": (0, 22), "mnist10k": (0, 255), "pendigits": (0, 100), "letter": (0, 15)}
+    ranges = {
+        "soybean": (0, 6), "scadi": (0, 22), "mnist10k": (0, 255), "pendigits": (0, 100), "letter": (0, 15),
+        "satimage": (27, 157),
+    }  # fmt: skip
     for name, span in ranges.items():
         X = load(name).X
         assert (X.min(), X.max()) == span
@@ -139,14 +146,42 @@ def test_all_names_are_available_with_all_the_data() -> None:
     assert datasets.available() == datasets.names()
 
 
-def test_digits_need_no_file(tmp_path: Path) -> None:
-    assert datasets.available(tmp_path) == ["digits"]
-    assert datasets.load("digits", tmp_path).X.shape == (1797, 64)
+@needs_data
+def test_the_line_above_the_pixels_of_satimage_is_no_sample_and_its_parts_follow_one_another() -> None:
+    found = load("satimage")
+    assert found.X[0, :4].tolist() == [92, 115, 120, 94]
+    assert found.labels[0] == 3
+    first, second = (
+        np.loadtxt(Path(str(DATA)) / source.path, skiprows=1)
+        for source in (sources.SATIMAGE_TRAIN, sources.SATIMAGE_TEST)
+    )
+    assert np.array_equal(found.X, np.concatenate([first, second])[:, :36])
+    assert len(first) == 4435
+    assert np.unique(found.labels).tolist() == [1, 2, 3, 4, 5, 7]
+
+
+@needs_data
+def test_the_columns_of_htru2_are_as_they_were_published() -> None:
+    found = load("htru2")
+    row = [140.5625, 55.68378214, -0.234571412, -0.699648398, 3.199832776, 19.11042633, 7.975531794, 74.24222492]
+    assert found.X[0].tolist() == row
+    assert set(found.labels.tolist()) == {0, 1}
+
+
+def test_some_sets_need_no_file(tmp_path: Path) -> None:
+    assert datasets.available(tmp_path) == ["digits", "iris", "breast_cancer"]
+    for name in datasets.available(tmp_path):
+        m, f, counts = REAL[name]
+        found = datasets.load(name, tmp_path)
+        assert found.X.shape == (m, f)
+        assert np.unique(found.labels, return_counts=True)[1].tolist() == counts
+    assert datasets.load("iris").X[0].tolist() == [5.1, 3.5, 1.4, 0.2]
+    assert datasets.load("breast_cancer").X.max() == 4254  # as measured, not standardised
 
 
 def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
-    with pytest.raises(BadInput, match=r"'iris', allowed is soybean, scadi, .*, digits"):
-        datasets.load("iris")
+    with pytest.raises(BadInput, match=r"'irises', allowed is soybean, scadi, .*, digits, iris, "):
+        datasets.load("irises")
 
 
 def test_without_a_directory_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -107,7 +107,7 @@ def test_it_stands_at_the_end_of_a_pipeline(X: Array) -> None:
 
 def test_the_paper_preset_is_taken_as_keywords(X: Array) -> None:
     fitted = IPS2(**PAPER, n_clusters=4).fit(X)
-    assert (fitted.run_.params.n_neighbors, fitted.run_.params.assign_labels) == (10, "kmeans")
+    assert (fitted.run_.params.n_neighbors, fitted.run_.params.embedding) == (10, "none")
     assert fitted.embedding_ is None
     assert isinstance(fitted.pairwise_similarity_, np.ndarray)
 

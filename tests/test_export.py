@@ -33,8 +33,22 @@ def frame(names: list[str] | None = None) -> pd.DataFrame:
     return pd.DataFrame(samples(), index=NAMES if names is None else names, columns=list("abcd"))
 
 
+def overlapping() -> pd.DataFrame:
+    """Three groups that overlap: a density leaves some of the samples out."""
+    rng = np.random.default_rng(3)
+    return pd.DataFrame(rng.normal(size=(40, 4)) + 2 * rng.integers(0, 3, size=(40, 1)), index=NAMES)
+
+
 def cut_run(source: Any, **more: Any) -> Run:
     return run(source, Params(n_clusters=2), Resources(partition_rows=15), **more)
+
+
+def as_of_an_earlier_version(found: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The run as it would be without certainty and without the ways in which labels were looked for."""
+    arrays = Run._arrays
+    monkeypatch.setattr(Run, "_arrays", lambda self, part: arrays(self, part) - {"certainty", "left_out", "shares"})
+    del found.manifest["stages"][-1]["facts"]["roundings"]
+    return found
 
 
 def write_input(path: Path, names: list[str] | None = None) -> Path:
@@ -118,15 +132,48 @@ def test_a_refused_input_leaves_no_names_behind(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_csv_and_parquet_hold_names_and_clusters(tmp_path: Path) -> None:
-    found = cut_run(frame())
+def test_csv_and_parquet_hold_names_clusters_certainty_and_what_was_left_out(tmp_path: Path) -> None:
+    found = run(overlapping(), Params(n_clusters=3, assign_labels="density"))
+    assert found.left_out is not None
+    assert 0 < found.left_out.sum() < 40  # else a column of another array might pass
     assert found.write_labels(tmp_path / "labels.csv") == tmp_path / "labels.csv"
     with (tmp_path / "labels.csv").open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.reader(stream))
-    assert rows == [["sample", "cluster"], *([n, str(c)] for n, c in zip(NAMES, found.labels, strict=True))]
+        head, *rows = csv.reader(stream)
+    assert head == ["sample", "cluster", "certainty", "left_out"]
+    names, clusters, certainty, left_out = zip(*rows, strict=True)
+    assert list(names) == NAMES
+    assert list(map(int, clusters)) == found.labels.tolist()
+    assert np.array(certainty, np.float32).tobytes() == found.certainty.tobytes()
+    assert list(left_out) == [str(out) for out in found.left_out.tolist()]
     found.write_labels(tmp_path / "labels.parquet")
     table = parquet.read_table(tmp_path / "labels.parquet")
-    assert table.to_pydict() == {"sample": NAMES, "cluster": found.labels.tolist()}
+    assert table.to_pydict() == {
+        "sample": NAMES, "cluster": found.labels.tolist(), "certainty": found.certainty.tolist(),
+        "left_out": found.left_out.tolist(),
+    }  # fmt: skip
+    assert [str(field.type) for field in table.schema][1:] == ["int32", "float", "bool"]
+
+
+def test_where_k_means_labels_nothing_is_said_to_be_left_out(tmp_path: Path) -> None:
+    found = run(frame(), Params(n_clusters=2, assign_labels="kmeans"))
+    for ending, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        table = read(found.write_labels(tmp_path / f"labels.{ending}"))
+        assert list(table.columns) == ["sample", "cluster", "certainty"]
+        np.testing.assert_array_equal(table["certainty"].astype(np.float32), found.certainty)
+
+
+def test_a_run_of_an_earlier_version_is_exported_without_certainty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = as_of_an_earlier_version(cut_run(frame()), monkeypatch)
+    for ending, read in (("csv", pd.read_csv), ("parquet", pd.read_parquet)):
+        table = read(found.write_labels(tmp_path / f"labels.{ending}"))
+        assert list(table.columns) == ["sample", "cluster"]
+        assert table["cluster"].tolist() == found.labels.tolist()
+    found.write_labels(tmp_path / "out.h5ad")
+    with h5py.File(tmp_path / "out.h5ad") as file:
+        assert list(file["obs"].attrs["column-order"]) == ["ips2"]
+        assert set(file["obs"]) == {"_index", "ips2"}
 
 
 def test_samples_without_names_are_numbered(tmp_path: Path) -> None:
@@ -137,11 +184,15 @@ def test_samples_without_names_are_numbered(tmp_path: Path) -> None:
 def test_an_h5ad_comes_back_as_a_copy_with_the_results(tmp_path: Path) -> None:
     path = write_input(tmp_path / "cells.h5ad")
     before = path.read_bytes()
-    found = cut_run(str(path))
+    found = run(str(path), Params(n_clusters=2, assign_labels="density"))
+    assert found.left_out is not None
     found.write_labels(tmp_path / "out.h5ad")
     assert path.read_bytes() == before
     with h5py.File(tmp_path / "out.h5ad") as file:
-        assert list(file["obs"].attrs["column-order"]) == ["depth", "ips2"]
+        assert list(file["obs"].attrs["column-order"]) == ["depth", "ips2", "ips2_certainty", "ips2_left_out"]
+        assert file["obs/ips2_certainty"].dtype == np.float32
+        np.testing.assert_array_equal(file["obs/ips2_certainty"][...], found.certainty)
+        np.testing.assert_array_equal(file["obs/ips2_left_out"][...], found.left_out)
         assert file["obs/depth"][...].tolist() == list(range(40))
         np.testing.assert_array_equal(file["obs/ips2/codes"][...], found.labels)
         assert file["obs/ips2/categories"].asstr()[...].tolist() == ["0", "1"]
@@ -155,12 +206,17 @@ def test_an_h5ad_comes_back_as_a_copy_with_the_results(tmp_path: Path) -> None:
 
 def test_results_written_twice_are_those_of_the_second_time_also_into_the_input_itself(tmp_path: Path) -> None:
     path = write_input(tmp_path / "cells.h5ad")
-    cut_run(str(path)).write_labels(path)
-    found = run(str(path), Params(n_clusters=3, assign_labels="kmeans"))
+    run(str(path), Params(n_clusters=2, assign_labels="density")).write_labels(path)
+    with h5py.File(path) as file:
+        assert "ips2_left_out" in file["obs"]
+        assert "X_ips2" in file["obsm"]
+    found = run(str(path), Params(n_clusters=3, embedding="none"))
     found.write_labels(path)
     with h5py.File(path) as file:
-        assert list(file["obs"].attrs["column-order"]) == ["depth", "ips2"]
+        assert list(file["obs"].attrs["column-order"]) == ["depth", "ips2", "ips2_certainty"]
         np.testing.assert_array_equal(file["obs/ips2/codes"][...], found.labels)
+        np.testing.assert_array_equal(file["obs/ips2_certainty"][...], found.certainty)
+        assert "ips2_left_out" not in file["obs"]  # k-means leaves none out
         assert "X_ips2" not in file["obsm"]  # k-means on the rows of U has no embedding
     assert [p.name for p in tmp_path.iterdir()] == ["cells.h5ad"]
 
@@ -177,12 +233,16 @@ def test_an_h5ad_without_an_h5ad_input_holds_the_results_alone(tmp_path: Path) -
 def test_what_is_exported_reads_back_with_anndata(tmp_path: Path) -> None:
     anndata = pytest.importorskip("anndata")
     path = write_input(tmp_path / "cells.h5ad")
-    found = cut_run(str(path))
-    for origin, name in ((found, "copy.h5ad"), (cut_run(frame()), "new.h5ad")):
+    copied = run(str(path), Params(n_clusters=2, assign_labels="density"))
+    made = run(overlapping(), Params(n_clusters=3, assign_labels="density"))
+    for origin, name in ((copied, "copy.h5ad"), (made, "new.h5ad")):
         origin.write_labels(tmp_path / name)
         adata = anndata.read_h5ad(tmp_path / name)
         assert adata.obs_names.tolist() == NAMES
         assert adata.obs["ips2"].astype(int).tolist() == origin.labels.tolist()
+        assert (adata.obs["ips2_certainty"].dtype, adata.obs["ips2_left_out"].dtype) == (np.float32, np.bool_)
+        np.testing.assert_array_equal(adata.obs["ips2_certainty"], origin.certainty)
+        np.testing.assert_array_equal(adata.obs["ips2_left_out"], origin.left_out)
         np.testing.assert_array_equal(adata.obsm["X_ips2"], origin.embedding)
         assert adata.obsp["ips2_connectivities"].shape == (40, 40)
 

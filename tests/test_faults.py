@@ -47,7 +47,7 @@ POINTS = {
     "assemble": Point("assemble", "write assemble/chunk-.*", 1),
     "eigen": Point("eigen", "call product", 7, CHUNKED + LONG, past="eigen/state0"),
     "fuse": Point("fuse", "write fuse/fused-.*", 2),
-    "label": Point("label", "write label/restarts-.*"),  # of so few samples one task takes all starts of k-means
+    "label": Point("label", "write label/rounding-.*"),  # of so few samples one task takes all starts of k-means
     "assemble-in-client": Point("assemble", "write assemble/p.*", 2, IN_CORE + LOOSE, True),
     "eigen-in-client": Point("eigen", "call filter", 0, IN_CORE + LONG, True, past="eigen/state0"),
 }

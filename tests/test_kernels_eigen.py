@@ -226,7 +226,7 @@ def test_a_tolerance_below_the_arithmetic_ends_as_stagnated() -> None:
 
 def test_each_verdict_says_what_happened() -> None:
     assert all(len(verdict.value) > 20 for verdict in Verdict)
-    assert all("loosen tol" in verdict.value for verdict in Verdict if verdict is not Verdict.CONVERGED)
+    assert all("loosen tol" in verdict.value for verdict in (Verdict.STAGNATED, Verdict.OUT_OF_PRODUCTS))
 
 
 def test_the_history_counts_products_and_its_residual_falls() -> None:

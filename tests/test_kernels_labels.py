@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask.kernels import labels, restarts
+from ips2_dask.kernels import labels, restarts, rounding
 
 Array = npt.NDArray[Any]
 
@@ -35,7 +35,9 @@ def embed(U: Any, c: int, tol: float, seed: int) -> tuple[Array, Any]:
 
 def labelled(U: Any, c: int, seed: int = 0) -> Array:
     points, _ = embed(U, c, 1e-6, seed)
-    return labels.renumber(labels.best([labels.kmeans_best(points, c, seed, s, 1) for s in range(restarts.RESTARTS)]))
+    return labels.renumber(
+        labels.best([labels.kmeans_best(points, c, seed, s, 1) for s in range(restarts.RESTARTS)]).labels
+    )
 
 
 def line(truth: Array) -> Array:
@@ -74,7 +76,7 @@ def test_the_embedding_spans_the_leading_eigenvectors_of_the_normalised_affinity
 
 
 @pytest.mark.parametrize("m", [60, 400])
-def test_columns_after_the_last_cluster_fade_with_their_eigenvalues(m: int) -> None:
+def test_columns_are_weighed_by_commute_times(m: int) -> None:
     rng = np.random.default_rng(2)
     X = rng.normal(size=(m, 2)) + 3 * rng.integers(0, 5, (m, 1))
     U = np.exp(-np.square(X[:, None] - X).sum(axis=2) / 2)
@@ -83,15 +85,18 @@ def test_columns_after_the_last_cluster_fade_with_their_eigenvalues(m: int) -> N
     assert points.shape == (m, 9)
     expected = reference.embedding(np.where(U > 1e-3, U, 0), 4, 9)
     np.testing.assert_allclose(points @ points.T, expected @ expected.T, atol=1e-3)
-    plain = reference.embedding(np.where(U > 1e-3, U, 0), 4, 4)
+    plain = labels.normalize_rows(found.vectors)
     assert np.abs(points @ points.T - plain @ plain.T).max() > 0.05
 
 
-def test_a_gap_leaves_as_many_columns_as_clusters_and_a_tie_lets_the_next_count() -> None:
-    factors = labels.fading(np.array([1.0, 0.9, 0.9, 0.6, 0.0, -0.4]), 2)
-    np.testing.assert_allclose(factors, [1, 1, 1, (2 / 3) ** 24, 0, 0])
-    np.testing.assert_array_equal(labels.fading(np.array([1.0, 0.0, 0.0, -0.1]), 3), [1, 1, 1, 0])
-    np.testing.assert_array_equal(labels.fading(np.ones(2), 3), [1, 1])
+@pytest.mark.parametrize("columns", [2, 5, 9])
+def test_fewer_columns_of_an_embedding_are_that_of_fewer_columns(columns: int) -> None:
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(300, 2)) + 3 * rng.integers(0, 5, (300, 1))
+    found = labels.spectrum(sp.csr_array(np.exp(-np.square(X[:, None] - X).sum(axis=2) / 2)), 4, 1e-6, 0, columns=9)
+    weights = rounding.commute_weights(found.values, found.components, 4)
+    expected = labels.normalize_rows((found.vectors * weights)[:, :columns])
+    np.testing.assert_allclose(labels.leading_columns(labels.embedding(found, 4), columns), expected, atol=1e-6)
 
 
 @pytest.mark.parametrize("sizes", [(9, 9, 9, 9), (150, 80, 70, 40)])
@@ -99,7 +104,7 @@ def test_more_blocks_than_clusters_all_count(sizes: tuple[int, ...]) -> None:
     U, truth = block_affinity(*sizes)
     found = labels.spectrum(U, 2, 1e-6, 0, columns=len(sizes))
     points = labels.embedding(found, 2)
-    np.testing.assert_allclose(points @ points.T, truth[:, None] == truth, atol=1e-10)
+    np.testing.assert_allclose(points @ points.T, truth[:, None] == truth, atol=1e-6)
 
 
 @pytest.mark.parametrize("columns", [2, 3])
@@ -284,4 +289,4 @@ def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_o
 
 def test_the_best_is_the_first_of_the_smallest_inertia() -> None:
     tried = [labels.Partitioning(value, np.array([at], np.int32)) for at, value in enumerate((3.0, 1.0, 2.0, 1.0))]
-    assert labels.best(tried).tolist() == [1]
+    assert labels.best(tried) is tried[1]

@@ -22,7 +22,7 @@ REFUSED: list[tuple[str, Any]] = [
     *[("sigma", value) for value in (0, -1.0, 1e30, math.inf, math.nan, "1", None, True, 1j)],
     *[("epsilon", value) for value in (0, 1e-30, -1e-4, 1e-3, 0.5, math.nan, "1e-4", None)],
     *[("fusion_weight", value) for value in (-0.01, 1.01, math.nan, "half", None, True)],
-    *[("tol", value) for value in (0, 1, -1, math.nan, "1e-3", None)],
+    *[("tol", value) for value in (0, 1, -1, math.nan, "1e-3")],
     *[("random_state", value) for value in (-1, 0.5, "0", None, True)],
     *[("bandwidth", value) for value in (0, -1, math.inf, math.nan, "max", "1.5", None, True)],
     *[(name, value) for name in WORDS for value in ("", "other", None, 1)],
@@ -66,10 +66,12 @@ def test_defaults_and_presets_are_those_of_the_design() -> None:
         "rms",
         "average",
         0.5,
-        "spectral",
+        "auto",
     )
+    assert (params.embedding, params.tol) == ("spectral", None)
     paper = Params(**PAPER)
-    assert (paper.n_neighbors, paper.affinity, paper.assign_labels) == (10, "gaussian", "kmeans")
+    assert (paper.n_neighbors, paper.affinity, paper.tol) == (10, "gaussian", 1e-3)
+    assert (paper.embedding, paper.assign_labels) == ("none", "kmeans")
     assert PRESETS == {"default": {}, "paper": PAPER}
 
 
@@ -127,3 +129,17 @@ def test_bad_input_survives_the_way_from_a_worker() -> None:
     assert type(again) is BadInput
     assert str(again) == str(error)
     assert again.remedy == "e"
+
+
+def test_density_without_an_embedding_is_refused() -> None:
+    with pytest.raises(BadInput, match=r"density.*embedding='none'.*Remedy: use embedding='spectral'"):
+        Params(embedding="none", assign_labels="density")
+
+
+@pytest.mark.parametrize(("was", "embedding"), [("spectral", "spectral"), ("kmeans", "none"), ("rows", "rows")])
+def test_parameters_of_earlier_runs_are_read_as_what_they_meant(was: str, embedding: str) -> None:
+    stored = Params(n_clusters=4, tol=1e-3).as_dict() | {"assign_labels": was}
+    del stored["embedding"]
+    found = Params.of_manifest(stored)
+    assert (found.embedding, found.assign_labels, found.n_clusters) == (embedding, "kmeans", 4)
+    assert Params.of_manifest(found.as_dict()) == found

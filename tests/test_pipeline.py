@@ -151,7 +151,7 @@ def assert_eigenpairs(found: Run, tol: float) -> None:
 @pytest.mark.parametrize(("k", "c"), [(2, 2), (3, 4), (5, 3), (5, 8), (10, 6)])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_eigenpairs_keep_their_promises(any_data: Array, k: int, c: int, operator: str) -> None:
-    found = run(any_data, Params(n_clusters=c, n_neighbors=k, operator=operator))
+    found = run(any_data, Params(n_clusters=c, n_neighbors=k, operator=operator, tol=1e-3))
     expected = oracle(any_data, k)
     assert found.report()["components"] == reference.components(expected.R).max() + 1
     assert_eigenpairs(found, 1e-3)
@@ -375,7 +375,8 @@ def test_tasks_that_run_twice_give_the_same_and_change_nothing(
     "change",
     [
         {"affinity": "gaussian"}, {"fusion": "normalized"}, {"high_order": "abs"}, {"assign_labels": "kmeans"},
-        {"assign_labels": "rows"}, {"tensor": "decomposable"}, {"method": "ppc"}, {"scale": "zscore"}, {"scale": "l2"},
+        {"embedding": "rows"}, {"embedding": "none"}, {"assign_labels": "density"},
+        {"tensor": "decomposable"}, {"method": "ppc"}, {"scale": "zscore"}, {"scale": "l2"},
     ],
 )  # fmt: skip
 def test_every_variant_gives_the_same_labels_in_any_partitions_and_order(digits: Array, change: dict[str, Any]) -> None:
@@ -612,14 +613,14 @@ def test_three_far_groups_are_told_apart_with_fewer_as_many_and_more_clusters(m:
 
 
 @pytest.mark.parametrize("m", [80, 500])
-@pytest.mark.parametrize("assign", ["spectral", "kmeans"])
-def test_a_dense_gaussian_affinity_tells_groups_apart_at_any_size(m: int, assign: str) -> None:
+@pytest.mark.parametrize("embedding", ["spectral", "none"])
+def test_a_dense_gaussian_affinity_tells_groups_apart_at_any_size(m: int, embedding: str) -> None:
     truth = np.arange(m) % 4
     X = np.random.default_rng(1).normal(size=(m, 4)) + 5 * np.eye(4)[truth]
-    found = run(X, Params(n_clusters=4, affinity="gaussian", assign_labels=assign))
+    found = run(X, Params(n_clusters=4, affinity="gaussian", embedding=embedding))
     assert normalized_mutual_info_score(truth, found.labels) > 0.95
-    if assign == "spectral":
-        assert found.manifest["stages"][-1]["facts"]["embedding_residual"] <= 1e-3
+    if embedding == "spectral":
+        assert found.manifest["stages"][-1]["facts"]["embedding_residual"] <= 1e-2
 
 
 @pytest.mark.slow

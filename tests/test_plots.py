@@ -169,6 +169,31 @@ def test_the_memory_that_is_shown_as_planned_is_the_plan_of_the_run(blobs: Array
     assert {stage.name: (stage.worker_bytes, stage.client_bytes, stage.disk_bytes) for stage in shown} == planned
 
 
+@pytest.mark.parametrize("most", [2_000, 30])
+def test_points_are_as_opaque_as_their_labels_are_certain(some_run: Run, most: int) -> None:
+    found = plots.coordinates(plots.points(some_run), some_run.labels)
+    ax = plots.embedding(some_run, Figure().subplots(), found=found, most=most)
+    seen = []
+    for cluster, drawn in enumerate(ax.collections[:C]):
+        for offset, opacity in zip(drawn.get_offsets(), drawn.get_facecolors()[:, 3], strict=True):
+            sample = int(np.argmin(np.square(found.values[:, :2] - offset).sum(axis=1)))
+            assert some_run.labels[sample] == cluster
+            assert opacity == pytest.approx(max(some_run.certainty[sample], 0.15), abs=0.0051)
+            seen.append(sample)
+    assert len(set(seen)) == min(most, len(some_run.labels))
+    assert np.ptp(some_run.certainty[seen]) > 0.3  # else all points would look alike
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["certainty .2", ".6", "1"]
+
+
+def test_without_a_stored_certainty_no_point_is_pale(some_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    arrays = Run._arrays
+    monkeypatch.setattr(Run, "_arrays", lambda self, part: arrays(self, part) - {"certainty"})
+    ax = plots.embedding(some_run, Figure().subplots())
+    assert len(ax.collections) == C
+    assert all((drawn.get_facecolors()[:, 3] == 1).all() for drawn in ax.collections)
+    assert ax.get_legend() is None
+
+
 def test_clusters_differ_in_colour_and_marker_together() -> None:
     n = len(PALETTE) * len(MARKERS)
     assert len({(color(i), marker(i)) for i in range(n)}) == n

@@ -43,7 +43,7 @@ def predict(place: Path, out: Path, *more: str) -> int:
     ("ending", "read"),
     [("csv", pd.read_csv), ("tsv", lambda p: pd.read_csv(p, sep="\t")), ("parquet", pd.read_parquet)],
 )
-def test_a_table_holds_names_labels_probabilities_and_embedding(
+def test_a_table_holds_names_labels_certainty_probabilities_and_embedding(
     place: Path, tmp_path: Path, ending: str, read: Any
 ) -> None:
     out = tmp_path / f"labels.{ending}"
@@ -51,9 +51,22 @@ def test_a_table_holds_names_labels_probabilities_and_embedding(
     table = read(out)
     assert table["sample"].tolist() == [f"n{i}" for i in range(50)]
     assert table["label"].tolist() == expected(place).tolist()
+    assert list(table.columns[:4]) == ["sample", "label", "certainty", "p0"]
+    own = table[["p0", "p1", "p2"]].to_numpy()[np.arange(50), table["label"]]
+    np.testing.assert_array_equal(table["certainty"], own)
     np.testing.assert_allclose(table[["p0", "p1", "p2"]].sum(axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(np.square(table[[f"e{j}" for j in range(3 + 8)]]).sum(axis=1), 1, atol=1e-6)
     assert [path.name for path in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv", "parquet"])
+def test_certainty_stands_beside_labels_without_being_asked_for(place: Path, tmp_path: Path, ending: str) -> None:
+    out = tmp_path / f"labels.{ending}"
+    assert predict(place, out, "--quiet") == 0
+    table = pd.read_parquet(out) if ending == "parquet" else pd.read_csv(out, sep="\t" if ending == "tsv" else ",")
+    assert list(table.columns) == ["sample", "label", "certainty"]
+    new = pd.read_parquet(place / "new.parquet").drop(columns="known")
+    np.testing.assert_allclose(table["certainty"], open_run(place / "run").predict_proba(new).max(axis=1), rtol=1e-6)
 
 
 def test_an_array_holds_labels_alone(place: Path, tmp_path: Path) -> None:

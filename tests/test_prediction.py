@@ -24,7 +24,8 @@ Array = npt.NDArray[Any]
 VARIANTS: list[dict[str, Any]] = [
     {}, {"affinity": "gaussian"}, {"fusion": "normalized"}, {"affinity": "gaussian", "fusion": "normalized"},
     {"method": "ppc"}, {"high_order": "signed"}, {"tensor": "decomposable"}, {"scale": "zscore"}, {"scale": "minmax"},
-    {"scale": "l2"}, {"assign_labels": "kmeans"}, {"affinity": "gaussian", "assign_labels": "kmeans"},
+    {"scale": "l2"}, {"embedding": "none"}, {"affinity": "gaussian", "embedding": "none"},
+    {"assign_labels": "kmeans"}, {"assign_labels": "density"},
     {"metric": "cosine"}, {"metric": "cosine", "scale": "minmax"}, {"metric": "correlation"},
     {"metric": "correlation", "scale": "zscore", "affinity": "gaussian"},
 ]  # fmt: skip
@@ -55,7 +56,7 @@ def test_samples_next_to_training_samples_get_their_labels(blobs3: tuple[Array, 
     X, _ = blobs3
     found = run(X, Params(n_clusters=3, **change))
     near = X + np.random.default_rng(0).normal(0, 1e-4, X.shape)
-    least = 0.98 if change == {"assign_labels": "kmeans"} else 0.99
+    least = 0.98 if change == {"embedding": "none"} else 0.99
     assert (found.predict(near) == found.labels).mean() >= least
 
 
@@ -176,9 +177,9 @@ def test_new_samples_that_cannot_be_compared_are_refused(blobs3: tuple[Array, Ar
 def test_a_run_that_keeps_nothing_for_new_samples_says_so(blobs3: tuple[Array, Array]) -> None:
     X, _ = blobs3
     with pytest.raises(BadInput, match="spectral"):
-        run(X, Params(n_clusters=3, assign_labels="rows")).predict(X)
+        run(X, Params(n_clusters=3, embedding="rows")).predict(X)
     with pytest.raises(BadInput, match="embedding"):
-        run(X, Params(n_clusters=3, assign_labels="kmeans")).transform(X)
+        run(X, Params(n_clusters=3, embedding="none")).transform(X)
 
 
 @pytest.mark.parametrize(
@@ -222,12 +223,12 @@ def test_the_length_of_a_new_sample_counts_for_nothing_by_cosine(
     np.testing.assert_allclose(found.transform(longer), found.transform(X[200:]), atol=1e-3)
 
 
-def without_means(found: Run) -> Run:
-    found._context.store.drop(found._context.folders["label"], "means")
+def without_shares(found: Run) -> Run:
+    found._context.store.drop(found._context.folders["label"], "shares-p000000")
     return found
 
 
 def test_a_run_of_an_earlier_version_says_how_it_is_brought_up_to_date(blobs3: tuple[Array, Array]) -> None:
-    found = without_means(run(blobs3[0], dataclasses.replace(Params(), n_clusters=3)))
+    found = without_shares(run(blobs3[0], dataclasses.replace(Params(), n_clusters=3)))
     with pytest.raises(BadInput, match="run the same command again"):
         found.predict(blobs3[0])

@@ -144,7 +144,8 @@ def test_machines_get_a_json_object_a_line_and_nothing_else(tmp_path: Path, caps
     assert lines[0]["event"] == "start"
     assert lines[-1]["event"] == "finish"
     notes = [line["facts"] for line in lines if line["event"] == "note"]
-    assert set(notes[0]) == {"products", "residual", "tol"}
+    assert set(notes[0]) == {"products", "residual"}
+    assert set(notes[-1]) == {"products", "residual", "change"}
     for stage in STAGES:
         done = [line for line in lines if line["event"] == "advance" and line["stage"] == stage]
         assert done[-1]["done"] == done[-1]["total"]

@@ -36,13 +36,13 @@ def test_a_good_run_keeps_them_all(facts: dict[str, Any]) -> None:
     ("stage", "fact", "found", "promise"),
     [
         ("neighbors", "recall", 0.949, "recall of the sample graph"),
-        ("eigen", "residual_max", 1.1e-3, "largest residual of an eigenpair"),
-        ("eigen", "residual_max", float("nan"), "largest residual of an eigenpair"),
+        ("eigen", "stop", {"measure": "residual", "wanted": 1e-3, "found": 1.1e-3}, "eigenpairs: residual"),
+        ("eigen", "stop", {"measure": "change", "wanted": 2.0, "found": float("nan")}, "eigenpairs: change"),
         ("eigen", "eigenvalues", [1.0, 0.9], "eigenpairs"),
         ("assemble", "components", 4, "connected components of the pairs"),
         ("assemble", "empty", 1, "pairs whose entries are all zero in float32"),
         ("label", "u_components", 4, "connected components of the fused similarity"),
-        ("label", "embedding_residual", 0.5, "largest residual of the embedding"),
+        ("label", "embedding_stop", {"measure": "change", "wanted": 0.5, "found": 0.6}, "embedding: change"),
         ("label", "clusters", 2, "clusters"),
     ],
 )

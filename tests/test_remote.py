@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -51,9 +52,10 @@ def test_a_run_behind_a_url_has_the_labels_of_one_in_memory(X: Array, root: str)
     assert found.path == f"{root}/run"
 
 
+@pytest.mark.parametrize("assign", ["kmeans", "density"])
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_a_partition_takes_the_same_number_of_requests_in_any_run(
-    root: str, vectors: str, monkeypatch: pytest.MonkeyPatch
+    root: str, vectors: str, assign: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = [0]
     for verb in ("cat_file", "pipe_file", "info", "ls", "rm_file"):
@@ -65,11 +67,13 @@ def test_a_partition_takes_the_same_number_of_requests_in_any_run(
 
         monkeypatch.setattr(MemoryFileSystem, verb, counted)
     totals = []
-    X = np.random.default_rng(42).normal(size=(300, 4))
+    X = np.random.default_rng(42).normal(size=(300, 4)) + 9.0 * (np.arange(300) % 3)[:, None]
+    params = dataclasses.replace(PARAMS, assign_labels=assign)
     for parts in (4, 8, 12):
         asked[0] = 0
-        run(X[: 25 * parts], PARAMS, Resources(partition_rows=25, vectors=vectors), store=f"{root}/{parts}")
+        found = run(X[: 25 * parts], params, Resources(partition_rows=25, vectors=vectors), store=f"{root}/{parts}")
         totals.append(asked[0])
+        assert [one["rounding"] for one in found.report()["roundings"] if one["chosen"]] == [assign]
     more = np.diff(totals)
     assert more[1] == more[0]
 

@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import cdist
 
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
+from ips2_dask.kernels.rounding import WALK, cut_of
 from ips2_dask.storage.layout import ARRAYS, STAGES
 from ips2_dask.storage.readers.arrays import held_table
 
@@ -44,7 +45,7 @@ def finished(request: pytest.FixtureRequest, X: Array, tmp_path_factory: pytest.
     """A run in a directory; the one with shards has renumbered its samples."""
     folder = tmp_path_factory.mktemp(request.param) / "run"
     source = held_table(X, "four groups", read_labels=_names)
-    params = Params(n_clusters=C, n_neighbors=K, graph=request.param)
+    params = Params(n_clusters=C, n_neighbors=K, graph=request.param, tol=1e-3)
     resources = Resources(partition_rows=70, shards=3 if request.param == "shards" else None)
     return run(source, params, resources, store=folder)
 
@@ -174,8 +175,44 @@ def test_the_embedding_has_rows_of_length_one_in_the_users_order(opened: Run) ->
     assert embedding is not None
     assert embedding.shape == (M, C + 8)
     np.testing.assert_allclose(np.linalg.norm(embedding, axis=1), 1.0, rtol=1e-6)
-    means = np.stack([embedding[opened.labels == c].mean(axis=0) for c in range(C)])
-    assert np.array_equal(cdist(embedding, means).argmin(axis=1), opened.labels)  # k-means has come to rest
+
+
+def test_k_means_has_come_to_rest_in_the_embedding(X: Array) -> None:
+    found = run(X, Params(n_clusters=C, n_neighbors=K, assign_labels="kmeans", n_components=C))
+    assert found.embedding is not None
+    means = np.stack([found.embedding[found.labels == c].mean(axis=0) for c in range(C)])
+    assert np.array_equal(cdist(found.embedding, means).argmin(axis=1), found.labels)
+
+
+def test_the_ways_to_round_are_reported_and_one_of_them_is_chosen(opened: Run) -> None:
+    ways = opened.report()["roundings"]
+    assert [(one["rounding"], one["columns"]) for one in ways] == [
+        ("density", C + 8), ("density", C), ("kmeans", C + 8), ("kmeans", C),
+    ]  # fmt: skip
+    (chosen,) = [one for one in ways if one["chosen"]]
+    assert chosen["clusters"] == C
+    assert chosen["cut"] == pytest.approx(cut_of(opened.similarity("fused"), opened.labels, C), rel=1e-6)
+    assert all(one["left_out"] == 0 for one in ways if one["rounding"] == "kmeans")
+
+
+def test_certainty_is_the_share_of_the_own_cluster_by_the_naive_walk(opened: Run) -> None:
+    U = opened.similarity("fused").toarray()
+    shares = np.eye(C)[opened.labels]
+    for _ in range(WALK):
+        shares = U / U.sum(axis=1, keepdims=True) @ shares
+    np.testing.assert_allclose(opened.shares(), shares, atol=1e-5)
+    np.testing.assert_allclose(opened.certainty, shares[np.arange(M), opened.labels], atol=1e-5)
+    assert opened.certainty.dtype == np.float32
+
+
+def test_a_number_of_clusters_that_no_cut_has_is_refused(opened: Run) -> None:
+    with pytest.raises(BadInput, match="n_clusters: found 200"):
+        opened.cut(200)
+
+
+def test_a_run_without_a_tree_has_nothing_to_cut(X: Array) -> None:
+    with pytest.raises(BadInput, match="without a tree of density"):
+        run(X, Params(n_clusters=C, assign_labels="kmeans")).cut(3)
 
 
 def test_known_labels_are_codes_of_the_sorted_names(opened: Run) -> None:
@@ -270,7 +307,7 @@ def test_a_gaussian_affinity_keeps_all_pairs_as_dense_matrices(X: Array) -> None
 
 
 def test_k_means_on_the_rows_of_u_has_no_embedding(X: Array) -> None:
-    assert run(X, Params(n_clusters=C, assign_labels="kmeans")).embedding is None
+    assert run(X, Params(n_clusters=C, embedding="none")).embedding is None
 
 
 @pytest.mark.parametrize("what", ["tensor", "degrees", "eigenvectors"])

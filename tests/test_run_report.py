@@ -17,6 +17,7 @@ import pytest
 
 from ips2_dask import PAPER, BadInput, Params, Resources, Run, open_run, report, run
 from ips2_dask.cli import main
+from ips2_dask.console import print_report
 from ips2_dask.evaluation.run_report.remake import command
 from ips2_dask.storage.layout import STAGES
 
@@ -27,7 +28,7 @@ FIGURES = [
     "times", "memory", "eigenvalues", "convergence", "map-pairwise", "map-high_order", "map-fused", "values-pairwise",
     "values-high_order", "values-fused", "embedding-12", "embedding-13", "sizes", "silhouettes",
 ]  # fmt: skip
-SECTIONS = ["asked", "stages", "eigenvalues", "similarities", "embedding", "clusters", "doubtful", "again"]
+SECTIONS = ["asked", "stages", "eigenvalues", "similarities", "labels", "embedding", "clusters", "doubtful", "again"]
 
 
 class Page(HTMLParser):
@@ -76,6 +77,14 @@ class Page(HTMLParser):
         return next(rows for name, rows in self.tables.items() if name.startswith(caption))[1:]
 
 
+def as_of_an_earlier_version(found: Run, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """The run as it would be without certainty and without the ways in which labels were looked for."""
+    arrays = Run._arrays
+    monkeypatch.setattr(Run, "_arrays", lambda self, part: arrays(self, part) - {"certainty", "left_out", "shares"})
+    del found.manifest["stages"][-1]["facts"]["roundings"]
+    return found
+
+
 def check_page(path: Path) -> Page:
     text = path.read_text()
     found = Page(text)
@@ -93,7 +102,7 @@ def check_page(path: Path) -> Page:
 def made() -> Run:
     """Three groups that overlap a little, (90, 4), in memory."""
     rng = np.random.default_rng(16)
-    return run(rng.normal(size=(90, 4)) + 2.5 * rng.integers(0, 3, size=(90, 1)), Params(n_clusters=3))
+    return run(rng.normal(size=(90, 4)) + 1.5 * rng.integers(0, 3, size=(90, 1)), Params(n_clusters=3))
 
 
 @pytest.fixture(scope="module")
@@ -120,9 +129,109 @@ def test_the_numbers_under_the_pictures_are_those_of_the_run(made: Run, page: Pa
     assert (asked["n_clusters"], asked["sigma"], asked["tensor"]) == ("3", "1", "indecomposable")
     doubtful = found.rows("The 20 least certain")
     assert [int(row[1]) for row in doubtful] == [made.labels[int(row[0])] for row in doubtful]
-    assert [float(row[3]) for row in doubtful] == sorted(float(row[3]) for row in doubtful)
+    assert [row[3] for row in doubtful] == [f"{value:.3f}" for value in np.sort(made.certainty)[:20]]
     versions = {row[0]: row[1] for row in found.rows("Versions")}
     assert versions == made.manifest["versions"]
+
+
+def test_every_way_to_find_the_labels_is_in_a_table_with_the_one_that_was_chosen(made: Run, page: Path) -> None:
+    found = Page(page.read_text())
+    ways = made.report()["roundings"]
+    rows = found.rows("Ways to find the labels")
+    assert len(rows) == len(ways) == 4
+    for row, way in zip(rows, ways, strict=True):
+        assert row[0] == {"kmeans": "k-means", "density": "density"}[way["rounding"]]
+        assert row[1] == str(way["columns"])
+        assert row[3] == ("–" if way["cut"] is None else f"{way['cut']:.3f}")
+        assert row[5] == ("yes" if way["chosen"] else "no")
+        if way["rounding"] == "kmeans" or not way["clusters"]:
+            assert row[4] == "–"
+        else:
+            assert row[4] == f"{way['left_out']:.1%}"
+    assert [row[5] for row in rows].count("yes") == 1
+    (kept,) = (way for way in ways if way["chosen"])
+    by = {"kmeans": "k-means", "density": "density"}[kept["rounding"]]
+    assert found.rows("Stages")[-1][1] == f"3 clusters by {by} on {kept['columns']} columns"
+
+
+def test_the_mean_certainty_and_what_is_below_one_half_are_said_at_the_top(made: Run, page: Path) -> None:
+    low = (made.certainty < 0.5).mean()
+    assert low > 0  # else any share of nothing might pass
+    tile = f"<dt>certainty</dt><dd>{made.certainty.mean():.3f}<small>mean; {low:.1%} of samples below 0.5</small>"
+    assert tile in page.read_text()
+
+
+def figure(page: Path, name: str) -> str:
+    """A figure of the page with its caption."""
+    text = page.read_text()
+    at = text.index(f'id="figure-{name}"')
+    return text[at : text.index("</figure>", at)]
+
+
+def opacities(picture: str) -> list[float]:
+    """Those of a picture's marks that are not opaque, ascending."""
+    return sorted(map(float, re.findall(r"fill-opacity: ([\d.]+); stroke: var\(--paper\)", picture)))
+
+
+def test_points_of_uncertain_labels_are_pale_and_the_caption_says_so(made: Run, page: Path) -> None:
+    shown = figure(page, "embedding-12")
+    expected = [*np.clip(made.certainty, 0.15, 1).round(2).tolist(), 0.2, 0.6]  # and two points of the legend
+    np.testing.assert_allclose(opacities(shown), sorted(value for value in expected if value < 1), atol=1e-6)
+    assert "pale points have an uncertain label.</figcaption>" in shown
+    assert ">certainty .2</text>" in shown
+
+
+def test_a_run_of_an_earlier_version_has_its_page_without_certainty(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = np.random.default_rng(16)
+    X = rng.normal(size=(90, 4)) + 2.5 * rng.integers(0, 3, size=(90, 1))
+    path = report(as_of_an_earlier_version(run(X, Params(n_clusters=3)), monkeypatch), tmp_path / "report.html")
+    found = check_page(path)
+    assert [name for name in found.values["id"] if name in SECTIONS] == [name for name in SECTIONS if name != "labels"]
+    assert "certainty" not in path.read_text()
+    assert "pale" not in figure(path, "embedding-12")
+    assert opacities(figure(path, "embedding-12")) == []
+    assert found.rows("Stages")[-1][1] == "3 clusters"
+    margins = [float(row[3]) for row in found.rows("The 20 least certain")]
+    assert margins == sorted(margins)
+
+
+def way(name: str, columns: int, cut: float | None, **more: Any) -> dict[str, Any]:
+    """A way to find labels, as `Run.report` has it."""
+    return {"rounding": name, "columns": columns, "clusters": 3, "cut": cut, "left_out": 0.0, "chosen": False} | more
+
+
+@pytest.mark.parametrize(
+    ("ways", "line", "stage"),
+    [
+        (
+            [way("density", 11, 0.244, chosen=True, left_out=0.09), way("density", 3, None),
+             way("kmeans", 11, 0.16), way("kmeans", 3, 0.14)],
+            "density on 11: normalised cut 0.24, 9% left out; k-means on 11: 0.16, on 3: 0.14",
+            "3 clusters by density on 11 columns",
+        ),
+        (
+            [way("density", 11, 0.44, left_out=0.09), way("kmeans", 11, 0.16), way("kmeans", 3, 0.14, chosen=True)],
+            "k-means on 3: normalised cut 0.14; density on 11: 0.44, k-means on 11: 0.16",
+            "3 clusters by k-means on 3 columns",
+        ),
+        (
+            [way("kmeans", 0, 1.5, chosen=True)],
+            "k-means on rows of U: normalised cut 1.50",
+            "3 clusters by k-means on rows of U",
+        ),
+        ([], None, "3 clusters"),
+    ],
+)  # fmt: skip
+def test_the_summary_says_in_a_line_how_labels_were_found(
+    made: Run, ways: list[dict[str, Any]], line: str | None, stage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    print_report(made.report() | {"roundings": ways}, "data")
+    said = capsys.readouterr().out.splitlines()
+    named = [text.removeprefix("labels ").strip() for text in said if text.startswith("labels ")]
+    assert named == ([] if line is None else [line])
+    assert any(re.match(rf" *label +{re.escape(stage)}  ", text) for text in said)
 
 
 def test_the_same_run_gives_the_same_bytes(made: Run, page: Path, tmp_path: Path) -> None:

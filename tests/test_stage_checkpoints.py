@@ -16,6 +16,7 @@ from ips2_dask import Params, Resources, Run, run
 from ips2_dask.executors import SerialExecutor
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.stages.checkpoints import PLACES
+from ips2_dask.storage.context import part_name
 from ips2_dask.storage.store import ZarrStore
 
 X: npt.NDArray[np.float64] = np.random.default_rng(7).normal(size=(300, 10))
@@ -91,7 +92,7 @@ class Counting(SerialExecutor):
         """Every item's receipt, or none."""
         receipts = []
         for item in items:
-            if context.receipt(job.stage, f"{job.prefix}p{item:06d}") is None:
+            if context.receipt(job.stage, f"{job.prefix}{part_name(item)}") is None:
                 if sum(self._done.values()) == self._before:
                     raise Stop
                 self._done[job.stage, job.prefix, item] += 1

@@ -211,9 +211,13 @@ def test_the_eigen_stage_says_what_it_found(blobs: Array) -> None:
     said = facts(found, "eigen")
     values = whole(found, "eigen", "values")
     residuals = whole(found, "eigen", "residuals")
-    assert said["verdict"] == "converged"
+    assert said["verdict"] == "settled"
+    assert said["stop"] == {"measure": said["stop"]["measure"], "wanted": 2.0, "found": said["history"][-1]["change"]}
     assert said["n_vectors"] == len(values) == np.concatenate(parts(found, "eigen", "vectors")).shape[1]
-    assert said["residual_max"] == residuals.max() <= 1e-3
+    assert said["residual_max"] == residuals.max() <= 1e-1
+    exact = facts(run(blobs, dataclasses.replace(PARAMS, tol=1e-4)), "eigen")
+    assert exact["verdict"] == "converged"
+    assert exact["residual_max"] == exact["stop"]["found"] <= exact["stop"]["wanted"] == 1e-4
     assert said["gap"] > 0
     np.testing.assert_allclose(said["eigenvalues"], [1.0, *values][:3])
 
@@ -297,19 +301,26 @@ def test_several_loose_groups_are_tied_to_what_is_nearest_whatever_the_partition
     assert report["ties"] == run(X, Params(n_clusters=2)).report()["ties"]
 
 
-@pytest.mark.parametrize("assign", ["spectral", "kmeans", "rows"])
+@pytest.mark.parametrize("assign", ["auto", "kmeans", "density"])
+@pytest.mark.parametrize("embedding", ["spectral", "none", "rows"])
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
-def test_far_groups_get_labels_of_their_own_by_every_way_of_labelling(assign: str, affinity: str) -> None:
+def test_far_groups_get_labels_of_their_own_by_every_way_of_labelling(
+    assign: str, embedding: str, affinity: str
+) -> None:
+    if (embedding, assign) == ("none", "density"):
+        return  # refused
     X, truth = far_groups(20, 20, 20)
-    found = run(X, Params(n_clusters=3, assign_labels=assign, affinity=affinity, n_neighbors=9))
+    params = Params(n_clusters=3, assign_labels=assign, embedding=embedding, affinity=affinity, n_neighbors=9)
+    found = run(X, params)
     assert adjusted_rand_score(truth, found.labels) == 1
     _, first = np.unique(found.labels, return_index=True)
     assert (np.diff(first) > 0).all()
-    if assign == "kmeans":
+    assert (found.certainty > 0.9).all()
+    if embedding == "none":
         assert found.embedding is None
     else:
         assert found.embedding is not None
-        np.testing.assert_allclose(np.linalg.norm(found.embedding, axis=1), 1)
+        np.testing.assert_allclose(np.linalg.norm(found.embedding, axis=1), 1, rtol=1e-6)
 
 
 def test_signed_similarities_make_an_affinity_too() -> None:
@@ -321,14 +332,14 @@ def test_signed_similarities_make_an_affinity_too() -> None:
 def test_rows_as_points_are_refused_above_their_limit(monkeypatch: pytest.MonkeyPatch, blobs: Array) -> None:
     monkeypatch.setattr("ips2_dask.stages.label.ROWS_MAX_SAMPLES", 59)
     with pytest.raises(BadInput, match="rows") as caught:
-        run(blobs, dataclasses.replace(PARAMS, assign_labels="rows"))
+        run(blobs, dataclasses.replace(PARAMS, embedding="rows"))
     assert "spectral" in caught.value.remedy
 
 
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")  # scikit-learn's k-means may say it too
 def test_fewer_clusters_than_asked_for_are_said() -> None:
     X = np.repeat(np.array([[0.0, 0], [5, 0], [0, 9]]), 8, axis=0)
-    params = Params(n_clusters=5, affinity="gaussian", fusion_weight=0.0, assign_labels="kmeans")
+    params = Params(n_clusters=5, affinity="gaussian", fusion_weight=0.0, embedding="none")
     found = run(X, params)  # k-means on the rows of S, of which there are three different ones
     np.testing.assert_array_equal(found.labels, np.repeat([0, 1, 2], 8))
     assert "only 3 of 5 clusters could be told apart" in found.report()["warnings"]
@@ -371,7 +382,7 @@ def arrays_of(store: ZarrStore, folder: str) -> list[tuple[str, str]]:
     "change",
     [
         {}, {"operator": "matrix-free"}, {"affinity": "gaussian"}, {"fusion": "normalized"}, {"tensor": "decomposable"},
-        {"assign_labels": "kmeans"},
+        {"embedding": "none"}, {"assign_labels": "density"},
     ],
 )  # fmt: skip
 def test_every_stage_is_harmless_to_run_twice(

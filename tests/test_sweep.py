@@ -166,7 +166,7 @@ def test_known_labels_are_shown_and_count_for_nothing(tmp_path: Path) -> None:
 
 
 def test_rows_of_u_and_a_dense_similarity_are_judged_as_they_were_clustered(X: Array, tmp_path: Path) -> None:
-    params = Params(affinity="gaussian", assign_labels="kmeans")
+    params = Params(affinity="gaussian", embedding="none")
     found = sweep(X, (4, 5, 6), params=params, store=tmp_path / "run", files=False)
     assert found.best.params.n_clusters == 5
 
@@ -191,7 +191,7 @@ def test_numbers_are_read() -> None:
         (["--clusters", "1:3"], "n_clusters|--clusters"),
         (["--neighbors", "80"], "--neighbors"),
         (["--clusters", "2,3", "--sigma", "0"], "--sigma"),
-        (["--clusters", "2,3", "--labels", "rows"], "a subsample would need"),
+        (["--clusters", "2,3", "--embedding", "rows"], "a subsample would need"),
         (["--clusters", "2,3", "--resamples", "0"], "resamples"),
         (["--clusters", "2:200"], "at most one cluster a sample|at most one a sample"),
     ],

@@ -14,7 +14,7 @@ HELP = {
     "n_clusters": "number of clusters c, or auto",
     "max_clusters": "with --clusters auto: the largest number that is considered",
     "n_eigenpairs": "eigenpairs that are solved for where that is more than c: several c then share them",
-    "n_components": "columns of the spectral embedding; default: c, and 8 more that fade with their eigenvalues",
+    "n_components": "columns of the spectral embedding; default: c and 8 more",
     "n_neighbors": "size k of a neighbourhood, the sample itself included",
     "sigma": "sigma of the tensor",
     "epsilon": "epsilon of the tensor, below 0.001",
@@ -26,16 +26,17 @@ HELP = {
     "fusion": "how S and V become U",
     "fusion_weight": "w of U = (1 - w) S + w V",
     "method": "ips2, or ppc for V alone",
-    "assign_labels": "how U becomes labels",
+    "embedding": "what is clustered: the spectral embedding of U, that of the graph of its rows, or its rows (none)",
+    "assign_labels": "how labels come from it: k-means, leaves of a tree of density, or the better of the two",
     "scale": "what is done to the columns (l2: rows) first",
     "operator": "how far the tensor is assembled",
     "graph": "how the nearest neighbours are found",
-    "tol": "largest residual of an eigenpair",
+    "tol": "largest residual of an eigenpair; default: as exact as labels need",
     "random_state": "seed of everything random",
 }
 
-KINDS: dict[str, type] = {"int": int, "int | None": int, "float": float}
-METAVARS = {"int": "N", "int | None": "N", "float": "X", "str | float": "mean|median|X"}
+KINDS: dict[str, type] = {"int": int, "int | None": int, "float": float, "float | None": float}
+METAVARS = {"int": "N", "int | None": "N", "float": "X", "float | None": "X", "str | float": "mean|median|X"}
 
 
 def _bandwidth(text: str) -> str | float:

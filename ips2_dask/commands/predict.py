@@ -22,7 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The options of ``ips2 predict``."""
     parser.add_argument("directory", help="directory of a finished run")
     parser.add_argument("new", help="new samples: data file, file::dataset, folder or URL of a Zarr array")
-    parser.add_argument("--out", required=True, metavar="FILE", help="labels: .csv, .tsv, .parquet or .npy")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="labels and their certainty: .csv, .tsv or .parquet; labels: .npy"
+    )
     parser.add_argument("--proba", action="store_true", help="also the probability of each cluster")
     parser.add_argument("--embedding", action="store_true", help="also the extended embedding")
     parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
@@ -51,6 +53,7 @@ def command(options: argparse.Namespace) -> int:
             if names is not None:
                 columns["sample"] = names[done : done + len(found.labels)]
             columns["label"] = found.labels
+            columns["certainty"] = found.probabilities[np.arange(len(found.labels)), found.labels]
             if options.proba:
                 columns |= {f"p{c}": column for c, column in enumerate(found.probabilities.T)}
             if options.embedding:

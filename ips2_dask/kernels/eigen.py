@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.linalg
@@ -47,6 +47,7 @@ class Verdict(enum.Enum):
     """How a solve ended, and what to do about it."""
 
     CONVERGED = "every wanted residual is at or below the tolerance"
+    SETTLED = "the wanted gaps 1 - lambda have settled: more products would hardly change labels"
     STAGNATED = "the residuals stopped falling: loosen tol, it is at the limit of the arithmetic"
     OUT_OF_PRODUCTS = "the largest number of products was used up: loosen tol, or lower n_clusters"
 
@@ -399,6 +400,7 @@ def leading_eigenpairs(
     *,
     tol: float,
     seed: int = 0,
+    settled: float | None = None,
     most_products: int = MOST_PRODUCTS,
     degree: int = DEGREE,
     state: State | None = None,
@@ -417,6 +419,11 @@ def leading_eigenpairs(
         Any starting block, or what returns one that nobody else holds; its width is the width of the iteration.
     tol : float
         Largest residual norm ||L y - lambda y|| of a wanted pair, y of norm 1.
+    settled : float, optional
+        Stop also where the last filter lowered the sum of the wanted gaps 1 - lambda by no more than so many times what
+        it is now. What is left to gain falls with the square of a filter's gain, so that the next filter would lower
+        it by a small part of that. It depends on ratios of gaps alone, not on their scale, as a residual does: the
+        sum is the normalised cut that the span allows, and two all but equal vectors may still be mixed.
     state : State, optional
         Where an earlier solve stopped; it goes on from there to the same bits.
     checkpoint : callable, optional
@@ -436,7 +443,7 @@ def leading_eigenpairs(
         history = [{"products": products, "residual": float(residuals[:wanted].max())}]
         state = State(y, values, residuals, low, products, history)
     watch(state.history[-1])
-    verdict = _verdict(state, tol, most_products)
+    verdict = _verdict(state, tol, most_products, settled)
     while verdict is None:
         low = min(state.low, float(state.values[-1]) - 1e-3)
         high = max(float(state.values[-1]), low + 1e-3)
@@ -450,22 +457,47 @@ def leading_eigenpairs(
         y = space.join(parts)
         y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         products += before
-        history = [*history, {"products": products, "residual": float(residuals[:wanted].max())}]
+        before_gaps, gaps = (float(np.maximum(1.0 - v[:wanted], 0.0).sum()) for v in (state.values, values))
+        entry = {
+            "products": products,
+            "residual": float(residuals[:wanted].max()),
+            "change": (before_gaps - gaps) / max(gaps, wanted * float(np.finfo(np.float32).eps)),
+        }
+        history = [*history, entry]
         state = State(y, values, residuals, low, products, history)
         watch(history[-1])
-        verdict = _verdict(state, tol, most_products)
+        verdict = _verdict(state, tol, most_products, settled)
         if checkpoint is not None and verdict is None:
             checkpoint(state)
     return Solution(state.values, state.y, state.residuals, verdict, state.products, state.history)
 
 
-def _verdict(state: State, tol: float, most_products: int) -> Verdict | None:
+def _verdict(state: State, tol: float, most_products: int, settled: float | None) -> Verdict | None:
     worst = [entry["residual"] for entry in state.history]
     if worst[-1] <= tol:
         return Verdict.CONVERGED
+    if settled is not None and state.history[-1].get("change", math.inf) <= settled:
+        return Verdict.SETTLED
     if len(worst) > 6 and min(worst[-3:]) > 0.8 * min(worst[:-3]) and worst[-1] < 50 * np.finfo(np.float32).eps:
         return Verdict.STAGNATED
     return Verdict.OUT_OF_PRODUCTS if state.products >= most_products else None
+
+
+class Stop(NamedTuple):
+    """The measure by which a solve ended, what it was to be at most, and what it was."""
+
+    measure: str
+    wanted: float
+    found: float
+
+
+def stop_of(solution: Solution, wanted: int, tol: float, settled: float | None) -> Stop:
+    """By which measure a solve ended: the residual, or the change of the gaps where that is what it was to meet."""
+    worst = float(np.max(solution.residuals[:wanted], initial=0.0))
+    if settled is None or worst <= tol:
+        return Stop("largest residual", tol, worst)
+    change = solution.history[-1].get("change", math.inf) if solution.history else math.inf
+    return Stop("change of the sum of 1 - lambda by the last filter", settled, change)
 
 
 def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solution:

@@ -1,4 +1,4 @@
-"""From the fused similarity U to labels: loose components tied, a spectral embedding, k-means, stable numbering."""
+"""From the fused similarity U to points and labels: loose components tied, a spectral embedding, k-means, numbering."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from ips2_dask.kernels.eigen import (
 )
 from ips2_dask.kernels.operator import MatrixOperator, inverse_root
 from ips2_dask.kernels.restarts import SAMPLE, SAMPLED_ABOVE
+from ips2_dask.kernels.rounding import commute_weights
 
 Float = NDArray[np.floating]
+Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Affinity = Any  # SciPy CSR or a dense array (m, m)
@@ -31,11 +33,16 @@ EMBEDDING_TOL = 1e-5
 """Largest residual of the embedding's eigenvectors, whatever the pairs' tolerance is: they are cheap, and where
 eigenvalues are close a residual of 1e-4 still turns the embedding enough to change labels (digits, measured)."""
 
-FADING = 24.0
-"""Power of lambda_j / lambda_c that scales the j-th column of an embedding, j > c; see `fading`."""
+SETTLED = 0.01
+"""Change of the wanted gaps by a filter at which the embedding's eigenvectors are exact enough, where no tolerance is
+asked for; see `kernels.eigen.leading_eigenpairs`."""
 
 BLOCK_VALUES = 1 << 22
 """Values of X that are looked at together for what is nearest to loose components."""
+
+
+CENTRAL = 1 << 14
+"""Samples of a component that are looked at, about, for the one nearest to their mean."""
 
 
 class Tie(NamedTuple):
@@ -117,17 +124,25 @@ class Spectrum(NamedTuple):
     vectors: Float64  # (m, columns)
     values: Float64  # (columns,)
     degrees: Float64  # (m,)
+    components: int
+    wanted: int  # eigenpairs outside eigenvalue 1 that the solution is exact for
     solution: Solution
 
 
 def spectrum(
-    U: Affinity, n_clusters: int, tol: float, seed: int, start: Float | None = None, columns: int | None = None
+    U: Affinity,
+    n_clusters: int,
+    tol: float,
+    seed: int,
+    start: Float | None = None,
+    columns: int | None = None,
+    settled: float | None = None,
 ) -> Spectrum:
     """Top eigenpairs of D^-1/2 U D^-1/2: c of them to ``tol``, and as many more as ``columns`` asks for.
 
     Connected components give the eigenvectors of eigenvalue 1, the largest components first. What comes after the c-th
     has the residual that guard columns have when the others are done, some ten times theirs. ``start``, (m, columns),
-    holds what may be near the others; without it the start is random.
+    holds what may be near the others; without it the start is random. With ``settled`` it also stops there.
     """
     m = U.shape[0]
     columns = n_clusters if columns is None else columns
@@ -148,11 +163,13 @@ def spectrum(
     else:
         L = (U * scale[:, None] * scale).astype(np.float32)
     known = Known(root, np.asarray(label, np.int32), int(count))
-    more = max(0, columns - int(count))
-    solution = solve(MatrixOperator(L), known, max(0, min(n_clusters, columns) - int(count)), tol, seed, start, more)
+    more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
+    solution = solve(MatrixOperator(L), known, wanted, tol, seed, start, more, settled)
     vectors = np.concatenate([known.leading(columns), solution.vectors], axis=1)[:, :columns]
     values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
-    return Spectrum(np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, solution)
+    return Spectrum(
+        np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, int(count), wanted, solution
+    )
 
 
 def solve(
@@ -163,6 +180,7 @@ def solve(
     seed: int,
     start: Float | None = None,
     most: int | None = None,
+    settled: float | None = None,
 ) -> Solution:
     """The ``wanted`` leading eigenpairs outside eigenvalue 1 to ``tol``, and what follows them up to ``most`` in all.
 
@@ -182,38 +200,24 @@ def solve(
             # a column in the span of the known vectors would vanish: a trace of the random one stays in each
             block[:, : given.shape[1]] *= 1e-3 * np.sqrt(np.square(given).mean()) + np.finfo(block.dtype).tiny
             block[:, : given.shape[1]] += given
-        solution = leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed)
+        solution = leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
     # the other guard columns have not converged, and are nobody's business
     solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
     solution.vectors = solution.vectors[:, :most]
     return solution
 
 
-def embedding(found: Spectrum, n_clusters: int) -> Float64:
-    """What k-means sees: rows of the eigenvectors, faded and scaled to length 1 (m, columns)."""
-    return normalize_rows(found.vectors * fading(found.values, n_clusters))
+def embedding(found: Spectrum, n_clusters: int) -> Float32:
+    """Rows of the eigenvectors, their columns weighed by commute times, scaled to length 1 (m, columns)."""
+    weights = commute_weights(found.values, found.components, n_clusters)
+    return normalize_rows(found.vectors * weights).astype(np.float32)
 
 
-def fading(values: Float64, n_clusters: int) -> Float64:
-    """Factors of an embedding's columns: 1 up to the c-th, then (lambda_j / lambda_c)^24.
-
-    With c columns alone (Ng et al. 2002) a cluster is lost where lambda_c and lambda_c+1 are all but equal, since
-    nothing says which of the two vectors is among them. Measured by ``ips2 bench choosing --systems ips2,plain``: mean
-    NMI of twelve sets .618, .596 with c columns, MNIST-10k .798 (.716), USPS .833 (.800); MNIST-70k .811 (.751). The
-    pairwise graph alone gains as much. Powers of 12 to 32, and up to c more columns, differ by less than .004 in the
-    mean; eight columns that do not fade cost small sets a tenth: where eigenvalues fall fast more columns are noise.
-
-    Parameters
-    ----------
-    values : (columns,)
-        Descending.
-    n_clusters : int
-        c.
-    """
-    out = np.ones(len(values))
-    last = float(values[min(n_clusters, len(values)) - 1]) if len(values) else 1.0
-    out[n_clusters:] = (np.maximum(values[n_clusters:], 0.0) / last) ** FADING if last > 0 else 0.0
-    return out
+def leading_columns(embedding: Float, columns: int) -> Float32:
+    """The embedding of fewer columns: the first ones, rows scaled to length 1 again (m, columns)."""
+    if columns >= embedding.shape[1]:
+        return np.asarray(embedding, np.float32)
+    return normalize_rows(embedding[:, :columns]).astype(np.float32)
 
 
 def normalize_rows(vectors: Float) -> Float64:
@@ -221,6 +225,25 @@ def normalize_rows(vectors: Float) -> Float64:
     vectors = np.asarray(vectors, np.float64)
     length = np.linalg.norm(vectors, axis=1, keepdims=True)
     return np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
+
+
+def labels_of_unreached(X: Any, labels: Int32, component: Int32, metric: str) -> Int32:
+    """Labels where samples that have none (-1) take, component by component, that of the nearest sample that has one.
+
+    The component's sample nearest to its mean decides for all of it.
+    """
+    lost = np.flatnonzero(labels < 0)
+    if len(lost) == 0:
+        return labels
+    _, at = np.unique(component[lost], return_inverse=True)
+    members = np.split(lost[np.argsort(at, kind="stable")], np.cumsum(np.bincount(at))[:-1])
+    centers = np.array([_central(X, some[:: 1 + len(some) // CENTRAL], metric) for some in members], np.intp)
+    sides = np.where(labels < 0, 0, 1).astype(np.int32)
+    nearest = _nearest_outside(X, centers, sides, metric)
+    out = labels.copy()
+    for some, other in zip(members, nearest, strict=True):
+        out[some] = labels[other]
+    return out
 
 
 class Partitioning(NamedTuple):
@@ -250,9 +273,9 @@ def _state(seed: int, number: int) -> int:
     return int(np.random.SeedSequence([seed, 7, number]).generate_state(1)[0] >> 1)
 
 
-def best(partitionings: list[Partitioning]) -> Int32:
-    """Labels of the smallest inertia; the first of several."""
-    return min(partitionings, key=lambda p: p.inertia).labels
+def best(partitionings: list[Partitioning]) -> Partitioning:
+    """The one of the smallest inertia; the first of several."""
+    return min(partitionings, key=lambda p: p.inertia)
 
 
 def renumber(labels: Int32) -> Int32:

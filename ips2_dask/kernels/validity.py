@@ -12,9 +12,13 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
+from ips2_dask.kernels import density
 from ips2_dask.kernels.labels import embedding as embedded
-from ips2_dask.kernels.labels import spectrum
+from ips2_dask.kernels.labels import leading_columns, spectrum
+from ips2_dask.kernels.operator import MatrixOperator
+from ips2_dask.kernels.rounding import largest_share, spread, thinned, walk_matrix
 
+Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Edges = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.floating]]
@@ -27,6 +31,9 @@ STARTS = 3
 
 CENTRES_FROM = 2_000
 """Rows of a replicate that its k-means sees, a seeded sample; all the others take the nearest centre."""
+
+TREE_SAMPLES = 5_000
+"""Samples that the tree of a replicate is built on, at most."""
 
 RESAMPLED_TOL = 1e-3
 """Largest residual of a replicate's eigenvectors: what is left of them turns labels less than leaving samples out."""
@@ -61,7 +68,7 @@ def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Floa
 
 def replicate(
     U: Any, labels: Int32, n_clusters: int, seed: int, number: int, *, columns: int | None = None,
-    embedding: Float64 | None = None, rows: bool = False,
+    embedding: Float | None = None, rows: bool = False, rounding: str = "kmeans", width: int | None = None,
 ) -> float:  # fmt: skip
     """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
 
@@ -81,6 +88,10 @@ def replicate(
         Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance.
     rows : bool
         Whether k-means works on the rows of U instead of an embedding.
+    rounding : {"kmeans", "density"}
+        How the partition came from the embedding; a density that has no such cut in the subsample is k-means there.
+    width : int, optional
+        How many of the embedding's columns it came from; all of them without it.
     """
     m = len(labels)
     rng = np.random.default_rng([seed, 31, number])
@@ -97,13 +108,32 @@ def replicate(
         return 0.0
     near = None if embedding is None else embedding[chosen]
     points = some if rows else _embedded(some, near, n_clusters, columns, seed)
+    if width is not None and not rows:
+        points = leading_columns(points, width)
+    if rounding == "density" and not rows:
+        cut = _cut(some, points, n_clusters, seed)
+        if cut is not None:
+            return float(adjusted_rand_score(labels[chosen], cut))
     some_rows = np.sort(rng.choice(len(chosen), min(len(chosen), max(CENTRES_FROM, 20 * n_clusters)), replace=False))
     model = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[some_rows])
     found = model.predict(points)
     return float(adjusted_rand_score(labels[chosen], found))
 
 
-def _embedded(U: Any, near: Float64 | None, n_clusters: int, columns: int | None, seed: int) -> Float64:
+def _cut(U: Any, points: Any, n_clusters: int, seed: int) -> Int32 | None:
+    """Labels cut from the density of an embedding and spread over U, or None where no cut has so many clusters."""
+    rows = density.drawn(len(points), TREE_SAMPLES, seed)
+    edges = density.spanning_tree(points[rows])
+    cut = None if edges is None else density.cut(edges, len(rows), n_clusters)
+    if cut is None:
+        return None
+    labels = np.full(len(points), -1, np.int32)
+    labels[rows] = cut.labels
+    walk = walk_matrix(U if sp.issparse(U) else thinned(U))
+    return np.where(labels >= 0, labels, largest_share(spread(MatrixOperator(walk).matmat, labels, n_clusters)))
+
+
+def _embedded(U: Any, near: Float | None, n_clusters: int, columns: int | None, seed: int) -> Float:
     """The embedding of a subsample; ``near`` is that of all samples at its rows, of length 1."""
     columns = None if columns is None else min(columns, U.shape[0])
     start = None

@@ -7,12 +7,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette
+from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette, stored_certainty
 from ips2_dask.plots.style import INK, MUTED, PAPER, axis, color, halo, hatch, marker, titled
 from ips2_dask.storage.run import Run
 
 DRAWN = 2_000
 """Points of a scatter: more would hide one another."""
+
+PALEST = 0.15
+"""Opacity of the points of the lowest certainty: they are still to be seen."""
 
 STRIPS = 120
 """Strips that the silhouettes of all clusters are drawn with."""
@@ -22,6 +25,9 @@ def embedding(
     run: Run, ax: Any = None, *, axes: tuple[int, int] = (0, 1), found: Coordinates | None = None, most: int = DRAWN
 ) -> Any:
     """Draw the embedding as a scatter, each cluster with a colour and a marker of its own and its number.
+
+    The lower a sample's certainty (`Run.certainty`), the paler its point. A run of an earlier version keeps no
+    certainty: none of its points is pale.
 
     Parameters
     ----------
@@ -46,14 +52,40 @@ def embedding(
     chosen = np.arange(m) if m <= most else np.sort(np.random.default_rng(20).choice(m, most, replace=False))
     at = found.values[:, list(axes)]
     size = 26 if len(chosen) <= 300 else 12
+    sure = stored_certainty(run)
+    alpha = None if sure is None else opacity(sure)
     for cluster in range(int(labels.max()) + 1):
-        some = at[chosen[labels[chosen] == cluster]]
-        ax.scatter(*some.T, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER, linewidth=0.3)
+        some = chosen[labels[chosen] == cluster]
+        ax.scatter(
+            *at[some].T, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER, linewidth=0.3,
+            alpha=None if alpha is None else alpha[some],
+        )  # fmt: skip
     for cluster in range(int(labels.max()) + 1):
         middle = np.median(at[labels == cluster], axis=0)
         halo(ax.annotate(str(cluster), middle, ha="center", va="center", color=INK, fontweight="bold"))
+    if alpha is not None:
+        _certainties(ax)
     names = [f"coordinate {a + 1} ({found.shares[a]:.0%})" for a in axes]
     return titled(ax, f"Coordinates {axes[0] + 1} and {axes[1] + 1}", *names)
+
+
+def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
+    """How opaque a sample's point is: as much as its label is certain, and never less than `PALEST`."""
+    out: NDArray[np.floating] = np.clip(certainty, PALEST, 1.0).round(2)  # more digits would only make a page longer
+    return out
+
+
+def _certainties(ax: Any) -> None:
+    """A legend of three certainties, in the line of the title."""
+    shown = np.array([0.2, 0.6, 1.0])
+    marks = [
+        ax.scatter([], [], s=26, marker="o", facecolor=INK, edgecolor=PAPER, linewidth=0.3, alpha=alpha)
+        for alpha in opacity(shown).tolist()
+    ]
+    ax.legend(
+        marks, ["certainty .2", ".6", "1"], ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False,
+        labelcolor=INK, fontsize="small", handletextpad=0.1, columnspacing=0.8, borderaxespad=0.2,
+    )  # fmt: skip
 
 
 def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:

@@ -7,9 +7,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ips2_dask.errors import BadInput
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.storage.run import Run
 
+Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
@@ -20,7 +22,7 @@ CHUNK = 1 << 16
 
 
 class Points(NamedTuple):
-    """What k-means saw of the samples, or what comes nearest to it."""
+    """What was clustered of the samples, or what comes nearest to it."""
 
     values: Float64  # (m, d)
     what: str
@@ -96,6 +98,14 @@ def silhouette(found: Points, labels: NDArray[np.integer], *, most: int = SAMPLE
         return Silhouettes(chosen, np.zeros(len(chosen)))
     with sklearn.config_context(working_memory=64):
         return Silhouettes(chosen, np.asarray(silhouette_samples(found.values[chosen], some), np.float64))
+
+
+def stored_certainty(run: Run) -> Float32 | None:
+    """`Run.certainty`, or None for a run of an earlier version, which keeps none."""
+    try:
+        return run.certainty
+    except BadInput:
+        return None
 
 
 def certainty(found: Points, labels: NDArray[np.integer]) -> Certainty:

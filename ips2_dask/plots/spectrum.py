@@ -87,15 +87,17 @@ def _gap(ax: Any, n: int, last: float, following: float) -> None:
 
 
 def convergence(run: Run, ax: Any = None) -> Any:
-    """Draw the solver's largest wanted residual over its products, and the tolerance; parameters as of `eigenvalues`.
+    """Draw the solver's largest wanted residual over its products; parameters as of `eigenvalues`.
 
-    A small problem is solved at once by LAPACK, and has no such history.
+    The tolerance is drawn beside it where one was asked for. A small problem is solved at once by LAPACK, and has no
+    such history.
     """
     history = stage_facts(run)["eigen"]["history"]
     ax = axis(ax)
     ax.set_yscale("log")
     products, residuals = ([entry[name] for entry in history] for name in ("products", "residual"))
     ax.plot(products, residuals, marker="o", markersize=4, color=PALETTE[0], label="largest residual")
-    ax.axhline(run.params.tol, color=PALETTE[1], linestyle="--", label=f"tolerance {run.params.tol:g}")
+    if run.params.tol is not None:
+        ax.axhline(run.params.tol, color=PALETTE[1], linestyle="--", label=f"tolerance {run.params.tol:g}")
     ax.legend(frameon=False, labelcolor=INK, fontsize="small")
     return titled(ax, "Convergence of the eigenpairs", "products with the Laplacian", "residual")

@@ -18,6 +18,9 @@ from ips2_dask.storage.similarities import read_similarity
 
 VERSION = 1
 
+FINEST = 1e-5
+"""Largest residual of the eigenvectors: relative gaps are read from their eigenvalues."""
+
 
 def key(params: Params, fused: str) -> str:
     """Digest of what the choice depends on: the fused similarity, by its folder, and parameters."""
@@ -41,7 +44,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         components = int(count) - len(small)
         U = sp.csr_array(U[kept][:, kept])
     wanted = min(params.n_clusters + 1, U.shape[0])
-    found = kernel.spectrum(U, wanted, min(params.tol, kernel.EMBEDDING_TOL), params.random_state)
+    found = kernel.spectrum(U, wanted, FINEST if params.tol is None else min(params.tol, FINEST), params.random_state)
     choice = eigengap.choose(found.values, params.n_clusters)
     report(1, 1)
     warnings = []

@@ -1,29 +1,36 @@
-"""Stage 7: labels from the fused similarity: components tied, spectral embedding, k-means restarts as tasks."""
+"""Stage 7: labels from the fused similarity: a spectral embedding, ways to round it as tasks, the better one kept."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import extension, restarts, similarity
+from ips2_dask.kernels import density, eigen, extension, restarts, rounding, similarity
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.operator import assemble, inverse_root
 from ips2_dask.kernels.reverse import reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan import Choices
+from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 6
+VERSION = 7
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
+
+FINEST = 1e-5
+"""Largest residual of the embedding's eigenvectors where no tolerance is asked for, and at most where one is: they are
+cheap, and where eigenvalues are close a residual of 1e-4 still turns the embedding (digits, measured)."""
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -32,10 +39,51 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return {
         "n_clusters": params.n_clusters,
         "n_components": params.n_embedded,
+        "embedding": params.embedding,
         "assign_labels": params.assign_labels,
         "tol": params.tol,
         "seed": params.random_state,
     }
+
+
+class Rounding(NamedTuple):
+    """One task of a way to round: of k-means some starts, of a density the tree; ``number`` tells starts apart."""
+
+    way: str  # "kmeans" or "density"
+    columns: int
+    number: int
+
+    @property
+    def part(self) -> str:
+        """What its part is called, after the prefix."""
+        return f"{self.way}-{self.columns:04d}-{self.number:02d}"
+
+    @classmethod
+    def of(cls, part: str) -> Rounding:
+        """The one whose part is called so."""
+        way, columns, number = part.split("-")
+        return cls(way, int(columns), int(number))
+
+
+MISSING = "fast-plscan is not installed, so labels are k-means' (pip install 'ips2-dask[density]')"
+
+PREFIX = "rounding-"
+
+
+def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
+    """The tasks: trees first, which take longest, then the starts of k-means; the most columns first.
+
+    ``dense``: whether density can be looked at at all.
+    """
+    if params.clusters_rows:
+        widths = [0]
+    else:
+        most = min(params.n_embedded, m)
+        widths = [most] if most <= params.n_clusters else [most, params.n_clusters]
+    trees = [Rounding("density", d, 0) for d in widths if params.assign_labels != "kmeans" and dense]
+    # where a density is asked for, k-means stands by in case that no cut has as many clusters
+    starts = [Rounding("kmeans", d, n) for d in widths for n in range(restarts.tasks(m))]
+    return trees + starts
 
 
 class StoredRows:
@@ -54,48 +102,184 @@ class StoredRows:
         return np.asarray(self._context.samples(ascending)[place.reshape(np.shape(rows))])
 
 
-def points(context: Context) -> Any:
-    """What k-means works on: the embedding, or the rows of U."""
-    if context.params.assign_labels == "kmeans":
+def points(context: Context, columns: int) -> Any:
+    """What is clustered: the embedding of so many columns, or the rows of U."""
+    if context.params.clusters_rows:
         return context.remembered("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
-    return np.asarray(context.read("label", "embedding", "embedding"))
+    return kernel.leading_columns(np.asarray(context.read("label", "embedding", "embedding")), columns)
 
 
-def group(context: Context, number: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The best of the starts of k-means that are dealt to this task."""
-    params, X, tasks = context.params, points(context), restarts.tasks(context.m)
+def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tree of an embedding and its cut, or the best of the starts of k-means that are dealt to this task."""
+    task = Rounding.of(part)
+    return (_density if task.way == "density" else _kmeans)(context, points(context, task.columns), task)
+
+
+def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
+    params, tasks = context.params, restarts.tasks(context.m)
     if tasks == 1:
-        found = kernel.kmeans_best(X, params.n_clusters, params.random_state, number, restarts.RESTARTS)
-        return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
-    starts = range(number, restarts.restarts(context.m), tasks)
-    tried = [kernel.kmeans_best(X, params.n_clusters, params.random_state, start, 1) for start in starts]
-    found = min(tried, key=lambda p: p.inertia)
+        found = kernel.kmeans_best(X, params.n_clusters, params.random_state, 0, restarts.RESTARTS)
+    else:
+        starts = range(task.number, restarts.restarts(context.m), tasks)
+        found = kernel.best(
+            [kernel.kmeans_best(X, params.n_clusters, params.random_state, start, 1) for start in starts]
+        )
     return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
 
 
-def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Store embedding and labels; returns components, ties and warnings."""
-    facts: dict[str, Any] = {"u_components": None, "ties": [], "warnings": []}
-    if context.params.assign_labels != "kmeans":
-        facts |= _embed(context)
-    starts = range(restarts.tasks(context.m))
-    inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
-    executor.map(Job("label", group, "restarts-", "starts"), inner, starts, report)
-    store, folder = context.store, context.folders["label"]
-    found = [
-        kernel.Partitioning(
-            float(store.read(folder, f"restarts-p{s:06d}", "inertia")[0]),
-            store.read(folder, f"restarts-p{s:06d}", "labels"),
+def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The tree on drawn samples, in the order of the user's numbers, so that no other numbering changes it."""
+    del task
+    drawn = density.drawn(context.m, density.TREE_SAMPLES, context.params.random_state)
+    order = context.order()
+    rows = drawn if order is None else np.argsort(order)[drawn]
+    edges = density.spanning_tree(X[rows])
+    found = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
+    arrays = {"drawn": rows.astype(np.int32), "edges": np.zeros((0, 3)) if edges is None else edges}
+    facts: dict[str, Any] = {"drawn": len(rows), "left_out": None, "smallest": None}
+    if found is not None:
+        facts |= {"left_out": found.left_out, "smallest": found.smallest}
+        arrays["labels"] = found.labels
+    return arrays, facts
+
+
+class _Affinity:
+    """What is embedded and walked on: U, or the graph of its rows; read when it is needed."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @cached_property
+    def matrix(self) -> Any:
+        """CSR or dense (m, m), without negative entries."""
+        U = read_similarity(self._context, "fused")
+        if self._context.params.high_order == "signed":
+            U = abs(U)  # a signed mean may be negative, and an affinity may not
+        return _rows_graph(self._context, U) if self._context.params.embedding == "rows" else U
+
+    @property
+    def in_chunks(self) -> bool:
+        """Whether it is walked on in chunks on the workers, as vectors of pairs are."""
+        context = self._context
+        return (
+            context.choices.vectors == "chunked"
+            and context.params.embedding != "rows"
+            and not context.facts["fuse"]["dense"]
         )
-        for s in starts
-    ]
-    labels = kernel.renumber(_in_users_order(context, kernel.best(found)))
+
+
+def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store embedding, labels and certainty; returns components, ties, how labels were found, and warnings."""
+    params = context.params
+    facts: dict[str, Any] = {"u_components": None, "ties": [], "warnings": []}
+    affinity = _Affinity(context)
+    if not params.clusters_rows:
+        facts |= _embed(context, affinity)
+    there = density.available()
+    if not there and params.assign_labels != "kmeans" and not params.clusters_rows:
+        facts["warnings"].append(MISSING)
+    tasks = roundings(params, context.m, there and not params.clusters_rows)
+    inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
+    receipts = executor.map(Job("label", one_rounding, PREFIX, "roundings"), inner, [t.part for t in tasks], report)
+    walk: Walk = ChunkedWalk(inner, executor, report) if affinity.in_chunks else LocalWalk(inner, affinity.matrix)
+    found = _Found(inner, walk, dict(zip(tasks, receipts, strict=True)))
+    winner, labels, left_out = found.chosen()
+    facts["roundings"] = [{**one._asdict(), "chosen": one == winner} for one in found.candidates]
+    if params.assign_labels == "density" and winner.rounding != "density" and there:
+        facts["warnings"].append(
+            f"no smallest size of a cluster cuts {params.n_clusters} clusters from the density: labels are k-means'"
+        )
     facts["clusters"] = distinct = len(np.unique(labels))
-    if distinct < context.params.n_clusters:
-        facts["warnings"].append(f"only {distinct} of {context.params.n_clusters} clusters could be told apart")
-    store.write(folder, "whole", {"labels": labels}, {})
-    _keep_means(context, labels)
+    if distinct < params.n_clusters:
+        facts["warnings"].append(f"only {distinct} of {params.n_clusters} clusters could be told apart")
+    labels = _renumbered(context, labels)
+    arrays = {"labels": _in_users_order(context, labels)}
+    arrays["certainty"] = _in_users_order(context, walk.finish(labels))
+    if left_out is not None:
+        arrays["left_out"] = _in_users_order(context, left_out)
+    context.store.write(context.folders["label"], "whole", arrays, {})
+    if params.clusters_rows:
+        _keep_means(context, labels)
     return facts
+
+
+def _renumbered(context: Context, labels: Any) -> Any:
+    """Clusters by their first sample in the user's numbering; labels stay in the run's."""
+    order = context.order()
+    return kernel.renumber(labels) if order is None else kernel.renumber(_in_users_order(context, labels))[order]
+
+
+class _Found:
+    """What the tasks have found, and the choice among it."""
+
+    def __init__(self, context: Context, walk: Walk, receipts: dict[Rounding, Any]) -> None:
+        self._context, self._walk = context, walk
+        self._c = context.params.n_clusters
+        self._receipts = receipts
+        self._labels: dict[tuple[str, int], Any] = {}
+        self.candidates: list[rounding.Candidate] = []
+
+    def _read(self, task: Rounding, name: str) -> Any:
+        return self._context.store.read(self._context.folders["label"], f"{PREFIX}{task.part}", name)
+
+    def chosen(self) -> tuple[rounding.Candidate, Any, Any]:
+        """The candidate that is kept, its labels in the run's numbering, and what a tree left out (or None)."""
+        densities = self._densities()
+        for columns in dict.fromkeys(task.columns for task in self._receipts if task.way == "kmeans"):
+            self._add_kmeans(columns)
+        if self._context.params.assign_labels == "density":
+            cuts = [one for one in densities if one.clusters == self._c]
+            winner = min(cuts, key=lambda one: one.left_out, default=None)
+        else:
+            winner = rounding.eligible(densities, self._c)
+        self.candidates = densities + self.candidates
+        if winner is not None:
+            winner = self._add_cut(winner, *self._spread(winner))
+        if winner is None or self._context.params.assign_labels != "density":
+            looked_at = [one for one in self.candidates if one.cut is not None]
+            winner = looked_at[0] if len(looked_at) == 1 else rounding.choose(looked_at)
+        labels, left_out = self._labels[winner.rounding, winner.columns]
+        return winner, labels, left_out
+
+    def _densities(self) -> list[rounding.Candidate]:
+        out = []
+        for task, receipt in self._receipts.items():
+            if task.way == "density":
+                share = receipt["facts"]["left_out"]
+                clusters = 0 if share is None else self._c
+                out.append(rounding.Candidate("density", task.columns, clusters, None, 1.0 if share is None else share))
+        return out
+
+    def _add_kmeans(self, columns: int) -> None:
+        tasks = [task for task in self._receipts if (task.way, task.columns) == ("kmeans", columns)]
+        starts = [
+            kernel.Partitioning(float(self._read(t, "inertia")[0]), np.asarray(self._read(t, "labels"))) for t in tasks
+        ]
+        labels = kernel.best(starts).labels
+        one = rounding.Candidate("kmeans", columns, len(np.unique(labels)), None, 0.0)
+        self.candidates.append(one)
+        self._add_cut(one, labels, None)
+
+    def _add_cut(self, one: rounding.Candidate, labels: Any, left_out: Any) -> rounding.Candidate:
+        """The candidate with its normalised cut, in its old place among the others."""
+        self._labels[one.rounding, one.columns] = labels, left_out
+        known = one._replace(cut=self._walk.cut(labels))
+        self.candidates[self.candidates.index(one)] = known
+        return known
+
+    def _spread(self, one: rounding.Candidate) -> tuple[Any, Any]:
+        """Labels of all samples from those of a tree's leaves, and which of its samples the tree left out."""
+        context, task = self._context, Rounding(one.rounding, one.columns, 0)
+        drawn, leaves = np.asarray(self._read(task, "drawn")), np.asarray(self._read(task, "labels"))
+        labels, left_out = np.full(context.m, -1, np.int32), np.zeros(context.m, np.uint8)
+        labels[drawn], left_out[drawn] = leaves, leaves < 0
+        labels = self._walk.spread(labels)
+        if (labels < 0).any():
+            whole = np.zeros(context.m, np.int32)
+            if "component" in (context.receipt("label", "embedding") or {"arrays": {}})["arrays"]:
+                whole = np.asarray(context.read("label", "embedding", "component"))
+            labels = kernel.labels_of_unreached(StoredRows(context), labels, whole, context.params.metric)
+        return labels, left_out
 
 
 def _in_users_order(context: Context, labels: Any) -> Any:
@@ -107,28 +291,29 @@ def _in_users_order(context: Context, labels: Any) -> Any:
     return out
 
 
-def _embed(context: Context) -> dict[str, Any]:
+def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     """Store the spectral embedding unless it is there; returns its components, ties, residual and warnings."""
     params = context.params
     there = context.receipt("label", "embedding")
     if there is not None:
         return dict(there["facts"])
-    U = read_similarity(context, "fused")
-    if params.high_order == "signed":
-        U = abs(U)  # a signed mean may be negative, and an affinity may not
-    if params.assign_labels == "rows":
-        U = _rows_graph(context, U)
+    U = affinity.matrix
     ties: list[kernel.Tie] = []
     count = 1
+    arrays: dict[str, Any] = {}
     if sp.issparse(U):
+        before = connected_components(U, directed=False)[1]
         U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters, params.metric)
-    columns, tol = min(params.n_embedded, context.m), min(params.tol, kernel.EMBEDDING_TOL)
-    found = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns)
-    embedding, solution = kernel.embedding(found, params.n_clusters), found.solution
-    arrays = {"embedding": embedding, "u_values": found.values}
-    if params.assign_labels == "spectral":
-        factors = extension.inverse_values(found.values) * kernel.fading(found.values, params.n_clusters)
-        B = found.vectors * inverse_root(found.degrees)[:, None] * factors
+        if count > 1:
+            arrays["component"] = np.asarray(before, np.int32)
+    columns = min(params.n_embedded, context.m)
+    tol, settled = (FINEST, kernel.SETTLED) if params.tol is None else (min(params.tol, FINEST), None)
+    found = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns, settled=settled)
+    solution = found.solution
+    arrays |= {"embedding": kernel.embedding(found, params.n_clusters), "u_values": found.values}
+    if params.embedding == "spectral":
+        weights = rounding.commute_weights(found.values, found.components, params.n_clusters)
+        B = found.vectors * inverse_root(found.degrees)[:, None] * (extension.inverse_values(found.values) * weights)
         arrays |= _basis(context, U, B)
     warnings = []
     if ties:
@@ -136,12 +321,13 @@ def _embed(context: Context) -> dict[str, Any]:
             f"the fused similarity falls into {count} components; those that are loose, {len(ties)} in all with up to "
             f"{max(t.size for t in ties)} samples, were tied to their nearest one by an edge each"
         )
+    promised = tol if settled is not None else FINEST
     facts = {
         "u_components": count,
         "ties": [[int(n) for n in t] for t in ties[:100]],
         "embedding_products": solution.products,
         "embedding_residual": float(solution.residuals.max(initial=0.0)),
-        "embedding_tol": kernel.EMBEDDING_TOL,
+        "embedding_stop": eigen.stop_of(solution, found.wanted, promised, settled)._asdict(),
         "warnings": warnings,
     }
     context.store.write(context.folders["label"], "embedding", arrays, facts)
@@ -158,19 +344,12 @@ def _basis(context: Context, U: Any, B: Any) -> dict[str, Any]:
 
 
 def _keep_means(context: Context, labels: Any) -> None:
-    """Store the means that k-means ended with, for new samples: of the embedding, or of the rows of U."""
-    params, order = context.params, context.order()
-    labels = labels if order is None else labels[order]
-    X = points(context)
-    arrays: dict[str, Any] = {}
-    if params.assign_labels == "kmeans":
-        B = extension.mean_rows(X, labels, params.n_clusters)
-        arrays = {"products": np.asarray(X @ B), "squares": np.square(B).sum(axis=0), **_basis(context, X, B)}
-        squares = extension.gaps_of_products(arrays["products"], arrays["squares"])
-        squares = squares + extension.squared_lengths(X)[:, None]
-    else:
-        arrays["centroids"] = extension.centroids(X, labels, params.n_clusters)
-        squares = extension.gaps(X, arrays["centroids"])
+    """Store the mean rows of U that k-means ended with, for new samples; labels are in the run's numbering."""
+    params, U = context.params, points(context, 0)
+    B = extension.mean_rows(U, labels, params.n_clusters)
+    arrays = {"products": np.asarray(U @ B), "squares": np.square(B).sum(axis=0), **_basis(context, U, B)}
+    squares = extension.gaps_of_products(arrays["products"], arrays["squares"])
+    squares = squares + extension.squared_lengths(U)[:, None]
     variance = float(squares[np.arange(context.m), labels].mean()) / params.n_clusters
     context.store.write(context.folders["label"], "means", arrays, {"variance": variance})
 
@@ -180,8 +359,8 @@ def _rows_graph(context: Context, U: Any) -> sp.csr_array:
     m = context.m
     if m > ROWS_MAX_SAMPLES:
         raise BadInput(
-            "assign_labels", f"'rows' with {m} samples", f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
-            f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB", "use assign_labels='spectral'",
+            "embedding", f"'rows' with {m} samples", f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
+            f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB", "use embedding='spectral'",
         )  # fmt: skip
     rows = np.ascontiguousarray(U.toarray() if sp.issparse(U) else U, np.float32)
     N, d = exact_neighbors(rows, 0, rows, min(N_AFFINITY_NEIGHBORS + 1, m))

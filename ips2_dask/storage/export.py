@@ -11,19 +11,22 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.export_h5ad import write_h5ad
+from ips2_dask.storage.export_h5ad import beside_labels, write_h5ad
 from ips2_dask.storage.run import Run
-
-COLUMNS = ("sample", "cluster")
 
 
 def write_labels(run: Run, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
     """Write the labels of a run beside the names of its samples, whole or not at all.
 
-    ``.csv`` and ``.parquet`` get the columns ``sample`` (the name, or the number from 0 where there are no names) and
-    ``cluster``. ``.h5ad`` gets a copy of the input, if that was an .h5ad, with ``obs["ips2"]``, ``obsm["X_ips2"]``
-    (the spectral embedding, where there is one), ``obsp["ips2_connectivities"]`` (the fused similarity) and
-    ``uns["ips2"]`` (the parameters); otherwise a new file with these alone.
+    ``.csv`` and ``.parquet`` get the columns ``sample`` (the name, or the number from 0 where there are no names),
+    ``cluster``, ``certainty`` (of the cluster, 0 to 1) and, where labels come from a density, ``left_out`` (whether its
+    tree left the sample out, so that the label comes from the fused similarity). Runs of earlier versions have neither
+    of the last two.
+
+    ``.h5ad`` gets a copy of the input, if that was an .h5ad, with ``obs["ips2"]``, ``obs["ips2_certainty"]`` and
+    ``obs["ips2_left_out"]`` (the same columns), ``obsm["X_ips2"]`` (the spectral embedding, where there is one),
+    ``obsp["ips2_connectivities"]`` (the fused similarity) and ``uns["ips2"]`` (the parameters); otherwise a new file
+    with these alone.
 
     Parameters
     ----------
@@ -82,16 +85,24 @@ def _samples(run: Run) -> Any:
     return np.arange(len(run.labels)) if names is None else names
 
 
+def _columns(run: Run) -> dict[str, Any]:
+    """The columns of a table of labels."""
+    return {"sample": _samples(run), "cluster": run.labels, **beside_labels(run)}
+
+
 def _write_csv(run: Run, aside: Path) -> None:
+    columns = _columns(run)
+    if "certainty" in columns:
+        columns["certainty"] = columns["certainty"].astype(str)  # the shortest text that float32 reads back from
     with aside.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(COLUMNS)
-        writer.writerows(zip(_samples(run).tolist(), run.labels.tolist(), strict=True))
+        writer.writerow(columns)
+        writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
 def _write_parquet(run: Run, aside: Path) -> None:
     import pyarrow as pa  # noqa: PLC0415  a second that other formats need not wait
     from pyarrow import parquet  # noqa: PLC0415
 
-    columns = dict(zip(COLUMNS, (pa.array(_samples(run).tolist()), pa.array(run.labels)), strict=True))
-    parquet.write_table(pa.table(columns), aside)
+    columns = {**_columns(run), "sample": _samples(run).tolist()}
+    parquet.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), aside)

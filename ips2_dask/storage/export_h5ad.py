@@ -1,4 +1,4 @@
-"""A run's results in an .h5ad, by h5py alone: labels in ``obs``, embedding in ``obsm``, similarity in ``obsp``."""
+"""A run's results in an .h5ad, by h5py alone: labels and certainty in ``obs``, embedding in ``obsm``, U in ``obsp``."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ from ips2_dask.storage.run import Run
 
 KEY = "ips2"
 TEXT = h5py.string_dtype("utf-8")
+
+
+BESIDE = ("certainty", "left_out")
+"""What a run may keep of each sample beside its label."""
+
+
+def beside_labels(run: Run) -> dict[str, Any]:
+    """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
+    try:
+        found: dict[str, Any] = {"certainty": run.certainty}
+    except BadInput:  # a run of an earlier version
+        found = {}
+    if run.left_out is not None:
+        found["left_out"] = run.left_out
+    return found
 
 
 def write_h5ad(run: Run, aside: Path, source: str | Path | None) -> None:
@@ -106,8 +121,15 @@ def _write(file: Any, run: Run) -> None:
     labels["codes"], labels["categories"] = run.labels.astype(kind), np.array(clusters, object)
     _encoded(labels["codes"], "array", "0.2.0")
     _encoded(labels["categories"], "string-array", "0.2.0")
-    columns = [str(column) for column in obs.attrs.get("column-order", []) if str(column) != KEY]
-    obs.attrs["column-order"] = np.array([*columns, KEY], TEXT)
+    for name in BESIDE:
+        _replaced(obs, f"{KEY}_{name}")
+    beside = {f"{KEY}_{name}": values for name, values in beside_labels(run).items()}
+    for name, values in beside.items():
+        obs[name] = values
+        _encoded(obs[name], "array", "0.2.0")
+    own = {KEY, *(f"{KEY}_{name}" for name in BESIDE)}
+    others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) not in own]
+    obs.attrs["column-order"] = np.array([*others, KEY, *beside], TEXT)
     _replaced(_group(file, "obsm"), f"X_{KEY}")
     if run.embedding is not None:
         file["obsm"][f"X_{KEY}"] = run.embedding

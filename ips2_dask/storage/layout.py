@@ -101,12 +101,22 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "fused": Array("U there: (entries,) float64; with all pairs kept, its rows: (rows, m) float32", False),
     },
     "label": {
-        "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, d) float64", False),
+        "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, d) float32", False),
+        "component": Array("connected component of U of each sample, where there are several: (m,) int32", True),
         "labels": Array("clusters in the user's numbering, counted by their first sample: (m,) int32", True),
+        "certainty": Array("share of its own cluster, in the user's numbering: (m,) float32", False),
+        "left_out": Array(
+            "what the tree of a density left out, in the user's numbering: (m,) uint8, 1 where it did", True
+        ),
+        "drawn": Array("samples that a tree is built on, in the run's numbering: (n,) int32", True),
+        "edges": Array(
+            "the tree's edges (a, b, length), ascending, a and b places in `drawn`: (n - 1, 3) float64", False
+        ),
+        "shares": Array("shares of the clusters: (rows, c) float32", False),
         "u_values": Array("leading eigenvalues of the normalised U, descending: (d,) float64", False),
         "pairwise_basis": Array("pairwise part of U times the basis of new samples: (m, d) float32", False),
         "high_order_basis": Array("high-order part of the same: (m, d) float32", False),
-        "centroids": Array("mean of each cluster's points, in the order of the labels: (c, d) float64", False),
+        "centroids": Array("mean of each cluster's points, kept by earlier versions: (c, d) float64", False),
         "products": Array(
             "products of each sample's row of U with the mean row of each cluster: (m, c) float64", False
         ),

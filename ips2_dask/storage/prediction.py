@@ -18,7 +18,7 @@ from ips2_dask.kernels.neighbors import nearest_in
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
 from ips2_dask.params import ANGULAR, N_AFFINITY_NEIGHBORS
 from ips2_dask.plan import partition_bounds
-from ips2_dask.storage.context import Context
+from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import bandwidth, keeps_all_pairs
 from ips2_dask.storage.readers import Source, check_block
 from ips2_dask.storage.readers.lazy import LazySource
@@ -37,8 +37,8 @@ class Predicted(NamedTuple):
     """What is said of new samples."""
 
     labels: NDArray[np.int32]  # (n,)
-    probabilities: Float64  # (n, c)
-    embedding: Float64 | None  # (n, c)
+    probabilities: Float64  # (n, c) shares of the clusters
+    embedding: Float64 | None  # (n, columns)
 
 
 def check_predictable(context: Context) -> None:
@@ -48,10 +48,10 @@ def check_predictable(context: Context) -> None:
     ------
     BadInput
     """
-    if context.params.assign_labels == "rows":
+    if context.params.embedding == "rows":
         raise BadInput(
-            "assign_labels", "'rows'", "'spectral' or 'kmeans'",
-            "a new sample would need its row of U compared with all others", "run it with assign_labels='spectral'",
+            "embedding", "'rows'", "'spectral' or 'none'",
+            "a new sample would need its row of U compared with all others", "run it with embedding='spectral'",
         )  # fmt: skip
     if context.params.metric in ("manhattan", "precomputed"):
         raise BadInput(
@@ -65,11 +65,16 @@ def check_predictable(context: Context) -> None:
             "the similarity of new samples to the training samples would be unknown",
             "run it with affinity='heat-knn'",
         )  # fmt: skip
-    if context.receipt("label", "means") is None:
+    if not _has_shares(context) and context.receipt("label", "means") is None:
         raise BadInput(
             str(context.store.location), "a run of an earlier version", "one that keeps what new samples need",
             "there would be nothing to extend", "run the same command again, which computes the last stage anew",
         )  # fmt: skip
+
+
+def _has_shares(context: Context) -> bool:
+    """Whether new samples get their labels from shares: the others are those of the nearest mean."""
+    return not context.params.clusters_rows and context.receipt("label", "shares-p000000") is not None
 
 
 def check_source(context: Context, source: Source) -> None:
@@ -143,15 +148,21 @@ def predict_rows(context: Context, name: str, features: list[str] | None, first:
         Where a value is not finite, or too far from the training samples for float32.
     """
     with threads(context.threads):
-        points = extend_rows(context, _standardized(context, name, features, first, np.asarray(rows)))
+        extended = extend_rows(context, _standardized(context, name, features, first, np.asarray(rows)))
+        points = extended.points
+        if extended.shares is not None:
+            labels = extended.shares.argmax(axis=1).astype(np.int32)
+            known = extended.copies >= 0  # a sample of the run keeps its label
+            labels[known] = _labels(context)[extended.copies[known]]
+            return Predicted(labels, extended.shares, points)
         means = context.receipt("label", "means")
-        if context.params.assign_labels == "kmeans":
+        if context.params.clusters_rows:
             squares = extension.gaps_of_products(points, np.asarray(context.read("label", "means", "squares")))
         else:
             squares = extension.gaps(points, np.asarray(context.read("label", "means", "centroids")))
         variance = float(means["facts"]["variance"]) if means else 1.0
         labels = np.argmin(squares, axis=1).astype(np.int32)
-        embedding = None if context.params.assign_labels == "kmeans" else points
+        embedding = None if context.params.clusters_rows else points
         return Predicted(labels, extension.responsibilities(squares, variance), embedding)
 
 
@@ -188,26 +199,58 @@ def _check_directions(rows: Any, metric: str, columns: ingest.Columns | None, na
         )  # fmt: skip
 
 
-def extend_rows(context: Context, X: Float32) -> Float64:
-    """The points of new samples, (n, c): of the embedding, or their products with the mean rows of U.
+class Extended(NamedTuple):
+    """What new samples are, by their nearest training samples."""
 
-    A sample that equals a training sample has the point of that one.
+    points: Float64  # (n, columns) of the embedding, or (n, c) products with the mean rows of U
+    shares: Float64 | None  # (n, c) of the clusters, rows of sum 1
+    copies: NDArray[np.int64]  # (n,) the training sample that one equals, -1 where there is none
+
+
+def extend_rows(context: Context, X: Float32) -> Extended:
+    """The points of new samples and, where labels follow from them, their shares.
+
+    A sample that equals a training sample has the point and the shares of that one.
     """
     wanted = max(context.params.n_stored_neighbors - 1, 1)
     indices, distances = nearest(context, X, min(wanted, context.m))
+    copies = np.where(distances[:, 0] == 0, indices[:, 0], -1)
+    known = np.flatnonzero(copies >= 0)
+
     parts = map_chunks(lambda a, b: _extended(context, X[a:b], indices[a:b], distances[a:b]), len(X), ROWS)
     points = np.concatenate(parts)
-    if context.params.assign_labels != "kmeans":
+    if not context.params.clusters_rows:
         points = normalize_rows(points)
-    copies = np.flatnonzero(distances[:, 0] == 0)
-    part, array = ("means", "products") if context.params.assign_labels == "kmeans" else ("embedding", "embedding")
-    points[copies] = np.asarray(context.read("label", part, array))[indices[copies, 0]]
-    return points
+    part, array = ("means", "products") if context.params.clusters_rows else ("embedding", "embedding")
+    points[known] = np.asarray(context.read("label", part, array))[copies[known]]
+    if not _has_shares(context):
+        return Extended(points, None, copies)
+    near = slice(0, N_AFFINITY_NEIGHBORS)
+    shares = extension.high_order_part(distances[:, near], _shares(context)[indices[:, near]])
+    return Extended(points, shares / shares.sum(axis=1, keepdims=True), copies)
+
+
+def _shares(context: Context) -> Float32:
+    """The shares of all samples, remembered."""
+
+    def whole() -> Float32:
+        folder, parts = context.folders["label"], range(context.n_partitions)
+        return np.concatenate([context.store.read(folder, f"shares-{part_name(b)}", "shares") for b in parts])
+
+    found: Float32 = context.remembered("label", "shares", whole, 4 * context.m * context.params.n_clusters)
+    return found
+
+
+def _labels(context: Context) -> NDArray[np.int32]:
+    """Labels in the run's numbering."""
+    labels = np.asarray(context.read("label", "whole", "labels"))
+    order = context.order()
+    return labels if order is None else labels[order]
 
 
 def _extended(context: Context, X: Float32, indices: NDArray[np.integer], distances: Float32) -> Float64:
     params = context.params
-    part = "means" if params.assign_labels == "kmeans" else "embedding"
+    part = "means" if params.clusters_rows else "embedding"
     pairwise, high_order = (
         np.asarray(context.read("label", part, name)) for name in ("pairwise_basis", "high_order_basis")
     )

@@ -22,15 +22,30 @@ def promises(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str,
     label, eigen = facts["label"], facts["eigen"]
     out = [
         _at_least("recall of the sample graph", LEAST_RECALL, facts["neighbors"]["recall"]),
-        _at_most("largest residual of an eigenpair", params.tol, eigen["residual_max"]),
+        _stop("eigenpairs", eigen.get("stop") or _residual(params.tol, eigen["residual_max"])),
         _at_least("eigenpairs", c, len(eigen["eigenvalues"])),
         _at_most("connected components of the pairs", c, facts["assemble"]["components"]),
         _at_most("pairs whose entries are all zero in float32", 0, facts["assemble"]["empty"]),
     ]
     if label["u_components"] is not None:
         out.append(_at_most("connected components of the fused similarity", c, label["u_components"]))
-        out.append(_at_most("largest residual of the embedding", label["embedding_tol"], label["embedding_residual"]))
+        out.append(
+            _stop(
+                "embedding",
+                label.get("embedding_stop") or _residual(label["embedding_tol"], label["embedding_residual"]),
+            )
+        )
     return [*out, _at_least("clusters", c, label["clusters"])]
+
+
+def _residual(wanted: float | None, found: float) -> dict[str, Any]:
+    """What runs of earlier versions said of a solve."""
+    return {"measure": "largest residual", "wanted": wanted, "found": found}
+
+
+def _stop(what: str, stop: dict[str, Any]) -> dict[str, Any]:
+    """That a solve was as exact as it was to be: by the measure that it ended by."""
+    return _at_most(f"{what}: {stop['measure']}", stop["wanted"], stop["found"])
 
 
 def _at_most(promise: str, wanted: float, found: float) -> dict[str, Any]:

@@ -18,7 +18,8 @@ from ips2_dask.kernels.leading import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.storage import lock, names
-from ips2_dask.storage.context import Context
+from ips2_dask.storage.context import Context, part_name
+from ips2_dask.storage.cuts import cut_clusters
 from ips2_dask.storage.damage import Fault
 from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
 from ips2_dask.storage.layout import FORMAT, STAGES
@@ -53,7 +54,7 @@ class Run:
 
     def __init__(self, store: Store, manifest: dict[str, Any], keep: Any = None) -> None:
         self._store, self.manifest, self._keep = store, manifest, keep
-        self.params = Params(**manifest["params"])
+        self.params = Params.of_manifest(manifest["params"])
         self._context = Context(
             store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1],
             Choices(**manifest["choices"]), generation=manifest["generation"],
@@ -78,6 +79,57 @@ class Run:
     def labels(self) -> Int32:
         """Cluster of each sample, 0 .. c - 1, numbered by first sample: (m,) int32."""
         return np.array(self._context.read("label", "whole", "labels"))
+
+    @cached_property
+    def certainty(self) -> Float32:
+        """How sure each sample's cluster is, 0 to 1: its own cluster's share of `shares`, (m,) float32."""
+        return np.array(self._label("whole", "certainty"))
+
+    def shares(self) -> Float32:
+        """Each cluster's share of a sample: (m, c) float32, rows of sum 1.
+
+        That of the ends of a random walk on the fused similarity, of `kernels.rounding.WALK` steps from the sample. For
+        nearly all samples the largest share is that of their own cluster.
+        """
+        parts = [self._label(f"shares-{part_name(b)}", "shares") for b in range(self._context.n_partitions)]
+        stored = np.concatenate(parts)
+        return stored if self._order is None else stored[np.argsort(self._order)]
+
+    @cached_property
+    def left_out(self) -> NDArray[np.bool_] | None:
+        """What the tree of density left out, so that its label comes from its neighbours: (m,) bool; None for k-means.
+
+        Of more samples than a tree is built on, those that were not drawn are not marked.
+        """
+        if "left_out" not in self._arrays("whole"):
+            return None
+        return np.array(self._label("whole", "left_out"), np.bool_)
+
+    def _arrays(self, part: str) -> set[str]:
+        """Names of a part's arrays in the label stage."""
+        receipt = self._context.receipt("label", part)
+        return set() if receipt is None else set(receipt["arrays"])
+
+    def _label(self, part: str, name: str) -> NDArray[Any]:
+        """An array of the label stage; refused where an earlier version has kept none."""
+        if name not in self._arrays(part):
+            raise BadInput(
+                str(self.path), "a run of an earlier version", f"one that keeps {name}",
+                "there would be nothing to show", "run the same command again, which computes the last stage anew",
+            )  # fmt: skip
+        return self._context.read("label", part, name)
+
+    def cut(self, n_clusters: int) -> Int32:
+        """Labels of another number of clusters, cut from the stored tree of density: (m,) int32; nothing is solved.
+
+        What the cut leaves out gets its label from the fused similarity of this run, as it does in `labels`.
+
+        Raises
+        ------
+        BadInput
+            Where the run has no tree (``assign_labels="kmeans"``), or no smallest size of a cluster gives so many.
+        """
+        return cut_clusters(self._context, n_clusters)
 
     @cached_property
     def sample_names(self) -> NDArray[np.str_] | None:
@@ -218,14 +270,14 @@ class Run:
 
     @cached_property
     def embedding(self) -> Float64 | None:
-        """What k-means saw, rows of length 1: (m, columns) float64; None for ``assign_labels='kmeans'``."""
+        """The spectral embedding, rows of length 1: (m, columns) float32; None for ``embedding='none'``."""
         if self._context.receipt("label", "embedding") is None:
             return None
         stored = np.array(self._context.read("label", "embedding", "embedding"))
         return stored if self._order is None else stored[np.argsort(self._order)]
 
     def predict(self, X: Any, *, client: Any = None) -> Int32:
-        """Cluster of each new sample: that of the nearest centroid in the extended embedding.
+        """Cluster of each new sample: that of its largest share, see `predict_proba`.
 
         A sample that equals a training sample is treated as that one.
 
@@ -242,16 +294,18 @@ class Run:
         Raises
         ------
         BadInput
-            Where X can't be used, or the run keeps nothing for new samples: ``assign_labels='rows'``, the metrics
+            Where X can't be used, or the run keeps nothing for new samples: ``embedding='rows'``, the metrics
             ``manhattan`` and ``precomputed``, a similarity that was given.
         """
         return self._predicted(X, client).labels
 
     def predict_proba(self, X: Any, *, client: Any = None) -> Float64:
-        """Probability of each cluster for each new sample: (n, c); parameters as of `predict`.
+        """Share of each cluster for each new sample: (n, c), rows of sum 1; parameters as of `predict`.
 
-        Clusters count as normal distributions of equal weight and variance around their centroids, so that the
-        largest probability is that of the predicted cluster. They rank samples by how sure their cluster is.
+        It is the mean of the `shares` of its nearest training samples, weighted by 1 / d^2, so that it becomes a
+        training sample's own as the sample approaches that one. Without an embedding clusters count as normal
+        distributions of equal weight and variance around the mean rows of U. The largest share is that of the
+        predicted cluster.
         """
         return self._predicted(X, client).probabilities
 
@@ -261,7 +315,7 @@ class Run:
         Raises
         ------
         BadInput
-            Also for ``assign_labels='kmeans'``, which has no embedding.
+            Also for ``embedding='none'``.
         """
         return self.coordinates(self._predicted(X, client))
 
@@ -273,8 +327,8 @@ class Run:
         """The embedding of predicted samples; refused where the run has none."""
         if found.embedding is None:
             raise BadInput(
-                "assign_labels", "'kmeans'", "'spectral' for an embedding",
-                "k-means on the rows of U gives no coordinates", "run it with assign_labels='spectral'",
+                "embedding", "'none'", "'spectral' for an embedding",
+                "k-means on the rows of U gives no coordinates", "run it with embedding='spectral'",
             )  # fmt: skip
         return found.embedding
 
@@ -292,8 +346,10 @@ class Run:
     def report(self) -> dict[str, Any]:
         """Sizes, timings, peak memory, recall, residuals, components, promises and warnings, as plain values.
 
-        Of each stage it says whether it was ``computed``, ``computed again`` or ``reused``, and why. Of each promise it
-        says what was wanted, what was found, and whether it was kept.
+        ``roundings`` are the ways in which labels were looked for: columns of the embedding, clusters, normalised cut,
+        the share that a density left out, and which of them was chosen. Of each stage it says whether it was
+        ``computed``, ``computed again`` or ``reused``, and why. Of each promise it says what was wanted, what was
+        found, and whether it was kept.
         """
         facts = self._context.facts
         m, f = self.manifest["input"]["shape"]
@@ -316,6 +372,7 @@ class Run:
             "components": facts["assemble"]["components"],
             "fused_components": facts["label"]["u_components"],
             "ties": facts["label"]["ties"],
+            "roundings": facts["label"].get("roundings", []),
             "builder": facts["neighbors"]["builder"],
             "recall": facts["neighbors"]["recall"],
             "run_dir": self.path,

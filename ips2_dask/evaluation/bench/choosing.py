@@ -23,7 +23,7 @@ from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import Params
 from ips2_dask.pipeline import run
 
-COLUMNS = ("data", "m", "classes", "system", "outcome", "clusters", "k", "sigma", "nmi", "acc", "seconds")
+COLUMNS = ("data", "m", "classes", "system", "outcome", "clusters", "k", "sigma", "nmi", "acc", "ari", "seconds")
 
 SCALED = ("scadi", "wine", "glass")
 """Data sets whose columns have other units: they are standardised for every system."""
@@ -171,7 +171,7 @@ def _measured(name: str, given: Given, known: Any) -> Record:
     clusters = len(np.unique(labels[labels >= 0]))
     return {
         **said, "outcome": "finished", "clusters": clusters, **facts, "nmi": found["nmi"], "acc": found["acc"],
-        "seconds": seconds,
+        "ari": found["ari"], "seconds": seconds,
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from types import ModuleType
 
 from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.bench import (
+    certainty,
     change,
     choosing,
     document,
@@ -20,6 +21,7 @@ from ips2_dask.evaluation.bench import (
     graph,
     peers,
     product,
+    roundings,
     scaling,
     solve,
     sweeping,
@@ -38,6 +40,8 @@ MODULES: dict[str, ModuleType] = {
     "peers": peers,
     "scaling": scaling,
     "choosing": choosing,
+    "roundings": roundings,
+    "certainty": certainty,
     "sweep": sweeping,
     "change": change,
 }
@@ -62,17 +66,19 @@ def bench(
         "versions": document.versions(),
         "command": document.command_line(options.given),
     }
-    columns = MODULES[options.benchmark].COLUMNS
+    module, table = MODULES[options.benchmark], getattr(options, "markdown", False)
     results: list[Record] = []
     scratch = getattr(options, "scratch", None)
     with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as name:
         for record in _records(options, params_of, resources_of, Path(name)):
-            print(document.line(record, columns), flush=True)
+            print(document.line(record, module.COLUMNS), flush=True, file=sys.stderr if table else sys.stdout)
             results.append(record)
             if options.stopping.asked:  # an interrupt that a callback of the garbage collector has lost
                 raise KeyboardInterrupt
     if options.json is not None:
         document.write(options.json, facts, results)
+    if table:
+        print(module.markdown(results), end="")
     return 0
 
 
@@ -91,6 +97,10 @@ def _records(
         return _end_to_end(options, params, resources, folder)
     if options.benchmark == "choosing":
         return choosing.measure(options.data, options.systems, folder, options.random_state)
+    if options.benchmark == "roundings":
+        return roundings.measure(options.data, options.draws, options.peers, options.random_state)
+    if options.benchmark == "certainty":
+        return certainty.measure(options.data, options.random_state)
     parts = {
         "product": _product, "graph": _graph, "solve": _solve, "peers": _peers, "sweep": _sweep, "change": _change,
     }  # fmt: skip

@@ -19,7 +19,7 @@ from ips2_dask.pipeline import versions as versions_of_the_run
 Value = bool | int | float | str | None
 Record = dict[str, Value]
 
-PEERS = ("faiss-cpu", "hnswlib", "pyamg", "usearch")
+PEERS = ("evoc", "faiss-cpu", "fast-plscan", "hnswlib", "igraph", "leidenalg", "pyamg", "usearch")
 """Optional packages that some benchmark measures."""
 
 

@@ -29,6 +29,11 @@ def whole_number(text: str) -> int:
     return found[0]
 
 
+def number_from_0(text: str) -> int:
+    """A number of at least 0."""
+    return 0 if text == "0" else whole_number(text)
+
+
 def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
     """``exact,shards`` as words of ``allowed``."""
     found = tuple(text.split(","))
@@ -40,12 +45,17 @@ def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
 OPERATORS = ("matrix-free", "elements", "triplets")
 BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
 SOLVERS = ("ips2", "lobpcg", "eigsh")
-SYSTEMS = ("ips2", "ips2-k10", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans")
+SYSTEMS = (
+    "ips2", "ips2-k10", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans", "evoc",
+)  # fmt: skip
 CHOOSING = ("ips2", "plain", "auto", "sweep", "spectral", "kmeans", "hdbscan", "leiden")
 SETS = (
     "soybean", "scadi", "bbcsport", "yale", "allaml", "lung", "wine", "glass", "usps", "pendigits", "letter",
     "mnist10k",
 )  # fmt: skip
+OPEN = (*SETS, "digits", "iris", "breast_cancer", "colon", "leukemia", "bbcsport-l2")
+TABLES = ("htru2", "satimage")
+ROUNDING_PEERS = ("kmeans", "spectral", "evoc")
 LIST_OF_SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 
 
@@ -72,6 +82,8 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     _scaling(scaling)
     _change(add("change", "another number of clusters in a finished run's directory, beside the run"))
     _choosing(add("choosing", "without labels: defaults, auto c and sweeps beside what others offer, on known data"))
+    _roundings(add("roundings", "ways from an embedding to labels, and rules that choose one, beside peers told c"))
+    _certainty(add("certainty", "how often labels are right among samples of a certainty, on known data"))
     _sweep(add("sweep", "a sweep, against one run with its largest c and k"))
     for each in (whole, scaling):
         method(each)
@@ -201,6 +213,27 @@ def _choosing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--data", type=known, default=SETS, metavar="NAME,...", help=text)
     _list(parser, "--systems", CHOOSING)
     _seed(parser)
+
+
+def _known(parser: argparse.ArgumentParser, default: tuple[str, ...]) -> None:
+    """Known sets, and whether they are to be a table."""
+    kind = partial(words, (*OPEN, *TABLES))
+    text = f"(default {','.join(default)})"
+    parser.add_argument("--data", type=kind, default=default, metavar="NAME,...", help=text)
+    text = "print tables in Markdown at the end and nothing else; lines as they come go to standard error"
+    parser.add_argument("--markdown", action="store_true", help=text)
+    _seed(parser)
+
+
+def _roundings(parser: argparse.ArgumentParser) -> None:
+    _known(parser, (*OPEN, *TABLES))
+    text = "random draws of 80 %% of each set, besides the whole (default 5)"
+    parser.add_argument("--draws", type=number_from_0, default=5, metavar="N", help=text)
+    _list(parser, "--peers", ROUNDING_PEERS)
+
+
+def _certainty(parser: argparse.ArgumentParser) -> None:
+    _known(parser, ("mnist10k",))
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:

@@ -23,7 +23,8 @@ from ips2_dask.evaluation.metrics import scores
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline import run
 
-COLUMNS = ("system", "outcome", "seconds", "ratio", "nmi", "acc", "peak_bytes")
+COLUMNS = ("system", "outcome", "seconds", "ratio", "nmi", "acc", "ari", "clusters", "noise", "peak_bytes")
+MEASURED = ("nmi", "acc", "ari", "clusters", "noise")
 SPECTRAL = "spectral-"
 """What the names of scikit-learn's SpectralClustering begin with, whose fastest one that finished is ratio 1."""
 
@@ -64,6 +65,12 @@ def _kmeans(X: Any, c: int, seed: int, workers: int) -> Labels:
     return KMeans(c, random_state=seed).fit(X).labels_
 
 
+def _evoc(X: Any, c: int, seed: int, workers: int) -> Labels:
+    """As it comes: with a seed it would take its slower, reproducible way."""
+    del c, seed, workers
+    return importlib.import_module("evoc").EVoC().fit(X).labels_
+
+
 def _spectral_system(solver: str, module: str = "") -> System:
     call = f'SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=10, eigen_solver="{solver}")'
     return System(call, _spectral(solver), module)
@@ -72,10 +79,12 @@ def _spectral_system(solver: str, module: str = "") -> System:
 SYSTEMS = {
     "ips2": System("IPS2(c)", _ips2()),
     "ips2-k10": System("IPS2(c, n_neighbors=10)", _ips2(n_neighbors=10)),
+    "ips2-kmeans": System('IPS2(c, assign_labels="kmeans")', _ips2(assign_labels="kmeans")),
     "spectral-lobpcg": _spectral_system("lobpcg"),
     "spectral-amg": _spectral_system("amg", "pyamg"),
     "spectral-arpack": _spectral_system("arpack"),
     "kmeans": System("KMeans(c)", _kmeans),
+    "evoc": System("EVoC()", _evoc, "evoc"),
 }
 
 
@@ -97,7 +106,8 @@ def measure(
     the reading of X are left out, compilation is not, for every process starts with an empty folder for Numba's
     compiled code (``cold``). ``ratio`` is ``seconds`` over those of the fastest of scikit-learn's SpectralClustering
     that finished; None where none did. All systems run by turns, with the threads that they take by themselves; one
-    that does not finish is not run again.
+    that does not finish is not run again. ``noise`` is the share of samples that a system puts into no cluster: they
+    are scored as a cluster of their own, which ``clusters`` does not count.
 
     Parameters
     ----------
@@ -165,7 +175,7 @@ def _seconds(ended: Sequence[Outcome]) -> float | None:
 def _scores(ended: Sequence[Outcome]) -> dict[str, Value]:
     """Of the first fit; with one seed the others' labels are the same."""
     answer = ended[0].answer if ended else {}
-    return {"nmi": answer.get("nmi"), "acc": answer.get("acc")}
+    return {name: answer.get(name) for name in MEASURED}
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
@@ -179,5 +189,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         begun = time.perf_counter()
         labels = system.fit(X, job["c"], job["seed"], job["workers"])
         seconds = time.perf_counter() - begun
-    found = scores(known, labels)
-    return {"seconds": seconds, "nmi": found["nmi"], "acc": found["acc"]}
+    labels = np.asarray(labels)
+    held = labels >= 0
+    facts = {**scores(known, labels), "clusters": len(np.unique(labels[held])), "noise": float(np.mean(~held))}
+    return {"seconds": seconds, **{name: facts[name] for name in MEASURED}}

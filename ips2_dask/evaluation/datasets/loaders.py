@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow.csv
 from scipy.io import loadmat
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 
 from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.datasets import sources
@@ -202,9 +202,16 @@ def _kddcup(content: bytes) -> tuple[Array, Array]:
     return X[first], labels[first]
 
 
-def _digits() -> tuple[Array, Array]:
-    digits = load_digits()
-    return digits.data, digits.target
+def _satimage(*contents: bytes) -> tuple[Array, Array]:
+    """White space between the columns, one line above them; the last is the class."""
+    rows = np.concatenate([np.loadtxt(io.BytesIO(content), skiprows=1) for content in contents])
+    return np.ascontiguousarray(rows[:, :-1]), rows[:, -1].astype(np.int64)
+
+
+def _shipped(read: Callable[[], Any]) -> tuple[Array, Array]:
+    """A set that comes with scikit-learn."""
+    found = read()
+    return found.data, found.target
 
 
 _MNIST_TEST = (sources.MNIST_TEST_IMAGES, sources.MNIST_TEST_LABELS)
@@ -261,5 +268,25 @@ _ENTRIES = {
         partial(_table, label=-1, drop=(0,)),
         "214 splinters, 9 chemical measurements, 6 kinds of glass",
     ),
-    "digits": _Entry((), _digits, "1,797 handwritten digits, 8 x 8 pixels 0 to 16, shipped with scikit-learn"),
+    "htru2": _Entry(
+        (sources.HTRU2,),
+        partial(_table, label=-1),
+        "17,898 candidates for pulsars, 8 moments of their profiles in different units, pulsar or not",
+    ),
+    "satimage": _Entry(
+        (sources.SATIMAGE_TRAIN, sources.SATIMAGE_TEST),
+        _satimage,
+        "6,435 places of a satellite image, 3 x 3 pixels in 4 bands, 6 kinds of soil: 4,435 to train, then the test's",
+    ),
+    "digits": _Entry(
+        (), partial(_shipped, load_digits), "1,797 handwritten digits, 8 x 8 pixels 0 to 16, shipped with scikit-learn"
+    ),
+    "iris": _Entry(
+        (), partial(_shipped, load_iris), "150 irises, 4 lengths in centimetres, 3 species, shipped with scikit-learn"
+    ),
+    "breast_cancer": _Entry(
+        (),
+        partial(_shipped, load_breast_cancer),
+        "569 tumours, 30 measurements in different units, benign or not, shipped with scikit-learn",
+    ),
 }

@@ -9,6 +9,7 @@ SCIKIT_FEATURE = "https://raw.githubusercontent.com/jundongl/scikit-feature/mast
 ELEMENTS = "https://hastie.su.domains/ElemStatLearn/datasets/"
 MNIST = "https://ossci-datasets.s3.amazonaws.com/mnist/"
 T_UMC = "https://raw.githubusercontent.com/AllminerLab/Code-for-T-UMC-master/main/datasets/"
+SATIMAGE = "https://raw.githubusercontent.com/YannisSch/Statlog_Landstat_Satellite_Project/main/data/"
 CAI = "http://www.cad.zju.edu.cn/home/dengcai/Data/Yale/"
 
 
@@ -121,4 +122,20 @@ GLASS = Source(
     "glass/glass.data",
     "dd67373f4baf2807345df02cbfef2093d342e61ad0d82a4fb79af43ef8ce449d",
     UCI + "glass/glass.data",
+)
+HTRU2 = Source(
+    "htru2/HTRU_2.csv",
+    "770932f2a324cb5f0b5ef2a33854fa8e4f47b9cd784b9f7fe60903fa63c8c294",
+    UCI + "00372/HTRU2.zip",
+    member="HTRU_2.csv",
+)
+SATIMAGE_TRAIN = Source(
+    "satimage/sat.trn",
+    "8257a4b2da49b394c3de1ec5d76079c0f0b3014916b3bdda23a4dc0cbcec3292",
+    SATIMAGE + "sat.trn",
+)
+SATIMAGE_TEST = Source(
+    "satimage/sat.tst",
+    "b2d541f5c3b50ed47c270e8b7de20ac413e2549e6c1c5d6098fadbb111aae342",
+    SATIMAGE + "sat.tst",
 )

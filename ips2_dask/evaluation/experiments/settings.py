@@ -47,7 +47,7 @@ PUBLISHED: dict[str, tuple[Setting, ...]] = {
     "SSC": (dict(ssc.MOTION), dict(ssc.FACES)),
     "CAVE": (),
     "HGC": (dict(FLAT),),
-    "PPC": ({"n_neighbors": 10, "assign_labels": "kmeans"},),
+    "PPC": ({"n_neighbors": 10, "embedding": "none", "assign_labels": "kmeans"},),
     "IPS2": (dict(PAPER),),
 }
 """What a method's paper or authors name; these are in every grid, with each scale, before the rest is cut off."""
@@ -93,7 +93,7 @@ def _ppc() -> Iterator[Setting]:
         n_neighbors=(5, 7, 10, 15),
         sigma=(0.5, 1.0, 2.0, 4.0),
         high_order=("rms", "abs"),
-        assign_labels=("spectral", "rows", "kmeans"),
+        embedding=("spectral", "rows", "none"),
     )
 
 

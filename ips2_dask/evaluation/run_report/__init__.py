@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ips2_dask.evaluation.run_report.material import Material, gather
+from ips2_dask.evaluation.run_report.material import UNSURE, Material, gather
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.spelling import duration, size
 from ips2_dask.storage.promises import LEAST_RECALL
@@ -50,8 +50,9 @@ def render(material: Material) -> str:
 
     facts, manifest = material.facts, material.run.manifest
     parts = [
-        sections.asked, sections.stages, sections.eigenvalues, sections.similarities, sections.embedding,
-        sections.clusters, sections.doubtful, *([sections.known] if material.scores else []), sections.again,
+        sections.asked, sections.stages, sections.eigenvalues, sections.similarities,
+        *([sections.labels] if facts["roundings"] else []), sections.embedding, sections.clusters, sections.doubtful,
+        *([sections.known] if material.scores else []), sections.again,
     ]  # fmt: skip
     method, name = run_name(material)
     lead = f"{facts['c']} clusters of {facts['m']:,} samples × {facts['f']:,} features, finished {manifest['finished']}"
@@ -72,16 +73,20 @@ def _tiles(material: Material) -> list[tuple[str, str, str]]:
     seconds = sum(stage.seconds for stage in material.stages)
     planned = max(max(stage.worker_bytes, stage.client_bytes) for stage in material.stages)
     gap = "none given" if facts["gap"] is None else f"{facts['gap']:.3g}"
+    exact = "as exact as labels need" if run.params.tol is None else f"tolerance {run.params.tol:g}"
     out = [
         ("clusters", f"{facts['c']}", f"{material.sizes.min():,} to {material.sizes.max():,} samples"),
         ("silhouette", f"{material.silhouettes.values.mean():.3f}", f"mean on the {material.coordinates.what}"),
         ("gap at c", gap, "after the last eigenvalue"),
-        ("residual", f"{facts['residual_max']:.2g}", f"tolerance {run.params.tol:g}"),
+        ("residual", f"{facts['residual_max']:.2g}", exact),
         ("graph recall", f"{facts['recall']:.4f}", f"{LEAST_RECALL} promised"),
         ("components", f"{facts['components']:,}", "of the tensor's pairs"),
         ("time", duration(seconds), "all stages"),
         ("memory", size(facts["peak_rss_bytes"]), f"largest process, {size(planned)} planned"),
     ]
+    if material.certainty is not None:
+        low = float((material.certainty < UNSURE).mean())
+        out.insert(1, ("certainty", f"{material.certainty.mean():.3f}", f"mean; {low:.1%} of samples below {UNSURE}"))
     if material.scores:
         out.insert(1, ("NMI", f"{material.scores['nmi']:.3f}", f"ACC {material.scores['acc']:.3f}, known labels"))
     return out

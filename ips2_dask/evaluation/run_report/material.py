@@ -17,12 +17,16 @@ from ips2_dask.plots.points import (
     coordinates,
     points,
     silhouette,
+    stored_certainty,
 )
 from ips2_dask.plots.resources import Spent, spent
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.spectrum import Spectrum, spectrum
 from ips2_dask.storage.promises import LEAST_RECALL
 from ips2_dask.storage.run import Run
+
+UNSURE = 0.5
+"""Certainty below which the page counts samples: most of their walks end in other clusters."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +40,8 @@ class Material:
     similarities: Summary
     coordinates: Coordinates
     silhouettes: Silhouettes
-    certainty: Certainty
+    margins: Certainty
+    certainty: NDArray[np.float32] | None  # of each label; a run of an earlier version keeps none
     scores: dict[str, float]  # against known labels, where there are any
 
     @property
@@ -74,5 +79,6 @@ def gather(run: Run) -> Material:
         coordinates(seen, labels),
         silhouette(seen, labels),
         certainty(seen, labels),
+        stored_certainty(run),
         {} if known is None else scores(known, labels),
     )

@@ -5,13 +5,18 @@ from __future__ import annotations
 from functools import partial
 from html import escape
 
+import numpy as np
+from numpy.typing import NDArray
+
 from ips2_dask import plots
 from ips2_dask.evaluation.markup import paragraph
 from ips2_dask.evaluation.run_report import tables
-from ips2_dask.evaluation.run_report.material import Material
+from ips2_dask.evaluation.run_report.material import UNSURE, Material
 from ips2_dask.evaluation.run_report.page import figures
 from ips2_dask.evaluation.run_report.remake import command
 from ips2_dask.evaluation.run_report.svg import picture
+from ips2_dask.kernels.density import MOST_LEFT_OUT
+from ips2_dask.kernels.rounding import MOST_CUT, WALK
 from ips2_dask.plots.clusters import DRAWN
 from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
@@ -81,6 +86,43 @@ def similarities(material: Material) -> Section:
     return "similarities", "Similarities", [paragraph(text), figures([*maps, *bars]), tables.similarities(material)]
 
 
+def labels(material: Material) -> Section:
+    """The ways in which labels were looked for, and how certain the labels are."""
+    params = material.run.params
+    density = any(one["rounding"] == "density" for one in material.facts["roundings"])
+    ways = "k-means and by density (leaves of HDBSCAN*'s tree)" if density else "k-means"
+    where = "rows of U" if params.clusters_rows else "columns of the embedding"
+    text = (
+        f"Labels were looked for by {ways} on {where}. The normalised cut is, summed over the clusters, the share of "
+        "their similarity in U that leads out of them: the lower, the clearer they are apart."
+    )
+    if density and params.assign_labels == "auto":
+        text += (
+            f" The density that leaves out the fewest samples, at most {MOST_LEFT_OUT:.0%}, is chosen if its cut is at "
+            f"most {MOST_CUT:g} times that of the best k-means; otherwise this k-means is."
+        )
+    elif density:
+        text += " Density was asked for: the one that leaves out the fewest samples is chosen."
+    elif not params.clusters_rows:
+        text += " The k-means of the smallest cut is chosen."
+    said = [paragraph(text)]
+    if material.certainty is not None:
+        said.append(paragraph(_certain(material.certainty)))
+    if material.run.left_out is not None:
+        n = int(material.run.left_out.sum())
+        said.append(paragraph(f"Samples that the tree left out, and that got their labels from U: {n:,}."))
+    return "labels", "Labels", [*said, tables.roundings(material)]
+
+
+def _certain(certainty: NDArray[np.float32]) -> str:
+    """What certainty is, and how much there is of it."""
+    return (
+        f"The certainty of a label is the probability that a random walk on U ends in the sample's own cluster, {WALK} "
+        f"steps from the sample. Its mean is {certainty.mean():.3f}; {(certainty < UNSURE).mean():.1%} of the samples "
+        f"are below {UNSURE}."
+    )
+
+
 def embedding(material: Material) -> Section:
     """Scatters of the first two or three discriminating coordinates."""
     run, found = material.run, material.coordinates
@@ -90,9 +132,11 @@ def embedding(material: Material) -> Section:
         "brackets: the share of that spread). Numbers stand at the median of each cluster."
     )
     text += f" {DRAWN:,} of {m:,} samples are drawn, chosen at random by a fixed seed." if m > DRAWN else ""
+    text += "" if material.certainty is None else " The paler a point, the less certain its label."
     planes = [(0, 1), (0, 2)][: max(1, found.values.shape[1] - 1)]
+    pale = "" if material.certainty is None else "; pale points have an uncertain label"
     drawn = [
-        picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {found.what}.",
+        picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {found.what}{pale}.",
                 partial(plots.embedding, run, axes=(a, b), found=found), height=4.2)
         for a, b in planes
     ]  # fmt: skip
@@ -116,7 +160,8 @@ def clusters(material: Material) -> Section:
 
 def doubtful(material: Material) -> Section:
     """The least certain samples."""
-    text = (
+    text = "" if material.certainty is None else "The samples of the lowest certainty, see Labels. "
+    text += (
         "The margin compares the distances in the embedding to the nearest other centre and to the own one, "
         "(b - a) / max(a, b): 1 is clear, 0 is half-way, below 0 is nearer to the other. Beside it the share of the "
         "sample's fused similarity that is with its own cluster. Samples are numbered from 0 in the input's order."

@@ -12,7 +12,7 @@ from ips2_dask.evaluation.run_report.page import framed
 from ips2_dask.params import Params
 from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
-from ips2_dask.spelling import found, size
+from ips2_dask.spelling import WAYS, found, size
 
 LONG = 20
 """Rows above which a table opens with a click."""
@@ -151,6 +151,20 @@ def clusters(material: Material) -> str:
     return _shown("Clusters", head, rows)
 
 
+def roundings(material: Material) -> str:
+    """Every way in which labels were looked for, and which of them was kept."""
+    rows = []
+    for one in material.facts["roundings"]:
+        density = one["rounding"] == "density"
+        cut = "–" if one["cut"] is None else f"{one['cut']:.3f}"
+        left_out = f"{one['left_out']:.1%}" if density and one["clusters"] else "–"
+        kept = Cell("yes", "text", "set") if one["chosen"] else Cell("no", "text")
+        columns, clusters = str(one["columns"] or "rows of U"), str(one["clusters"] or "none")
+        rows.append(Row([WAYS[one["rounding"]], columns, clusters, cut, left_out, kept]))
+    head = ["labels by", "columns", "clusters", "normalised cut", "left out", "chosen"]
+    return _table("Ways to find the labels", head, rows)
+
+
 def centers(material: Material) -> str:
     """Where each cluster lies in the picture."""
     at, labels = material.coordinates.values, material.run.labels
@@ -164,18 +178,20 @@ def centers(material: Material) -> str:
 
 
 def doubtful(material: Material) -> str:
-    """The samples that lie nearest to another cluster."""
-    margin, other = material.certainty
+    """The samples of the lowest certainty; of a run that keeps none, those that lie nearest to another cluster."""
+    (margin, other), sure = material.margins, material.certainty
     labels, known = material.run.labels, material.run.known_labels
     rows = []
-    for sample in np.argsort(margin, kind="stable")[:DOUBTFUL]:
+    for sample in np.argsort(margin if sure is None else sure, kind="stable")[:DOUBTFUL]:
         own = f"{material.similarities.own[sample]:.0%}"
-        cells = [f"{sample:,}", str(labels[sample]), str(other[sample]), f"{margin[sample]:.3f}", own]
+        certain = [] if sure is None else [f"{sure[sample]:.3f}"]
+        cells = [f"{sample:,}", str(labels[sample]), str(other[sample]), *certain, f"{margin[sample]:.3f}", own]
         rows.append(Row([*cells, *([] if known is None else [str(known[sample])])]))
     head = [
         "sample",
         "cluster",
         "next cluster",
+        *([] if sure is None else ["certainty"]),
         "margin",
         "U with its own",
         *([] if known is None else ["known label"]),

@@ -66,11 +66,12 @@ def _judged(run: Run, asked: Asked) -> dict[str, Any]:
     U = run.similarity("fused")
     if run.params.high_order == "signed":
         U = abs(U)
-    rows = run.params.assign_labels == "kmeans"
-    agreements = [
-        replicate(U, labels, c, asked.seed, number, columns=run.params.n_embedded, embedding=run.embedding, rows=rows)
-        for number in range(asked.resamples)
-    ]
+    rounding, width = _rounding(run)
+    how: dict[str, Any] = {
+        "columns": run.params.n_embedded, "embedding": run.embedding, "rows": run.params.clusters_rows,
+        "rounding": rounding, "width": width,
+    }  # fmt: skip
+    agreements = [replicate(U, labels, c, asked.seed, number, **how) for number in range(asked.resamples)]
     found = {
         "stability": float(np.mean(agreements)),
         "silhouette": float(silhouette(points(run), labels, most=SILHOUETTES, seed=asked.seed).values.mean()),
@@ -88,6 +89,14 @@ def _judged(run: Run, asked: Asked) -> dict[str, Any]:
         known = scores(run.known_labels, labels)
         facts["known"] = {"nmi": known["nmi"], "acc": known["acc"]}
     return {"criteria": found, **facts}
+
+
+def _rounding(run: Run) -> tuple[str, int | None]:
+    """How the labels came from the embedding, and from how many of its columns."""
+    for one in run.report()["roundings"]:
+        if one["chosen"] and not run.params.clusters_rows:
+            return one["rounding"], one["columns"]
+    return "kmeans", None
 
 
 def _edges(run: Run) -> Iterator[tuple[Any, Any, Any]]:

@@ -69,7 +69,7 @@ class Point:
         held = store.get_document(_document(name))
         if held is None or held["asked"] != asked.as_dict():
             return None
-        params = Params(**held["manifest"]["params"])
+        params = Params.of_manifest(held["manifest"]["params"])
         return cls(name, params, held["criteria"], held["facts"], held["stages"], held["manifest"])
 
     def write(self, store: ZarrStore, asked: Asked) -> None:

@@ -1,0 +1,238 @@
+"""From an embedding to labels, which is called rounding: columns weighed, labels spread over U, candidates compared.
+
+Legend: U fused similarity (m, m), D its row sums, P = D^-1 U the random walk on it, F shares of each cluster (m, c).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ips2_dask.kernels.density import MOST_LEFT_OUT
+
+Float = NDArray[np.floating]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+LEAST_WEIGHT = 0.1
+"""Weight that the c-th column has at least: groups that all but fall apart would leave the other columns none."""
+
+SPREAD_PRODUCTS = 20
+"""Products with P that carry the labels of a density's leaves to the samples that it left out, at least."""
+
+WALK = 5
+"""Steps of the random walk whose ends are a sample's shares. Of 1, 2, 3, 5, 10 and 20 steps five tell right labels from
+wrong ones best in the mean of 20 open sets (area under the curve .689; .648 with one step, .655 with twenty)."""
+
+KEPT = 10
+"""Similarities of a sample that a walk on a dense U keeps to."""
+
+MOST_CUT = 2.0
+"""Normalised cut of a density's clusters, as a multiple of the best k-means', up to which they are preferred.
+
+A smaller cut is not always truer: the known classes of 20 open sets have 1.0 to 19 times the cut of the best k-means,
+1.75 times in the median. Chosen on these sets by ``ips2 bench roundings``, with five draws of 80 % of each.
+"""
+
+CUT_UNIT = 2.0**30
+"""Sums of cuts are taken over whole multiples of 1 / 2^30, so that they are the same in any order."""
+
+
+def commute_weights(values: Float64, components: int, n_clusters: int) -> Float64:
+    """Weights of an embedding's columns: min(1, sqrt(g_2 / g_j)) with g = 1 - lambda, and 1 for component vectors.
+
+    Distances in the embedding that is scaled by 1 / sqrt(g_j) are commute times of a random walk on U (Fouss et al.
+    2007; Saerens et al. 2004); they depend on the ratios of the gaps, not on their scale, which shrinks as samples
+    become more. Dividing by row lengths takes out what degrees alone say (von Luxburg 2007, section 6.2).
+
+    Parameters
+    ----------
+    values : (columns,)
+        Eigenvalues of D^-1/2 U D^-1/2, descending.
+    components : int
+        Connected components of U: so many of ``values`` are 1.
+    n_clusters : int
+        c; columns up to the c-th weigh at least `LEAST_WEIGHT`.
+    """
+    gaps = np.maximum(1.0 - np.asarray(values, np.float64), np.finfo(np.float32).eps)
+    out = np.ones(len(gaps))
+    inner = gaps[components:]
+    if len(inner):
+        last = gaps[min(n_clusters, len(gaps)) - 1] if n_clusters > components else inner[0]
+        least = max(float(inner[0]), LEAST_WEIGHT**2 * float(last))
+        out[components:] = np.sqrt(np.minimum(1.0, least / inner))
+    return out
+
+
+def walk_matrix(U: Any, degrees: Float64 | None = None) -> Any:
+    """P = D^-1 U as float32, CSR or dense; rows without any similarity are zero."""
+    if degrees is None:
+        degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
+    scale = np.divide(1.0, degrees, out=np.zeros(len(degrees)), where=degrees > 0)
+    if not sp.issparse(U):
+        return (U * scale[:, None]).astype(np.float32)
+    data = (U.data * np.repeat(scale, np.diff(U.indptr))).astype(np.float32)
+    return sp.csr_array((data, U.indices, U.indptr), shape=U.shape)
+
+
+def thinned(U: Any) -> sp.csr_array:
+    """Each sample's `KEPT` largest similarities to others of a dense U, symmetric by maximum.
+
+    Where all pairs are similar to some degree a walk on all of them is anywhere after a step.
+    """
+    m = len(U)
+    most = min(KEPT, m - 1)
+    others = np.where(np.eye(m, dtype=np.bool_), -np.inf, U)
+    columns = np.sort(np.argpartition(-others, most - 1, axis=1)[:, :most], axis=1)
+    values = np.take_along_axis(U, columns, axis=1)
+    rows = np.repeat(np.arange(m), most)
+    half = sp.csr_array((values.ravel(), (rows, columns.ravel())), shape=(m, m))
+    return sp.csr_array(half.maximum(half.T))
+
+
+def with_own(F: Float32, labels: Int32) -> Float32:
+    """Shares between 0 and 1, and a sample without any similarity to others is its own cluster's, whole."""
+    lost = np.flatnonzero(~F.any(axis=1))
+    out: Float32 = np.minimum(F, np.float32(1.0))  # float32 sums may end just above
+    out[lost] = one_hot(labels[lost], F.shape[1])
+    return out
+
+
+def one_hot(labels: Int32, n_clusters: int) -> Float32:
+    """1 in the column of each label, rows of zeros where it is -1: (n, c)."""
+    out = np.zeros((len(labels), n_clusters), np.float32)
+    known = np.flatnonzero(labels >= 0)
+    out[known, labels[known]] = 1.0
+    return out
+
+
+def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: int) -> Float32:
+    """Shares of each cluster where labels are held and the others follow by products with P (Zhu, Ghahramani 2002).
+
+    After `SPREAD_PRODUCTS` products it goes on while labels still reach further samples. What no label reaches has a
+    row of zeros.
+
+    Parameters
+    ----------
+    multiply : callable
+        From F to P F.
+    labels : (m,)
+        -1 where a sample has none.
+    """
+    F = one_hot(labels, n_clusters)
+    held = np.flatnonzero(labels >= 0)
+    rows = F[held].copy()
+    reached, products = -1, 0
+    while True:
+        F = multiply(F)
+        F[held] = rows
+        products += 1
+        if products >= SPREAD_PRODUCTS:
+            now = int(F.any(axis=1).sum())
+            if now in (reached, len(F)):
+                return F
+            reached = now
+
+
+def largest_share(F: Float32) -> Int32:
+    """The cluster of the largest share of each row (ties: the first), -1 for rows of zeros."""
+    return np.where(F.any(axis=1), F.argmax(axis=1), -1).astype(np.int32)
+
+
+class CutSums(NamedTuple):
+    """Of each cluster, in whole multiples of 1 / 2^30 of the largest degree's power of two."""
+
+    within: Int64  # similarity of samples of one cluster, each pair from both sides
+    volume: Int64  # sum of degrees
+
+
+def cut_sums(rows: sp.csr_array, labels: Int32, own: Int32, n_clusters: int, scale: float) -> CutSums:
+    """What some rows of U add to a partition's normalised cut.
+
+    Parameters
+    ----------
+    rows : CSR (n, columns)
+        Rows of U.
+    labels : (columns,)
+        Of the samples that the columns stand for.
+    own : (n,)
+        Of the samples that the rows stand for.
+    scale : float
+        A power of two above every degree.
+    """
+    at = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    same = labels[rows.indices] == own[at]
+    within = np.bincount(at[same], rows.data[same], rows.shape[0])
+    volume = np.bincount(at, rows.data, rows.shape[0])
+    out = []
+    for values in (within, volume):
+        whole = np.rint(values * (CUT_UNIT / scale)).astype(np.int64)
+        total = np.zeros(n_clusters, np.int64)
+        np.add.at(total, own, whole)
+        out.append(total)
+    return CutSums(*out)
+
+
+def normalized_cut(within: Sequence[int], volume: Sequence[int]) -> float:
+    """Sum over the clusters of the share of their volume that leads out of them (Shi, Malik 2000)."""
+    return float(sum(1.0 - inside / total if total > 0 else 1.0 for inside, total in zip(within, volume, strict=True)))
+
+
+def cut_of(U: Any, labels: Int32, n_clusters: int) -> float:
+    """The normalised cut of a partition of all samples on the whole of U."""
+    rows = sp.csr_array(U)
+    degrees = np.asarray(rows.sum(axis=1), np.float64).ravel()
+    sums = cut_sums(rows, labels, labels, n_clusters, power_above(float(degrees.max(initial=1.0))))
+    return normalized_cut([int(n) for n in sums.within], [int(n) for n in sums.volume])
+
+
+def power_above(value: float) -> float:
+    """The smallest power of two that is larger."""
+    return float(2.0 ** (np.floor(np.log2(max(value, 1e-300))) + 1))
+
+
+class Candidate(NamedTuple):
+    """One way to round the embedding."""
+
+    rounding: str  # "kmeans" or "density"
+    columns: int
+    clusters: int  # that it has
+    cut: float | None  # normalised cut on U, where it was looked at
+    left_out: float  # share of the tree's samples that it left out, 0 for k-means
+
+
+def eligible(candidates: Sequence[Candidate], n_clusters: int) -> Candidate | None:
+    """The density that left the fewest samples out, if it has all clusters and left out no more than is allowed.
+
+    Ties go to the one that comes first.
+    """
+    kept = [
+        one
+        for one in candidates
+        if one.rounding == "density" and one.clusters == n_clusters and one.left_out <= MOST_LEFT_OUT
+    ]
+    return min(kept, key=lambda one: one.left_out, default=None)
+
+
+def choose(candidates: Sequence[Candidate]) -> Candidate:
+    """The density's, unless its normalised cut is more than `MOST_CUT` times that of the best k-means; else that one.
+
+    A density that tells more clusters apart than k-means could is kept whatever its cut.
+
+    The best k-means is the one that could tell the most clusters apart, and of these the one of the smallest cut.
+    ``candidates`` hold at most one density, `eligible`, and all have their cut.
+    """
+    kmeans = [one for one in candidates if one.rounding == "kmeans"]
+    best = min(kmeans, key=lambda one: (-one.clusters, one.cut))
+    for one in candidates:
+        if one.rounding == "density" and (
+            one.clusters > best.clusters or one.cut <= MOST_CUT * best.cut  # type: ignore[operator]
+        ):
+            return one
+    return best
