@@ -123,3 +123,28 @@ def test_samples_are_drawn_by_the_users_number_and_the_seed() -> None:
     assert (np.diff(one) > 0).all()
     assert len(one) == 100
     assert (one != other).any()
+
+
+@pytest.mark.parametrize("d", [1, 2, 5])
+def test_the_dimension_of_a_cube_is_its_own(d: int) -> None:
+    rng = np.random.default_rng(d)
+    X = np.zeros((4000, 9), np.float32)
+    X[:, :d] = rng.uniform(size=(4000, d))
+    assert density.dimension(X, 0) == pytest.approx(d, rel=0.15)
+
+
+def test_copies_have_no_dimension() -> None:
+    assert density.dimension(np.ones((50, 3), np.float32), 0) == 0.0
+
+
+def test_the_tree_of_what_fills_many_dimensions_is_built_on_fewer_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(density, "TREE_SAMPLES", 600)
+    monkeypatch.setattr(density, "DIFFUSE_SAMPLES", 300)
+    rng = np.random.default_rng(0)
+    noise = rng.normal(size=(900, 20)).astype(np.float32)
+    line = np.outer(rng.uniform(size=900), np.ones(20)).astype(np.float32)
+    order = rng.permutation(900)
+    assert len(density.tree_rows(noise, None, 0)) == 300
+    assert len(density.tree_rows(line, None, 0)) == 600
+    for X in (noise, line):  # by the user's numbers, in whatever order a run keeps the rows
+        np.testing.assert_array_equal(X[order][density.tree_rows(X[order], order, 0)], X[density.tree_rows(X, None, 0)])

@@ -182,7 +182,7 @@ def test_samples_between_two_blobs_are_less_certain_than_the_rest() -> None:
 
 def test_an_island_that_no_tree_saw_takes_the_label_of_its_nearest_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = make_blobs([100, 100, 12], 2, centers=[[0, 0], [40, 0], [40, 30]], random_state=2)
-    monkeypatch.setattr(density, "drawn", lambda m, most, seed: np.flatnonzero(y < 2))
+    monkeypatch.setattr(density, "tree_rows", lambda points, order, seed: np.flatnonzero(y < 2))
     found = run(X, Params(n_clusters=2, assign_labels="density"))
     assert chosen(found)["rounding"] == "density"
     assert len(set(found.labels[y == 1])) == 1

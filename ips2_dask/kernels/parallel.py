@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextvars import ContextVar
-from typing import TypeVar
+from threading import Lock
+from typing import Any, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
@@ -16,8 +18,12 @@ T = TypeVar("T")
 
 _threads: ContextVar[int] = ContextVar("ips2_threads", default=0)  # 0: BLAS is not held yet
 
+MOST_HELPERS = 256
+"""Threads that may wait for chunks; as many are started as are ever busy at once."""
 
 _found: tuple[int, ThreadpoolController] | None = None
+_pool: tuple[int, ThreadPoolExecutor] | None = None
+_pool_lock = Lock()
 
 
 def _pools() -> ThreadpoolController:
@@ -69,10 +75,43 @@ def chunk_bounds(n: int, size: int) -> list[tuple[int, int]]:
 
 
 def map_chunks(function: Callable[[int, int], T], n: int, size: int) -> list[T]:
-    """``function(start, stop)`` for each chunk of ``range(n)``, results in chunk order."""
+    """``function(start, stop)`` for each chunk of ``range(n)``, results in chunk order.
+
+    This thread takes chunks as well, and its helpers stay for the next call: a solve makes thousands of calls of some
+    milliseconds, of which threads that are started for each would be a tenth.
+    """
     bounds = chunk_bounds(n, size)
     count = min(_threads.get(), len(bounds))
     if count <= 1:
         return [function(start, stop) for start, stop in bounds]
-    with ThreadPoolExecutor(count) as pool:
-        return list(pool.map(lambda pair: function(*pair), bounds))
+    out: list[Any] = [None] * len(bounds)
+    places = itertools.count()  # one that several threads may ask
+
+    def work() -> None:
+        while (at := next(places)) < len(bounds):
+            try:
+                out[at] = function(*bounds[at])
+            except BaseException:
+                for _ in bounds:  # nobody begins another one
+                    next(places)
+                raise
+
+    helpers = [_helpers().submit(work) for _ in range(count - 1)]
+    token = _threads.set(1)  # a call inside is not parted again, as it is not in a helper
+    try:
+        work()
+    finally:
+        _threads.reset(token)
+        wait(helpers)
+    for helper in helpers:
+        helper.result()
+    return out
+
+
+def _helpers() -> ThreadPoolExecutor:
+    """Threads that wait for chunks, of this process: one that was forked has none of its parent's."""
+    global _pool
+    with _pool_lock:
+        if _pool is None or _pool[0] != os.getpid():
+            _pool = os.getpid(), ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="chunks")
+        return _pool[1]

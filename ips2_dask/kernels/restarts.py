@@ -8,11 +8,13 @@ RESTARTS = 10
 FEW = 500
 """Below so many samples the starts of k-means take less time than dealing them to tasks."""
 
-SAMPLED_ABOVE = 500_000
+SAMPLED_ABOVE = 50_000
 """Above so many samples k-means starts on some of them, and goes on from the best start with all."""
 
-SAMPLE = 1 << 17
-"""Samples that it starts on then."""
+SAMPLE = 1 << 15
+"""Samples that it starts on then. On embeddings of 70,000 to a million samples the best of ten starts on so many has the
+inertia of the best on all, or on four times as many, to within what seeds differ by (2 %), in a third of the
+time."""
 
 
 def restarts(m: int) -> int:

@@ -130,9 +130,7 @@ def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], d
 def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tree on drawn samples, in the order of the user's numbers, so that no other numbering changes it."""
     del task
-    drawn = density.drawn(context.m, density.TREE_SAMPLES, context.params.random_state)
-    order = context.order()
-    rows = drawn if order is None else np.argsort(order)[drawn]
+    rows = density.tree_rows(X, context.order(), context.params.random_state)
     edges = density.spanning_tree(X[rows])
     found = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
     arrays = {"drawn": rows.astype(np.int32), "edges": np.zeros((0, 3)) if edges is None else edges}
