@@ -48,12 +48,16 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     fusion : {"average", "normalized"}
     fusion_weight : float, default=0.5
     n_components : int, optional
-        Columns of the spectral embedding, c + 8 by default; those after the c-th fade with their eigenvalues, see
-        `Params`. ``n_components=n_clusters`` is what scikit-learn's SpectralClustering takes by default.
-    assign_labels : {"spectral", "kmeans", "rows"}
+        Columns of the spectral embedding, c + 8 by default. Labels are looked for in all of them and in the first c;
+        ``n_components=n_clusters`` is what scikit-learn's SpectralClustering takes by default.
+    embedding : {"spectral", "rows", "none"}
+        What is clustered: the spectral embedding of U, that of the graph of its rows, or its rows, as in the paper.
+    assign_labels : {"auto", "kmeans", "density"}
+        How clusters are cut: by k-means, as leaves of a tree of density, or whichever is the better one.
     scale : {None, "none", "zscore", "minmax", "l2"}
     operator : {"auto", "triplets"}
-    tol : float, default=1e-3
+    tol : float, optional
+        Largest residual of an eigenpair; by default eigenpairs are as exact as labels need.
     max_clusters : int, default=20
         The largest c that ``n_clusters="auto"`` considers.
     random_state : int, RandomState instance or None, default=0
@@ -78,7 +82,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     eigenvalues_ : (n_clusters,)
         Leading eigenvalues of the unfolded tensor's Laplacian.
     embedding_ : (n_samples, n_components) or None
-        What k-means saw; None for ``assign_labels="kmeans"``.
+        The spectral embedding, rows of length 1; None for ``embedding="none"``.
+    certainty_ : (n_samples,) float32
+        How sure each label is, 0 to 1; see `Run.certainty`.
     n_features_in_ : int
     feature_names_in_ : (n_features,)
         Where X is a data frame whose columns have names.
@@ -232,6 +238,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.labels_ = self.run_.labels
         self.eigenvalues_ = self.run_.eigenvalues
         self.embedding_ = self.run_.embedding
+        self.certainty_ = self.run_.certainty
         return self
 
     def predict(self, X: Any) -> Any:

@@ -284,3 +284,15 @@ def test_roundings_are_a_command(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert len(capsys.readouterr().out.splitlines()) == len(results)
     assert main(["bench", "roundings", "--data", "no-such-set"]) == 2
     assert main(["bench", "roundings", "--draws", "-1"]) == 2
+
+
+def test_the_curve_of_certainty_is_drawn_and_a_wrong_place_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    picture = tmp_path / "curve.png"
+    assert main(["bench", "certainty", "--data", "breast_cancer,iris", "--figure", str(picture), "--markdown"]) == 0
+    assert "iris, 150 samples" in capsys.readouterr().out
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    for wrong in (tmp_path / "curve.txt", tmp_path / "nowhere" / "curve.png"):
+        assert main(["bench", "certainty", "--data", "iris", "--figure", str(wrong)]) == 2
+        assert len(capsys.readouterr().err.strip().splitlines()) == 1

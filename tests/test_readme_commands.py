@@ -40,6 +40,8 @@ SMALLER = {
     "bench graph --samples": ["--samples", "400", "--features", "4", "--builders", "exact,shards"],
     "bench peers": ["--samples", "300", "--features", "4", "--systems", "ips2,kmeans", "--compiled"],
     "bench product": ["--samples", "300", "--repeats", "3"],
+    "bench roundings": ["--data", "iris", "--draws", "0", "--peers", "kmeans"],
+    "bench certainty": ["--data", "iris"],
     "bench sweep": ["--samples", "200", "--features", "4", "--clusters", "3,4", "--neighbors", "5", "--sigma", "1"],
     "bench change": ["--data", "digits", "--then", "9"],
     "reproduce": ["--only", "similarities", "--jobs", "1"],

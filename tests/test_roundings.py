@@ -14,7 +14,7 @@ from harness import ShuffledExecutor, run_on
 from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
-from ips2_dask import BadInput, Params, Resources, Run, run
+from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.executors import SerialExecutor
 from ips2_dask.kernels import density, rounding
@@ -180,6 +180,12 @@ def test_samples_between_two_blobs_are_less_certain_than_the_rest() -> None:
     assert found.certainty.max() <= 1
 
 
+def test_the_estimator_has_the_certainty_of_its_run(X: Array) -> None:
+    fitted = IPS2(10).fit(X)
+    np.testing.assert_array_equal(fitted.certainty_, fitted.run_.certainty)
+    assert fitted.certainty_.shape == (600,)
+
+
 def test_an_island_that_no_tree_saw_takes_the_label_of_its_nearest_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     X, y = make_blobs([100, 100, 12], 2, centers=[[0, 0], [40, 0], [40, 30]], random_state=2)
     monkeypatch.setattr(density, "tree_rows", lambda points, order, seed: np.flatnonzero(y < 2))
@@ -190,7 +196,7 @@ def test_an_island_that_no_tree_saw_takes_the_label_of_its_nearest_sample(monkey
 
 
 def test_a_tree_on_fewer_samples_is_the_same_in_any_partitions(X: Array, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(density, "TREE_SAMPLES", 400)
+    monkeypatch.setattr(density, "TREE_SAMPLES", (400, 400))
     params = dataclasses.replace(PARAMS, assign_labels="density")
     whole = run(X, params)
     assert chosen(whole)["rounding"] == "density"

@@ -23,8 +23,10 @@ Int64 = NDArray[np.int64]
 MIN_SAMPLES = 5
 """Neighbours that decide how dense it is at a point (k of the core distance)."""
 
-TREE_SAMPLES = 50_000
-"""Samples that a tree is built on at most; the others get their labels from the fused similarity."""
+TREE_SAMPLES = (50_000, 100_000)
+"""Samples that a tree is built on at most: a tenth of all between these limits. The others get their labels from the
+fused similarity. MNIST's 70,000 have NMI .893 from 50,000 and .895 from all; a million curved Gaussians .914 from
+50,000 and .922 from 100,000."""
 
 DIFFUSE_SAMPLES = 20_000
 MOST_DIMENSION = 8.0
@@ -79,7 +81,8 @@ def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> 
     seed : int
     """
     rank = None if order is None else np.argsort(order)
-    for most in (TREE_SAMPLES, DIFFUSE_SAMPLES):
+    tenth = min(max(TREE_SAMPLES[0], len(points) // 10), TREE_SAMPLES[1])
+    for most in (tenth, DIFFUSE_SAMPLES):
         rows = drawn(len(points), most, seed)
         rows = rows if rank is None else rank[rows]
         if len(rows) <= DIFFUSE_SAMPLES or dimension(points[rows], seed) <= MOST_DIMENSION:

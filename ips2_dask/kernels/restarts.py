@@ -12,9 +12,9 @@ SAMPLED_ABOVE = 50_000
 """Above so many samples k-means starts on some of them, and goes on from the best start with all."""
 
 SAMPLE = 1 << 15
-"""Samples that it starts on then. On embeddings of 70,000 to a million samples the best of ten starts on so many has the
-inertia of the best on all, or on four times as many, to within what seeds differ by (2 %), in a third of the
-time."""
+"""Samples that it starts on then. On embeddings of 70,000 to a million samples the best of ten starts on so many has
+the inertia of the best on all, or on four times as many, to within what seeds differ by (2 %), in a third of the time.
+"""
 
 
 def restarts(m: int) -> int:

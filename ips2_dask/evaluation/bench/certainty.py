@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import roc_auc_score
 
+from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.bench.document import Record
 from ips2_dask.evaluation.bench.roundings import given, measuring
 from ips2_dask.evaluation.metrics import contingency
 from ips2_dask.params import Params
 from ips2_dask.pipeline import run
+from ips2_dask.plots.style import INK, axis, check_matplotlib, color, marker, titled
 
 COLUMNS = ("data", "tenth", "least", "most", "samples", "accuracy", "auc")
 
@@ -56,6 +59,41 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
                     "least": float(certainty[rows[0]]), "most": float(certainty[rows[-1]]), "samples": len(rows),
                     "accuracy": float(hit[rows].mean()), "auc": auc,
                 }  # fmt: skip
+
+
+FIGURES = (".png", ".svg", ".pdf")
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a figure that could not be drawn or written.
+
+    Raises
+    ------
+    BadInput
+    """
+    check_matplotlib()
+    if path.suffix.lower() not in FIGURES or not path.absolute().parent.is_dir():
+        raise BadInput(
+            "--figure", str(path), f"a file in a folder that exists, ending in {', '.join(FIGURES)}",
+            "the curve would be lost", "name another file",
+        )  # fmt: skip
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Accuracy over the tenths of the samples, the least certain first: a line for each set."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  the extra [report]
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    ax = axis(figure.add_subplot())
+    for at, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
+        of = [r for r in records if r["data"] == name]
+        tenths, hits = ([r[key] for r in of] for key in ("tenth", "accuracy"))
+        ax.plot(tenths, hits, marker=marker(at), markersize=5, color=color(at), label=f"{name}, {of[0]['m']:,} samples")
+    ax.set_xticks(range(1, 11))
+    ax.set_ylim(0, 1.02)
+    ax.legend(frameon=False, labelcolor=INK, loc="lower right")
+    titled(ax, "How often labels are right", "tenth of the samples, the least certain first", "accuracy")
+    figure.savefig(path, dpi=150)
 
 
 def markdown(records: Sequence[Record]) -> str:

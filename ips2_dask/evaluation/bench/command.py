@@ -66,6 +66,8 @@ def bench(
         "versions": document.versions(),
         "command": document.command_line(options.given),
     }
+    if getattr(options, "figure", None) is not None:
+        certainty.check_figure(options.figure)
     module, table = MODULES[options.benchmark], getattr(options, "markdown", False)
     results: list[Record] = []
     scratch = getattr(options, "scratch", None)
@@ -79,6 +81,8 @@ def bench(
         document.write(options.json, facts, results)
     if table:
         print(module.markdown(results), end="")
+    if getattr(options, "figure", None) is not None:
+        certainty.draw(results, options.figure)
     return 0
 
 

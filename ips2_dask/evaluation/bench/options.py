@@ -217,7 +217,7 @@ def _choosing(parser: argparse.ArgumentParser) -> None:
 
 def _known(parser: argparse.ArgumentParser, default: tuple[str, ...]) -> None:
     """Known sets, and whether they are to be a table."""
-    kind = partial(words, (*OPEN, *TABLES))
+    kind = partial(words, (*OPEN, *TABLES, "mnist"))
     text = f"(default {','.join(default)})"
     parser.add_argument("--data", type=kind, default=default, metavar="NAME,...", help=text)
     text = "print tables in Markdown at the end and nothing else; lines as they come go to standard error"
@@ -234,6 +234,7 @@ def _roundings(parser: argparse.ArgumentParser) -> None:
 
 def _certainty(parser: argparse.ArgumentParser) -> None:
     _known(parser, ("mnist10k",))
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw the curve: .png, .svg or .pdf")
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:
