@@ -181,7 +181,7 @@ def test_samples_between_two_blobs_are_less_certain_than_the_rest() -> None:
 
 
 def test_the_estimator_has_the_certainty_of_its_run(X: Array) -> None:
-    fitted = IPS2(10).fit(X)
+    fitted = IPS2(10).fit(X[:, X.std(axis=0) > 0])
     np.testing.assert_array_equal(fitted.certainty_, fitted.run_.certainty)
     assert fitted.certainty_.shape == (600,)
 
@@ -214,6 +214,17 @@ def test_without_the_package_a_line_says_so_and_labels_are_k_means(X: Array, mon
         said = "fast-plscan is not installed, so labels are k-means' (pip install 'ips2-dask[density]')"
         assert said in found.report()["warnings"]
         np.testing.assert_array_equal(found.labels, plain)
+
+
+def test_labels_are_looked_for_again_where_the_package_has_come(
+    X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(density, "available", lambda: False)
+    run(X, PARAMS, store=tmp_path / "run")
+    monkeypatch.undo()
+    found = run(X, PARAMS, store=tmp_path / "run")
+    assert [stage["skipped"] for stage in found.manifest["stages"]] == [True] * 6 + [False]
+    assert chosen(found)["rounding"] == "density"
 
 
 def test_a_density_without_such_a_cut_is_said(X: Array) -> None:

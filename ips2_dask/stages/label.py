@@ -36,7 +36,10 @@ cheap, and where eigenvalues are close a residual of 1e-4 still turns the embedd
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the fused similarity."""
     del choices
+    looks = params.assign_labels != "kmeans" and not params.clusters_rows
     return {
+        # labels that were k-means' for lack of fast-plscan are looked for again where it is there
+        **({"fast_plscan": density.available()} if looks else {}),
         "n_clusters": params.n_clusters,
         "n_components": params.n_embedded,
         "embedding": params.embedding,
@@ -173,6 +176,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     affinity = _Affinity(context)
     if not params.clusters_rows:
         facts |= _embed(context, affinity)
+        facts["warnings"] = list(facts["warnings"])  # those of the embedding's receipt stay as they are
     there = density.available()
     if not there and params.assign_labels != "kmeans" and not params.clusters_rows:
         facts["warnings"].append(MISSING)
