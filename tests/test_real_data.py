@@ -86,7 +86,7 @@ def test_soybean_at_k_7_falls_into_fewer_components_than_clusters() -> None:
 @pytest.mark.slow
 def test_letter_at_k_5_falls_into_more_components_than_clusters() -> None:
     letter = data("letter")
-    found = run(letter.X, Params(n_clusters=26, n_neighbors=5))
+    found = run(letter.X, Params(n_clusters=26, n_neighbors=5, tol=1e-3))
     report = found.report()
     share = volumes(found)
     # 73 with ties by (distance, id), which whole-number arithmetic confirms; another order of ties gives about as many
