@@ -67,6 +67,8 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
         last = gaps[min(n_clusters, len(gaps)) - 1] if n_clusters > components else inner[0]
         least = max(float(inner[0]), LEAST_WEIGHT**2 * float(last))
         out[components:] = np.sqrt(np.minimum(1.0, least / inner))
+        if components >= n_clusters:  # they are the clusters: what parts one of them counts little
+            out[components:] *= LEAST_WEIGHT
     return out
 
 
