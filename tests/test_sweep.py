@@ -145,7 +145,7 @@ def test_components_more_than_clusters_share_a_solve_too(tmp_path: Path) -> None
     assert found.computed["eigen"] == 1
     assert found.best.params.n_clusters == 6
     # columns after the sixth fade, but a trace of them is left: a component is nearly a point
-    assert found.best.criteria == {"stability": 1.0, "silhouette": pytest.approx(1.0, abs=0.01), "conductance": 0.0}
+    assert found.best.criteria == {"stability": 1.0, "silhouette": pytest.approx(1.0, abs=0.1), "conductance": 0.0}
     for rank in range(1, 8):
         one = found.run(rank)
         alone = run(X, Params(n_clusters=one.params.n_clusters, tol=1e-3))
