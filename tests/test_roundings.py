@@ -89,12 +89,10 @@ def test_columns_that_are_asked_for_are_looked_at_and_the_first_c_of_more(X: Arr
     assert widths == ({columns, 10} if columns > 10 else {columns})
 
 
-@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
-def test_results_are_the_same_bits_in_any_partitions_and_order(X: Array, vectors: str) -> None:
-    whole = results(run(X, PARAMS, Resources(partition_rows=600, vectors=vectors)))
-    if vectors == "in-core":
-        assert results(run_on(ShuffledExecutor(1), X, PARAMS, 70)) == whole
-        assert results(run(X, PARAMS, Resources(partition_rows=113))) == whole
+def test_results_are_the_same_bits_in_any_partitions_and_order(X: Array) -> None:
+    whole = results(run(X, PARAMS, Resources(partition_rows=600)))
+    assert results(run_on(ShuffledExecutor(1), X, PARAMS, 70)) == whole
+    assert results(run(X, PARAMS, Resources(partition_rows=113))) == whole
 
 
 def test_walks_in_chunks_are_those_in_one_piece(X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

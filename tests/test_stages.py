@@ -308,7 +308,9 @@ def test_far_groups_get_labels_of_their_own_by_every_way_of_labelling(
     assign: str, embedding: str, affinity: str
 ) -> None:
     if (embedding, assign) == ("none", "density"):
-        return  # refused
+        with pytest.raises(BadInput, match="density"):
+            Params(embedding=embedding, assign_labels=assign)
+        return
     X, truth = far_groups(20, 20, 20)
     params = Params(n_clusters=3, assign_labels=assign, embedding=embedding, affinity=affinity, n_neighbors=9)
     found = run(X, params)
