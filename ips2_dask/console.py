@@ -91,7 +91,11 @@ def chosen(choice: dict[str, Any] | None) -> str | None:
 def print_report(summary: dict[str, Any], name: str) -> None:
     """Sizes, times, eigenvalues, scores, warnings, and where the run is."""
     console = _console()
-    title = f"{name}: {summary['m']:,} samples x {summary['f']:,} features, k = {summary['k']}, c = {summary['c']}"
+    distinct = "" if summary["distinct"] == summary["m"] else f" ({summary['distinct']:,} distinct)"
+    title = (
+        f"{name}: {summary['m']:,} samples{distinct} x {summary['f']:,} features, k = {summary['k']}, "
+        f"c = {summary['c']}"
+    )
     _title(console, title)
     table = _table("stage", "found", "seconds")
     words = found(summary)

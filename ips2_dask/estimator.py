@@ -55,6 +55,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     assign_labels : {"auto", "kmeans", "density"}
         How clusters are cut: by k-means, as leaves of a tree of density, or whichever is the better one.
     scale : {None, "none", "zscore", "minmax", "l2"}
+    duplicates : {"keep", "merge"}
+        Whether equal rows are samples of their own, or one sample, so that they have one label.
     operator : {"auto", "triplets"}
     tol : float, optional
         Largest residual of an eigenpair; by default eigenpairs are as exact as labels need.
@@ -131,6 +133,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         embedding: str = "spectral",
         assign_labels: str = "auto",
         scale: str | None = None,
+        duplicates: str = "keep",
         operator: str = "auto",
         tol: float | None = None,
         max_clusters: int = MAX_CLUSTERS,
@@ -155,6 +158,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.embedding = embedding
         self.assign_labels = assign_labels
         self.scale = scale
+        self.duplicates = duplicates
         self.operator = operator
         self.tol = tol
         self.max_clusters = max_clusters
@@ -183,7 +187,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _params(self) -> Params:
         names = (
             "n_clusters", "n_neighbors", "sigma", "epsilon", "tensor", "metric", "affinity", "bandwidth", "high_order",
-            "fusion", "fusion_weight", "n_components", "embedding", "assign_labels", "operator", "tol",
+            "fusion", "fusion_weight", "n_components", "embedding", "assign_labels", "duplicates", "operator",
+            "tol",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":

@@ -112,7 +112,7 @@ class _Execution:
         check: Callable[[], None], verify: bool, asked: Mapping[str, Any], given: Beside,
     ) -> None:  # fmt: skip
         self._source, self._plan, self._store = source, plan, store
-        self._params = widest(params, plan.m)
+        self._given_params, self._params = params, widest(params, plan.m)
         self._executor, self._progress, self._check, self._verify = executor, progress, check, verify
         self._asked, self._given = asked, given
         self._keys = keys_of(self._params, plan.choices, plan.bounds, source.fingerprint, given.digests)
@@ -274,7 +274,25 @@ class _Execution:
         stages[:] = [*(s for s in stages if s["name"] != name), entry]
         stages.sort(key=lambda s: STAGES.index(s["name"]))
         self._manifest["done"][name] = self._keys[name].content
+        if name == STAGES[0] and "bounds" in known["facts"]:
+            self._go_over_to(known["facts"]["bounds"][-1])
         self._put_manifest()
+
+    def _go_over_to(self, m: int) -> None:
+        """From here on the run is planned for m distinct samples, as if the input held no others."""
+        chosen = None if self._manifest["choice"] is None else self._params.n_clusters
+        self._params = widest(self._given_params, m)
+        if chosen is not None:
+            self._params = dataclasses.replace(self._params, n_clusters=chosen)
+        self._plan = self._plan.of_distinct(m, self._params)
+        self._keys = keys_of(
+            self._params, self._plan.choices, self._plan.bounds, self._source.fingerprint, self._given.digests
+        )
+        self._changes = changes(self._keys, self._manifest["done"])
+        self._manifest |= {
+            "params": self._params.as_dict(), "choices": dataclasses.asdict(self._plan.choices),
+            "plan": [dataclasses.asdict(stage) for stage in self._plan.stages], "keys": described(self._keys),
+        }  # fmt: skip
 
     def _why(self, name: str, survey: Survey) -> list[str]:
         """Why a stage without a ``stage.json`` is computed."""

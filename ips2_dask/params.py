@@ -23,6 +23,7 @@ DENSE_MAX_SAMPLES = 5000
 
 PAPER: dict[str, Any] = {
     "n_neighbors": 10, "affinity": "gaussian", "embedding": "none", "assign_labels": "kmeans", "tol": 1e-3,
+    "duplicates": "keep",
 }  # fmt: skip
 """The paper's own settings, for ``IPS2(**PAPER, n_clusters=4)``; everything else is the default."""
 
@@ -45,6 +46,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "embedding": ("spectral", "rows", "none"),
     "assign_labels": ("auto", "kmeans", "density"),
     "scale": ("none", "zscore", "minmax", "l2"),
+    "duplicates": ("keep", "merge"),
     "operator": ("auto", "matrix-free", "elements", "triplets"),
     "vectors": ("auto", "in-core", "chunked"),
     "graph": ("auto", "exact", "shards", "pynndescent"),
@@ -143,13 +145,17 @@ class Params:
         k-means.
     scale : {"none", "zscore", "minmax", "l2"}
         What is done to the columns (``l2``: to the rows) of X first, before the metric sees them.
+    duplicates : {"keep", "merge"}
+        Whether rows that are equal once they are scaled stay samples of their own, as in the paper and by default, or
+        become one sample that stands for all of them. With ``affinity="precomputed"`` they stay: a similarity that is
+        given may tell them apart.
     operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
     tol : float, optional
         Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1. By default eigenpairs are as exact as labels
-        need: their residuals are small beside 1 - lambda, or another filter hardly changes their span.
+        need: the solve ends when a filter hardly changes the sum of the wanted 1 - lambda any more.
     random_state : int
         Seed of everything random.
 
@@ -174,6 +180,7 @@ class Params:
     embedding: str = "spectral"
     assign_labels: str = "auto"
     scale: str = "none"
+    duplicates: str = "keep"
     operator: str = "auto"
     graph: str = "auto"
     tol: float | None = None
@@ -241,6 +248,7 @@ class Params:
     @classmethod
     def of_manifest(cls, stored: dict[str, Any]) -> Params:
         """The parameters of a run directory, also of one made before ``embedding`` was a parameter of its own."""
+        stored = {"duplicates": "keep", **stored}
         if "embedding" not in stored:
             embedding = {"spectral": "spectral", "kmeans": "none", "rows": "rows"}[stored["assign_labels"]]
             stored = {**stored, "embedding": embedding, "assign_labels": "kmeans"}

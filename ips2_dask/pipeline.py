@@ -20,6 +20,7 @@ from ips2_dask.keys import MODULES, Key, keys_of
 from ips2_dask.params import Params, Resources
 from ips2_dask.plan import Plan, check_memory, check_shape, make_plan, widest
 from ips2_dask.storage.beside import Beside, open_beside
+from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
@@ -212,7 +213,7 @@ def run_each(
             fresh
             or performance_report is not None
             or asks_for_machines(resources)
-            or is_worth_a_cluster(kept, _keyed(opened, several, plans, held))
+            or is_worth_a_cluster(kept, _keyed(kept, opened, several, plans, held))
         ):
             executor = stack.enter_context(clusters.executor(resources))
             progress.connected(clusters.dashboard(executor.client))
@@ -224,7 +225,7 @@ def run_each(
             beside = held[_asks(params)]
             plan = with_given(plan, beside)
             chosen = executor
-            if small_here and not is_worth_a_cluster(kept, [(plan, _keys(opened, params, plan, beside))]):
+            if small_here and not is_worth_a_cluster(kept, [_with_keys(kept, opened, params, plan, beside)]):
                 chosen = SerialExecutor()
             with threads(usable_cores()):
                 finished = execute(
@@ -235,17 +236,27 @@ def run_each(
 
 
 def _keyed(
-    source: Source, several: Sequence[Params], plans: Sequence[Plan], held: Mapping[tuple[str, ...], Beside]
-) -> Iterator[tuple[Plan, Mapping[str, Key]]]:
+    store: Store, source: Source, several: Sequence[Params], plans: Sequence[Plan],
+    held: Mapping[tuple[str, ...], Beside],
+) -> Iterator[tuple[Plan, Mapping[str, Key]]]:  # fmt: skip
     """The plan of each run with the keys of its stages."""
     for params, plan in zip(several, plans, strict=True):
         beside = held[_asks(params)]
-        plan = with_given(plan, beside)
-        yield plan, _keys(source, params, plan, beside)
+        yield _with_keys(store, source, params, with_given(plan, beside), beside)
 
 
-def _keys(source: Source, params: Params, plan: Plan, given: Beside) -> Mapping[str, Key]:
-    return keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, given.digests)
+def _with_keys(
+    store: Store, source: Source, params: Params, plan: Plan, given: Beside
+) -> tuple[Plan, Mapping[str, Key]]:
+    """A plan with the keys of its stages: those of distinct samples where an earlier run has found them."""
+    keys = keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, given.digests)
+    known = store.get_document(f"{keys[STAGES[0]].folder}/stage.json")
+    bounds = (known or {"facts": {}})["facts"].get("bounds")
+    if bounds is None:
+        return plan, keys
+    inner = widest(params, bounds[-1])
+    plan = plan.of_distinct(bounds[-1], inner)
+    return plan, keys_of(inner, plan.choices, plan.bounds, source.fingerprint, given.digests)
 
 
 def _asks(params: Params) -> tuple[str, ...]:

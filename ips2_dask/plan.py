@@ -178,6 +178,17 @@ class StagePlan:
 
 
 @dataclasses.dataclass(frozen=True)
+class Asked:
+    """What a plan was asked for besides the shape of the data and the parameters; see `make_plan`."""
+
+    rows: int | None = None
+    resident: int = 0
+    n_workers: int = 2
+    shards: int | None = None
+    vectors: str = "auto"
+
+
+@dataclasses.dataclass(frozen=True)
 class Plan:
     """Everything that follows from the shape of the data and the parameters, settled before the first task."""
 
@@ -187,6 +198,17 @@ class Plan:
     choices: Choices
     stages: tuple[StagePlan, ...]
     warnings: tuple[str, ...]
+    asked: Asked = Asked()
+
+    def of_distinct(self, m: int, params: Params) -> Plan:
+        """The same with choices and projections for m distinct samples, which the ingest has found among the rows."""
+        f = m if params.metric == "precomputed" else self.f
+        found = make_plan(m, f, params, **dataclasses.asdict(self.asked))
+        choices = found.choices
+        if self.choices.graph == "given":
+            choices = dataclasses.replace(choices, graph="given", n_shards=0)
+        stages = (self.stages[0], *found.stages[1:])
+        return dataclasses.replace(self, choices=choices, stages=stages)
 
     @property
     def worker_bytes(self) -> int:
@@ -410,7 +432,8 @@ def make_plan(
     if worst.tasks > MOST_TASKS:
         text = f"{worst.tasks:,} tasks in stage {worst.name} will keep the scheduler busy: use larger partitions"
         warnings.append(text)
-    return Plan(m, f, bounds, choices, timed, tuple(warnings))
+    asked = Asked(rows, resident, n_workers, shards, vectors)
+    return Plan(m, f, bounds, choices, timed, tuple(warnings), asked)
 
 
 def _tasks(m: int, f: int, n: int, part: int, choices: Choices, n_workers: int) -> dict[str, int]:

@@ -70,10 +70,11 @@ def found(summary: dict[str, Any]) -> dict[str, str]:
     gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
     loose = f", {count(len(summary['ties']), 'loose one')} tied" if summary["ties"] else ""
     parts = summary["fused_components"]
+    equal = "" if summary["distinct"] == summary["m"] else f", {summary['distinct']:,} rows are distinct"
     way = next((one for one in summary["roundings"] if one["chosen"]), None)
     by = "" if way is None else f" by {WAYS[way['rounding']]} on {clustered(way)}"
     return {
-        "ingest": count(summary["partitions"], "partition"),
+        "ingest": count(summary["partitions"], "partition") + equal,
         "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
         "tensor": f"{summary['P']:,} active pairs{nnz}",
         "assemble": count(summary["components"], "connected component"),

@@ -29,6 +29,7 @@ HELP = {
     "embedding": "what is clustered: the spectral embedding of U, that of the graph of its rows, or its rows (none)",
     "assign_labels": "how labels come from it: k-means, leaves of a tree of density, or the better of the two",
     "scale": "what is done to the columns (l2: rows) first",
+    "duplicates": "whether rows that are equal once scaled become one sample, or stay samples of their own",
     "operator": "how far the tensor is assembled",
     "graph": "how the nearest neighbours are found",
     "tol": "largest residual of an eigenpair; default: as exact as labels need",

@@ -9,6 +9,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.neighbors import Nearest, exact_neighbors, nearest_in
+from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.projection import Narrowed, projected_nearest
 
 Float32 = NDArray[np.float32]
@@ -36,6 +37,60 @@ def _hash(words, out):  # type: ignore[no-untyped-def]
             state = (state ^ np.uint64(words[p, t])) * np.uint64(1099511628211)
             state ^= state >> np.uint64(29)
         out[p] = state
+
+
+@njit(nogil=True, cache=True)
+def _digest(words, out):  # type: ignore[no-untyped-def]
+    for p in range(words.shape[0]):
+        one, other = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+        for t in range(words.shape[1]):
+            word = np.uint64(words[p, t])
+            one = (one ^ word) * np.uint64(0xFF51AFD7ED558CCD)
+            one ^= one >> np.uint64(33)
+            other = (other + word) * np.uint64(0x9FB21C651E98DF25)
+            other ^= other >> np.uint64(29)
+        out[p, 0] = (one ^ (other << np.uint64(32))) * np.uint64(0xC4CEB9FE1A85EC53)
+        out[p, 0] ^= out[p, 0] >> np.uint64(33)
+        out[p, 1] = other
+
+
+def digests(X: Float32) -> NDArray[np.uint64]:
+    """128 bits of each row, the same for equal rows: (m, 2) uint64.
+
+    They tell different rows apart but by chance: of 10^10 rows two would agree with probability 10^-19.
+    """
+    # adding 0 turns -0 into 0, which equals it but has other bits
+    words = np.ascontiguousarray(X + np.float32(0)).view(np.uint32)
+    out = np.empty((len(X), 2), np.uint64)
+    map_chunks(lambda a, b: _digest(words[a:b], out[a:b]), len(X), 4096)
+    return out
+
+
+class Repeats(NamedTuple):
+    """Rows that equal an earlier one."""
+
+    rows: Int64  # (n,) ascending
+    firsts: Int64  # (n,) the first row that each equals
+
+
+def repeats(keys: NDArray[np.uint64], ids: Int64) -> Repeats:
+    """Which rows equal an earlier one, by their `digests`.
+
+    Parameters
+    ----------
+    keys : (n, 2) uint64
+    ids : (n,) int64
+        Numbers of the rows, in any order.
+    """
+    order = np.lexsort((ids, keys[:, 1], keys[:, 0]))
+    keys, ids = keys[order], ids[order]
+    new = np.ones(len(ids), np.bool_)
+    new[1:] = (keys[1:] != keys[:-1]).any(axis=1)
+    starts = np.flatnonzero(new)
+    firsts = ids[starts][np.cumsum(new) - 1]
+    rows = ids[~new]
+    place = np.argsort(rows)
+    return Repeats(rows[place], firsts[~new][place])
 
 
 def group_rows(X: Float32) -> Groups | None:

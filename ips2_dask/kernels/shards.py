@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from sklearn.cluster import KMeans
 
-from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep, length
+from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep, length, squared_distance
 from ips2_dask.kernels.parallel import map_chunks
 
 Float32 = NDArray[np.float32]
@@ -16,8 +16,29 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 
+CLOSE = 1e-5
+"""Share of their squared norms by which two squared distances by BLAS may differ and be in the other order."""
+
 MOST_IN_TREE = 4096
 """Cells that are put in order by a tree, which needs all their distances: 64 MiB."""
+
+
+def is_drawn(low: int, high: int, share: float, seed: int) -> NDArray[np.bool_]:
+    """Which of the samples low .. high - 1 are among a share of all, drawn independently of each other.
+
+    A sample's own number decides, with the seed (SplitMix64; Steele et al. 2014): so no partition changes the draw.
+    """
+    if share >= 1.0:
+        return np.ones(high - low, np.bool_)
+    with np.errstate(over="ignore"):
+        state = np.arange(low, high, dtype=np.uint64) + np.uint64(
+            np.random.SeedSequence([seed, 3]).generate_state(1)[0]
+        )
+        state = (state + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+        state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        state ^= state >> np.uint64(31)
+    return np.asarray(state < np.uint64(min(share, 1.0) * 2.0**64))
 
 
 def centers(sample: Float32, n_shards: int, seed: int) -> Float32:
@@ -56,10 +77,16 @@ def two_nearest(X: Float32, found: Float32) -> Int32:
 
     def block(a: int, b: int) -> None:
         squares = norms - 2 * (X[a:b] @ found.T)
-        rows = np.arange(b - a)
-        out[a:b, 0] = np.argmin(squares, axis=1)
-        squares[rows, out[a:b, 0]] = np.inf
-        out[a:b, 1] = np.argmin(squares, axis=1)
+        # BLAS rounds a row differently in blocks of other sizes: what is that close is measured
+        slack = CLOSE * (np.einsum("ij,ij->i", X[a:b], X[a:b]) + norms.max())
+        for column in (0, 1):
+            nearest = squares.min(axis=1)
+            out[a:b, column] = squares.argmin(axis=1)
+            for r in np.flatnonzero((squares <= (nearest + slack)[:, None]).sum(axis=1) > 1):
+                close = np.flatnonzero(squares[r] <= nearest[r] + slack[r])
+                gaps = [squared_distance(X[a + r], found[cell]) for cell in close]
+                out[a + r, column] = close[int(np.argmin(gaps))]
+            squares[np.arange(b - a), out[a:b, column]] = np.inf
 
     map_chunks(block, len(X), EXACT_ROWS * 8)
     return out

@@ -55,15 +55,18 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
     profile : bool
         Whether each sample's mean similarity to each cluster is wanted: (m, c) numbers.
     """
-    m, c = len(run.labels), int(run.labels.max()) + 1
-    order = np.argsort(run.labels, kind="stable")
+    distinct = run.distinct  # pairs are those of distinct rows
+    labels = run.labels[distinct]
+    m, c = len(labels), int(labels.max()) + 1
+    order = np.argsort(labels, kind="stable")
     n = min(m, cells)
     cell = np.empty(m, np.int64)
     cell[order] = np.arange(m) * n // m
-    sums = _Sums(run.labels.astype(np.int64), c, cell, n, _ranges(run), profile)
+    sums = _Sums(labels.astype(np.int64), c, cell, n, _ranges(run), profile)
     for part in run.iter_similarities():
-        sums.add(part.i, part.j, {kind: np.asarray(getattr(part, kind), np.float64) for kind in KINDS})
-    sizes = np.bincount(run.labels, minlength=c)
+        i, j = (np.searchsorted(distinct, end) for end in (part.i, part.j))
+        sums.add(i, j, {kind: np.asarray(getattr(part, kind), np.float64) for kind in KINDS})
+    sizes = np.bincount(labels, minlength=c)
     counts = np.bincount(cell, minlength=n)
     with np.errstate(invalid="ignore", divide="ignore"):
         own = np.where(sums.total > 0, sums.own / sums.total, 0.0)
@@ -76,8 +79,9 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
         for kind, counts in ((kind, sums.histograms[kind].astype(np.int64)) for kind in KINDS)
     }
     limits = np.concatenate([[0], np.cumsum(sizes)])
-    wide = None if sums.profile is None else sums.profile / np.maximum(sizes, 1)
-    return Summary(shown, limits, distributions, means, own, wide, not stored_densely(run))
+    at = np.searchsorted(distinct, run.first_rows)
+    wide = None if sums.profile is None else (sums.profile / np.maximum(sizes, 1))[at]
+    return Summary(shown, limits, distributions, means, own[at], wide, not stored_densely(run))
 
 
 def stored_densely(run: Run) -> bool:

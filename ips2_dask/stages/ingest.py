@@ -12,7 +12,7 @@ from ips2_dask.executors import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
 from ips2_dask.params import ANGULAR, Params
 from ips2_dask.plan import Choices
-from ips2_dask.stages import distances
+from ips2_dask.stages import distances, duplicates
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.readers import check_block
 
@@ -24,7 +24,8 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     del choices
     # Manhattan distances are measured in the same samples as Euclidean ones
     turned = params.metric in (*ANGULAR, "precomputed")
-    return {"scale": params.scale} | ({"metric": params.metric} if turned else {})
+    own = {"scale": params.scale} | ({"metric": params.metric} if turned else {})
+    return own | ({"duplicates": params.duplicates} if duplicates.merges(params) else {})
 
 
 def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
@@ -122,7 +123,10 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
             store.drop(folder, name)
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
-    return {"warnings": _warnings(statistics_, rounded, context.m), "label_names": names, "source": source.name}
+    found = duplicates.merge(inner, executor, report) if duplicates.merges(context.params) else {}
+    return {
+        "warnings": _warnings(statistics_, rounded, context.m), "label_names": names, "source": source.name, **found
+    }  # fmt: skip
 
 
 def _unread(context: Context) -> list[int]:

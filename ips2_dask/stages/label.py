@@ -120,7 +120,9 @@ def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str,
 
 def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
     params, tasks = context.params, restarts.tasks(context.m)
-    if tasks == 1:
+    if context.m <= params.n_clusters:
+        found = kernel.Partitioning(0.0, np.arange(context.m, dtype=np.int32))
+    elif tasks == 1:
         found = kernel.kmeans_best(X, params.n_clusters, params.random_state, 0, restarts.RESTARTS)
     else:
         starts = range(task.number, restarts.restarts(context.m), tasks)
@@ -195,10 +197,10 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if distinct < params.n_clusters:
         facts["warnings"].append(f"only {distinct} of {params.n_clusters} clusters could be told apart")
     labels = _renumbered(context, labels)
-    arrays = {"labels": _in_users_order(context, labels)}
-    arrays["certainty"] = _in_users_order(context, walk.finish(labels))
+    arrays = {"labels": context.by_row(labels)}
+    arrays["certainty"] = context.by_row(walk.finish(labels))
     if left_out is not None:
-        arrays["left_out"] = _in_users_order(context, left_out)
+        arrays["left_out"] = context.by_row(left_out)
     context.store.write(context.folders["label"], "whole", arrays, {})
     if params.clusters_rows:
         _keep_means(context, labels)
@@ -208,7 +210,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 def _renumbered(context: Context, labels: Any) -> Any:
     """Clusters by their first sample in the user's numbering; labels stay in the run's."""
     order = context.order()
-    return kernel.renumber(labels) if order is None else kernel.renumber(_in_users_order(context, labels))[order]
+    return kernel.renumber(labels) if order is None else kernel.renumber(context.by_row(labels))[order]
 
 
 class _Found:
@@ -282,15 +284,6 @@ class _Found:
                 whole = np.asarray(context.read("label", "embedding", "component"))
             labels = kernel.labels_of_unreached(StoredRows(context), labels, whole, context.params.metric)
         return labels, left_out
-
-
-def _in_users_order(context: Context, labels: Any) -> Any:
-    order = context.order()
-    if order is None:
-        return labels
-    out = np.empty_like(labels)
-    out[order] = labels
-    return out
 
 
 def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:

@@ -11,12 +11,12 @@ from ips2_dask.kernels import approximate, copies, precomputed, shards, similari
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.plan import Choices
-from ips2_dask.stages import sharding
+from ips2_dask.stages import duplicates, sharding
 from ips2_dask.storage import beside, measured
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.promises import LEAST_RECALL
 
-VERSION = 5
+VERSION = 6
 
 GIVEN_AT_ONCE = 1 << 22
 """Candidates whose distances are measured at once, where a graph was given."""
@@ -39,11 +39,13 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
     if context.params.metric == "precomputed":
-        D = np.asarray(context.read("ingest", b, "samples"))
+        D = np.asarray(context.samples_of(b))
         indices, distances = precomputed.nearest_rows(D, low, n)
         return {"indices": indices, "distances": distances}, {}
     X = context.all_samples()
-    groups = context.remembered("ingest", "copies", lambda: copies.group_rows(X), 24 * context.m)
+    groups = None
+    if not duplicates.merges(context.params):
+        groups = context.remembered("ingest", "copies", lambda: copies.group_rows(X), 24 * context.m)
     nearest = measured.search(context)
     indices, distances = copies.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
     return {"indices": indices, "distances": distances}, {}
@@ -75,6 +77,11 @@ def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         at = slice(start - low, stop - low)
         shards.merge_lists(indices[at], distances[at], found, lengths, rows, same, same)
         start = stop
+    short = np.flatnonzero((indices < 0).any(axis=1))
+    if len(short):  # all that was given for it are rows that equal it
+        X = context.all_samples()
+        near = measured.search(context)(X[low + short], low + short, X, n - 1)
+        indices[short, 1:], distances[short, 1:] = near
     return {"indices": indices, "distances": distances}, {}
 
 
@@ -146,7 +153,8 @@ def _approximate(context: Context, report: Report) -> dict[str, Any]:
 
 
 def _duplicates(context: Context) -> list[str]:
-    k = context.params.n_neighbors
+    """What to warn of where samples lie at distance 0 of each other."""
+    k, merged = context.params.n_neighbors, duplicates.merges(context.params)
     repeated = crowded = 0
     for b in range(context.n_partitions):
         distances = np.asarray(context.read("neighbors", b, "distances"))
@@ -154,8 +162,10 @@ def _duplicates(context: Context) -> list[str]:
             repeated += int(np.count_nonzero(distances[:, 1] == 0))
             crowded += int(np.count_nonzero(distances[:, min(k, distances.shape[1]) - 1] == 0))
     out = []
-    if repeated:
+    if repeated and merged:
+        out.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")
+    elif repeated:
         out.append(f"{repeated} of {context.m} samples have an exact duplicate")
-    if crowded:
+    if crowded and not merged:
         out.append(f"{crowded} samples see only copies of themselves among their {k} nearest: they form islands")
     return out

@@ -20,6 +20,7 @@ from ips2_dask.kernels import copies, halving, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.locality import Thing
 from ips2_dask.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
+from ips2_dask.stages import duplicates
 from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import neighborhoods
@@ -37,24 +38,22 @@ def adopted(context: Context, facts: dict[str, Any]) -> Context:
 
 
 def sample(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A seeded share of partition b's rows, for the cells."""
-    low, high = context.span(b)
+    """Partition b's rows that are drawn for the cells: by their numbers, so that partitions don't matter."""
     wanted = SAMPLE_PER_SHARD * context.choices.n_shards
-    count = min(high - low, -(-wanted * (high - low) // context.m))
-    rows = np.random.default_rng([context.params.random_state, 3, b]).choice(high - low, count, replace=False)
-    return {"sample": context.read("ingest", b, "samples")[np.sort(rows)]}, {}
+    drawn = shards.is_drawn(*context.span(b), wanted / context.m, context.params.random_state)
+    return {"sample": context.ingested(b)[drawn]}, {}
 
 
 def assign(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """The two nearest cells of partition b's samples."""
     centers = np.asarray(context.read("neighbors", "cells", "centers"))
-    return {"nearest": shards.two_nearest(context.read("ingest", b, "samples"), centers)}, {}
+    return {"nearest": shards.two_nearest(context.ingested(b), centers)}, {}
 
 
 def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
     first, last = context.facts["neighbors"]["batches"][batch]
-    X = np.concatenate([context.read("ingest", b, "samples") for b in range(first, last)])
+    X = np.concatenate([context.ingested(b) for b in range(first, last)])
     nearest = np.concatenate([context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(first, last)])
     nearest = np.asarray(context.read("neighbors", "membership", "cell"))[nearest]
     user = np.arange(context.bounds[first], context.bounds[last])
@@ -85,7 +84,8 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     if len(members):  # they ascend: so ties are decided by the user's numbers
         narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
         nearest = measured.search(context)
-        local, lengths = copies.nearest_rows(np.arange(len(members)), X, copies.group_rows(X), inside, narrow, nearest)
+        groups = None if duplicates.merges(context.params) else copies.group_rows(X)
+        local, lengths = copies.nearest_rows(np.arange(len(members)), X, groups, inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = members[local], lengths
     start, stop = facts["starts"][s : s + 2]
     own = np.searchsorted(members, context.store.read_rows(folder, "membership", "by_cell", start, stop))

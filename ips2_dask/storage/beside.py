@@ -210,10 +210,34 @@ def given_edges(context: Context, low: int, high: int) -> tuple[Any, Any]:
 
 
 def given_candidates(context: Context, low: int, high: int) -> Any:
-    """Neighbours that were given of samples low .. high - 1: (high - low, width) int32, padded with -1."""
-    indptr = np.asarray(context.read(FOLDER, "knn_graph", "indptr"))[low : high + 1]
-    indices = np.asarray(context.read(FOLDER, "knn_graph", "indices"))[indptr[0] : indptr[-1]]
+    """Neighbours that were given of samples low .. high - 1: (high - low, width) int32, padded with -1.
+
+    A sample that stands for several rows has those of all of them.
+    """
+    indptr, indices = (np.asarray(array) for array in _given_graph(context))
+    indptr = indptr[low : high + 1]
+    indices = indices[indptr[0] : indptr[-1]]
     counts = np.diff(indptr)
     out = np.full((high - low, int(counts.max(initial=0))), -1, np.int32)
     out[np.arange(out.shape[1]) < counts[:, None]] = indices
     return out
+
+
+def _given_graph(context: Context) -> tuple[Any, Any]:
+    """The graph that was given, between samples: where each one's entries begin, and the entries."""
+    given = context.read(FOLDER, "knn_graph", "indptr"), context.read(FOLDER, "knn_graph", "indices")
+    place = context.place()
+    if place is None:
+        return given
+
+    def make() -> tuple[Any, Any]:
+        indptr, indices = given
+        rows, columns = place[np.repeat(np.arange(len(place)), np.diff(indptr))], place[indices]
+        others = rows != columns
+        shape = (context.m, context.m)
+        found = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], columns[others])), shape=shape)
+        found.sum_duplicates()
+        return found.indptr, found.indices
+
+    found: tuple[Any, Any] = context.remembered("ingest", "given graph", make, 4 * len(given[1]))
+    return found

@@ -19,7 +19,15 @@ from ips2_dask.storage.store import MemoryStore, Receipt, Store
 
 AnyArray = NDArray[Any]
 
-SEATED = frozenset({("neighbors", "numbering"), ("neighbors", "whole"), ("assemble", "whole"), ("fuse", "sums-whole")})
+SEATED = frozenset(
+    {
+        ("ingest", "distinct"),
+        ("neighbors", "numbering"),
+        ("neighbors", "whole"),
+        ("assemble", "whole"),
+        ("fuse", "sums-whole"),
+    }
+)
 """Parts with arrays over all samples that every task of a stage looks at."""
 
 
@@ -212,10 +220,26 @@ class Context:
         """The stage whose ``samples`` are in the numbering of the partitions."""
         return "neighbors" if "bounds" in self.facts.get("neighbors", {}) else "ingest"
 
+    @property
+    def samples_prefix(self) -> str:
+        """What the names of its parts begin with."""
+        return "samples-" if self.samples_stage == "neighbors" else self._ingested
+
+    @property
+    def _ingested(self) -> str:
+        return "distinct-" if self.merged else ""
+
+    def samples_of(self, b: int) -> AnyArray:
+        """X of partition b: (rows, f) float32, remembered."""
+        return self.read(self.samples_stage, self.samples_prefix + part_name(b), "samples")
+
+    def ingested(self, b: int) -> AnyArray:
+        """The same by the partitions that ingest made, which a sharded graph replaces."""
+        return self.read("ingest", self._ingested + part_name(b), "samples")
+
     def samples(self, rows: NDArray[np.integer]) -> AnyArray:
         """X at sorted samples: (n, f) float32."""
-        stage = self.samples_stage
-        return self.rows_of(stage, "samples", rows, "samples-" if stage == "neighbors" else "")
+        return self.rows_of(self.samples_stage, "samples", rows, self.samples_prefix)
 
     def all_samples(self) -> AnyArray:
         """The whole of X in this process, remembered."""
@@ -225,10 +249,40 @@ class Context:
         return X
 
     def order(self) -> NDArray[np.int32] | None:
-        """The user's number of each sample, or None where that is the run's own: (m,) int32."""
+        """The user's number of each sample, or None where that is the run's own: (m,) int32.
+
+        That of the first of equal rows, where they are one sample.
+        """
+        firsts = np.asarray(self.read("ingest", "distinct", "firsts")) if self.merged else None
         if self.samples_stage == "ingest":
+            return firsts
+        order = np.asarray(self.read("neighbors", "whole", "order"))
+        return order if firsts is None else firsts[order]
+
+    @property
+    def merged(self) -> bool:
+        """Whether equal rows of the input are one sample, and some are."""
+        return "bounds" in self.facts.get("ingest", {})
+
+    def place(self) -> NDArray[np.integer] | None:
+        """The run's number of each row of the input, or None where that is the row's own: (rows,)."""
+        distinct = np.asarray(self.read("ingest", "distinct", "place")) if self.merged else None
+        if self.samples_stage == "ingest":
+            return distinct
+        rank = np.argsort(np.asarray(self.read("neighbors", "whole", "order")))
+        return rank if distinct is None else rank[distinct]
+
+    def copies(self) -> NDArray[np.int32] | None:
+        """How many rows of the input each sample stands for, or None where it is one: (m,) int32."""
+        if not self.merged:
             return None
-        return np.asarray(self.read("neighbors", "whole", "order"))
+        copies = np.asarray(self.read("ingest", "distinct", "copies"))
+        return copies if self.samples_stage == "ingest" else copies[self.read("neighbors", "whole", "order")]
+
+    def by_row(self, values: AnyArray) -> AnyArray:
+        """What is known of each sample, for each row of the input."""
+        place = self.place()
+        return values if place is None else values[place]
 
     def receipt(self, stage: str, part: int | str) -> Receipt | None:
         """The receipt of a part, or None."""

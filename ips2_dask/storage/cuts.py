@@ -47,7 +47,4 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
     U = abs(U) if context.params.high_order == "signed" else U
     shares = rounding.spread(MatrixOperator(rounding.walk_matrix(U)).matmat, labels, n_clusters)
     labels = np.where(labels >= 0, labels, shares.argmax(axis=1)).astype(np.int32)
-    order = context.order()
-    if order is not None:
-        labels = labels[np.argsort(order)]
-    return renumber(labels)
+    return renumber(context.by_row(labels))

@@ -134,7 +134,12 @@ def _write(file: Any, run: Run) -> None:
     if run.embedding is not None:
         file["obsm"][f"X_{KEY}"] = run.embedding
         _encoded(file["obsm"][f"X_{KEY}"], "array", "0.2.0")
-    _write_similarity(_group(file, "obsp"), run.similarity("fused"))
+    U = run.similarity("fused", distinct=True)
+    if len(run.distinct) < len(run.labels):  # an entry of equal rows stands at the first of them alone
+        i, j = (run.distinct[end] for end in sparse.coo_array(U).coords)
+        m = len(run.labels)
+        U = sparse.csr_array((sparse.coo_array(U).data, (i, j)), shape=(m, m))
+    _write_similarity(_group(file, "obsp"), U)
     _replaced(_group(file, "uns"), KEY)
     about = _encoded(file["uns"].create_group(KEY), "dict", "0.1.0")
     about["params"] = json.dumps(run.params.as_dict())

@@ -31,7 +31,14 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "raw": Array("rows as the source gave them, kept only while a sequential source is read", False),
         "statistics": Array("sums, squares and range of the columns of a partition: (6, f) float64", False),
         "samples": Array("X, centred and scaled: (rows, f) float32", False),
-        "known": Array("known labels as codes: (m,) int32", True),
+        "digests": Array("128 bits of each row of a partition, ascending: (rows, 2) uint64", False, True),
+        "rows": Array("their rows in the input: (rows,) int64", False, True),
+        "offsets": Array("where each range of digests begins among them: (ranges + 1,) int64", True),
+        "repeats": Array("rows of a range that equal an earlier one, ascending: (n,) int64", True),
+        "firsts": Array("the first row that each equals; or the first row of each sample: (n,) int64", True),
+        "place": Array("the sample that each row of the input is: (rows,) int32", True),
+        "copies": Array("how many rows each sample stands for: (m,) int32", True),
+        "known": Array("known labels as codes: (rows of the input,) int32", True),
         "center": Array("what was taken from each column: (f,) float64", False),
         "spread": Array("what each column was divided by: (f,) float64", False),
     },
@@ -103,11 +110,9 @@ ARRAYS: dict[str, dict[str, Array]] = {
     "label": {
         "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, d) float32", False),
         "component": Array("connected component of U of each sample, where there are several: (m,) int32", True),
-        "labels": Array("clusters in the user's numbering, counted by their first sample: (m,) int32", True),
-        "certainty": Array("share of its own cluster, in the user's numbering: (m,) float32", False),
-        "left_out": Array(
-            "what the tree of a density left out, in the user's numbering: (m,) uint8, 1 where it did", True
-        ),
+        "labels": Array("cluster of each row of the input, counted by their first row: (rows,) int32", True),
+        "certainty": Array("share of its own cluster, of each row of the input: (rows,) float32", False),
+        "left_out": Array("rows of the input that the tree of a density left out: (rows,) uint8, 1 where it did", True),
         "drawn": Array("samples that a tree is built on, in the run's numbering: (n,) int32", True),
         "edges": Array(
             "the tree's edges (a, b, length), ascending, a and b places in `drawn`: (n - 1, 3) float64", False

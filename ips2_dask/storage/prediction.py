@@ -281,8 +281,7 @@ def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Fl
         held = _cells(context, X)
     for b, some in held:
         low, high = context.span(b)
-        prefix = "samples-" if context.samples_stage == "neighbors" else ""
-        part = np.asarray(context.read(context.samples_stage, f"{prefix}p{b:06d}", "samples"))
+        part = np.asarray(context.samples_of(b))
         ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # ties: the user's smallest
         places, lengths = nearest_in(X[some], np.full(len(some), -1), part[ascending], n)
         found = low + ascending[places]

@@ -34,6 +34,10 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 
 
+MOST_ENTRIES = 1 << 28
+"""Of a similarity of all rows, where equal rows repeat those of distinct ones."""
+
+
 class Neighbors(NamedTuple):
     """The graph: column 0 is the sample itself."""
 
@@ -92,8 +96,7 @@ class Run:
         nearly all samples the largest share is that of their own cluster.
         """
         parts = [self._label(f"shares-{part_name(b)}", "shares") for b in range(self._context.n_partitions)]
-        stored = np.concatenate(parts)
-        return stored if self._order is None else stored[np.argsort(self._order)]
+        return self._context.by_row(np.concatenate(parts))
 
     @cached_property
     def left_out(self) -> NDArray[np.bool_] | None:
@@ -147,15 +150,37 @@ class Run:
         return write_labels(self, path, input)
 
     @cached_property
+    def distinct(self) -> NDArray[np.integer]:
+        """Rows of the input that no earlier row equals, ascending: (n,). All of them with ``duplicates="keep"``.
+
+        Each is a sample; the rows that equal it have its label, its certainty and its place in the embedding.
+        """
+        if not self._context.merged:
+            return np.arange(self.manifest["input"]["shape"][0])
+        return np.sort(np.asarray(self._order))
+
+    @cached_property
+    def first_rows(self) -> NDArray[np.integer]:
+        """The first row that equals each row, which is its own where there is none before it: (m,)."""
+        if not self._context.merged:
+            return self.distinct
+        return self._context.by_row(np.asarray(self._order))
+
+    @cached_property
     def neighbors(self) -> Neighbors:
-        """The nearest neighbours of each sample and their distances."""
+        """The nearest neighbours of each row and their distances.
+
+        Of rows that are equal the first one stands for all of them as a neighbour of others.
+        """
         k = self.params.n_neighbors
         indices, distances = (self._context.read_all("neighbors", name)[:, :k] for name in ("indices", "distances"))
         order = self._order
         if order is None:
             return Neighbors(np.array(indices), np.array(distances))
-        found = Neighbors(np.empty_like(indices), np.empty_like(distances))
-        found.indices[order], found.distances[order] = order[indices], distances
+        found = Neighbors(
+            self._context.by_row(order[indices]).astype(np.int32), self._context.by_row(np.asarray(distances))
+        )
+        found.indices[:, 0] = np.arange(len(found.indices))
         return found
 
     @cached_property
@@ -176,7 +201,7 @@ class Run:
 
     @cached_property
     def pairs(self) -> Int32:
-        """The active pairs, i <= j, sorted: (P, 2) int32."""
+        """The active pairs of rows, i <= j, sorted: (P, 2) int32. Of equal rows the first stands for all of them."""
         pairs = read_pairs(self._context)
         return pairs if self._order is None else self._by_pair(np.sort(self._order[pairs], axis=1))
 
@@ -238,8 +263,21 @@ class Run:
         vectors = [known.leading(c), self._context.read_all("eigen", "vectors")]
         return self._by_pair(np.concatenate(vectors, axis=1)[:, :c])
 
-    def similarity(self, kind: str = "fused") -> sp.csr_array | NDArray[np.floating]:
-        """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m)."""
+    def similarity(self, kind: str = "fused", *, distinct: bool = False) -> sp.csr_array | NDArray[np.floating]:
+        """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m).
+
+        Parameters
+        ----------
+        kind : {"fused", "pairwise", "high_order"}
+        distinct : bool
+            Whether rows and columns are those of `distinct` instead of all rows of the input; equal rows are as similar
+            to each other as each is to itself.
+
+        Raises
+        ------
+        BadInput
+            Where a matrix of all rows would have more than 2^28 entries, because of equal rows.
+        """
         if kind not in ("pairwise", "high_order", "fused"):
             raise BadInput(
                 "kind",
@@ -251,12 +289,31 @@ class Run:
         found = read_similarity(self._context, kind)
         if self._order is None:
             return found
-        rank = np.argsort(self._order)
-        found = found[rank][:, rank]
+        place = np.argsort(self._order) if distinct else np.asarray(self._context.place())
+        if self._context.merged and not distinct:
+            self._refuse_many(found, place)
+        found = found[place][:, place]
         if sp.issparse(found):
             found = sp.csr_array(found)
             found.sort_indices()
         return found
+
+    def _refuse_many(self, found: Any, place: Any) -> None:
+        """Refuse a similarity of all rows that equal rows make too large."""
+        copies = np.bincount(place, minlength=found.shape[0])
+        entries = len(place) ** 2
+        if sp.issparse(found):
+            entries = int(
+                (copies[np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))] * copies[found.indices]).sum()
+            )
+        if entries > MOST_ENTRIES:
+            raise BadInput(
+                "similarity",
+                f"{entries:,} entries among {len(place):,} rows, of which {found.shape[0]:,} are distinct",
+                f"at most {MOST_ENTRIES:,}",
+                "it would hardly fit into memory",
+                "ask for similarity(..., distinct=True)",
+            )
 
     def iter_similarities(self) -> Iterator[Similarities]:
         """S, V and U of every stored pair of two samples, each pair once, in parts of bounded size."""
@@ -273,8 +330,7 @@ class Run:
         """The spectral embedding, rows of length 1: (m, columns) float32; None for ``embedding='none'``."""
         if self._context.receipt("label", "embedding") is None:
             return None
-        stored = np.array(self._context.read("label", "embedding", "embedding"))
-        return stored if self._order is None else stored[np.argsort(self._order)]
+        return self._context.by_row(np.array(self._context.read("label", "embedding", "embedding")))
 
     def predict(self, X: Any, *, client: Any = None) -> Int32:
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
@@ -356,6 +412,7 @@ class Run:
         stages = self.manifest["stages"]
         return {
             "m": m,
+            "distinct": facts["ingest"].get("bounds", [m])[-1],
             "f": f,
             "k": self.params.n_neighbors,
             "c": self.params.n_clusters,

@@ -128,9 +128,7 @@ def candidates(found: Run) -> list[Rounded]:
     for columns in dict.fromkeys(task.columns for task in tasks):
         parts._add_kmeans(columns)
     labels = (parts._labels[one.rounding, one.columns][0] for one in parts.candidates)
-    return [
-        Rounded(one, label._in_users_order(context, its)) for one, its in zip(parts.candidates, labels, strict=True)
-    ]
+    return [Rounded(one, context.by_row(its)) for one, its in zip(parts.candidates, labels, strict=True)]
 
 
 def chosen(found: Sequence[Rounded], n_clusters: int, most_cut: float) -> Rounded:

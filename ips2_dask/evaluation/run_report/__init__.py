@@ -55,7 +55,11 @@ def render(material: Material) -> str:
         *([sections.known] if material.scores else []), sections.again,
     ]  # fmt: skip
     method, name = run_name(material)
-    lead = f"{facts['c']} clusters of {facts['m']:,} samples × {facts['f']:,} features, finished {manifest['finished']}"
+    distinct = "" if facts["distinct"] == facts["m"] else f" ({facts['distinct']:,} of them distinct)"
+    lead = (
+        f"{facts['c']} clusters of {facts['m']:,} samples{distinct} × {facts['f']:,} features, "
+        f"finished {manifest['finished']}"
+    )
     top = [page.tiles(_tiles(material)), page.warnings(material.warnings)]
     end = f"Made by ips2_dask {manifest['versions']['ips2_dask']} from the run's stored arrays."
     return page.page(f"{method}: {name}", lead, top, [part(material) for part in parts], end)

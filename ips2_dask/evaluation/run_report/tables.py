@@ -64,6 +64,7 @@ def surroundings(material: Material) -> str:
     facts = {
         "input": manifest["input"]["name"],
         "samples × features": f"{m:,} × {f:,}",
+        "distinct samples": f"{material.facts['distinct']:,}",
         "fingerprint": manifest["input"]["fingerprint"][:16],
         "partitions": f"{len(manifest['bounds']) - 1:,}",
         "sample graph": f"{choices['n_shards']} shards" if choices["n_shards"] else choices["graph"],

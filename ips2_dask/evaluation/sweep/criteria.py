@@ -63,15 +63,17 @@ def judged(run: Run, asked: Asked) -> dict[str, Any]:
 
 def _judged(run: Run, asked: Asked) -> dict[str, Any]:
     labels, c = run.labels, run.params.n_clusters
-    U = run.similarity("fused")
+    distinct = run.distinct
+    U = run.similarity("fused", distinct=True)
     if run.params.high_order == "signed":
         U = abs(U)
     rounding, width = _rounding(run)
     how: dict[str, Any] = {
-        "columns": run.params.n_embedded, "embedding": run.embedding, "rows": run.params.clusters_rows,
+        "columns": run.params.n_embedded, "rows": run.params.clusters_rows,
+        "embedding": None if run.embedding is None else run.embedding[distinct],
         "rounding": rounding, "width": width,
     }  # fmt: skip
-    agreements = [replicate(U, labels, c, asked.seed, number, **how) for number in range(asked.resamples)]
+    agreements = [replicate(U, labels[distinct], c, asked.seed, number, **how) for number in range(asked.resamples)]
     found = {
         "stability": float(np.mean(agreements)),
         "silhouette": float(silhouette(points(run), labels, most=SILHOUETTES, seed=asked.seed).values.mean()),

@@ -1,0 +1,99 @@
+"""Equal rows become one sample: digests of each partition's rows, compared by ranges, and the first row of each kept.
+
+It is the end of the ingest. Where no two rows are equal its parts stay as they are; else the samples are those rows
+that no earlier one equals, in their order, cut into partitions of the size that the input's have.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.kernels import copies
+from ips2_dask.params import Params
+from ips2_dask.storage.context import Context, part_name
+
+RANGE_ROWS = 1 << 21
+"""Rows whose digests are compared in one task, about: 100 MiB with what sorting them takes."""
+
+
+def merges(params: Params) -> bool:
+    """Whether equal rows are looked for: a similarity that is given may tell them apart."""
+    return params.duplicates == "merge" and params.affinity != "precomputed"
+
+
+def _n_ranges(context: Context) -> int:
+    return -(-context.m // RANGE_ROWS)
+
+
+def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Digests of partition b's rows, sorted, and where each range of them begins."""
+    keys = copies.digests(np.asarray(context.ingested(b)))
+    order = np.lexsort((keys[:, 1], keys[:, 0]))
+    keys = keys[order]
+    n = _n_ranges(context)
+    limits = np.array([(r << 64) // n for r in range(n)], np.uint64)
+    offsets = np.append(np.searchsorted(keys[:, 0], limits), len(keys))
+    return {"digests": keys, "rows": context.bounds[b] + order, "offsets": offsets.astype(np.int64)}, {}
+
+
+def compare(context: Context, r: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rows of a range of digests that equal an earlier row."""
+    store, folder = context.store, context.folders["ingest"]
+    keys, rows = [], []
+    for b in range(context.n_partitions):
+        part = "digests-" + part_name(b)
+        low, high = (int(n) for n in np.asarray(context.read("ingest", part, "offsets"))[r : r + 2])
+        keys.append(store.read_rows(folder, part, "digests", low, high))
+        rows.append(store.read_rows(folder, part, "rows", low, high))
+    found = copies.repeats(np.concatenate(keys), np.concatenate(rows))
+    return {"repeats": found.rows, "firsts": found.firsts}, {}
+
+
+def distinct(context: Context, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """X of partition t of the distinct samples; of given distances, the columns of those samples."""
+    low, high = context.facts["ingest"]["distinct_bounds"][t : t + 2]
+    firsts = np.asarray(context.read("ingest", "distinct", "firsts"))
+    X = np.asarray(context.rows_of("ingest", "samples", firsts[low:high]))
+    if context.params.metric == "precomputed":
+        X = X[:, firsts]
+    return {"samples": np.ascontiguousarray(X)}, {}
+
+
+def merge(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Make one sample of equal rows; returns the bounds of the new partitions, or nothing where no rows are equal."""
+    store, folder, parts = context.store, context.folders["ingest"], range(context.n_partitions)
+    ranges = range(_n_ranges(context))
+    known = store.receipt(folder, "distinct")
+    if known is None:
+        executor.map(Job("ingest", digests, "digests-"), context, parts, report)
+        executor.map(Job("ingest", compare, "ranges-", "ranges"), context, ranges, report)
+        found = [
+            np.concatenate([store.read(folder, "ranges-" + part_name(r), name) for r in ranges])
+            for name in ("repeats", "firsts")
+        ]
+        m = context.m - len(found[0])
+        known = store.write(folder, "distinct", _numbered(context.m, *found) if m < context.m else {}, {"distinct": m})
+    for name in (*(f"digests-{part_name(b)}" for b in parts), *(f"ranges-{part_name(r)}" for r in ranges)):
+        store.drop(folder, name)
+    m = int(known["facts"]["distinct"])
+    if m == context.m:
+        return {}
+    bounds = [*range(0, m, context.bounds[1]), m]
+    facts = {**context.facts["ingest"], "distinct_bounds": bounds}
+    inner = dataclasses.replace(context, facts={**context.facts, "ingest": facts})
+    executor.map(Job("ingest", distinct, "distinct-", "distinct"), inner, range(len(bounds) - 1), report)
+    for b in parts:
+        store.drop(folder, part_name(b))
+    return {"bounds": bounds}
+
+
+def _numbered(m: int, repeats: Any, firsts: Any) -> dict[str, Any]:
+    """The first row of each sample, the sample of each row, and how many rows it is."""
+    own = np.arange(m)
+    own[repeats] = firsts
+    kept, place, counts = np.unique(own, return_inverse=True, return_counts=True)
+    return {"firsts": kept, "place": place.astype(np.int32), "copies": counts.astype(np.int32)}

@@ -1,0 +1,119 @@
+"""Equal rows as one sample: one label for all of them, that of the distinct rows, in any order and any partitions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.datasets import make_blobs
+
+from ips2_dask import Params, Resources, run
+from ips2_dask.kernels import copies, shards
+
+MERGED = Params(n_clusters=3, duplicates="merge")
+
+
+def _repeated(seed: int, m: int = 120) -> tuple[Any, Any]:
+    """Rows repeated any number of times in any order, and which of the distinct rows each is."""
+    rng = np.random.default_rng(seed)
+    X = make_blobs(m, 4, centers=3, random_state=seed)[0]
+    own = rng.permutation(np.concatenate([np.arange(m), rng.choice(m, 2 * m, p=rng.dirichlet(np.full(m, 0.3)))]))
+    return X[own], own
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("rows", [None, 31])
+def test_equal_rows_have_the_label_of_the_distinct_row(seed: int, rows: int | None) -> None:
+    X, own = _repeated(seed)
+    found = run(X, MERGED, Resources(partition_rows=rows))
+    firsts = np.sort(np.unique(own, return_index=True)[1])
+    alone = run(X[firsts], MERGED)
+    np.testing.assert_array_equal(found.distinct, firsts)
+    np.testing.assert_array_equal(found.labels[firsts], alone.labels)
+    np.testing.assert_array_equal(found.labels, found.labels[found.first_rows])
+    np.testing.assert_array_equal(X[found.first_rows], X)
+    # columns are centred about the mean of all rows, so that float32 rounds the distinct rows differently
+    np.testing.assert_allclose(found.certainty[firsts], alone.certainty, atol=1e-4)
+    for values in (found.certainty, found.embedding):
+        assert values is not None
+        np.testing.assert_array_equal(values, values[found.first_rows])
+    assert found.report()["distinct"] == len(firsts)
+    np.testing.assert_array_equal(found.predict(X), found.labels)
+
+
+def test_a_similarity_is_of_all_rows_or_of_distinct_ones() -> None:
+    X, own = _repeated(7)
+    found = run(X, MERGED)
+    whole, part = found.similarity("fused"), found.similarity("fused", distinct=True)
+    assert whole.shape == (len(X), len(X))
+    assert part.shape == (120, 120)
+    at = np.searchsorted(found.distinct, found.first_rows)
+    np.testing.assert_array_equal(whole.toarray(), part.toarray()[at][:, at])
+    np.testing.assert_array_equal(found.neighbors.indices[:, 0], np.arange(len(X)))
+    assert set(found.neighbors.indices[:, 1:].ravel().tolist()) <= set(found.distinct.tolist())
+    np.testing.assert_array_equal(own[found.first_rows], own)
+
+
+def test_a_run_that_is_kept_is_gone_on_with(tmp_path: Path) -> None:
+    X, _ = _repeated(3)
+    resources = Resources(partition_rows=50)
+    first = run(X, MERGED, resources, store=tmp_path / "run")
+    again = run(X, MERGED, resources, store=tmp_path / "run")
+    assert {stage["state"] for stage in again.manifest["stages"]} == {"reused"}
+    np.testing.assert_array_equal(first.labels, again.labels)
+    np.testing.assert_array_equal(first.labels, run(X, MERGED).labels)
+
+
+@pytest.mark.parametrize(("m", "c"), [(1, 2), (2, 2), (2, 3), (3, 2), (4, 3)])
+def test_few_distinct_rows_are_clusters_of_their_own(m: int, c: int) -> None:
+    X = np.repeat(make_blobs(40, 3, random_state=0)[0][:m], 6, axis=0)
+    found = run(X, Params(n_clusters=c, duplicates="merge"))
+    assert len(set(found.labels.tolist())) == min(m, c)
+    np.testing.assert_array_equal(found.labels, found.labels[found.first_rows])
+
+
+def test_given_distances_and_a_given_graph_are_those_of_distinct_rows() -> None:
+    X, own = _repeated(2, 60)
+    D = np.sqrt(np.square(X[:, None] - X[None]).sum(axis=2))
+    by_distances = run(D, Params(n_clusters=3, metric="precomputed", duplicates="merge"))
+    np.testing.assert_array_equal(by_distances.labels, by_distances.labels[by_distances.first_rows])
+    assert len(by_distances.distinct) == 60
+    order = np.argsort(D, axis=1, kind="stable")[:, :9]
+    graph = sp.csr_array((np.ones(order.size), (np.repeat(np.arange(len(X)), 9), order.ravel())), shape=D.shape)
+    by_graph = run(X, MERGED, knn_graph=graph)
+    assert len(by_graph.distinct) == 60
+    np.testing.assert_array_equal(by_graph.labels, by_graph.labels[by_graph.first_rows])
+    np.testing.assert_array_equal(own[by_graph.first_rows], own)
+
+
+def test_zero_equals_negative_zero_and_digests_follow_rows() -> None:
+    X = np.random.default_rng(0).integers(0, 3, (500, 4)).astype(np.float32)
+    found = copies.repeats(copies.digests(np.where(X == 0, -X, X)), np.arange(500))
+    _, first, inverse = np.unique(X, axis=0, return_index=True, return_inverse=True)
+    expected = np.flatnonzero(first[inverse.ravel()] != np.arange(500))
+    np.testing.assert_array_equal(found.rows, expected)
+    np.testing.assert_array_equal(found.firsts, first[inverse.ravel()][expected])
+    np.testing.assert_array_equal(copies.digests(X), copies.digests(np.where(X == 0, -X, X)))
+
+
+def test_the_draw_for_the_cells_does_not_depend_on_partitions() -> None:
+    whole = shards.is_drawn(0, 10_000, 0.2, 5)
+    np.testing.assert_array_equal(
+        np.concatenate([shards.is_drawn(a, a + 500, 0.2, 5) for a in range(0, 10_000, 500)]), whole
+    )
+    assert 0.18 < whole.mean() < 0.22
+    assert (whole != shards.is_drawn(0, 10_000, 0.2, 6)).any()
+    assert shards.is_drawn(3, 9, 1.0, 0).all()
+
+
+def test_the_two_nearest_cells_do_not_depend_on_who_is_asked_beside() -> None:
+    rng = np.random.default_rng(1)
+    found = rng.normal(size=(40, 16)).astype(np.float32)
+    X = np.concatenate([rng.normal(size=(300, 16)), (found[:20] + found[20:]) / 2]).astype(np.float32)
+    whole = shards.two_nearest(X, found)
+    np.testing.assert_array_equal(
+        np.concatenate([shards.two_nearest(X[r : r + 1], found) for r in range(len(X))]), whole
+    )
