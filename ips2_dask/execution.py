@@ -275,11 +275,11 @@ class _Execution:
         stages.sort(key=lambda s: STAGES.index(s["name"]))
         self._manifest["done"][name] = self._keys[name].content
         if name == STAGES[0] and "bounds" in known["facts"]:
-            self._go_over_to(known["facts"]["bounds"][-1])
+            self._plan_for_distinct(known["facts"]["bounds"][-1])
         self._put_manifest()
 
-    def _go_over_to(self, m: int) -> None:
-        """From here on the run is planned for m distinct samples, as if the input held no others."""
+    def _plan_for_distinct(self, m: int) -> None:
+        """Plan the stages that are left for m distinct samples, as if the input held no other rows."""
         chosen = None if self._manifest["choice"] is None else self._params.n_clusters
         self._params = widest(self._given_params, m)
         if chosen is not None:

@@ -247,7 +247,7 @@ class Params:
 
     @classmethod
     def of_manifest(cls, stored: dict[str, Any]) -> Params:
-        """The parameters of a run directory, also of one made before ``embedding`` was a parameter of its own."""
+        """The parameters of a run directory, also of one made before ``embedding`` and ``duplicates`` existed."""
         stored = {"duplicates": "keep", **stored}
         if "embedding" not in stored:
             embedding = {"spectral": "spectral", "kmeans": "none", "rows": "rows"}[stored["assign_labels"]]

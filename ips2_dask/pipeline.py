@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import shutil
 import tempfile
 import weakref
@@ -266,9 +265,7 @@ def _asks(params: Params) -> tuple[str, ...]:
 
 def with_given(plan: Plan, given: Beside) -> Plan:
     """The plan of a run whose graph may be given."""
-    if given.knn_graph is None:
-        return plan
-    return dataclasses.replace(plan, choices=dataclasses.replace(plan.choices, graph="given", n_shards=0))
+    return plan if given.knn_graph is None else plan.of_given_graph()
 
 
 class _Folder:

@@ -204,11 +204,12 @@ class Plan:
         """The same with choices and projections for m distinct samples, which the ingest has found among the rows."""
         f = m if params.metric == "precomputed" else self.f
         found = make_plan(m, f, params, **dataclasses.asdict(self.asked))
-        choices = found.choices
-        if self.choices.graph == "given":
-            choices = dataclasses.replace(choices, graph="given", n_shards=0)
-        stages = (self.stages[0], *found.stages[1:])
-        return dataclasses.replace(self, choices=choices, stages=stages)
+        found = dataclasses.replace(self, choices=found.choices, stages=(self.stages[0], *found.stages[1:]))
+        return found.of_given_graph() if self.choices.graph == "given" else found
+
+    def of_given_graph(self) -> Plan:
+        """The same without a search for neighbours: who may be near is given."""
+        return dataclasses.replace(self, choices=dataclasses.replace(self.choices, graph="given", n_shards=0))
 
     @property
     def worker_bytes(self) -> int:

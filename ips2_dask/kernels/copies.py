@@ -30,16 +30,6 @@ class Groups(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
-def _hash(words, out):  # type: ignore[no-untyped-def]
-    for p in range(words.shape[0]):
-        state = np.uint64(14695981039346656037)
-        for t in range(words.shape[1]):
-            state = (state ^ np.uint64(words[p, t])) * np.uint64(1099511628211)
-            state ^= state >> np.uint64(29)
-        out[p] = state
-
-
-@njit(nogil=True, cache=True)
 def _digest(words, out):  # type: ignore[no-untyped-def]
     for p in range(words.shape[0]):
         one, other = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -57,7 +47,7 @@ def _digest(words, out):  # type: ignore[no-untyped-def]
 def digests(X: Float32) -> NDArray[np.uint64]:
     """128 bits of each row, the same for equal rows: (m, 2) uint64.
 
-    They tell different rows apart but by chance: of 10^10 rows two would agree with probability 10^-19.
+    Different rows have the same ones by chance alone: some two of 10^10 rows with probability 10^-19.
     """
     # adding 0 turns -0 into 0, which equals it but has other bits
     words = np.ascontiguousarray(X + np.float32(0)).view(np.uint32)
@@ -95,10 +85,7 @@ def repeats(keys: NDArray[np.uint64], ids: Int64) -> Repeats:
 
 def group_rows(X: Float32) -> Groups | None:
     """Groups of equal rows, or None where too few rows are equal for it to be worth while."""
-    # adding 0 turns -0 into 0, which equals it but has other bits
-    words = np.ascontiguousarray(X + np.float32(0)).view(np.uint32)
-    keys = np.empty(len(X), np.uint64)
-    _hash(words, keys)
+    keys = digests(X)[:, 0]
     _, first, group, counts = np.unique(keys, return_index=True, return_inverse=True, return_counts=True)
     if len(first) > WORTHWHILE * len(X) or not np.array_equal(X[first][group], X):
         return None

@@ -92,8 +92,8 @@ def merge(context: Context, executor: Executor, report: Report) -> dict[str, Any
 
 
 def _numbered(m: int, repeats: Any, firsts: Any) -> dict[str, Any]:
-    """The first row of each sample, the sample of each row, and how many rows it is."""
+    """The first row of each sample, and the sample of each row."""
     own = np.arange(m)
     own[repeats] = firsts
-    kept, place, counts = np.unique(own, return_inverse=True, return_counts=True)
-    return {"firsts": kept, "place": place.astype(np.int32), "copies": counts.astype(np.int32)}
+    kept, place = np.unique(own, return_inverse=True)
+    return {"firsts": kept, "place": place.astype(np.int32)}

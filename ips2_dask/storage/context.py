@@ -272,13 +272,6 @@ class Context:
         rank = np.argsort(np.asarray(self.read("neighbors", "whole", "order")))
         return rank if distinct is None else rank[distinct]
 
-    def copies(self) -> NDArray[np.int32] | None:
-        """How many rows of the input each sample stands for, or None where it is one: (m,) int32."""
-        if not self.merged:
-            return None
-        copies = np.asarray(self.read("ingest", "distinct", "copies"))
-        return copies if self.samples_stage == "ingest" else copies[self.read("neighbors", "whole", "order")]
-
     def by_row(self, values: AnyArray) -> AnyArray:
         """What is known of each sample, for each row of the input."""
         place = self.place()

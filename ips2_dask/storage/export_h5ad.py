@@ -135,10 +135,10 @@ def _write(file: Any, run: Run) -> None:
         file["obsm"][f"X_{KEY}"] = run.embedding
         _encoded(file["obsm"][f"X_{KEY}"], "array", "0.2.0")
     U = run.similarity("fused", distinct=True)
-    if len(run.distinct) < len(run.labels):  # an entry of equal rows stands at the first of them alone
-        i, j = (run.distinct[end] for end in sparse.coo_array(U).coords)
-        m = len(run.labels)
-        U = sparse.csr_array((sparse.coo_array(U).data, (i, j)), shape=(m, m))
+    m = len(run.labels)
+    if len(run.distinct) < m:  # equal rows have their entries at the first of them alone
+        U = sparse.coo_array(U)
+        U = sparse.csr_array((U.data, tuple(run.distinct[end] for end in U.coords)), shape=(m, m))
     _write_similarity(_group(file, "obsp"), U)
     _replaced(_group(file, "uns"), KEY)
     about = _encoded(file["uns"].create_group(KEY), "dict", "0.1.0")

@@ -37,7 +37,6 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "repeats": Array("rows of a range that equal an earlier one, ascending: (n,) int64", True),
         "firsts": Array("the first row that each equals; or the first row of each sample: (n,) int64", True),
         "place": Array("the sample that each row of the input is: (rows,) int32", True),
-        "copies": Array("how many rows each sample stands for: (m,) int32", True),
         "known": Array("known labels as codes: (rows of the input,) int32", True),
         "center": Array("what was taken from each column: (f,) float64", False),
         "spread": Array("what each column was divided by: (f,) float64", False),
