@@ -68,7 +68,11 @@ def found(summary: dict[str, Any]) -> dict[str, str]:
     """What each stage found, in a few words, from `Run.report`."""
     nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
     gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
-    loose = f", {count(len(summary['ties']), 'loose one')} tied" if summary["ties"] else ""
+    islands = summary["islands"]
+    small = {
+        kind: f", {count(islands[kind], 'of them too small', 'of them too small')}" if islands[kind] else ""
+        for kind in ("pairs", "fused")
+    }
     parts = summary["fused_components"]
     equal = "" if summary["distinct"] == summary["m"] else f", {summary['distinct']:,} rows are distinct"
     way = next((one for one in summary["roundings"] if one["chosen"]), None)
@@ -77,8 +81,8 @@ def found(summary: dict[str, Any]) -> dict[str, str]:
         "ingest": count(summary["partitions"], "partition") + equal,
         "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
         "tensor": f"{summary['P']:,} active pairs{nnz}",
-        "assemble": count(summary["components"], "connected component"),
+        "assemble": count(summary["components"], "connected component") + small["pairs"],
         "eigen": f"largest residual {summary['residual_max']:.2g}, {count(summary['products'], 'product')}{gap}",
-        "fuse": "" if parts is None else f"U has {count(parts, 'component')}{loose}",
+        "fuse": "" if parts is None else f"U has {count(parts, 'component')}{small['fused']}",
         "label": count(summary["c"], "cluster") + by,
     }

@@ -205,8 +205,16 @@ class Leading(NamedTuple):
     weights: Floats
 
 
-def leading(R: Floats, pairs: Ints, c: int) -> Leading:
-    """The vectors for V with their weights, r components.
+def is_island(label: Ints, pairs: Ints, c: int) -> Ints:
+    """Which components have fewer than m / (10 c) samples, (r,); none where they would hold more than m / 2."""
+    samples = np.array([sum(1 for (i, j), own in zip(pairs, label, strict=True) if i == j and own == r)
+                        for r in range(int(label.max()) + 1)])  # fmt: skip
+    small = samples < samples.sum() / (10 * c)
+    return small & (samples[small].sum() <= samples.sum() / 2)
+
+
+def leading(R: Floats, pairs: Ints, c: int, solved: int | None = None) -> Leading:
+    """The vectors for V with their weights, r components, those that are islands for ``solved`` clusters left out.
 
     r < c: the component vectors and the next c - r of the deflated problem, all with weight 1.
     r >= c: the component vectors, weighted by the root of their share of the volume, and c of the deflated problem.
@@ -215,11 +223,14 @@ def leading(R: Floats, pairs: Ints, c: int) -> Leading:
     L_hat = laplacian(R, degree)
     label = components(R)
     Z = component_vectors(degree, pairs, label)
+    apart = is_island(label, pairs, c if solved is None else solved)
+    L_hat[apart[label]] = 0
+    weight, Z = volumes(degree, pairs, label)[~apart], Z[:, ~apart]
     r = Z.shape[1]
     values, vectors = eigenpairs(L_hat - 3 * Z @ Z.T)  # eigenvalue 1 goes to -2, below all others
     values, vectors = values[: len(values) - r], vectors[:, : len(pairs) - r]
     n = with_ties(values, c - r if r < c else c)
-    weights = np.ones(r) if r < c else np.sqrt(volumes(degree, pairs, label))
+    weights = np.ones(r) if r < c else np.sqrt(weight / weight.sum())
     return Leading(
         np.concatenate([np.ones(r), values[:n]]), np.hstack([Z, vectors[:, :n]]), np.concatenate([weights, np.ones(n)])
     )

@@ -54,19 +54,6 @@ def test_where_nothing_can_be_compared_there_are_two(values: list[float]) -> Non
     assert eigengap.choose(np.array(values), 5).n_clusters == 2
 
 
-def test_small_components_do_not_count() -> None:
-    label = np.repeat([0, 1, 2], [90, 2, 40])
-    kept, small = eigengap.large_components(label, 10)
-    assert small == [2]
-    np.testing.assert_array_equal(kept, label != 1)
-
-
-def test_when_all_components_are_small_the_largest_one_counts() -> None:
-    kept, small = eigengap.large_components(np.repeat(np.arange(50), [3, *[2] * 49]), 2)
-    assert kept.sum() == 3
-    assert len(small) == 49
-
-
 @pytest.mark.parametrize("c", [3, 8, 20])
 def test_blobs_are_counted(c: int) -> None:
     X, _ = make_blobs(60 * c, 6, centers=c, random_state=1)

@@ -10,13 +10,11 @@ import numpy.typing as npt
 import pytest
 import reference
 from harness import run_on
-from scipy import sparse
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.executors import Executor, SerialExecutor
-from ips2_dask.kernels import labels as label_kernel
 from ips2_dask.kernels import manhattan, neighbors, precomputed
 from ips2_dask.kernels.parallel import threads
 
@@ -217,22 +215,21 @@ def test_too_many_given_distances_are_refused_before_they_are_read(tmp_path: Pat
 
 def three_far_groups() -> tuple[Array, Array]:
     rng = np.random.default_rng(4)
-    X = np.concatenate([rng.normal(size=(40, 2)), rng.normal(size=(40, 2)) + 30, rng.normal([60, 0], size=(3, 2))])
-    return X, np.repeat([0, 1, 2], [40, 40, 3])
+    X = np.concatenate([rng.normal(size=(80, 2)), rng.normal(size=(80, 2)) + 30, rng.normal([60, 0], size=(7, 2))])
+    return X, np.repeat([0, 1, 2], [80, 80, 7])
 
 
 @pytest.mark.parametrize("metric", ["manhattan", "precomputed"])
-def test_loose_components_are_tied_by_the_runs_metric(metric: str) -> None:
-    X, _ = three_far_groups()
+def test_an_island_has_the_label_of_the_nearest_sample_by_the_runs_metric(metric: str) -> None:
+    X, truth = three_far_groups()
     d = reference.distances(X, "manhattan")
-    near = reference.pairwise_similarity(d, "heat-knn", 5.0)
-    near[80:, :80] = near[:80, 80:] = 0
-
-    given = d if metric == "precomputed" else X
-    _, ties, _ = label_kernel.tie_components(sparse.csr_array(near), given, 2, metric)
-    loose = next(t for t in ties if t.size == 3)
-    assert loose.sample >= 80
-    assert loose.nearest == int(np.argmin(d[loose.sample, :80]))
+    found = run(d if metric == "precomputed" else X, Params(n_clusters=2, metric=metric))
+    assert found.report()["islands"]["fused"] == 1
+    few = X[160:]
+    spread = d[160:, 160:] if metric == "precomputed" else np.square(few - few.mean(axis=0))
+    central = 160 + int(np.argmin(spread.sum(axis=1)))
+    assert set(found.labels[160:]) == {found.labels[int(np.argmin(d[central, :160]))]}
+    assert len(set(found.labels[truth == 0])) == 1
 
 
 def test_the_estimator_takes_distances_and_says_that_it_does() -> None:

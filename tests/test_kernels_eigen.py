@@ -18,6 +18,7 @@ from scipy.sparse.linalg import eigsh
 
 from ips2_dask.kernels import decomposable, graph, tensor
 from ips2_dask.kernels.antisymmetric import largest_eigenvalue
+from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
     GAIN,
@@ -484,7 +485,7 @@ def test_the_sample_graphs_vectors_are_eigenvectors_of_its_laplacian(m: int) -> 
     A = np.maximum(A, A.T)
     label = reference.components(A).astype(np.int32)
     count = int(label.max()) + 1
-    w = graph.graph_start(N, label, count, 6, 0)
+    w = graph.graph_start(N, Components(label, count, count), 6, 0)
     u = w * np.sqrt(A.sum(axis=1))[:, None]
     L = reference.laplacian(A)
     values = np.linalg.eigvalsh(L)[::-1][count:]
@@ -503,7 +504,7 @@ def test_the_start_on_pairs_is_the_sum_of_both_samples_times_the_pairs_root() ->
 @pytest.mark.parametrize("columns", [3, 12, 40])
 def test_few_samples_start_as_many_columns_as_they_can(columns: int) -> None:
     N, _ = sample_graph(20)
-    w = graph.graph_start(N, np.zeros(20, np.int32), 1, columns, 0)
+    w = graph.graph_start(N, Components(np.zeros(20, np.int32), 1, 1), columns, 0)
     assert w.shape[0] == 20
     assert 0 < w.shape[1] <= columns
     assert np.isfinite(w).all()

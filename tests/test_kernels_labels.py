@@ -1,4 +1,4 @@
-"""Labels: loose components are tied, blocks are told apart, the same seed gives the same, numbers follow samples."""
+"""Labels: blocks are told apart, the same seed gives the same, numbers follow samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import reference
 import scipy.sparse as sp
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask.kernels import labels, restarts, rounding
@@ -38,12 +37,6 @@ def labelled(U: Any, c: int, seed: int = 0) -> Array:
     return labels.renumber(
         labels.best([labels.kmeans_best(points, c, seed, s, 1) for s in range(restarts.RESTARTS)]).labels
     )
-
-
-def line(truth: Array) -> Array:
-    """Points whose groups lie at 0, 100, 200, ...; inside a group they differ by less than one."""
-    rng = np.random.default_rng(1)
-    return np.column_stack([100.0 * truth + rng.random(len(truth)), rng.random(len(truth))]).astype(np.float32)
 
 
 @pytest.mark.parametrize("sizes", [(150, 150), (30, 5, 14), (9, 9, 9, 9), (200, 100, 60)])
@@ -130,91 +123,6 @@ def test_a_dense_and_a_sparse_affinity_give_the_same_embedding() -> None:
 def test_rows_of_zeros_stay() -> None:
     found = labels.normalize_rows(np.array([[3.0, 4.0], [0, 0], [0, -2]]))
     assert found.tolist() == [[0.6, 0.8], [0, 0], [0, -1]]
-
-
-def test_small_components_are_tied_to_their_nearest_by_the_median_edge() -> None:
-    U, truth = block_affinity(100, 100, 3, 2)
-    place = np.array([0.0, 300.0, 10.0, 290.0])  # the third lies by the first, the fourth by the second
-    X = line(truth)
-    X[:, 0] += (place[truth] - 100 * truth).astype(np.float32)
-    tied, ties, before = labels.tie_components(U, X, 2)
-    assert before == 4
-    assert sorted(tie.size for tie in ties) == [2, 3]
-    for tie in ties:
-        home, near = truth[tie.sample], truth[tie.nearest]
-        assert {2: 0, 3: 1}[home] == near
-        outside = np.flatnonzero(truth != home)
-        distance = np.linalg.norm(X[outside].astype(np.float64) - X[tie.sample], axis=1)
-        assert tie.nearest == outside[np.argmin(distance)]
-    change = sp.coo_array(tied - U)
-    assert change.nnz == 2 * len(ties)
-    np.testing.assert_allclose(change.data, np.median(U.data))
-    assert (abs(tied - tied.T)).max() == 0
-    assert connected_components(tied, directed=False)[0] == 2
-
-
-def test_the_edge_starts_at_the_member_nearest_to_the_components_mean() -> None:
-    U, truth = block_affinity(60, 3)
-    X = line(truth)
-    members = np.flatnonzero(truth == 1)
-    X[members, 0] = [1000.0, 1001.0, 1005.0]  # mean 1002
-    _, (tie,), _ = labels.tie_components(U, X, 2)
-    assert tie.sample == members[1]
-
-
-def test_components_that_are_large_enough_and_not_too_many_are_left_alone() -> None:
-    U, truth = block_affinity(40, 50, 30)
-    tied, ties, before = labels.tie_components(U, line(truth), 3)
-    assert ties == []
-    assert before == 3
-    assert (tied != U).nnz == 0
-
-
-@pytest.mark.parametrize("c", [2, 3, 5])
-def test_more_components_than_clusters_are_tied_until_there_are_no_more_the_smallest_first(c: int) -> None:
-    U, truth = block_affinity(40, 38, 36, 34, 32, 30, 12)
-    tied, ties, before = labels.tie_components(U, line(truth), c)
-    count, label = connected_components(tied, directed=False)
-    assert before == 7
-    assert count == c
-    assert len(ties) >= 7 - c
-    assert [tie.size for tie in ties[: 7 - c]] == [12, 30, 32, 34, 36, 38][: 7 - c]
-    np.testing.assert_array_equal(labelled(tied, c), labels.renumber(label))
-
-
-def test_where_all_components_are_loose_the_largest_is_what_the_others_are_tied_to() -> None:
-    rng = np.random.default_rng(4)
-    sizes = (3, *[2] * 30)
-    U, truth = block_affinity(*sizes)
-    X = np.column_stack([rng.random(len(truth)), 10.0 * truth]).astype(np.float32)
-    tied, ties, before = labels.tie_components(U, X, 2)
-    assert before == 31
-    assert connected_components(tied, directed=False)[0] <= 2
-    assert all(tie.sample != tie.nearest for tie in ties)
-
-
-def test_nothing_but_single_samples_is_tied_too() -> None:
-    U = sp.csr_array((25, 25))
-    tied, ties, before = labels.tie_components(U, np.arange(25.0)[:, None], 3)
-    assert before == 25
-    assert connected_components(tied, directed=False)[0] <= 3
-    assert len(ties) >= 22
-
-
-def test_the_nearest_sample_outside_is_found_across_blocks_of_rows_ties_by_id() -> None:
-    m = (1 << 16) + 50
-    X = np.zeros((m, 1), np.float32)
-    X[:, 0] = np.linspace(1000, 2000, m)
-    X[[5, m - 3], 0] = 3.0
-    X[m - 1] = 2.0
-    label = np.zeros(m, np.int32)
-    label[m - 1] = 1
-    rows = np.array([m - 1])
-    assert labels._nearest_outside(X, rows, label, "euclidean").tolist() == [5]
-    label[5] = 1
-    assert labels._nearest_outside(X, rows, label, "euclidean").tolist() == [m - 3]
-    label[7] = 2
-    assert labels._nearest_outside(X, np.array([m - 1, 7, 0]), label, "euclidean").tolist() == [m - 3, 6, 7]
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=60))

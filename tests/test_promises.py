@@ -39,9 +39,9 @@ def test_a_good_run_keeps_them_all(facts: dict[str, Any]) -> None:
         ("eigen", "stop", {"measure": "residual", "wanted": 1e-3, "found": 1.1e-3}, "eigenpairs: residual"),
         ("eigen", "stop", {"measure": "change", "wanted": 2.0, "found": float("nan")}, "eigenpairs: change"),
         ("eigen", "eigenvalues", [1.0, 0.9], "eigenpairs"),
-        ("assemble", "components", 4, "connected components of the pairs"),
+        ("eigen", "components", 4, "large components of the pairs"),
         ("assemble", "empty", 1, "pairs whose entries are all zero in float32"),
-        ("label", "u_components", 4, "connected components of the fused similarity"),
+        ("label", "large", 4, "large components of the fused similarity"),
         ("label", "embedding_stop", {"measure": "change", "wanted": 0.5, "found": 0.6}, "embedding: change"),
         ("label", "clusters", 2, "clusters"),
     ],
@@ -56,7 +56,7 @@ def test_each_that_is_not_kept_is_named(stage: str, fact: str, found: Any, promi
 @pytest.mark.parametrize(
     ("make", "clusters", "promise"),
     [
-        (lambda: X + 90 * np.eye(3)[np.arange(60) % 3], 2, "connected components of the pairs"),
+        (lambda: X + 90 * np.eye(3)[np.arange(60) % 3], 2, "large components of the pairs"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")  # scikit-learn's k-means may say it too

@@ -24,7 +24,7 @@ Array = npt.NDArray[Any]
 M, C, K = 300, 4, 5
 REPORTED = {
     "m", "f", "k", "c", "P", "nnz", "partitions", "stages", "peak_rss_bytes", "eigenvalues", "residual_max", "gap",
-    "products", "verdict", "components", "fused_components", "ties", "builder", "recall", "run_dir", "warnings",
+    "products", "verdict", "components", "fused_components", "islands", "builder", "recall", "run_dir", "warnings",
 }  # fmt: skip
 
 

@@ -99,9 +99,10 @@ def test_clean_data_are_not_warned_about(blobs: Array) -> None:
 
 def test_duplicates_and_the_islands_they_form_are_counted() -> None:
     X = DATA["duplicates"]()  # copies: 14, 3, and twice 2
-    texts = run(X, PARAMS).report()["warnings"]
+    texts = run(X, dataclasses.replace(PARAMS, duplicates="keep")).report()["warnings"]
     assert f"{14 + 3 + 2 + 2} of {len(X)} samples have an exact duplicate" in texts
     assert any(text.startswith("14 samples see only copies of themselves among their 5 nearest") for text in texts)
+    assert run(X, PARAMS).report()["warnings"] == []
 
 
 def test_known_labels_are_kept_as_codes_with_their_names(blobs: Array, tmp_path: Path) -> None:
@@ -269,36 +270,6 @@ def far_groups(*sizes: int) -> tuple[Array, Array]:
     truth = np.repeat(np.arange(len(sizes)), sizes)
     rng = np.random.default_rng(5)
     return rng.normal(size=(len(truth), 3)) + 100 * np.array([[g % 4, g // 4, 0] for g in truth]), truth
-
-
-def test_small_far_groups_are_tied_and_reported() -> None:
-    X, truth = far_groups(60, 60, 6)
-    found = run(X, Params(n_clusters=2))
-    report = found.report()
-    assert report["fused_components"] == 3
-    (tie,) = report["ties"]
-    assert tie[2] == 6
-    assert truth[tie[0]] == 2
-    assert any("tied to their nearest one" in text for text in report["warnings"])
-    assert adjusted_rand_score(truth[:120], found.labels[:120]) == 1
-
-
-@pytest.mark.parametrize("values", [1 << 22, 7])
-def test_several_loose_groups_are_tied_to_what_is_nearest_whatever_the_partitions(
-    values: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("ips2_dask.kernels.labels.BLOCK_VALUES", values)
-    X, truth = far_groups(60, 60, 6, 7, 8, 6)
-    order = np.random.default_rng(3).permutation(len(X))
-    X, truth = X[order], truth[order]
-    report = run(X, Params(n_clusters=2), Resources(partition_rows=17)).report()
-    assert sorted(size for _, _, size in report["ties"]) == [6, 6, 7, 8]
-    samples = [sample for sample, _, _ in report["ties"]]
-    assert samples != sorted(samples)  # the stored rows are asked for in another order than theirs
-    for sample, nearest, _ in report["ties"]:
-        length = np.where(truth == truth[sample], np.inf, np.square(X - X[sample]).sum(axis=1))
-        assert nearest == length.argmin()
-    assert report["ties"] == run(X, Params(n_clusters=2)).report()["ties"]
 
 
 @pytest.mark.parametrize("assign", ["auto", "kmeans", "density"])

@@ -20,12 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
-Int = NDArray[np.integer]
 
 FLOOR = 0.01
 
 LEAST_SHARE = 0.5
-"""A component counts where it has this share of m / (largest number of clusters) samples, half of an even cluster."""
+"""Share of an even cluster's rows, with the largest number of clusters, that a component has at least to be counted.
+
+Five times that of a known number of clusters (`components.LEAST_SHARE`): each one counted moves the gap by one."""
 
 CANDIDATES = 5
 
@@ -71,10 +72,3 @@ def choose(values: Float64, most: int) -> Choice:
     order = possible[np.argsort(-gaps[possible - 1], kind="stable")]
     candidates = [(int(c), float(gaps[c - 1])) for c in order[:CANDIDATES]]
     return Choice(candidates[0][0], np.asarray(values, np.float64), gaps, candidates)
-
-
-def large_components(label: Int, most: int) -> tuple[NDArray[np.bool_], list[int]]:
-    """Samples whose component is large enough to be a cluster, and the sizes of those that are not."""
-    sizes = np.bincount(label)
-    large = sizes >= min(LEAST_SHARE * len(label) / most, sizes.max())
-    return large[label], sorted((int(s) for s in sizes[~large]), reverse=True)

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.eigen import (
     CHUNK,
     DENSE_BELOW,
@@ -30,16 +31,15 @@ twice of it the pairs need a tenth fewer products to the same residuals, but vec
 damped: the labels of MNIST-10k at a tolerance of 1e-3 were others than at 1e-5, which with this they are not."""
 
 
-def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int) -> Float:
+def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Float:
     """w = D^-1/2 u for the leading eigenvectors u of the normalised kNN graph outside eigenvalue 1: (m, <= columns).
 
     Parameters
     ----------
     N : (m, k) int32
         Neighbourhoods, the sample itself first.
-    component : (m,) int32
-    count : int
-        Number of components.
+    component : Components
+        Rows of islands are 0.
     columns : int
     seed : int
     """
@@ -49,9 +49,10 @@ def graph_start(N: Int32, component: Int32, count: int, columns: int, seed: int)
     A = sp.csr_array(A.maximum(A.T))
     A.sort_indices()
     degrees = np.asarray(A.sum(axis=1), np.float64).ravel()
+    degrees[~component.inside] = 0
     scale = inverse_root(degrees)
     A.data = (np.repeat(scale, np.diff(A.indptr)) * scale[A.indices]).astype(np.float32)
-    known = Known(np.sqrt(degrees), component, count)
+    known = Known(np.sqrt(degrees), np.minimum(component.label, component.large - 1), component.large)
     if m <= DENSE_BELOW:
         vectors = dense_eigenpairs(MatrixOperator(A), known, columns).vectors
         return np.asarray(vectors * scale[:, None], np.float32)

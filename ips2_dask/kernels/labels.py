@@ -1,4 +1,4 @@
-"""From the fused similarity U to points and labels: loose components tied, a spectral embedding, k-means, numbering."""
+"""From the fused similarity U to points and labels: a spectral embedding, k-means, numbering."""
 
 from __future__ import annotations
 
@@ -36,86 +36,6 @@ eigenvalues are close a residual of 1e-4 still turns the embedding enough to cha
 SETTLED = 0.01
 """Change of the wanted gaps by a filter at which the embedding's eigenvectors are exact enough, where no tolerance is
 asked for; see `kernels.eigen.leading_eigenpairs`."""
-
-BLOCK_VALUES = 1 << 22
-"""Values of X that are looked at together for what is nearest to loose components."""
-
-
-CENTRAL = 1 << 14
-"""Samples of a component that are looked at, about, for the one nearest to their mean."""
-
-
-class Tie(NamedTuple):
-    """An edge that joins a loose component to its nearest one."""
-
-    sample: int
-    nearest: int
-    size: int  # samples of the loose component
-
-
-def _central(X: Any, members: NDArray[np.intp], metric: str) -> int:
-    """The member nearest to the mean; of given distances, with the smallest sum of them to the others."""
-    if metric == "precomputed":
-        return int(members[np.argmin(X[members][:, members].sum(axis=1, dtype=np.float64))])
-    center = X[members].mean(axis=0, dtype=np.float64)
-    return int(members[np.argmin(np.square(X[members] - center).sum(axis=1))])
-
-
-def _nearest_outside(X: Any, rows: NDArray[np.intp], label: Int32, metric: str) -> NDArray[np.intp]:
-    """The nearest sample of another component to each of the samples ``rows`` (ties: smallest id).
-
-    One pass over X for all of them, which may be read from a store.
-    """
-    if metric == "precomputed":
-        return np.array([np.argmin(np.where(label == label[row], np.inf, X[row])) for row in rows], np.intp)
-    gap = np.abs if metric == "manhattan" else np.square
-    points = X[rows]
-    best, at = np.full(len(rows), np.inf), np.full(len(rows), -1, np.intp)
-    step = max(1, min(1 << 16, BLOCK_VALUES // points.shape[1]))
-    for start in range(0, len(X), step):
-        block, component = X[start : start + step], label[start : start + step]
-        for t, row in enumerate(rows):
-            length = gap(block - points[t]).sum(axis=1)
-            length[component == label[row]] = np.inf
-            candidate = int(np.argmin(length))
-            if length[candidate] < best[t]:
-                best[t], at[t] = length[candidate], start + candidate
-    return at
-
-
-def tie_components(
-    U: sp.csr_array, X: Any, n_clusters: int, metric: str = "euclidean"
-) -> tuple[sp.csr_array, list[Tie], int]:
-    """U with each loose component joined to its nearest one by a single edge, the edges, and the components before.
-
-    Loose are components of fewer than m / (10 c) samples, and the smallest ones while there are more than c: a
-    spectral embedding of c columns can't tell more than c components apart. The edge runs from the member nearest to
-    the component's mean to the nearest sample outside, and weighs as much as the median edge.
-    """
-    m = U.shape[0]
-    count, label = connected_components(U, directed=False)
-    before = int(count)
-    ties: list[Tie] = []
-    weight = float(np.median(U.data)) if U.nnz else 1.0
-    while count > 1:
-        sizes = np.bincount(label, minlength=count)
-        loose = np.flatnonzero(sizes < m / (10 * n_clusters))
-        if count - len(loose) > n_clusters:
-            surplus = count - n_clusters
-            loose = np.argsort(sizes, kind="stable")[: max(surplus, len(loose))]
-        if len(loose) == count:
-            loose = loose[loose != np.argmax(sizes)]
-        if len(loose) == 0:
-            break
-        members = np.split(np.argsort(label, kind="stable"), np.cumsum(sizes)[:-1])
-        i = np.array([_central(X, members[component], metric) for component in loose], np.intp)
-        j = _nearest_outside(X, i, label, metric)
-        new = [Tie(*(int(n) for n in tie)) for tie in zip(i, j, sizes[loose], strict=True)]
-        ties += new
-        bridge = sp.coo_array((np.full(len(new), weight, U.dtype), (i, j)), shape=U.shape).tocsr()
-        U = sp.csr_array(U.maximum(bridge).maximum(bridge.T))
-        count, label = connected_components(U, directed=False)
-    return U, ties, before
 
 
 class Spectrum(NamedTuple):
@@ -227,25 +147,6 @@ def normalize_rows(vectors: Float) -> Float64:
     return np.divide(vectors, length, out=np.zeros_like(vectors), where=length > 0)
 
 
-def labels_of_unreached(X: Any, labels: Int32, component: Int32, metric: str) -> Int32:
-    """Labels where samples that have none (-1) take, component by component, that of the nearest sample that has one.
-
-    The component's sample nearest to its mean decides for all of it.
-    """
-    lost = np.flatnonzero(labels < 0)
-    if len(lost) == 0:
-        return labels
-    _, at = np.unique(component[lost], return_inverse=True)
-    members = np.split(lost[np.argsort(at, kind="stable")], np.cumsum(np.bincount(at))[:-1])
-    centers = np.array([_central(X, some[:: 1 + len(some) // CENTRAL], metric) for some in members], np.intp)
-    sides = np.where(labels < 0, 0, 1).astype(np.int32)
-    nearest = _nearest_outside(X, centers, sides, metric)
-    out = labels.copy()
-    for some, other in zip(members, nearest, strict=True):
-        out[some] = labels[other]
-    return out
-
-
 class Partitioning(NamedTuple):
     """One k-means result."""
 
@@ -253,8 +154,12 @@ class Partitioning(NamedTuple):
     labels: Int32
 
 
-def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
+def kmeans_best(
+    points: Affinity, n_clusters: int, seed: int, number: int, starts: int, weights: Float64 | None = None
+) -> Partitioning:
     """The best of several k-means++ starts of k-means, all of them decided by (seed, number).
+
+    With ``weights`` (m,) a point counts as often as they say.
 
     One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million
     points the starts see a sample, and all points move the best one's means on until they stay. (scikit-learn's
@@ -264,8 +169,9 @@ def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, start
     fitted = KMeans(n_clusters, n_init=starts, random_state=state)
     if m > SAMPLED_ABOVE:
         rows = np.sort(np.random.default_rng(state).choice(m, SAMPLE, replace=False))
-        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
-    fitted.fit(points)
+        some = None if weights is None else weights[rows]
+        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows], sample_weight=some).cluster_centers_)
+    fitted.fit(points, sample_weight=weights)
     return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
 
 

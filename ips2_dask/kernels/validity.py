@@ -13,6 +13,7 @@ from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask.kernels import density
+from ips2_dask.kernels.components import divide
 from ips2_dask.kernels.labels import embedding as embedded
 from ips2_dask.kernels.labels import leading_columns, spectrum
 from ips2_dask.kernels.operator import MatrixOperator
@@ -72,8 +73,8 @@ def replicate(
 ) -> float:  # fmt: skip
     """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
 
-    U is restricted to the subsample and embedded and clustered anew. Samples of components that are loose there, in the
-    sense of `labels.tie_components`, are left out of it.
+    U is restricted to the subsample and embedded and clustered anew. Samples of components that are islands there,
+    in the sense of `components.divide`, are left out of it.
 
     Parameters
     ----------
@@ -99,9 +100,7 @@ def replicate(
     some = U[chosen][:, chosen]
     if sp.issparse(some):
         some = sp.csr_array(some)
-        _, component = connected_components(some, directed=False)
-        sizes = np.bincount(component)
-        kept = sizes[component] >= min(len(chosen) / (10 * n_clusters), sizes.max())
+        kept = divide(connected_components(some, directed=False)[1], n_clusters).inside
         if not kept.all():
             chosen, some = chosen[kept], sp.csr_array(some[kept][:, kept])
     if len(chosen) <= n_clusters:

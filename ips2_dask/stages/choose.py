@@ -11,12 +11,13 @@ from scipy.sparse.csgraph import connected_components
 from ips2_dask.executors import Executor, Report
 from ips2_dask.kernels import eigengap
 from ips2_dask.kernels import labels as kernel
+from ips2_dask.kernels.components import divide
 from ips2_dask.params import Params
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.layout import key_digest
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 1
+VERSION = 2
 
 FINEST = 1e-5
 """Largest residual of the eigenvectors: relative gaps are read from their eigenvalues."""
@@ -39,13 +40,15 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     small: list[int] = []
     components = 1
     if sp.issparse(U):
-        count, label = connected_components(U, directed=False)
-        kept, small = eigengap.large_components(label, params.n_clusters)
-        components = int(count) - len(small)
-        U = sp.csr_array(U[kept][:, kept])
+        label = connected_components(U, directed=False)[1]
+        found = divide(label, params.n_clusters, context.copies(), share=eigengap.LEAST_SHARE)
+        components = found.large
+        if found.islands:
+            small = np.sort(np.bincount(found.label, context.copies())[components:])[::-1].astype(int).tolist()
+            U = sp.csr_array(U[found.inside][:, found.inside])
     wanted = min(params.n_clusters + 1, U.shape[0])
-    found = kernel.spectrum(U, wanted, FINEST if params.tol is None else min(params.tol, FINEST), params.random_state)
-    choice = eigengap.choose(found.values, params.n_clusters)
+    solved = kernel.spectrum(U, wanted, FINEST if params.tol is None else min(params.tol, FINEST), params.random_state)
+    choice = eigengap.choose(solved.values, params.n_clusters)
     report(1, 1)
     warnings = []
     if components > params.n_clusters:
@@ -57,6 +60,6 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         "considered": params.n_clusters,
         "components": components,
         "small_components": small[:100],
-        "residual": float(np.max(found.solution.residuals, initial=0.0)),
+        "residual": float(np.max(solved.solution.residuals, initial=0.0)),
         "warnings": warnings,
     }

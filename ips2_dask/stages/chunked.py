@@ -22,7 +22,14 @@ from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
 from ips2_dask.kernels.operator import ChunkOperator, inverse_root
 from ips2_dask.plan import REMEMBERED
 from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.graph import neighborhoods, numbered_ids, unit
+from ips2_dask.storage.graph import (
+    known_vectors,
+    neighborhoods,
+    numbered_ids,
+    pair_components,
+    solved_degrees,
+    unit,
+)
 from ips2_dask.storage.store import Receipt
 
 Block = list[Any]
@@ -161,8 +168,9 @@ def _units(context: Context, rows: Any) -> Float64:
 
 
 def _degrees_at(context: Context, rows: Any) -> Float64:
+    """Degrees in the solve."""
     found: Float64 = _at(context, rows, lambda b: context.fetch("assemble", b, "degrees"))
-    return found
+    return solved_degrees(context, _pairs_at(context, rows), found) if pair_components(context).islands else found
 
 
 def _component_vectors(context: Context, g: int, volumes: Float64 | None) -> Known:
@@ -170,11 +178,7 @@ def _component_vectors(context: Context, g: int, volumes: Float64 | None) -> Kno
     low, high = rows_of_chunks(context)[g : g + 2]
     rows = np.arange(low, high)
     pairs = _pairs_at(context, rows)
-    root = np.sqrt(_degrees_at(context, rows)) * unit(pairs)
-    label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
-    if len(label) and (label == label[0]).all():
-        label = np.broadcast_to(label[0], label.shape)  # most chunks': one number, not one a row
-    return Known(root, label, context.facts["assemble"]["components"], volumes)
+    return known_vectors(context, pairs, _degrees_at(context, rows), volumes)
 
 
 def known_of(context: Context, g: int) -> Known:
@@ -184,8 +188,8 @@ def known_of(context: Context, g: int) -> Known:
         return _component_vectors(context, g, np.asarray(context.read("eigen", "volumes", "volumes")))
 
     low, high = rows_of_chunks(context)[g : g + 2]
-    each = 8 if context.facts["assemble"]["components"] == 1 else 12
-    known: Known = context.remembered("assemble", f"known-{g}", make, each * (high - low))
+    each = 8 if pair_components(context).total == 1 else 12
+    known: Known = context.remembered("eigen", f"known-{g}", make, each * (high - low))
     return known
 
 
@@ -263,7 +267,7 @@ def product(
     made = operator(context, g)
     cuts = _cuts(context, g)
     scale = context.remembered(
-        "assemble", f"scale-{g}-{y.dtype.str}",
+        "eigen", f"scale-{g}-{y.dtype.str}",
         lambda: inverse_root(_degrees_at(context, _touched(context, g))).astype(y.dtype), y.itemsize * made.touched,
     )  # fmt: skip
     x = memory.empty((made.touched, y.shape[1]), y.dtype)
@@ -390,7 +394,7 @@ class ChunkedSpace:
         executor.hold([f"eigen-{function.__name__}" for function in HELD])
         self._homes = Homes((), np.array([np.diff(r["facts"]["cuts"]) for r in receipts if r]))
         self._settle()
-        self.volumes = np.zeros(context.facts["assemble"]["components"])
+        self.volumes = np.zeros(pair_components(context).large)
         for held, part in self._results(lambda g: self._task(volume, g)):
             self.volumes[held] += part
         if context.receipt("eigen", "volumes") is None:  # read by the workers

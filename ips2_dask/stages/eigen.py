@@ -22,15 +22,18 @@ from ips2_dask.storage.graph import (
     dense_pairwise,
     heat_edges,
     keeps_all_pairs,
+    known_vectors,
     neighborhood_operator,
     neighborhoods,
+    pair_components,
     read_pairs,
     restricted_tensor,
+    solved_degrees,
     unit,
 )
 from ips2_dask.storage.parts import present
 
-VERSION = 5
+VERSION = 6
 
 FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
@@ -90,22 +93,20 @@ def _finished(context: Context) -> dict[str, Any] | None:
     return receipt["facts"] if receipt is not None and there and receipt["facts"] else None
 
 
-def _graph_start(context: Context, components: int, width: int) -> Any:
+def _graph_start(context: Context, width: int) -> Any:
     """The sample graph's leading eigenvectors: (m, <= width)."""
     N, _ = neighborhoods(context, context.params.n_neighbors)
-    component = np.asarray(context.read("assemble", "whole", "components"))
-    return graph.graph_start(N, component, components, width, context.params.random_state)
+    return graph.graph_start(N, pair_components(context), width, context.params.random_state)
 
 
 def _in_core(context: Context, report: Report) -> dict[str, Any]:
     """Solve with NumPy blocks in this process, by LAPACK where that is small."""
     params = context.params
     pairs = read_pairs(context)
-    component = np.asarray(context.read("assemble", "whole", "components"))
-    count = context.facts["assemble"]["components"]
-    degrees = context.read_all("assemble", "degrees")
+    count = pair_components(context).large
+    degrees = solved_degrees(context, pairs, context.read_all("assemble", "degrees"))
     root = np.sqrt(degrees) * unit(pairs)
-    known = kernel.Known(root, component[pairs[:, 0]], count)
+    known = known_vectors(context, pairs, degrees)
     dtype = np.float32 if aim(params)[0] >= FLOAT32_TOL else np.float64
     operator: Any
     if context.choices.operator == "triplets":
@@ -126,7 +127,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
         stored = checkpoints.InCore(context)
 
         def start() -> Any:
-            found = _graph_start(context, count, width)
+            found = _graph_start(context, width)
             if panels > 1:
                 tidy()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
@@ -165,10 +166,10 @@ def _solve(
 
 def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Solve with blocks in chunks on the workers."""
-    params, count = context.params, context.facts["assemble"]["components"]
+    params, count = context.params, pair_components(context).large
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
-    _store_start(context, count, width)
+    _store_start(context, width)
     tidy()  # the graph stood in this process for the start alone
     space = chunked.ChunkedSpace(context, executor, width)
     stored = checkpoints.Chunked(context, space)
@@ -178,22 +179,22 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
 
 
-def _store_start(context: Context, components: int, width: int) -> None:
+def _store_start(context: Context, width: int) -> None:
     """Store the start by partition, for the workers; parts that are there stay."""
     folder = context.folders["eigen"]
     names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
     there = set(present(context.store, folder, names))
     missing = [b for b, name in enumerate(names) if name not in there]
     if missing:
-        w = _whole_start(context, components, width)
+        w = _whole_start(context, width)
         for b in missing:
             low, high = context.span(b)
             context.store.write(folder, names[b], {"start": w[low:high]}, {})
 
 
-def _whole_start(context: Context, components: int, width: int) -> Any:
+def _whole_start(context: Context, width: int) -> Any:
     """The sample graph's start with as many columns as the block has, random ones after those it gives."""
-    w = _graph_start(context, components, width)
+    w = _graph_start(context, width)
     if w.shape[1] < width:
         rng = np.random.default_rng([context.params.random_state, 5])
         w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
@@ -215,7 +216,8 @@ def _finish(
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
-    c, count = context.choices.n_solved(context.params), context.facts["assemble"]["components"]
+    c, found = context.choices.n_solved(context.params), pair_components(context)
+    count = found.large
     whole = {
         "values": solution.values[:kept],
         "residuals": solution.residuals[:kept],
@@ -226,6 +228,8 @@ def _finish(
     gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
     facts = {
         "eigenvalues": eigenvalues.tolist(),
+        "components": found.large,
+        "islands": found.islands,
         "residual_max": float(solution.residuals[:kept].max(initial=0.0)),
         "n_vectors": kept,
         "gap": gap,

@@ -15,9 +15,18 @@ from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
 from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.graph import active_lengths, bandwidth, dense_pairwise, heat_edges, keeps_all_pairs, unit
+from ips2_dask.storage.graph import (
+    active_lengths,
+    bandwidth,
+    dense_pairwise,
+    heat_edges,
+    keeps_all_pairs,
+    pair_components,
+    solved_degrees,
+    unit,
+)
 
-VERSION = 1
+VERSION = 2
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -32,13 +41,15 @@ def high_order(context: Context, b: int, pairs: Any) -> Any:
     rule = context.params.high_order
     whole = {name: context.read("eigen", "whole", name) for name in ("volumes", "sums")}
     diagonal = pairs[:, 0] == pairs[:, 1]
-    root = np.sqrt(np.asarray(context.read("assemble", b, "degrees"))) * unit(pairs)
-    label = np.asarray(context.read("assemble", "whole", "components"))[pairs[:, 0]]
+    root = np.sqrt(solved_degrees(context, pairs, np.asarray(context.read("assemble", b, "degrees")))) * unit(pairs)
+    found = pair_components(context)
+    label = np.minimum(found.label[pairs[:, 0]], found.large - 1)
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_clusters)
     wanted = wanted_pairs(context.params.n_clusters, len(whole["volumes"]))
     kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
     vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :kept]
-    return kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:kept]))
+    values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:kept]))
+    return np.where(root > 0, values, 0.0)  # what the solver's random start left there
 
 
 def decomposable_at(context: Context, pairs: Any) -> Any:

@@ -14,16 +14,18 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import density, eigen, extension, restarts, rounding, similarity
 from ips2_dask.kernels import labels as kernel
+from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.operator import assemble, inverse_root
 from ips2_dask.kernels.reverse import reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan import Choices
+from ips2_dask.stages import islands
 from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.similarities import read_similarity
 
-VERSION = 7
+VERSION = 8
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
@@ -89,22 +91,6 @@ def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
     return trees + starts
 
 
-class StoredRows:
-    """X by rows in any order, read partition by partition: what tying components needs of it."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-
-    def __len__(self) -> int:
-        return self._context.m
-
-    def __getitem__(self, rows: Any) -> np.ndarray[Any, Any]:
-        if isinstance(rows, slice):
-            return np.asarray(self._context.samples(np.arange(*rows.indices(len(self)))))
-        ascending, place = np.unique(rows, return_inverse=True)
-        return np.asarray(self._context.samples(ascending)[place.reshape(np.shape(rows))])
-
-
 def points(context: Context, columns: int) -> Any:
     """What is clustered: the embedding of so many columns, or the rows of U."""
     if context.params.clusters_rows:
@@ -118,24 +104,44 @@ def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str,
     return (_density if task.way == "density" else _kmeans)(context, points(context, task.columns), task)
 
 
+def follows(context: Context) -> Any:
+    """Whose label each sample takes, (m,), or None where each has its own: samples of islands follow others."""
+    there = context.receipt("label", "embedding")
+    if context.params.clusters_rows or there is None or "follows" not in there["arrays"]:
+        return None
+    return np.asarray(context.read("label", "embedding", "follows"))
+
+
+def _inside(context: Context) -> Any:
+    """Samples that have a label of their own, ascending; None where all have."""
+    followed = follows(context)
+    return None if followed is None else np.flatnonzero(followed == np.arange(len(followed)))
+
+
 def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
     params, tasks = context.params, restarts.tasks(context.m)
-    if context.m <= params.n_clusters:
-        found = kernel.Partitioning(0.0, np.arange(context.m, dtype=np.int32))
+    c, seed, inside = params.n_clusters, params.random_state, _inside(context)
+    X = X if inside is None else X[inside]
+    if X.shape[0] <= c:
+        found = kernel.Partitioning(0.0, np.arange(X.shape[0], dtype=np.int32))
     elif tasks == 1:
-        found = kernel.kmeans_best(X, params.n_clusters, params.random_state, 0, restarts.RESTARTS)
+        found = kernel.kmeans_best(X, c, seed, 0, restarts.RESTARTS)
     else:
         starts = range(task.number, restarts.restarts(context.m), tasks)
-        found = kernel.best(
-            [kernel.kmeans_best(X, params.n_clusters, params.random_state, start, 1) for start in starts]
-        )
-    return {"labels": found.labels, "inertia": np.array([found.inertia])}, {}
+        found = kernel.best([kernel.kmeans_best(X, c, seed, start, 1) for start in starts])
+    labels = found.labels
+    if inside is not None:
+        labels = np.full(context.m, -1, np.int32)
+        labels[inside] = found.labels
+    return {"labels": labels, "inertia": np.array([found.inertia])}, {}
 
 
 def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
     """The tree on drawn samples, in the order of the user's numbers, so that no other numbering changes it."""
     del task
     rows = density.tree_rows(X, context.order(), context.params.random_state)
+    followed = follows(context)
+    rows = rows if followed is None else rows[followed[rows] == rows]
     edges = density.spanning_tree(X[rows])
     found = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
     arrays = {"drawn": rows.astype(np.int32), "edges": np.zeros((0, 3)) if edges is None else edges}
@@ -172,9 +178,9 @@ class _Affinity:
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Store embedding, labels and certainty; returns components, ties, how labels were found, and warnings."""
+    """Store embedding, labels and certainty; returns components, how labels were found, and warnings."""
     params = context.params
-    facts: dict[str, Any] = {"u_components": None, "ties": [], "warnings": []}
+    facts: dict[str, Any] = {"u_components": None, "warnings": []}
     affinity = _Affinity(context)
     if not params.clusters_rows:
         facts |= _embed(context, affinity)
@@ -220,6 +226,7 @@ class _Found:
         self._context, self._walk = context, walk
         self._c = context.params.n_clusters
         self._receipts = receipts
+        self._follows = follows(context)
         self._labels: dict[tuple[str, int], Any] = {}
         self.candidates: list[rounding.Candidate] = []
 
@@ -259,7 +266,7 @@ class _Found:
         starts = [
             kernel.Partitioning(float(self._read(t, "inertia")[0]), np.asarray(self._read(t, "labels"))) for t in tasks
         ]
-        labels = kernel.best(starts).labels
+        labels = self._whole(kernel.best(starts).labels)
         one = rounding.Candidate("kmeans", columns, len(np.unique(labels)), None, 0.0)
         self.candidates.append(one)
         self._add_cut(one, labels, None)
@@ -277,49 +284,60 @@ class _Found:
         drawn, leaves = np.asarray(self._read(task, "drawn")), np.asarray(self._read(task, "labels"))
         labels, left_out = np.full(context.m, -1, np.int32), np.zeros(context.m, np.uint8)
         labels[drawn], left_out[drawn] = leaves, leaves < 0
-        labels = self._walk.spread(labels)
-        if (labels < 0).any():
-            whole = np.zeros(context.m, np.int32)
+        labels = self._whole(self._walk.spread(labels))
+        if (labels < 0).any():  # a large component without a leaf
+            component = np.zeros(context.m, np.int32)
             if "component" in (context.receipt("label", "embedding") or {"arrays": {}})["arrays"]:
-                whole = np.asarray(context.read("label", "embedding", "component"))
-            labels = kernel.labels_of_unreached(StoredRows(context), labels, whole, context.params.metric)
+                component = np.asarray(context.read("label", "embedding", "component"))
+            labels = labels[islands.followed(context, component, labels >= 0)]
         return labels, left_out
+
+    def _whole(self, labels: Any) -> Any:
+        """Labels where samples of islands have those that they take."""
+        return labels if self._follows is None else labels[self._follows]
 
 
 def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
-    """Store the spectral embedding unless it is there; returns its components, ties, residual and warnings."""
+    """Store the spectral embedding unless it is there; returns its components, residual and warnings.
+
+    Samples of islands, which have no rows in the solve, are at the place of the sample whose label they take.
+    """
     params = context.params
     there = context.receipt("label", "embedding")
     if there is not None:
         return dict(there["facts"])
     U = affinity.matrix
-    ties: list[kernel.Tie] = []
-    count = 1
     arrays: dict[str, Any] = {}
+    facts: dict[str, Any] = {"u_components": 1, "large": 1}
+    warnings: list[str] = []
+    inside = None
     if sp.issparse(U):
-        before = connected_components(U, directed=False)[1]
-        U, ties, count = kernel.tie_components(U, StoredRows(context), params.n_clusters, params.metric)
-        if count > 1:
-            arrays["component"] = np.asarray(before, np.int32)
-    columns = min(params.n_embedded, context.m)
+        before, label = connected_components(U, directed=False)
+        facts["u_components"] = int(before)
+        if before > 1:
+            arrays["component"] = np.asarray(label, np.int32)
+            U, found_components = islands.connected(context, U)
+            facts["large"] = found_components.large
+            if found_components.islands:
+                arrays["follows"] = islands.followed(context, found_components.label, found_components.inside)
+                arrays["follows"] = arrays["follows"].astype(np.int32)
+                facts["islands"] = _sizes(found_components, context.copies())
+                inside = np.flatnonzero(found_components.inside)
+                U = sp.csr_array(U[inside][:, inside])
+                warnings.append(_said(facts))
+    columns = min(params.n_embedded, U.shape[0])
     tol, settled = (FINEST, kernel.SETTLED) if params.tol is None else (min(params.tol, FINEST), None)
     found = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns, settled=settled)
     solution = found.solution
-    arrays |= {"embedding": kernel.embedding(found, params.n_clusters), "u_values": found.values}
+    points = kernel.embedding(found, params.n_clusters)
+    arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
+    arrays |= {"u_values": found.values}
     if params.embedding == "spectral":
         weights = rounding.commute_weights(found.values, found.components, params.n_clusters)
         B = found.vectors * inverse_root(found.degrees)[:, None] * (extension.inverse_values(found.values) * weights)
-        arrays |= _basis(context, U, B)
-    warnings = []
-    if ties:
-        warnings.append(
-            f"the fused similarity falls into {count} components; those that are loose, {len(ties)} in all with up to "
-            f"{max(t.size for t in ties)} samples, were tied to their nearest one by an edge each"
-        )
+        arrays |= _basis(context, affinity.matrix, _spread_out(B, inside, context.m))
     promised = tol if settled is not None else FINEST
-    facts = {
-        "u_components": count,
-        "ties": [[int(n) for n in t] for t in ties[:100]],
+    facts |= {
         "embedding_products": solution.products,
         "embedding_residual": float(solution.residuals.max(initial=0.0)),
         "embedding_stop": eigen.stop_of(solution, found.wanted, promised, settled)._asdict(),
@@ -327,6 +345,31 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     }
     context.store.write(context.folders["label"], "embedding", arrays, facts)
     return facts
+
+
+def _spread_out(rows: Any, inside: Any, m: int) -> Any:
+    """Rows of the samples inside among those of all samples, which are 0."""
+    if inside is None:
+        return rows
+    out = np.zeros((m, rows.shape[1]), rows.dtype)
+    out[inside] = rows
+    return out
+
+
+def _sizes(found: Components, copies: Any) -> dict[str, int]:
+    """How many islands there are, and how many rows of the input they hold in all and at most."""
+    rows = np.bincount(found.label, copies)[found.large :]
+    return {"fused": found.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
+
+
+def _said(facts: dict[str, Any]) -> str:
+    """What islands mean for the labels."""
+    small = facts["islands"]
+    return (
+        f"the fused similarity falls into {facts['u_components']} components, {small['fused']} of them too small for a "
+        f"cluster: their {small['rows']} rows, at most {small['largest']} in one, have the label of the nearest sample "
+        "of the others"
+    )
 
 
 def _basis(context: Context, U: Any, B: Any) -> dict[str, Any]:

@@ -272,6 +272,10 @@ class Context:
         rank = np.argsort(np.asarray(self.read("neighbors", "whole", "order")))
         return rank if distinct is None else rank[distinct]
 
+    def copies(self) -> NDArray[np.int64] | None:
+        """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
+        return np.bincount(np.asarray(self.place()), minlength=self.m) if self.merged else None
+
     def by_row(self, values: AnyArray) -> AnyArray:
         """What is known of each sample, for each row of the input."""
         place = self.place()

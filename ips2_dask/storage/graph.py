@@ -9,8 +9,9 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import similarity
+from ips2_dask.kernels import components, similarity
 from ips2_dask.kernels.assembly import assemble_normalized
+from ips2_dask.kernels.eigen import Known
 from ips2_dask.kernels.operator import NeighborhoodOperator, assemble
 from ips2_dask.kernels.reverse import Reverse, reverse_lists
 from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
@@ -198,6 +199,35 @@ def assembled_operator(context: Context, degrees: NDArray[np.float64]) -> sp.csr
     blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
     ids = pair_ids(N, read_pairs(context))
     return assemble_normalized(blocks, owned, ids, degrees, N.shape[1], params.sigma, params.epsilon)
+
+
+def pair_components(context: Context) -> components.Components:
+    """The components of the pairs by samples, divided for as many clusters as eigenpairs are solved for."""
+    n = context.choices.n_solved(context.params)
+
+    def make() -> components.Components:
+        label = np.asarray(context.read("assemble", "whole", "components"))
+        if not label.any():
+            return components.Components(label, 1, 1)
+        return components.divide(label, n, context.copies())
+
+    found: components.Components = context.remembered("assemble", f"components-{n}", make, 4 * context.m)
+    return found
+
+
+def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
+    """Degrees of some pairs in the solve: 0 for those of islands, which take no part in it."""
+    found = pair_components(context)
+    return np.where(found.inside[pairs[:, 0]], degrees, 0.0) if found.islands else degrees
+
+
+def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Float64 | None = None) -> Known:
+    """The eigenvectors of eigenvalue 1 on some pairs, whose ``degrees`` are those in the solve."""
+    found = pair_components(context)
+    label = np.minimum(found.label[pairs[:, 0]], found.large - 1)  # islands' pairs have a degree of 0 there
+    if len(label) and (label == label[0]).all():
+        label = np.broadcast_to(label[0], label.shape)  # one number, not one a row
+    return Known(np.sqrt(degrees) * unit(pairs), label, found.large, volumes)
 
 
 def unit(pairs: Int32) -> Float64:

@@ -109,6 +109,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
     "label": {
         "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, d) float32", False),
         "component": Array("connected component of U of each sample, where there are several: (m,) int32", True),
+        "follows": Array("sample whose label each takes, its own but for samples of islands: (m,) int32", True),
         "labels": Array("cluster of each row of the input, counted by their first row: (rows,) int32", True),
         "certainty": Array("share of its own cluster, of each row of the input: (rows,) float32", False),
         "left_out": Array("rows of the input that the tree of a density left out: (rows,) uint8, 1 where it did", True),

@@ -24,11 +24,11 @@ def promises(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str,
         _at_least("recall of the sample graph", LEAST_RECALL, facts["neighbors"]["recall"]),
         _stop("eigenpairs", eigen.get("stop") or _residual(params.tol, eigen["residual_max"])),
         _at_least("eigenpairs", c, len(eigen["eigenvalues"])),
-        _at_most("connected components of the pairs", c, facts["assemble"]["components"]),
+        _at_most("large components of the pairs", c, eigen.get("components", facts["assemble"]["components"])),
         _at_most("pairs whose entries are all zero in float32", 0, facts["assemble"]["empty"]),
     ]
     if label["u_components"] is not None:
-        out.append(_at_most("connected components of the fused similarity", c, label["u_components"]))
+        out.append(_at_most("large components of the fused similarity", c, label.get("large", label["u_components"])))
         out.append(
             _stop(
                 "embedding",

@@ -13,7 +13,6 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
-from ips2_dask.kernels.eigen import Known
 from ips2_dask.kernels.leading import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
@@ -21,7 +20,7 @@ from ips2_dask.storage import lock, names
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.cuts import cut_clusters
 from ips2_dask.storage.damage import Fault
-from ips2_dask.storage.graph import read_pairs, restricted_tensor, unit
+from ips2_dask.storage.graph import known_vectors, read_pairs, restricted_tensor, solved_degrees
 from ips2_dask.storage.layout import FORMAT, STAGES
 from ips2_dask.storage.prediction import Predicted, blocks, predict
 from ips2_dask.storage.promises import promises
@@ -238,7 +237,7 @@ class Run:
         facts, values = self._context.facts, np.array(self._context.read("eigen", "whole", "values"))
         if self.params.tensor == "decomposable":
             return Leading(values, facts["eigen"]["gap"])
-        components = facts["assemble"]["components"]
+        components = facts["eigen"].get("components", facts["assemble"]["components"])
         return leading(values, self.params.n_clusters, components, facts["eigen"]["gap"])
 
     @property
@@ -257,9 +256,8 @@ class Run:
         self._refuse_decomposable("eigenvectors")
         c = self.params.n_clusters
         pairs = read_pairs(self._context)
-        label = np.asarray(self._context.read("assemble", "whole", "components"))[pairs[:, 0]]
-        root = np.sqrt(self._context.read_all("assemble", "degrees")) * unit(pairs)
-        known = Known(root, label, self._context.facts["assemble"]["components"])
+        degrees = solved_degrees(self._context, pairs, self._context.read_all("assemble", "degrees"))
+        known = known_vectors(self._context, pairs, degrees)
         vectors = [known.leading(c), self._context.read_all("eigen", "vectors")]
         return self._by_pair(np.concatenate(vectors, axis=1)[:, :c])
 
@@ -428,7 +426,13 @@ class Run:
             "verdict": facts["eigen"]["verdict"],
             "components": facts["assemble"]["components"],
             "fused_components": facts["label"]["u_components"],
-            "ties": facts["label"]["ties"],
+            "islands": {
+                "pairs": facts["eigen"].get("islands", 0),
+                "fused": 0,
+                "rows": 0,
+                "largest": 0,
+                **facts["label"].get("islands", {}),
+            },
             "roundings": facts["label"].get("roundings", []),
             "builder": facts["neighbors"]["builder"],
             "recall": facts["neighbors"]["recall"],

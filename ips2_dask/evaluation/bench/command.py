@@ -16,9 +16,11 @@ from ips2_dask.evaluation.bench import (
     certainty,
     change,
     choosing,
+    copies,
     document,
     end_to_end,
     graph,
+    islands,
     peers,
     product,
     roundings,
@@ -41,6 +43,8 @@ MODULES: dict[str, ModuleType] = {
     "scaling": scaling,
     "choosing": choosing,
     "roundings": roundings,
+    "copies": copies,
+    "islands": islands,
     "certainty": certainty,
     "sweep": sweeping,
     "change": change,
@@ -103,6 +107,10 @@ def _records(
         return choosing.measure(options.data, options.systems, folder, options.random_state)
     if options.benchmark == "roundings":
         return roundings.measure(options.data, options.draws, options.peers, options.random_state)
+    if options.benchmark == "copies":
+        return copies.measure(options.data, options.random_state)
+    if options.benchmark == "islands":
+        return islands.measure(options.samples, options.features, options.groups, options.random_state)
     if options.benchmark == "certainty":
         return certainty.measure(options.data, options.random_state)
     parts = {

@@ -55,6 +55,11 @@ SETS = (
 )  # fmt: skip
 OPEN = (*SETS, "digits", "iris", "breast_cancer", "colon", "leukemia", "bbcsport-l2")
 TABLES = ("htru2", "satimage")
+COPIED = (
+    "iris", "breast_cancer:2", "digits:6", "satimage:16", "pendigits:20", "pendigits:34", "htru2:.5", "htru2:1",
+    "letter", "letter:2", "kddcup-all@10000", "kddcup-all@50000", "kddcup-all",
+)  # fmt: skip
+"""Tables with equal rows: as they are, or rounded down to multiples of a step, or a draw of so many rows."""
 ROUNDING_PEERS = ("kmeans", "spectral", "evoc")
 LIST_OF_SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 
@@ -83,6 +88,8 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     _change(add("change", "another number of clusters in a finished run's directory, beside the run"))
     _choosing(add("choosing", "without labels: defaults, auto c and sweeps beside what others offer, on known data"))
     _roundings(add("roundings", "ways from an embedding to labels, and rules that choose one, beside peers told c"))
+    _copies(add("copies", "whether a row that stands for many equal ones counts more"))
+    _islands(add("islands", "labels and products where small groups of samples touch no others"))
     _certainty(add("certainty", "how often labels are right among samples of a certainty, on known data"))
     _sweep(add("sweep", "a sweep, against one run with its largest c and k"))
     for each in (whole, scaling):
@@ -217,7 +224,7 @@ def _choosing(parser: argparse.ArgumentParser) -> None:
 
 def _known(parser: argparse.ArgumentParser, default: tuple[str, ...]) -> None:
     """Known sets, and whether they are to be a table."""
-    kind = partial(words, (*OPEN, *TABLES, "mnist"))
+    kind = partial(words, tuple(dict.fromkeys((*OPEN, *TABLES, "mnist", *default))))
     text = f"(default {','.join(default)})"
     parser.add_argument("--data", type=kind, default=default, metavar="NAME,...", help=text)
     text = "print tables in Markdown at the end and nothing else; lines as they come go to standard error"
@@ -230,6 +237,18 @@ def _roundings(parser: argparse.ArgumentParser) -> None:
     text = "random draws of 80 %% of each set, besides the whole (default 5)"
     parser.add_argument("--draws", type=number_from_0, default=5, metavar="N", help=text)
     _list(parser, "--peers", ROUNDING_PEERS)
+
+
+def _copies(parser: argparse.ArgumentParser) -> None:
+    _known(parser, COPIED)
+
+
+def _islands(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--samples", 240_000, "generated samples")
+    _number(parser, "--features", 64, "their features")
+    text = "numbers of groups, besides none (default 30,100)"
+    parser.add_argument("--groups", type=whole_numbers, default=(30, 100), metavar="N,...", help=text)
+    _seed(parser)
 
 
 def _certainty(parser: argparse.ArgumentParser) -> None:

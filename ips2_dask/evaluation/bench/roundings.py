@@ -35,7 +35,7 @@ COLUMNS = (
     "data", "draw", "variant", "outcome", "nmi", "acc", "ari", "rounding", "columns", "cut", "left_out", "seconds",
 )  # fmt: skip
 
-SCALED = ("htru2", "iris", "breast_cancer", "scadi", "wine", "glass")
+SCALED = ("htru2", "iris", "breast_cancer", "scadi", "wine", "glass", "kddcup-all")
 """Data sets whose columns have other units: they are standardised for every system."""
 
 LENGTH_1 = "-l2"

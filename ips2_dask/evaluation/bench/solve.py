@@ -19,6 +19,7 @@ from ips2_dask.evaluation.bench.inputs import Data, centred
 from ips2_dask.evaluation.bench.memory import peak
 from ips2_dask.evaluation.bench.process import work_apart
 from ips2_dask.evaluation.bench.tensors import Tensor, laplacian, tensor_of
+from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.eigen import ArraySpace, Known, block_width, leading_eigenpairs
 from ips2_dask.kernels.graph import graph_start, start_on_pairs
 from ips2_dask.kernels.operator import NeighborhoodOperator
@@ -170,7 +171,7 @@ def _problem(tensor: Tensor, operator: Any, job: dict[str, Any]) -> Problem:
     if job["solver"] != "eigsh":
         width = min(block_width(wanted), len(root))
         start = ArraySpace(operator, known).random(width, job["seed"])
-        found = graph_start(tensor.N, label, count, width, job["seed"])
+        found = graph_start(tensor.N, Components(label, count, count), width, job["seed"])
         start[:, : found.shape[1]] = start_on_pairs(found, tensor.pairs, root)
     return Problem(operator, known, start, wanted, job["tol"], job["seed"], job["blas_threads"])
 

@@ -18,8 +18,8 @@ from ips2_dask.baselines._common import ALL_PAIRS, bandwidth_of, spectral_labels
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.evaluation.experiments.settings import Setting
+from ips2_dask.evaluation.experiments.ties import tie_components
 from ips2_dask.kernels import ingest
-from ips2_dask.kernels.labels import tie_components
 
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.integer]
@@ -89,7 +89,7 @@ class Fitted:
     of seeded rows), so they are fitted once; clustering them with a seed gives what a fresh fit with it would. All
     others are fitted anew for each seed.
 
-    Where such an affinity is sparse, its loose components are tied to their nearest one as IPS2 does with its own:
+    Where such an affinity is sparse, its loose components are tied to their nearest one, see `tie_components`:
     spectral clustering can't tell more components apart than there are clusters.
 
     Parameters

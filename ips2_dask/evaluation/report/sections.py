@@ -39,7 +39,7 @@ SETTINGS_TEXT = (
 
 MEANS_TEXT = (
     "Bold: the best of a line. Shaded: a baseline that ties or beats IPS2. Standard deviations are over runs with "
-    "different seeds. Sparse affinities of all methods have loose components tied to their nearest one, as IPS2's are."
+    "different seeds. Sparse affinities of the other methods have loose components tied to their nearest one."
 )
 
 DEVIATIONS_TEXT = (

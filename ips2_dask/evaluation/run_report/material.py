@@ -55,9 +55,10 @@ class Material:
         out = list(self.facts["warnings"])
         if self.facts["recall"] < LEAST_RECALL:
             out.append(f"the graph's recall is {self.facts['recall']:.4f}, and {LEAST_RECALL} is promised")
-        if self.facts["components"] > 1:
+        large = self.facts["components"] - self.facts["islands"]["pairs"]
+        if large > 1:
             out.append(
-                f"the pairs of the tensor fall into {self.facts['components']:,} connected components: each has an "
+                f"the pairs of the tensor fall into {large:,} large connected components: each has an "
                 "eigenvalue 1 of its own, and no sample of one is compared with a sample of another by V"
             )
         return out

@@ -1,0 +1,124 @@
+"""Connected components of a graph on samples: which are large enough for a cluster, and the sample that stands for one.
+
+A component that is too small for a cluster is called an island: it takes no part in a solve, and its samples get their
+label from the nearest sample that takes part.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+LEAST_SHARE = 0.1
+"""Share of an even cluster's rows (all rows / c) below which a component is an island."""
+
+MOST_IN_ISLANDS = 0.5
+"""Share of all rows that islands hold at most. A graph in smaller pieces than that has no islands."""
+
+
+class Components(NamedTuple):
+    """Connected components, the large ones numbered before the islands."""
+
+    label: Int32  # (m,) component of each sample
+    large: int  # components that take part in a solve: those with label < large
+    total: int  # of all components
+
+    @property
+    def islands(self) -> int:
+        """How many components take no part."""
+        return self.total - self.large
+
+    @property
+    def inside(self) -> NDArray[np.bool_]:
+        """Which samples are in a large component: (m,)."""
+        return self.label < self.large
+
+
+def divide(
+    label: NDArray[np.integer],
+    n_clusters: int,
+    copies: NDArray[np.integer] | None = None,
+    most: int | None = None,
+    share: float = LEAST_SHARE,
+) -> Components:
+    """Components divided into large ones and islands.
+
+    Islands have less than a ``share`` of an even cluster's rows, which are all rows / c. With ``most``, no more
+    components than that are large: those with the most rows (ties: the one that comes first). If islands would then
+    hold more than `MOST_IN_ISLANDS` of all rows, all components are large: there is no large graph beside which they
+    would be small.
+
+    Parameters
+    ----------
+    label : (m,)
+        Component of each sample, 0 to count - 1.
+    n_clusters : int
+        c.
+    copies : (m,), optional
+        Rows of the input that each sample stands for; one each without it.
+    most : int, optional
+    share : float
+    """
+    rows = np.bincount(label, copies)
+    count = len(rows)
+    large = rows >= share * rows.sum() / n_clusters
+    if most is not None and large.sum() > most:
+        large[:] = False
+        large[np.argsort(-rows, kind="stable")[:most]] = True
+    if rows[~large].sum() > MOST_IN_ISLANDS * rows.sum():
+        large[:] = True
+    rank = np.empty(count, np.int32)
+    rank[np.argsort(~large, kind="stable")] = np.arange(count)
+    return Components(rank[label], int(large.sum()), count)
+
+
+def central_rows(X: Float32, starts: Int64) -> Int64:
+    """Of each run of rows the one that is nearest to their mean (ties: the first): (runs,) places in X.
+
+    Parameters
+    ----------
+    X : (n, f)
+        Rows of one component after those of another.
+    starts : (runs,)
+        Where each one's rows begin.
+    """
+    counts = np.diff(starts, append=len(X))
+    means = np.add.reduceat(X.astype(np.float64), starts, axis=0) / counts[:, None]
+    return _first_smallest(np.square(X - np.repeat(means, counts, axis=0)).sum(axis=1), starts)
+
+
+def central_of_distances(D: Float32, starts: Int64) -> Int64:
+    """Of each run of samples the one with the smallest sum of distances to the others of its run: (runs,) places.
+
+    Parameters
+    ----------
+    D : (n, n)
+        Distances among the samples.
+    starts : (runs,)
+        Where each run begins.
+    """
+    run = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(D)))
+    sums = np.where(run[:, None] == run, D, 0).sum(axis=1, dtype=np.float64)
+    return _first_smallest(sums, starts)
+
+
+def _first_smallest(values: Float64, starts: Int64) -> Int64:
+    run = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
+    order = np.lexsort((values, run))
+    return np.asarray(order[starts], np.int64)
+
+
+def joined(U: sp.csr_array, i: NDArray[np.integer], j: NDArray[np.integer]) -> sp.csr_array:
+    """U with further edges {i, j} that weigh as much as its median edge, which is 1 where it has none."""
+    weight = float(np.median(U.data)) if U.nnz else 1.0
+    edges = sp.coo_array((np.full(len(i), weight, U.dtype), (i, j)), shape=U.shape).tocsr()
+    edges.data[:] = weight  # an edge that was given twice
+    return sp.csr_array(U.maximum(edges).maximum(edges.T))

@@ -1,0 +1,138 @@
+"""Samples that stand for components: each one's central sample, and the nearest samples of others.
+
+Both are the same whatever the partitions are: rows are summed in the order of the user's numbers, and ties are decided
+by them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from ips2_dask.kernels import components as kernel
+from ips2_dask.kernels.neighbors import exact_neighbors
+from ips2_dask.storage import measured
+from ips2_dask.storage.context import Context
+
+Int64 = NDArray[np.int64]
+
+MOST_MEMBERS = 1 << 12
+"""Samples of a component that are looked at, about, for its central one."""
+
+BLOCK_VALUES = 1 << 24
+"""Values of X that are looked at together."""
+
+JOINED_TO = 5
+"""Nearest others that each component's central sample is joined with, where a graph is in pieces."""
+
+
+def connected(context: Context, U: sp.csr_array) -> tuple[sp.csr_array, kernel.Components]:
+    """U, and its components divided into at most c large ones and islands.
+
+    Where islands would hold more rows than they may, each component's central sample is first joined with those of the
+    nearest components, until they don't.
+    """
+    c, copies = context.params.n_clusters, context.copies()
+    while True:
+        found = kernel.divide(connected_components(U, directed=False)[1], c, copies, c)
+        if found.large <= c:
+            return U, found
+        centers = central_samples(context, found.label, np.arange(found.total))
+        near = _near_each_other(context, centers)
+        U = kernel.joined(U, np.repeat(centers, near.shape[1]), centers[near.ravel()])
+
+
+def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
+    """Of each of some samples the nearest others of them, as places among them: (n, <= JOINED_TO)."""
+    n = min(JOINED_TO + 1, len(samples))
+    rows = _rows(context, samples)
+    if context.params.metric == "precomputed":
+        return np.argsort(rows[:, samples] + np.diag(np.full(len(samples), np.inf)), axis=1, kind="stable")[:, : n - 1]
+    return exact_neighbors(rows, 0, rows, n, measured.search(context))[0][:, 1:]
+
+
+def _rows(context: Context, samples: Int64) -> Any:
+    """X at samples in any order."""
+    ascending, place = np.unique(samples, return_inverse=True)
+    return np.ascontiguousarray(context.samples(ascending)[place])
+
+
+def central_samples(context: Context, label: NDArray[np.integer], which: NDArray[np.integer]) -> Int64:
+    """The sample nearest to its component's mean, for each of some components: (n,).
+
+    Of given distances the one with the smallest sum of distances to the others of its component. Of a component with
+    very many samples every n-th one is looked at.
+    """
+    order = context.order()
+    rank = np.empty(label.max() + 1, np.int64)
+    rank.fill(-1)
+    rank[which] = np.arange(len(which))
+    members = np.flatnonzero(rank[label] >= 0)
+    user = members if order is None else order[members]
+    members = members[np.lexsort((user, rank[label[members]]))]
+    starts = np.searchsorted(rank[label[members]], np.arange(len(which)))
+    counts = np.diff(starts, append=len(members))
+    place = np.arange(len(members)) - np.repeat(starts, counts)
+    members = members[place % np.repeat(1 + counts // MOST_MEMBERS, counts) == 0]
+    starts = np.searchsorted(rank[label[members]], np.arange(len(which)))
+    out = np.empty(len(which), np.int64)
+    step = max(1, BLOCK_VALUES // max(context.n_features, 1))
+    first = 0
+    while first < len(which):
+        last = max(first + 1, int(np.searchsorted(starts, starts[first] + step, side="right")) - 1)
+        if starts[first] + step >= len(members):
+            last = len(which)
+        some = members[starts[first] : starts[last] if last < len(which) else len(members)]
+        rows, at = _rows(context, some), starts[first:last] - starts[first]
+        if context.params.metric == "precomputed":
+            out[first:last] = some[kernel.central_of_distances(rows[:, some], at)]
+        else:
+            out[first:last] = some[kernel.central_rows(rows, at)]
+        first = last
+    return out
+
+
+def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]) -> Int64:
+    """The nearest allowed sample to each of some samples, ties by the user's number: (n,).
+
+    One pass over X, partition after partition.
+    """
+    order, rows = context.order(), _rows(context, samples)
+    nearest = None if context.params.metric == "precomputed" else measured.search(context)
+    best, user = np.full(len(samples), np.inf), np.full(len(samples), np.iinfo(np.int64).max)
+    out = np.full(len(samples), -1, np.int64)
+    for b in range(context.n_partitions):
+        low, high = context.span(b)
+        candidates = low + np.flatnonzero(allowed[low:high])
+        if not len(candidates):
+            continue
+        names = candidates if order is None else order[candidates]
+        ascending = np.argsort(names)
+        candidates, names = candidates[ascending], names[ascending]
+        if nearest is None:
+            place = np.argmin(rows[:, candidates], axis=1)
+            lengths = rows[np.arange(len(rows)), candidates[place]]
+        else:
+            X = np.ascontiguousarray(np.asarray(context.samples_of(b))[candidates - low])
+            places, found = nearest(rows, np.full(len(rows), -1), X, 1)
+            place, lengths = places[:, 0], found[:, 0]
+        closer = (lengths < best) | ((lengths == best) & (names[place] < user))
+        best[closer], user[closer], out[closer] = lengths[closer], names[place][closer], candidates[place][closer]
+    return out
+
+
+def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bool_]) -> Int64:
+    """Whose label each sample takes: its own where it is ``inside``, else that of one sample for all of its component.
+
+    It is the nearest sample inside to the component's central one: (m,).
+    """
+    out = np.arange(len(label))
+    which, place = np.unique(label[~inside], return_inverse=True)
+    if len(which):
+        centers = central_samples(context, np.where(inside, label.max() + 1, label), which)
+        out[~inside] = nearest_samples(context, centers, inside)[place]
+    return out
