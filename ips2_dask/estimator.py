@@ -55,8 +55,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     assign_labels : {"auto", "kmeans", "density"}
         How clusters are cut: by k-means, as leaves of a tree of density, or whichever is the better one.
     scale : {None, "none", "zscore", "minmax", "l2"}
-    duplicates : {"keep", "merge"}
-        Whether equal rows are samples of their own, or one sample, so that they have one label.
+    duplicates : {"merge", "keep"}
+        Whether equal rows are one sample, so that they have one label, or samples of their own.
     operator : {"auto", "triplets"}
     tol : float, optional
         Largest residual of an eigenpair; by default eigenpairs are as exact as labels need.
@@ -133,7 +133,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         embedding: str = "spectral",
         assign_labels: str = "auto",
         scale: str | None = None,
-        duplicates: str = "keep",
+        duplicates: str = "merge",
         operator: str = "auto",
         tol: float | None = None,
         max_clusters: int = MAX_CLUSTERS,

@@ -46,7 +46,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "embedding": ("spectral", "rows", "none"),
     "assign_labels": ("auto", "kmeans", "density"),
     "scale": ("none", "zscore", "minmax", "l2"),
-    "duplicates": ("keep", "merge"),
+    "duplicates": ("merge", "keep"),
     "operator": ("auto", "matrix-free", "elements", "triplets"),
     "vectors": ("auto", "in-core", "chunked"),
     "graph": ("auto", "exact", "shards", "pynndescent"),
@@ -145,10 +145,11 @@ class Params:
         k-means.
     scale : {"none", "zscore", "minmax", "l2"}
         What is done to the columns (``l2``: to the rows) of X first, before the metric sees them.
-    duplicates : {"keep", "merge"}
-        Whether rows that are equal once they are scaled stay samples of their own, as in the paper and by default, or
-        become one sample that stands for all of them. With ``affinity="precomputed"`` they stay: a similarity that is
-        given may tell them apart.
+    duplicates : {"merge", "keep"}
+        Whether rows that are equal once they are scaled become one sample, so that they have one label, or stay
+        samples of their own, as in the paper. A sample counts once in every sum, however many rows it stands for, but
+        where it is asked whether a connected component is large enough for a cluster. With ``affinity="precomputed"``
+        all rows stay samples: a similarity that is given may tell them apart.
     operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled.
     graph : {"auto", "exact", "shards", "pynndescent"}
@@ -180,7 +181,7 @@ class Params:
     embedding: str = "spectral"
     assign_labels: str = "auto"
     scale: str = "none"
-    duplicates: str = "keep"
+    duplicates: str = "merge"
     operator: str = "auto"
     graph: str = "auto"
     tol: float | None = None

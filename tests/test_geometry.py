@@ -117,7 +117,7 @@ def test_degenerate_geometry_meets_the_oracle(
     kind = data.draw(st.sampled_from(TYPES.get(name, ("f8",))))
     order = data.draw(st.sampled_from(["C", "F"]))
     given_ = np.array(X + 3 if kind in ("u1", "u4") else X, dtype=kind, order=order)  # type: ignore[call-overload]
-    params = Params(n_clusters=c, n_neighbors=min(k, m), sigma=sigma)
+    params = Params(n_clusters=c, n_neighbors=min(k, m), sigma=sigma, duplicates="keep")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", category=UserWarning)
         found = run(given_, params, Resources(partition_rows=rows))
@@ -130,6 +130,6 @@ def test_degenerate_geometry_meets_the_oracle(
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_degenerate_geometry_gives_the_same_labels_in_any_partitions(name: str, vectors: str) -> None:
     X = GEOMETRIES[name](np.random.default_rng(1), 40)
-    params = Params(n_clusters=3, operator="matrix-free", tol=1e-6)
+    params = Params(n_clusters=3, operator="matrix-free", tol=1e-6, duplicates="keep")
     found = [run(X, params, Resources(partition_rows=rows, vectors=vectors)) for rows in (40, 9)]
     np.testing.assert_array_equal(found[0].labels, found[1].labels)

@@ -37,6 +37,11 @@ EXACT = 1e-7
 OPERATORS = [operator for operator in CHOICES["operator"] if operator != "auto"]
 
 
+def keeping(**given: Any) -> Params:
+    """Parameters with which equal rows are samples of their own, as the oracle has them."""
+    return Params(duplicates="keep", **given)
+
+
 def dense(matrix: Any) -> Array:
     return np.asarray(matrix.toarray() if sp.issparse(matrix) else matrix)
 
@@ -77,7 +82,7 @@ def test_the_tensor_is_the_oracles_for_every_k_and_partition_size(name: str, k: 
     expected = oracle(X, k)
     sizes = (1, 2, 7, 16, len(X))
     for rows in (sizes[k % 5], sizes[(k + 2) % 5]):
-        found = run(X, Params(n_clusters=2, n_neighbors=k, operator="triplets"), Resources(partition_rows=rows))
+        found = run(X, keeping(n_clusters=2, n_neighbors=k, operator="triplets"), Resources(partition_rows=rows))
         assert_tensor(found, expected)
         r, s = stored_triplets(found)
         assert (r <= s).all()
@@ -97,7 +102,7 @@ def test_any_partitioning_of_any_data_gives_the_oracles_tensor(
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 3, size=(m, 2)).astype(np.float64) if grid else rng.normal(size=(m, 3))
     k = min(k, m)
-    params = Params(n_clusters=2, n_neighbors=k, sigma=sigma, epsilon=epsilon, operator=operator)
+    params = keeping(n_clusters=2, n_neighbors=k, sigma=sigma, epsilon=epsilon, operator=operator)
     assert_tensor(run(X, params, Resources(partition_rows=rows)), oracle(X, k, sigma, epsilon))
 
 
@@ -106,14 +111,14 @@ def test_the_tensor_is_the_oracles_whatever_counts_as_a_hub(
     any_data: Array, hub: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tensor_kernel, "HUB", hub)
-    params = Params(n_clusters=2, n_neighbors=6)
+    params = keeping(n_clusters=2, n_neighbors=6)
     assert_tensor(run(any_data, params, Resources(partition_rows=9)), oracle(any_data, 6))
 
 
 @pytest.mark.parametrize("k", [2, 5, 7, 12])
 def test_neighbours_pairs_and_degrees_are_the_oracles(any_data: Array, k: int) -> None:
     expected = oracle(any_data, k)
-    found = run(any_data, Params(n_clusters=2, n_neighbors=k), Resources(partition_rows=8))
+    found = run(any_data, keeping(n_clusters=2, n_neighbors=k), Resources(partition_rows=8))
     np.testing.assert_array_equal(found.neighbors.indices, expected.N)
     assert (found.neighbors.indices[:, 0] == np.arange(len(any_data))).all()
     lengths = np.take_along_axis(expected.d, expected.N, axis=1)
@@ -151,7 +156,7 @@ def assert_eigenpairs(found: Run, tol: float) -> None:
 @pytest.mark.parametrize(("k", "c"), [(2, 2), (3, 4), (5, 3), (5, 8), (10, 6)])
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_eigenpairs_keep_their_promises(any_data: Array, k: int, c: int, operator: str) -> None:
-    found = run(any_data, Params(n_clusters=c, n_neighbors=k, operator=operator, tol=1e-3))
+    found = run(any_data, keeping(n_clusters=c, n_neighbors=k, operator=operator, tol=1e-3))
     expected = oracle(any_data, k)
     assert found.report()["components"] == reference.components(expected.R).max() + 1
     assert_eigenpairs(found, 1e-3)
@@ -202,7 +207,7 @@ def assert_similarities(X: Array, found: Run) -> None:
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
 def test_s_v_and_u_are_the_oracles(rule: str, fusion: str, affinity: str) -> None:
     X = DATA["random"]()
-    params = Params(n_clusters=3, high_order=rule, fusion=fusion, affinity=affinity, tol=EXACT)
+    params = keeping(n_clusters=3, high_order=rule, fusion=fusion, affinity=affinity, tol=EXACT)
     assert_similarities(X, run(X, params, Resources(partition_rows=9)))
 
 
@@ -210,7 +215,7 @@ def test_s_v_and_u_are_the_oracles(rule: str, fusion: str, affinity: str) -> Non
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
 def test_v_and_u_are_the_oracles_with_more_as_many_and_fewer_components_than_clusters(c: int, affinity: str) -> None:
     X = DATA["islands"]()
-    found = run(X, Params(n_clusters=c, affinity=affinity, tol=EXACT), Resources(partition_rows=10))
+    found = run(X, keeping(n_clusters=c, affinity=affinity, tol=EXACT), Resources(partition_rows=10))
     assert found.report()["components"] == 3
     assert_similarities(X, found)
 
@@ -223,13 +228,13 @@ def test_every_parameter_of_the_similarities_is_used_as_the_oracle_uses_it(
     change: dict[str, Any], affinity: str
 ) -> None:
     X = DATA["random"]()
-    assert_similarities(X, run(X, Params(n_clusters=3, affinity=affinity, tol=EXACT, **change)))
+    assert_similarities(X, run(X, keeping(n_clusters=3, affinity=affinity, tol=EXACT, **change)))
 
 
 @pytest.mark.parametrize("name", ["duplicates", "integers", "star"])
 def test_v_and_u_are_the_oracles_on_awkward_data(name: str) -> None:
     X = DATA[name]()
-    assert_similarities(X, run(X, Params(n_clusters=4, n_neighbors=6, tol=EXACT), Resources(partition_rows=10)))
+    assert_similarities(X, run(X, keeping(n_clusters=4, n_neighbors=6, tol=EXACT), Resources(partition_rows=10)))
 
 
 def decomposable_oracle(X: Array, params: Params) -> tuple[Array, Array, Array]:
@@ -429,7 +434,7 @@ def test_relabelling_samples_permutes_the_similarities_and_the_labels(seed: int,
 
 def test_runs_at_the_same_time_on_one_client_do_not_mix(dask_executor: DaskExecutor) -> None:
     data = [np.random.default_rng(seed).normal(size=(40, 3)) for seed in range(4)]
-    params = [Params(n_clusters=2, n_neighbors=3 + seed) for seed in range(4)]
+    params = [keeping(n_clusters=2, n_neighbors=3 + seed) for seed in range(4)]
     with ThreadPoolExecutor(4) as pool:
         found = list(
             pool.map(lambda X, p: run(X, p, Resources(partition_rows=10), client=dask_executor.client), data, params)
@@ -576,7 +581,7 @@ def test_very_few_samples_are_clustered(m: int) -> None:
     X = np.arange(float(m))[:, None] ** 2
     for k in range(2, m + 1):
         for c in range(2, m + 1):
-            found = run(X, Params(n_clusters=c, n_neighbors=k))
+            found = run(X, keeping(n_clusters=c, n_neighbors=k))
             assert found.labels.shape == (m,)
             assert set(found.labels.tolist()) <= set(range(c))
             assert_tensor(found, oracle(X, k))
@@ -639,7 +644,7 @@ def test_the_largest_neighbourhood_that_is_allowed_works() -> None:
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_an_epsilon_at_the_edge_of_its_range_gives_the_formula(epsilon: float, operator: str) -> None:
     X = DATA["duplicates"]()
-    params = Params(n_clusters=2, epsilon=epsilon, operator=operator)
+    params = keeping(n_clusters=2, epsilon=epsilon, operator=operator)
     assert_tensor(run(X, params), oracle(X, 5, epsilon=epsilon))
 
 
@@ -647,7 +652,7 @@ def test_an_epsilon_at_the_edge_of_its_range_gives_the_formula(epsilon: float, o
 @pytest.mark.parametrize("operator", OPERATORS)
 def test_a_sigma_at_the_edge_of_its_range_gives_the_formula(sigma: float, operator: str) -> None:
     X = DATA["random"]()
-    assert_tensor(run(X, Params(n_clusters=2, sigma=sigma, operator=operator)), oracle(X, 5, sigma=sigma))
+    assert_tensor(run(X, keeping(n_clusters=2, sigma=sigma, operator=operator)), oracle(X, 5, sigma=sigma))
 
 
 @pytest.mark.parametrize(("sigma", "epsilon"), [(1e30, 1e-4), (1.0, 1e-30)])
