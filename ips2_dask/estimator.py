@@ -38,7 +38,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     n_neighbors : int, default=5
         k, the size of a neighbourhood, the sample itself included.
     sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7).
+        Of the indecomposable tensor, eq. (7); epsilon in the unit of the run, ``run_.unit``.
     tensor : {"indecomposable", "decomposable"}
     metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
         Distance of two samples; see `Params`. ``precomputed``: X is the (m, m) matrix of distances.

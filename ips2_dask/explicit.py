@@ -89,7 +89,7 @@ def tensor_similarity(
     sigma : float
         Positive; without unit, since it multiplies a ratio of distances.
     epsilon : float
-        Positive and less than .001, in the unit of X.
+        Positive and less than .001, in the unit of X; that of a run's parameters is in `Run.unit`.
 
     Returns
     -------

@@ -119,7 +119,8 @@ class Params:
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, 0 < epsilon < 0.001.
+        Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, without a unit; 0 < epsilon < 0.001, in the unit
+        of the run, `Run.unit`, in which samples lie 32 to 64 (root mean square) from their mean.
     tensor : {"indecomposable", "decomposable"}
     metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
         Distance d of two samples. ``cosine`` is the chord sqrt(2 (1 - cos)) of the two rows' directions and
@@ -128,7 +129,7 @@ class Params:
     affinity : {"heat-knn", "gaussian", "precomputed"}
         The pairwise similarity S; ``precomputed`` is given beside the samples.
     bandwidth : {"mean", "median"} or float
-        t of the kernel exp(-d^2 / 2 t^2), in units of the (scaled) data.
+        t of the kernel exp(-d^2 / 2 t^2); a number is in the units of the (scaled) data, whatever the run's own unit.
     high_order : {"rms", "abs", "signed"}
         How the c eigenvectors become one high-order similarity V.
     fusion : {"average", "normalized"}

@@ -17,7 +17,7 @@ HELP = {
     "n_components": "columns of the spectral embedding; default: c and 8 more",
     "n_neighbors": "size k of a neighbourhood, the sample itself included",
     "sigma": "sigma of the tensor",
-    "epsilon": "epsilon of the tensor, below 0.001",
+    "epsilon": "epsilon of the tensor, below 0.001, where samples lie 32 to 64 from their mean",
     "tensor": "which tensor similarity",
     "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); precomputed: the input",
     "affinity": "pairwise similarity S; precomputed: see --similarity",

@@ -53,10 +53,12 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
 
 
 def bandwidth(context: Context) -> float:
-    """t of the heat kernel: the given number, or the mean or median distance."""
+    """t of the heat kernel: the given number in the unit of the run, or the mean or median distance."""
     wanted = context.params.bandwidth
     if not isinstance(wanted, str):
-        return wanted
+        limits = np.finfo(np.float64)
+        with np.errstate(over="ignore"):
+            return float(np.clip(np.ldexp(wanted, -context.exponent), limits.tiny, limits.max))
     return float(context.read("neighbors", "whole", "bandwidths")[0 if wanted == "mean" else 1])
 
 

@@ -29,8 +29,9 @@ class Array(NamedTuple):
 ARRAYS: dict[str, dict[str, Array]] = {
     "ingest": {
         "raw": Array("rows as the source gave them, kept only while a sequential source is read", False),
-        "statistics": Array("sums, squares and range of the columns of a partition: (6, f) float64", False),
-        "samples": Array("X, centred and scaled: (rows, f) float32", False),
+        "statistics": Array("exponents, sums, squares, range of the columns of a partition: (7, f) float64", False),
+        "squares": Array("sums of squares of the rows of distances that were given: (rows,) float64", False),
+        "samples": Array("X, centred, scaled, in the unit of the run: (rows, f) float32", False),
         "digests": Array("128 bits of each row of a partition, ascending: (rows, 2) uint64", False, True),
         "rows": Array("their rows in the input: (rows,) int64", False, True),
         "offsets": Array("where each range of digests begins among them: (ranges + 1,) int64", True),
