@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.following import Silent
+from ips2_dask.masks import refuse_masked
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline import run
 from ips2_dask.storage.readers import is_chunked, named_like, open_source
@@ -224,6 +225,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             source = open_source(X)
             validate_data(self, X, skip_check_array=True)
         else:
+            refuse_masked(X, "X")
             checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
             source = named_like(open_source(checked), X)
         progress = _Spoken() if self.verbose else Silent()
@@ -264,6 +266,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         if is_chunked(X):
             validate_data(self, X, skip_check_array=True, reset=False)
         else:
+            refuse_masked(X, "X")
             X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
         return getattr(self.run_, what)(X, client=self.client)
 
