@@ -58,7 +58,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     scale : {None, "none", "zscore", "minmax", "l2"}
     duplicates : {"keep", "merge"}
         Whether equal rows are samples of their own, or one sample, so that they have one label.
-    operator : {"auto", "triplets"}
+    operator : {"auto", "matrix-free", "elements", "triplets"}
+        How far the tensor is assembled; see `Params`.
     tol : float, optional
         Largest residual of an eigenpair; by default eigenpairs are as exact as labels need.
     max_clusters : int, default=20

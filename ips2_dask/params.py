@@ -151,7 +151,9 @@ class Params:
         become one sample that stands for all of them. With ``affinity="precomputed"`` they stay: a similarity that is
         given may tell them apart.
     operator : {"auto", "matrix-free", "elements", "triplets"}
-        How far the tensor is assembled.
+        How far the tensor is assembled: ``triplets`` stores its entries by partition and multiplies by rows of them,
+        ``elements`` holds each neighbourhood's block in memory, ``matrix-free`` its distances alone; wherever block
+        vectors live. ``auto`` takes triplets for few entries, and matrix-free else and for vectors in chunks.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
     tol : float, optional

@@ -122,11 +122,11 @@ def restricted_tensor(context: Context) -> sp.csr_array:
         return assemble(rows, columns, values, n_pairs(context))
 
     size = 8 * int(context.facts["tensor"]["nnz"])
-    R: sp.csr_array = context.remembered("tensor", f"R-{_values_key(context)}", make, size)
+    R: sp.csr_array = context.remembered("tensor", f"R-{values_key(context)}", make, size)
     return R
 
 
-def _values_key(context: Context) -> str:
+def values_key(context: Context) -> str:
     """What the entries depend on besides the stored blocks, which runs with other values share."""
     return f"{context.choices.operator}-{context.params.sigma!r}-{context.params.epsilon!r}"
 
@@ -188,7 +188,7 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
         )  # fmt: skip
 
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
-    name = f"operator-{np.dtype(dtype).name}-{_values_key(context)}"
+    name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
     made: NeighborhoodOperator = context.remembered("tensor", name, make, context.m * 12 * q)
     return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
 
