@@ -102,6 +102,8 @@ def _choice(name: str, value: Any) -> str:
 class Params:
     """The method's parameters, checked when the record is made.
 
+    One that others make meaningless, such as ``fusion_weight`` of ``method="ppc"``, is refused when a run begins.
+
     Parameters
     ----------
     n_clusters : int
@@ -148,8 +150,8 @@ class Params:
         What is done to the columns (``l2``: to the rows) of X first, before the metric sees them.
     duplicates : {"keep", "merge"}
         Whether rows that are equal once they are scaled stay samples of their own, as in the paper and by default, or
-        become one sample that stands for all of them. With ``affinity="precomputed"`` they stay: a similarity that is
-        given may tell them apart.
+        become one sample that stands for all of them; not with ``affinity="precomputed"``: a similarity that is given
+        may tell them apart.
     operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled: ``triplets`` stores its entries by partition and multiplies by rows of them,
         ``elements`` holds each neighbourhood's block in memory, ``matrix-free`` its distances alone; wherever block
@@ -302,6 +304,8 @@ def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | Non
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources:
     """What a run may use; nothing here changes the labels.
+
+    What describes workers is refused by a run that starts none.
 
     Parameters
     ----------

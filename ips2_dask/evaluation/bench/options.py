@@ -56,6 +56,7 @@ SETS = (
 OPEN = (*SETS, "digits", "iris", "breast_cancer", "colon", "leukemia", "bbcsport-l2")
 TABLES = ("htru2", "satimage")
 ROUNDING_PEERS = ("kmeans", "spectral", "evoc")
+FEATURES = 64
 LIST_OF_SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 
 
@@ -124,7 +125,7 @@ def _data(parser: argparse.ArgumentParser, name: str | None, samples: int, file:
         which.add_argument("--input", metavar="FILE", help="whatever `ips2 run` reads")
         parser.add_argument("--labels-column", metavar="NAME", help="of --input")
         parser.add_argument("--transpose", action="store_true", help="--input is features by samples")
-    _number(parser, "--features", 64, "of generated samples")
+    _number(parser, "--features", FEATURES, "of generated samples")
     parser.set_defaults(default_samples=samples)
 
 
