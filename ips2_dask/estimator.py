@@ -10,8 +10,9 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ips2_dask.errors import IPS2Warning
+from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.following import Silent
+from ips2_dask.masks import refuse_masked
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline import run
 from ips2_dask.storage.readers import is_chunked, named_like, open_source
@@ -38,7 +39,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     n_neighbors : int, default=5
         k, the size of a neighbourhood, the sample itself included.
     sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7).
+        Of the indecomposable tensor, eq. (7); epsilon in the unit of the run, ``run_.unit``.
     tensor : {"indecomposable", "decomposable"}
     metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
         Distance of two samples; see `Params`. ``precomputed``: X is the (m, m) matrix of distances.
@@ -57,7 +58,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     scale : {None, "none", "zscore", "minmax", "l2"}
     duplicates : {"merge", "keep"}
         Whether equal rows are one sample, so that they have one label, or samples of their own.
-    operator : {"auto", "triplets"}
+    operator : {"auto", "matrix-free", "elements", "triplets"}
+        How far the tensor is assembled; see `Params`.
     tol : float, optional
         Largest residual of an eigenpair; by default eigenpairs are as exact as labels need.
     max_clusters : int, default=20
@@ -193,6 +195,11 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         chosen = {name: getattr(self, name) for name in names}
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
             chosen |= {"n_clusters": 2, "max_clusters": self.max_clusters}
+        elif self.max_clusters != MAX_CLUSTERS:
+            raise BadInput(
+                "max_clusters", f"{self.max_clusters!r} with n_clusters={self.n_clusters!r}", "n_clusters='auto'",
+                "it would count for nothing", "leave one of the two out",
+            )  # fmt: skip
         return Params(**chosen, scale=self.scale or "none", method=self._method, random_state=self._seed())
 
     def fit(self, X: Any, y: Any = None, *, similarity: Any = None, knn_graph: Any = None) -> Self:
@@ -224,6 +231,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             source = open_source(X)
             validate_data(self, X, skip_check_array=True)
         else:
+            refuse_masked(X, "X")
             checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
             source = named_like(open_source(checked), X)
         progress = _Spoken() if self.verbose else Silent()
@@ -264,6 +272,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         if is_chunked(X):
             validate_data(self, X, skip_check_array=True, reset=False)
         else:
+            refuse_masked(X, "X")
             X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
         return getattr(self.run_, what)(X, client=self.client)
 

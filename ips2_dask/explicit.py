@@ -17,6 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
 from ips2_dask.errors import BadInput
+from ips2_dask.masks import refuse_masked
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
@@ -89,7 +90,7 @@ def tensor_similarity(
     sigma : float
         Positive; without unit, since it multiplies a ratio of distances.
     epsilon : float
-        Positive and less than .001, in the unit of X.
+        Positive and less than .001, in the unit of X; that of a run's parameters is in `Run.unit`.
 
     Returns
     -------
@@ -141,6 +142,7 @@ def unfold(T: npt.ArrayLike) -> Array:
     BadInput
         T has another number of axes, or axes of different lengths.
     """
+    refuse_masked(T, "T")
     T = np.asarray(T, dtype=np.float64)
     if T.ndim not in (2, 4) or len(set(T.shape)) != 1:
         raise BadInput("T", f"shape {T.shape}", "(m, m, m, m) or (m, m)", "there would be no pairs to count", "pass T")
@@ -165,6 +167,7 @@ def fold(v: npt.ArrayLike) -> Array:
     BadInput
         A length that is no square, or a matrix that is not square.
     """
+    refuse_masked(v, "v")
     v = np.asarray(v, dtype=np.float64)
     m = math.isqrt(v.shape[0]) if v.ndim else 0
     if v.ndim not in (1, 2) or v.shape != (m * m,) * v.ndim:
@@ -228,6 +231,7 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     BadInput
         A wrong shape, c < 1, an unknown rule, more than ``MOST_SAMPLES`` samples, or L-hat with r >= c.
     """
+    refuse_masked(T, "T")
     T = np.asarray(T)
     if n_clusters < 1:
         raise BadInput("n_clusters", str(n_clusters), "1 or more", "V would be made of no vector", "raise n_clusters")
@@ -334,6 +338,7 @@ def _decomposable(S: npt.ArrayLike, n_neighbors: int | None) -> Array:
 
 
 def _distances(X: npt.ArrayLike) -> Array:
+    refuse_masked(X, "X")
     X = np.asarray(X)
     if X.ndim != 2 or len(X) < 2 or X.dtype.kind not in "fiub":
         found = f"shape {X.shape} of {X.dtype}"
@@ -388,6 +393,7 @@ def _check_size(m: int) -> None:
 
 
 def _square(M: npt.ArrayLike, name: str) -> Array:
+    refuse_masked(M, name)
     M = np.asarray(M, dtype=np.float64)
     if M.ndim != 2 or M.shape[0] != M.shape[1]:
         raise BadInput(name, f"shape {M.shape}", "a square matrix", "rows and columns would not match", "pass a square")

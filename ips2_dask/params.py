@@ -102,6 +102,8 @@ def _choice(name: str, value: Any) -> str:
 class Params:
     """The method's parameters, checked when the record is made.
 
+    One that others make meaningless, such as ``fusion_weight`` of ``method="ppc"``, is refused when a run begins.
+
     Parameters
     ----------
     n_clusters : int
@@ -119,7 +121,8 @@ class Params:
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, 0 < epsilon < 0.001.
+        Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, without a unit; 0 < epsilon < 0.001, in the unit
+        of the run, `Run.unit`, in which samples lie 32 to 64 (root mean square) from their mean.
     tensor : {"indecomposable", "decomposable"}
     metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
         Distance d of two samples. ``cosine`` is the chord sqrt(2 (1 - cos)) of the two rows' directions and
@@ -128,7 +131,7 @@ class Params:
     affinity : {"heat-knn", "gaussian", "precomputed"}
         The pairwise similarity S; ``precomputed`` is given beside the samples.
     bandwidth : {"mean", "median"} or float
-        t of the kernel exp(-d^2 / 2 t^2), in units of the (scaled) data.
+        t of the kernel exp(-d^2 / 2 t^2); a number is in the units of the (scaled) data, whatever the run's own unit.
     high_order : {"rms", "abs", "signed"}
         How the c eigenvectors become one high-order similarity V.
     fusion : {"average", "normalized"}
@@ -151,7 +154,9 @@ class Params:
         where it is asked whether a connected component is large enough for a cluster. With ``affinity="precomputed"``
         all rows stay samples: a similarity that is given may tell them apart.
     operator : {"auto", "matrix-free", "elements", "triplets"}
-        How far the tensor is assembled.
+        How far the tensor is assembled: ``triplets`` stores its entries by partition and multiplies by rows of them,
+        ``elements`` holds each neighbourhood's block in memory, ``matrix-free`` its distances alone; wherever block
+        vectors live. ``auto`` takes triplets for few entries, and matrix-free else and for vectors in chunks.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
     tol : float, optional
@@ -300,6 +305,8 @@ def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | Non
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources:
     """What a run may use; nothing here changes the labels.
+
+    What describes workers is refused by a run that starts none.
 
     Parameters
     ----------

@@ -23,6 +23,7 @@ from ips2_dask.storage.layout import STAGES
 from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
+from ips2_dask.unused import check_machines, check_params
 from ips2_dask.worth import asks_for_machines, is_worth_a_cluster
 
 if TYPE_CHECKING:
@@ -53,8 +54,9 @@ def plan_run(source: Shaped, params: Params, resources: Resources) -> Plan:
     Raises
     ------
     BadInput
-        Where the samples are too few for the parameters.
+        Where the samples are too few for the parameters, or something was asked for that would count for nothing.
     """
+    check_params(params, resources)
     m, f = source.shape
     params = widest(params, m)
     check_shape(m, f, params, source.name)
@@ -127,7 +129,8 @@ def run(
     Raises
     ------
     BadInput
-        Where the source, a parameter or the directory can't be used, or another run is at work in the directory.
+        Where the source, a parameter or the directory can't be used, another run is at work in the directory, or
+        something was asked for that would count for nothing, such as ``sigma`` of a decomposable tensor.
     Refused
         Where the plan exceeds ``resources.memory_limit``.
     StoreFailure
@@ -186,6 +189,7 @@ def run_each(
     """
     resources = resources or Resources()
     progress = progress or Silent()
+    check_machines(resources, client=client is not None, own_cluster=own_cluster, knn_graph=knn_graph is not None)
     opened = (
         source if isinstance(source, Source) else open_source(source, labels_column=labels_column, transpose=transpose)
     )

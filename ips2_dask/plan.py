@@ -134,8 +134,8 @@ def choose(
     if vectors == "auto":
         block = 4 * block_width(params.n_solved) * pairs_about(m, params.n_neighbors)
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
-    if vectors == "chunked" and operator == "triplets":
-        operator = "matrix-free"  # a chunk multiplies by its neighbourhoods
+    if vectors == "chunked" and params.operator == "auto":
+        operator = "matrix-free"  # the least memory for each worker
     most = ASSEMBLED_BYTES if f <= ASSEMBLED_FEATURES else ASSEMBLED_BYTES_WIDE
     small = params.n_neighbors <= ASSEMBLED_NEIGHBORS and 8 * m * q * (q + 1) <= most
     assembled = params.operator == "auto" and operator == "matrix-free" and vectors == "in-core" and small
@@ -369,13 +369,21 @@ def make_plan(
         degrees = 4 * m * 16 + 64 * m
         solved = max(degrees, start_bytes(m, k, width))  # the sample graph's start is made in this process
         # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
-        spread = blocks // max(1, n_workers) + 3 * (q_bytes + block) * chunk // m + graph
+        own = {"triplets": csr, "elements": q_bytes + 4 * entries, "matrix-free": q_bytes}[choices.operator]
+        spread = blocks // max(1, n_workers) + 3 * (own + block) * chunk // m + graph
         # and the operators of a worker's chunks, with neighbourhoods that two chunks share
-        operators = 5 * (m * (4 * q + 2 * k * k + bits_bytes) + REMEMBERED * n_pairs) // (4 * max(1, n_workers))
+        shared = own - (8 * q * m if choices.operator != "triplets" else 0)
+        operators = 5 * (shared + REMEMBERED * n_pairs) // (4 * max(1, n_workers))
         spread += operators
-        apart = operators + 3 * (q_bytes + 32 * n_pairs) * chunk // m  # degrees: a product with one column
+        apart = operators + 3 * (own + 32 * n_pairs) * chunk // m  # degrees: a product with one column
     bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))
-    made = 4 * triplets * part // m if choices.operator == "triplets" else part * (2 * bits + 12 * q + 4 * k * k)
+    made = part * (2 * bits + 12 * q + 4 * k * k)
+    triplets_stored = 0
+    if choices.operator == "triplets":
+        made, triplets_stored = 4 * triplets * part // m, triplets // 2
+        if choices.vectors == "chunked":  # a chunk's rows are cut out of the triplets of its partitions and near ones
+            made = max(made, triplets * part // m + 4 * csr * min(m, 2 * choices.chunk_samples) // m)
+            triplets_stored += csr
     # the operator stays in the client's memory when the pairs are solved; then come U as CSR, and its own solve
     solver = base + SOLVED_BYTES + kept + 100 * m + (q_bytes if choices.vectors == "in-core" else 0)
     fused = 2 * similarity if dense else 24 * (n_pairs + 5 * m)
@@ -394,7 +402,7 @@ def make_plan(
         StagePlan(
             "tensor", f"{n_pairs:,} pairs at most, {2 * entries:,} entries at most", tasks["tensor"],
             base + graph + near + made, base + 16 * m + kept,
-            (triplets // 2 if choices.operator == "triplets" else q_bytes) + 8 * n_pairs,
+            (triplets_stored or q_bytes) + 8 * n_pairs,
         ),
         StagePlan(
             "assemble", "degrees and components", tasks["assemble"], base + kept + apart, base + graph + degrees,

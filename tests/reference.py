@@ -78,6 +78,16 @@ def pairwise_similarity(d: Floats, affinity: str = "heat-knn", bandwidth: str | 
     return S
 
 
+def unit_of(d: Floats) -> float:
+    """The power of two in which samples lie 32 to 64 (root mean square) from their mean; 1 where all are equal.
+
+    ``d`` are their Euclidean distances; the mean of d^2 is twice that from the mean of the samples.
+    """
+    largest = float(d.max())
+    root = largest * math.sqrt(float(((d / largest) ** 2).mean()) / 2) if largest > 0 else 32.0
+    return 2.0 ** (math.floor(math.log2(root)) - 5)
+
+
 def tensor(d: Floats, N: Ints, sigma: float = 1.0, epsilon: float = 1e-4) -> Floats:
     """Indecomposable T, (m, m, m, m): the paper's similarity of pairs wherever some N(p) holds i, j, k and l."""
     m = len(d)

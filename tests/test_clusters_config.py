@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from ips2_dask import BadInput
+from ips2_dask import BadInput, Resources
 from ips2_dask.cli import main
-from ips2_dask.clusters import load, shipped
+from ips2_dask.clusters import config_of, load, shipped
 from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, keys_of
 from ips2_dask.clusters.connect import settled
 from ips2_dask.clusters.loading import NOT_CLUSTERS
@@ -167,3 +167,76 @@ def test_an_option_wins_over_the_config() -> None:
     assert settled(given).adaptive is not None
     assert settled(given, workers=3).adaptive is None
     assert settled(given, workers=3).workers == 3
+
+
+NOT_TAKEN = {
+    "scheduler": ("workers", "adaptive", "insecure", "bind", "driver", "worker.memory", "worker.scratch",
+                  "worker.environment", "worker.preload", "worker.warm"),
+    "gateway": ("tls", "insecure", "bind", "driver", "worker.memory", "worker.scratch", "worker.environment",
+                "worker.preload", "worker.warm"),
+    "ssh": ("workers", "adaptive", "driver"),
+    "local": ("driver",),
+    "kubernetes": ("bind", "driver.walltime"),
+    "slurm": (), "pbs": (), "lsf": (), "sge": (),
+}  # fmt: skip
+VALUES: dict[str, Any] = {
+    "workers": 2, "adaptive": {"maximum": 4}, "insecure": True, "tls": "tls", "shared": "/tmp", "timeout": 60,
+    "bind": {"port": 0}, "driver": {"threads": 2}, "driver.walltime": "01:00:00", "driver.memory": "2GiB",
+    "worker.threads": 2, "worker.memory": "2GiB", "worker.scratch": "/tmp", "worker.environment": {"A": "1"},
+    "worker.preload": ["math"], "worker.warm": True,
+}  # fmt: skip
+
+
+def content_with(manager: str, dotted: str) -> dict[str, Any]:
+    """A config of a manager with one more key."""
+    needs = manager in ("slurm", "pbs", "lsf", "sge", "kubernetes")
+    content: dict[str, Any] = {"manager": manager} | ({"worker": {"memory": "4GiB"}} if needs else {})
+    section, _, key = dotted.rpartition(".")
+    if section:
+        content.setdefault(section, {})[key] = VALUES[dotted]
+    else:
+        content[dotted] = VALUES[dotted]
+    return content
+
+
+@pytest.mark.parametrize("dotted", sorted(VALUES))
+@pytest.mark.parametrize("manager", sorted(NOT_TAKEN))
+def test_a_key_that_a_manager_does_nothing_with_is_refused_and_any_other_is_taken(manager: str, dotted: str) -> None:
+    content = content_with(manager, dotted)
+    if dotted not in NOT_TAKEN[manager] and dotted.partition(".")[0] not in NOT_TAKEN[manager]:
+        load(content)
+        return
+    with pytest.raises(BadInput, match=f"manager {manager} does nothing with") as caught:
+        load(content)
+    assert caught.value.thing.startswith(f"config: {dotted.partition('.')[0]}")
+    assert "worker.threads" in caught.value.allowed
+    nothing = dict.fromkeys(set(content) - {"manager", "worker", "insecure"})
+    load({**content_with(manager, "worker.threads"), **nothing})  # null says nothing
+
+
+def test_the_check_refuses_such_a_key_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "my.yaml"
+    path.write_text("manager: gateway\nworker: {threads: 1, memory: 4GiB}\n")
+    assert main(["cluster", "check", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "worker.memory: found a key that manager gateway does nothing with" in said
+
+
+@pytest.mark.parametrize(
+    ("given", "thing"),
+    [
+        ({"cluster": "ssh", "n_workers": 3}, "n_workers"), ({"scheduler": "tcp://a:1", "n_workers": 3}, "n_workers"),
+        ({"scheduler": "tcp://a:1", "insecure": True}, "insecure"), ({"cluster": "gateway", "tls": "x"}, "tls"),
+        ({"scheduler": "tcp://a:1", "scratch": "/x"}, "scratch"), ({"cluster": "gateway", "scratch": "/x"}, "scratch"),
+    ],
+)  # fmt: skip
+def test_what_is_asked_for_besides_a_config_is_used_or_refused(given: dict[str, Any], thing: str) -> None:
+    with pytest.raises(BadInput, match="does something with") as caught:
+        config_of(Resources(**given))
+    assert caught.value.thing == {"n_workers": "workers"}.get(thing, thing)
+
+
+def test_a_store_is_looked_at_by_a_worker_or_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cluster", "check", "local", "--store", "/tmp"]) == 2
+    assert "without --start" in capsys.readouterr().err

@@ -36,7 +36,7 @@ def check_against_oracle(found: Run, d: Array) -> None:
     np.testing.assert_allclose(found.neighbors.distances, np.take_along_axis(d, N, axis=1), rtol=2e-5, atol=2e-6)
     pairs = reference.active_pairs(N)
     np.testing.assert_array_equal(found.pairs, pairs)
-    R = reference.restricted(reference.tensor(d, N, params.sigma, params.epsilon), pairs)
+    R = reference.restricted(reference.tensor(d, N, params.sigma, params.epsilon * found.unit), pairs)
     np.testing.assert_allclose(found.tensor().toarray(), R, rtol=2e-3, atol=2e-5)
     S = found.similarity("pairwise")
     dense = S if isinstance(S, np.ndarray) else S.toarray()

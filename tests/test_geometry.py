@@ -70,12 +70,12 @@ def dense(matrix: Any) -> Array:
 
 
 VANISHES = 2e-19
-"""Distances below this may come out as zero: float32 does not hold their squares."""
+"""Distances below this, in the unit of the run, may come out as zero: float32 does not hold their squares."""
 
 
 def assert_meets_the_oracle(found: Run, X: Array, sigma: float) -> None:
     """Compare with what the oracle makes of the samples as float32 holds them, among which ties are ties."""
-    stored = np.asarray(found._context.all_samples(), np.float64)
+    stored = np.asarray(found._context.all_samples(), np.float64) * found.unit
     span = np.abs(X - X[:1]).max()
     np.testing.assert_allclose(stored - stored[:1], X - X[:1], atol=4e-7 * span + 2.0**-149)
     d = reference.distances(stored)
@@ -83,10 +83,10 @@ def assert_meets_the_oracle(found: Run, X: Array, sigma: float) -> None:
     N, lengths = found.neighbors
     np.testing.assert_array_equal(N[:, 0], np.arange(len(X)))
     assert all(len(set(row)) == k for row in N.tolist())
-    scale = 1e-6 * d.max() + VANISHES
+    scale = 1e-6 * d.max() + VANISHES * found.unit
     np.testing.assert_allclose(np.sort(lengths[:, 1:], axis=1), np.sort(d, axis=1)[:, 1:k], rtol=1e-5, atol=scale)
     np.testing.assert_array_equal(found.pairs, reference.active_pairs(N))
-    expected = reference.restricted(reference.tensor(d, N, sigma, found.params.epsilon), found.pairs)
+    expected = reference.restricted(reference.tensor(d, N, sigma, found.params.epsilon * found.unit), found.pairs)
     np.testing.assert_allclose(found.tensor().toarray(), expected, rtol=2e-5, atol=2e-6)
     np.testing.assert_allclose(found.degrees, reference.degrees(expected, found.pairs), rtol=2e-5, atol=1e-5)
     assert len(reverse_lists(N).centers) == N.size

@@ -24,6 +24,7 @@ from ips2_dask.baselines._common import (
     neighborhoods,
     spectral_labels,
 )
+from ips2_dask.masks import refuse_masked
 
 AVERAGINGS = ("separate", "joint")
 
@@ -85,6 +86,7 @@ class CAVE(ClusterMixin, BaseEstimator):
         BadInput
             A parameter out of range.
         """
+        refuse_masked(X, "X")
         data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         m = len(data)
         check_option("averaging", self.averaging, AVERAGINGS)

@@ -21,6 +21,7 @@ from ips2_dask.baselines._common import (
     neighborhoods,
 )
 from ips2_dask.errors import BadInput
+from ips2_dask.masks import refuse_masked
 
 INCIDENCES = ("knn", "knn-others", "precomputed")
 
@@ -103,6 +104,7 @@ class HGC(ClusterMixin, BaseEstimator):
         """
         check_option("incidence", self.incidence, INCIDENCES)
         sparse = "csr" if self.incidence == "precomputed" else False
+        refuse_masked(X, "X")
         data = validate_data(self, X, dtype=np.float64, accept_sparse=sparse, ensure_min_samples=2)
         K = check_count("n_clusters", self.n_clusters, 1)
         n_init, max_iter = check_count("n_init", self.n_init, 1), check_count("max_iter", self.max_iter, 1)

@@ -24,6 +24,7 @@ from ips2_dask.baselines._common import (
     spectral_labels,
 )
 from ips2_dask.errors import BadInput
+from ips2_dask.masks import refuse_masked
 
 AFFINITIES = ("gaussian", "heat-knn", "precomputed")
 
@@ -85,6 +86,7 @@ class SC(ClusterMixin, BaseEstimator):
         """
         check_option("affinity", self.affinity, AFFINITIES)
         sparse = "csr" if self.affinity == "precomputed" else False
+        refuse_masked(X, "X")
         data = validate_data(self, X, dtype=np.float64, accept_sparse=sparse, ensure_min_samples=2)
         c = check_clusters(self.n_clusters, data.shape[0])
         rng = check_random_state(self.random_state)

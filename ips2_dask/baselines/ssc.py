@@ -24,6 +24,7 @@ from ips2_dask.baselines._common import (
     spectral_labels,
 )
 from ips2_dask.errors import BadInput
+from ips2_dask.masks import refuse_masked
 
 MOTION: dict[str, Any] = {
     "alpha": 800.0,
@@ -124,6 +125,7 @@ class SSC(ClusterMixin, BaseEstimator):
         BadInput
             A parameter out of range, or ``affine`` or ``outliers`` with ``omp``.
         """
+        refuse_masked(X, "X")
         data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         c = check_clusters(self.n_clusters, len(data))
         keep = check_positive("keep", self.keep, 1.0)

@@ -168,6 +168,35 @@ MANAGERS: dict[str, type[Any]] = {
 SECTIONS: dict[str, type[Any]] = {"adaptive": Adaptive, "worker": Worker, "bind": Bind, "driver": Driver}
 
 
+_WORKER = ("threads", "memory", "scratch", "environment", "preload", "warm")
+_BIND = ("host", "interface", "port", "dashboard")
+_BATCH: dict[str, tuple[str, ...]] = {
+    "workers": (), "adaptive": ("minimum", "maximum"), "worker": _WORKER, "bind": _BIND,
+    "driver": ("threads", "memory", "walltime"), "tls": (), "insecure": (), "timeout": (), "shared": (),
+}  # fmt: skip
+
+TAKES: dict[str, dict[str, tuple[str, ...]]] = {
+    "local": {key: _BATCH[key] for key in _BATCH if key != "driver"},
+    "scheduler": {"worker": ("threads",), "tls": (), "timeout": (), "shared": ()},
+    "ssh": {key: _BATCH[key] for key in _BATCH if key not in ("workers", "adaptive", "driver")},
+    **dict.fromkeys(("slurm", "pbs", "lsf", "sge"), _BATCH),
+    # tls with pods is refused with its own reason, see `clusters.connect.settled`
+    "kubernetes": {key: _BATCH[key] for key in _BATCH if key != "bind"} | {"driver": ("threads", "memory")},
+    "gateway": {
+        "workers": (), "adaptive": ("minimum", "maximum"), "worker": ("threads",), "timeout": (), "shared": ()
+    },
+}  # fmt: skip
+"""What each manager does something with, of the keys that all configs may have, and of the keys of their sections."""
+
+
+def taken_by(manager: str) -> str:
+    """The keys that a manager takes, in words."""
+    words = []
+    for key, nested in TAKES[manager].items():
+        words += [f"{key}.{name}" for name in nested] or [key]
+    return ", ".join(["manager", f"{manager}.*", *words])
+
+
 @dataclasses.dataclass(frozen=True)
 class Config:
     """A cluster: which manager starts it, and with what; the YAML files of cluster_configs comment each key."""

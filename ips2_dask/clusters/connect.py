@@ -14,7 +14,7 @@ import dask
 from distributed import Client
 
 from ips2_dask.clusters import tls as certificates
-from ips2_dask.clusters.config import MOST_WORKERS, Config, Running, Ssh, Worker
+from ips2_dask.clusters.config import MOST_WORKERS, TAKES, Config, Running, Ssh, Worker, taken_by
 from ips2_dask.clusters.loading import load
 from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import BadInput
@@ -56,6 +56,9 @@ def settled(
     BadInput
     """
     config = source if isinstance(source, Config) else load(source)
+    for name, value in (("workers", workers), ("tls", tls), ("insecure", insecure or None)):
+        if value is not None:
+            check_taken(config, name, value)
     asked: dict[str, Any] = {"insecure": config.insecure or insecure}
     if workers is not None:
         asked |= {"workers": workers, "adaptive": None}
@@ -72,6 +75,28 @@ def settled(
     if config.manager in BINDS:
         certificates.check_bind(config)
     return config
+
+
+def check_taken(config: Config, name: str, value: object, key: str | None = None, section: str | None = None) -> None:
+    """Refuse what a caller asks for besides a config whose manager does nothing with it.
+
+    Parameters
+    ----------
+    config : Config
+    name : str
+        What the caller calls it.
+    value : object
+        What was asked for.
+    key, section : str, optional
+        Its key in a config, where that has another name, and the section that holds it.
+    """
+    takes, key = TAKES[config.manager], key or name
+    if key not in (takes if section is None else takes.get(section, ())):
+        raise BadInput(
+            name, f"{value} with manager {config.manager}",
+            f"what that manager does something with: {taken_by(config.manager)}", "it would count for nothing",
+            "leave it out",
+        )  # fmt: skip
 
 
 @contextlib.contextmanager
@@ -135,8 +160,12 @@ def config_of(resources: Resources) -> Config:
     if resources.scheduler is not None:
         address = resources.scheduler
         config = Config(manager="scheduler", machine=Running(address), worker=_worker(resources))
+        if resources.scratch is not None:
+            check_taken(config, "scratch", resources.scratch, section="worker")
     elif resources.cluster is not None:
         config = load(resources.cluster)
+        if resources.scratch is not None:
+            check_taken(config, "scratch", resources.scratch, section="worker")
         given: dict[str, Any] = {"scratch": resources.scratch, "memory": resources.memory_limit}
         worker = dataclasses.replace(config.worker, **{k: v for k, v in given.items() if v is not None})
         config = dataclasses.replace(config, worker=worker)

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 
 from ips2_dask.clusters import checks
-from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, keys_of
+from ips2_dask.clusters.config import MANAGERS, SECTIONS, TAKES, Config, keys_of, taken_by
 from ips2_dask.errors import BadInput
 
 NOT_CLUSTERS = ("daskjob",)
@@ -112,12 +112,34 @@ def parse(content: Mapping[str, Any], name: str) -> Config:
         )  # fmt: skip
     common = ["manager", *keys_of(Config), *SECTIONS, str(manager)]
     _check_names(content, common, "", name, str(manager))
+    _check_taken(content, name, str(manager))
     given = {key: _checked(Config, key, content[key], key, name) for key in keys_of(Config) if key in content}
     for key, section in SECTIONS.items():
         if content.get(key) is not None:
             given[key] = _section(section, content[key], key, name, str(manager))
     machine = _section(MANAGERS[str(manager)], content.get(str(manager)) or {}, str(manager), name, str(manager))
     return _named(name, Config, {"manager": str(manager), "machine": machine, **given})
+
+
+def _check_taken(content: Mapping[str, Any], name: str, manager: str) -> None:
+    """Refuse a key that this manager does nothing with; without a value (null) it says nothing."""
+    takes = TAKES[manager]
+    for key, value in content.items():
+        if key in ("manager", manager) or value is None:
+            continue
+        nested = list(value) if key in SECTIONS and isinstance(value, Mapping) else []
+        if key not in takes and not nested:
+            raise _not_taken(f"{name}: {key}", manager)
+        for inner in nested:
+            if value[inner] is not None and inner in keys_of(SECTIONS[key]) and inner not in takes.get(key, ()):
+                raise _not_taken(f"{name}: {key}.{inner}", manager)
+
+
+def _not_taken(thing: str, manager: str) -> BadInput:
+    return BadInput(
+        thing, f"a key that manager {manager} does nothing with", f"one of {taken_by(manager)}",
+        "it would be lost without a word", "leave it out",
+    )  # fmt: skip
 
 
 def _section(kind: type[Any], content: Any, key: str, name: str, manager: str) -> Any:

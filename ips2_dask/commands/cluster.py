@@ -6,13 +6,14 @@ import argparse
 import json
 from typing import Any
 
-from ips2_dask.clusters.config import Config
+from ips2_dask.clusters.config import TAKES, Config
 from ips2_dask.clusters.connect import cluster, module_of, settled
-from ips2_dask.clusters.loading import find
+from ips2_dask.clusters.loading import find, load
 from ips2_dask.clusters.probe import probe
 from ips2_dask.clusters.tls import missing
 from ips2_dask.commands.options import add_security
 from ips2_dask.console import print_check
+from ips2_dask.errors import BadInput
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,8 +29,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """``ips2 cluster check``: 0 where all is well, 1 where a worker would not do."""
-    workers = options.workers or (1 if options.start else None)
-    config = settled(options.config, workers=workers, tls=options.tls, insecure=options.insecure)
+    if options.store is not None and not options.start:
+        raise BadInput(
+            "--store", f"{options.store} without --start", "--store with --start",
+            "no worker would look whether it reaches it", "add --start, or leave --store out",
+        )  # fmt: skip
+    config = load(options.config)
+    workers = options.workers or (1 if options.start and "workers" in TAKES[config.manager] else None)
+    config = settled(config, workers=workers, tls=options.tls, insecure=options.insecure)
     said: dict[str, Any] = {
         "config": str(find(options.config)),
         "manager": config.manager,

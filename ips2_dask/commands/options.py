@@ -17,7 +17,7 @@ HELP = {
     "n_components": "columns of the spectral embedding; default: c and 8 more",
     "n_neighbors": "size k of a neighbourhood, the sample itself included",
     "sigma": "sigma of the tensor",
-    "epsilon": "epsilon of the tensor, below 0.001",
+    "epsilon": "epsilon of the tensor, below 0.001, where samples lie 32 to 64 from their mean",
     "tensor": "which tensor similarity",
     "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); precomputed: the input",
     "affinity": "pairwise similarity S; precomputed: see --similarity",
@@ -107,12 +107,16 @@ def add_security(group: Any) -> None:
     )
 
 
-def add_resources(parser: argparse.ArgumentParser) -> None:
+def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
+    """The options on the machine; without ``cuts`` those alone that are no matter of how a run's work is cut."""
     group = parser.add_argument_group("machine")
     add_place(group)
     group.add_argument("--workers", type=int, metavar="N", help="worker processes (default: cores, up to 4)")
     group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
     group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
+    if not cuts:
+        parser.set_defaults(partition_rows=None, shards=None, vectors="auto")
+        return
     group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
     group.add_argument("--shards", type=int, metavar="N", help="shards of the sample graph (default: by the shape)")
     group.add_argument(

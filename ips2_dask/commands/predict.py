@@ -12,10 +12,12 @@ import numpy as np
 
 from ips2_dask import clusters
 from ips2_dask.commands.options import add_resources, resources_of
+from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.metrics import scores
 from ips2_dask.storage.predictions import check_file, writing
 from ips2_dask.storage.readers import open_source
 from ips2_dask.storage.run import open_run
+from ips2_dask.unused import check_machines
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -31,20 +33,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--transpose", action="store_true", help="the new samples are features by samples")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no report")
-    add_resources(parser)
+    add_resources(parser, cuts=False)
 
 
 def command(options: argparse.Namespace) -> int:
     """``ips2 predict``: write the labels of new samples; in this process, or on the workers that are asked for."""
     path = check_file(options.out, not (options.proba or options.embedding))
     finished, resources = open_run(options.directory), resources_of(options)
+    on_workers = not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers))
+    if not on_workers and resources.memory_limit is not None:
+        raise BadInput(
+            "--memory-limit", "no --workers, --cluster or --scheduler", "a limit of workers",
+            "it would count for nothing, as this process predicts alone", "add --workers, or leave it out",
+        )  # fmt: skip
+    check_machines(resources, client=False, own_cluster=on_workers)
     source = open_source(options.new, labels_column=options.labels_column, transpose=options.transpose)
     known, names = source.labels(), source.sample_names
     begun = time.perf_counter()
     labels: list[Any] = []
     with contextlib.ExitStack() as stack:
         client = None
-        if not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers)):
+        if on_workers:
             client = stack.enter_context(clusters.executor(resources)).client
         writer = stack.enter_context(writing(path))
         done = 0

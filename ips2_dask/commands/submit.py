@@ -10,6 +10,7 @@ from ips2_dask.clusters import config_of
 from ips2_dask.clusters.jobs import submit
 from ips2_dask.commands import run
 from ips2_dask.commands.options import params_of, resources_of
+from ips2_dask.unused import check_params
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,8 +30,9 @@ def _without_cluster(given: Sequence[str]) -> Iterator[str]:
 
 def command(options: argparse.Namespace) -> int:
     """``ips2 submit``: check what can be checked here, hand over, print the id."""
-    params_of(options)
-    config = config_of(resources_of(options))
+    params, resources = params_of(options), resources_of(options)
+    check_params(params, resources)
+    config = config_of(resources)
     job = submit(list(_without_cluster(options.given)), config, options.cluster, options.out)
     if not options.quiet:
         print(f"submitted; ips2 logs {job.id} --follow, ips2 jobs, ips2 cancel {job.id}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""Column statistics that do not depend on how rows are cut, and the centring and scaling they decide."""
+"""Column statistics that do not depend on how rows are cut, and the centring, scaling and unit they decide."""
 
 from __future__ import annotations
 
@@ -10,19 +10,44 @@ from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
+Int64 = NDArray[np.int64]
 AnyReal = NDArray[np.generic]
 
 LARGEST = 1.3e19
 """Square root of half the largest float32: the squared norms of two samples, farther apart, would not add up."""
 
+EXPONENTS = (-1000, 1000)
+"""Limits of the power of two that values are divided by: both it and its inverse are normal numbers."""
+
+UNIT_EXPONENT = 6
+"""In the unit of a run samples lie 32 to 64, as the root of the mean square, from their centre.
+
+That leaves float32 room on both sides: squared distances of 2^60 samples fit in, and differences 2^-70 times as large
+still count. Epsilon, which only guards a division, is then some 2e-6 of that distance, as it is for digits (whose unit
+is 1) in the units of the data. Beside an epsilon in those units, 27 of 29 runs on twelve data sets, standardised or
+not, gave the same labels, and the others all but 4 of 6,435 and 5 of 9,298; with powers from 0 to 20 no more than 10
+differed.
+"""
+
+SIGNIFICANT = 12
+"""Bits of that distance that decide: the last ones depend on how rows are cut, and of standardised columns it often is
+a power of two but for them."""
+
+VANISHED = 2.0**-75
+"""Below it the square of a difference is zero in float32."""
+
 
 class Statistics(NamedTuple):
-    """Sums over rows as unevaluated pairs high + low, so that rounding leaves no trace of the cuts; and the range."""
+    """Sums over rows as unevaluated pairs high + low, so that rounding leaves no trace of the cuts; and the range.
 
-    total: Float64  # (2, f) sum of x - shift
-    square: Float64  # (2, f) sum of (x - shift)^2
-    low: Float64  # (f,)
-    high: Float64  # (f,)
+    They are those of (x - shift) / 2^exponent, whose squares neither overflow nor underflow whatever the unit of x.
+    """
+
+    exponent: Int64  # (f,)
+    total: Float64  # (2, f) sum of (x - shift) / 2^exponent
+    square: Float64  # (2, f) sum of their squares
+    low: Float64  # (f,) of x
+    high: Float64  # (f,) of x
 
 
 @njit(nogil=True, cache=True)
@@ -34,13 +59,10 @@ def _add(pair, t, value):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _accumulate(X, shift, total, square, low, high):  # type: ignore[no-untyped-def]
+def _accumulate(X, shift, factor, total, square):  # type: ignore[no-untyped-def]
     for p in range(X.shape[0]):
         for t in range(X.shape[1]):
-            x = X[p, t]
-            low[t] = min(low[t], x)
-            high[t] = max(high[t], x)
-            z = x - shift[t]
+            z = (X[p, t] - shift[t]) * factor[t]
             _add(total, t, z)
             _add(square, t, z * z)
 
@@ -48,22 +70,42 @@ def _accumulate(X, shift, total, square, low, high):  # type: ignore[no-untyped-
 def column_statistics(X: Float64, shift: Float64) -> Statistics:
     """Statistics of the columns of X (n, f) float64 about ``shift`` (f,)."""
     f = X.shape[1]
-    out = Statistics(np.zeros((2, f)), np.zeros((2, f)), np.full(f, np.inf), np.full(f, -np.inf))
-    _accumulate(X, shift, *out)
+    low, high = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
+    exponent = exponents(np.maximum(high - shift, shift - low))
+    out = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), low, high)
+    _accumulate(X, shift, np.ldexp(1.0, -exponent), out.total, out.square)
     return out
+
+
+def exponents(sizes: Float64) -> Int64:
+    """The least powers of two above some sizes, inside `EXPONENTS`; the lower limit where a size is not above zero."""
+    found = np.frexp(np.where(sizes > 0, sizes, 0.0))[1]
+    return np.where(sizes > 0, np.clip(found, *EXPONENTS), EXPONENTS[0]).astype(np.int64)
 
 
 def merge(parts: list[Statistics]) -> Statistics:
     """Statistics of all rows from those of their parts."""
-    out = Statistics(*(np.array(a) for a in parts[0]))
-    for part in parts[1:]:
-        for mine, other in ((out.total, part.total), (out.square, part.square)):
-            for row in (0, 1):
-                for t in range(mine.shape[1]):
-                    _add(mine, t, other[row, t])
+    f = len(parts[0].low)
+    exponent = np.max([part.exponent for part in parts], axis=0)
+    out = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), np.array(parts[0].low), np.array(parts[0].high))
+    for part in parts:
+        less = part.exponent - exponent
+        for mine, other, times in ((out.total, part.total, 1), (out.square, part.square, 2)):
+            for row in np.ldexp(other, times * less):
+                for t in range(f):
+                    _add(mine, t, row[t])
         np.minimum(out.low, part.low, out=out.low)
         np.maximum(out.high, part.high, out=out.high)
     return out
+
+
+def _moments(statistics: Statistics, m: int) -> tuple[Float64, Float64]:
+    """Mean less the shift, and standard deviation, of each column of m rows, in units of its 2^exponent."""
+    mean = (statistics.total[0] + statistics.total[1]) / m
+    variance = (statistics.square[0] + statistics.square[1]) / m - mean**2
+    deviation = np.sqrt(np.maximum(variance, 0.0))
+    deviation[statistics.low == statistics.high] = 0.0
+    return mean, deviation
 
 
 def centering(statistics: Statistics, shift: Float64, m: int, scale: str) -> tuple[Float64, Float64]:
@@ -73,26 +115,58 @@ def centering(statistics: Statistics, shift: Float64, m: int, scale: str) -> tup
     distance, and the differences of whole numbers stay exact, so that equal distances stay equal and ties are decided
     by id.
     """
-    mean = (statistics.total[0] + statistics.total[1]) / m
-    variance = (statistics.square[0] + statistics.square[1]) / m - mean**2
-    deviation = np.sqrt(np.maximum(variance, 0.0))
+    mean, deviation = (np.ldexp(a, statistics.exponent) for a in _moments(statistics, m))
     constant = statistics.low == statistics.high
-    deviation[constant] = 0.0
     center = shift + mean
-    quantum = np.exp2(np.floor(np.log2(np.where(deviation > 0, deviation, 1.0))))
+    quantum = np.where(deviation > 0, np.ldexp(1.0, np.frexp(deviation)[1] - 1), 1.0)
     center = np.where(constant, statistics.low, np.rint(center / quantum) * quantum)
     spread = np.ones(len(center))
     if scale == "zscore":
         # 26 bits decide the divisor, so that the last bits of a sum over rows do not
-        spread = np.where(deviation > 0, _rounded(deviation), 1.0)
+        spread = np.where(deviation > 0, _rounded(deviation, 26), 1.0)
     elif scale == "minmax":
         spread = np.where(constant, 1.0, statistics.high - statistics.low)
     return center, spread
 
 
-def _rounded(x: Float64) -> Float64:
+def unit_exponent(statistics: Statistics, spread: Float64, m: int) -> int:
+    """The e of the power of two that m samples are divided by, once they are centred and scaled.
+
+    It makes the root of their mean squared distance from the centre at least 2^(UNIT_EXPONENT - 1) and less than
+    2^UNIT_EXPONENT, so that no result depends on the unit of the input as long as one is a power of two times another.
+    0 where all samples are equal.
+
+    Parameters
+    ----------
+    statistics : Statistics
+        Of all rows.
+    spread : (f,)
+        What their columns are divided by.
+    m : int
+    """
+    return root_exponent(np.ldexp(_moments(statistics, m)[1], statistics.exponent) / spread)
+
+
+def root_exponent(sizes: Float64) -> int:
+    """The e that makes the root of the sum of squares of some sizes / 2^e what `unit_exponent` says."""
+    largest = sizes.max(initial=0.0)
+    if not largest > 0:
+        return 0
+    first = int(np.frexp(largest)[1])
+    root = float(np.sqrt(np.square(np.ldexp(sizes, -first)).sum()))
+    exponent = first + int(np.frexp(_rounded(np.array(root), SIGNIFICANT))[1]) - UNIT_EXPONENT
+    return min(max(exponent, EXPONENTS[0]), EXPONENTS[1])
+
+
+def vanishing(statistics: Statistics, spread: Float64, exponent: int) -> int:
+    """How many columns that are not constant vary so little, once scaled, that no distance in float32 shows it."""
+    reach = (statistics.high - statistics.low) / spread
+    return int(np.count_nonzero((reach > 0) & (np.ldexp(reach, -exponent) < VANISHED)))
+
+
+def _rounded(x: Float64, bits: int) -> Float64:
     mantissa, exponent = np.frexp(x)
-    return np.ldexp(np.rint(mantissa * 2**26) / 2**26, exponent)
+    return np.asarray(np.ldexp(np.rint(mantissa * 2**bits) / 2**bits, exponent))
 
 
 def unit_rows(X: Float64) -> Float64:
@@ -119,7 +193,7 @@ def scaled_columns(statistics: Statistics, shift: Float64, m: int, scale: str) -
     spread = centering(statistics, shift, m, scale)[1]
     if scale == "minmax":
         return Columns(statistics.low, spread)
-    mean = shift + (statistics.total[0] + statistics.total[1]) / m
+    mean = shift + np.ldexp(_moments(statistics, m)[0], statistics.exponent)
     quantum = np.ldexp(1.0, np.frexp(spread)[1] - 36)  # so that the last bits of a sum over rows decide nothing
     constant = statistics.low == statistics.high
     return Columns(np.where(constant, statistics.low, np.rint(mean / quantum) * quantum), spread)
@@ -152,12 +226,14 @@ def standardize(
     scale: str,
     metric: str = "euclidean",
     columns: Columns | None = None,
+    exponent: int = 0,
 ) -> tuple[Float32, int]:
-    """(X - center) / spread as float32, from float64 arithmetic, and how many whole numbers that had to round.
+    """(X - center) / spread / 2^exponent as float32, from float64 arithmetic, and how many whole numbers were rounded.
 
-    ``l2`` and the angular metrics divide each row by its length first.
+    ``l2`` and the angular metrics divide each row by its length first. A sample too far off for float32 is infinite.
     """
-    out64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread
-    out = out64.astype(np.float32)
+    out64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread * np.ldexp(1.0, -exponent)
+    with np.errstate(over="ignore"):
+        out = out64.astype(np.float32)
     whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and metric in ("euclidean", "manhattan")
     return out, int(np.count_nonzero(out != out64)) if whole else 0

@@ -276,7 +276,43 @@ class NeighborhoodOperator:
         return out
 
 
-class ChunkOperator:
+class _Rows:
+    """The rows of R that one chunk owns, and the combination of a product with what it was made from."""
+
+    def __init__(self, touched: int, own: slice) -> None:
+        self.touched, self.own = touched, own
+
+    def combine(
+        self, out: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float
+    ) -> Float:
+        """a scale out + b y + c previous on the chunk's own rows, in the memory of ``out``."""
+        kind = out.dtype.type
+        before = out[:0] if previous is None else previous
+        combine(out, scale[self.own].astype(kind, copy=False), y, before, kind(a), kind(b), kind(c))
+        return out
+
+
+class ChunkMatrix(_Rows):
+    """The rows of R that one chunk owns as CSR: each row is summed by ascending columns, whoever does it.
+
+    Parameters
+    ----------
+    matrix : (own rows, touched) CSR, float32, columns ascending
+    own : slice
+        The chunk's own rows among the touched.
+    """
+
+    def __init__(self, matrix: sp.csr_array, own: slice) -> None:
+        super().__init__(int(matrix.shape[1]), own)
+        self._matrix = matrix
+
+    def product(self, x: Float, scale: Float) -> Float:
+        """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
+        kind = np.float64 if x.dtype == np.float64 else np.float32
+        return np.asarray(self._matrix @ (x * scale[:, None].astype(kind, copy=False)), kind)
+
+
+class ChunkOperator(_Rows):
     """The rows of R that one chunk owns, over all neighbourhoods that hold one of its samples, in centre order.
 
     Parameters
@@ -291,34 +327,41 @@ class ChunkOperator:
         Those of them that the chunk owns.
     k : int
     sigma, epsilon : float
+    elements : bool
+        Whether to keep the blocks' values instead of making them for each product, as in `NeighborhoodOperator`.
     """
 
     def __init__(
-        self, blocks: Float, owned: Any, ids: Any, touched: int, own: slice, k: int, sigma: float, epsilon: float
-    ) -> None:
-        self.touched, self.own = touched, own
+        self, blocks: Float, owned: Any, ids: Any, touched: int, own: slice, k: int, sigma: float, epsilon: float,
+        *, elements: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__(touched, own)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
+        self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
+        if elements:
+            element_blocks(blocks, owned, *self._tables, self._elements)
 
     def product(self, x: Float, scale: Float) -> Float:
         """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
         kind = np.float64 if x.dtype == np.float64 else np.float32
         y = memory.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
-        none, nowhere = np.empty((0, 1), np.float32), np.empty((0, x.shape[1]), kind)
+        nowhere = np.empty((0, x.shape[1]), kind)
         multiply(
-            self._blocks, self._owned, none, self._ids, self._ids, self.own.start, *self._tables,
+            self._blocks, self._owned, self._elements, self._ids, self._ids, self.own.start, *self._tables,
             scale.astype(kind, copy=False), np.ascontiguousarray(x, kind), y, nowhere,
         )  # fmt: skip
         return y
 
-    def combine(
-        self, out: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float
-    ) -> Float:
-        """a scale out + b y + c previous on the chunk's own rows, in the memory of ``out``."""
-        kind = out.dtype.type
-        before = out[:0] if previous is None else previous
-        combine(out, scale[self.own].astype(kind, copy=False), y, before, kind(a), kind(b), kind(c))
-        return out
+
+def rows_between(
+    rows: NDArray[np.int64], columns: NDArray[np.int64], values: Float, low: int, high: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], Float]:
+    """Entries of rows low <= i < high of a symmetric matrix, as (i - low, column, value), from its upper triangle."""
+    upper = (rows >= low) & (rows < high)
+    mirrored = (columns >= low) & (columns < high) & (rows != columns)
+    i, j = (np.concatenate([a[upper], b[mirrored]]) for a, b in ((rows, columns), (columns, rows)))
+    return i - low, j, np.concatenate([values[upper], values[mirrored]])
 
 
 def inverse_root(degrees: Float64) -> Float64:

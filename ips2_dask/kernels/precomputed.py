@@ -37,6 +37,12 @@ def nearest_rows(D: Float32, start: int, n: int) -> tuple[Int32, Float32]:
     return indices, distances
 
 
+def row_squares(D: Float64) -> tuple[int, Float64]:
+    """An exponent e, and the sums of squares (rows,) of the rows of D / 2^e, which neither overflow nor underflow."""
+    exponent = int(np.clip(np.frexp(D.max(initial=0.0))[1], -1000, 1000))
+    return exponent, np.square(D * np.ldexp(1.0, -exponent)).sum(axis=1)
+
+
 def block_distances(D: Float32, local: Int32) -> Float32:
     """Distances among the samples of each neighbourhood, rows and columns of D: (rows, k (k - 1) / 2)."""
     first, second = np.triu_indices(local.shape[1], 1)

@@ -19,7 +19,8 @@ Int32 = NDArray[np.int32]
 
 def heat(distances: NDArray[np.floating], t: float) -> Float64:
     """exp(-d^2 / 2 t^2); t = 0, where all samples are equal, counts as 1."""
-    return np.exp(-np.square(np.asarray(distances, np.float64) / (t if t > 0 else 1.0)) / 2.0)
+    with np.errstate(over="ignore"):  # a bandwidth that is far too small leaves nothing but zeros
+        return np.exp(-np.square(np.asarray(distances, np.float64) / (t if t > 0 else 1.0)) / 2.0)
 
 
 @njit(nogil=True, cache=True)

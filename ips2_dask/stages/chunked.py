@@ -14,12 +14,13 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.executors import Executor
 from ips2_dask.kernels import graph, memory
 from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
-from ips2_dask.kernels.operator import ChunkOperator, inverse_root
+from ips2_dask.kernels.operator import ChunkMatrix, ChunkOperator, inverse_root, rows_between
 from ips2_dask.plan import REMEMBERED
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import (
@@ -28,7 +29,9 @@ from ips2_dask.storage.graph import (
     numbered_ids,
     pair_components,
     solved_degrees,
+    triplets_of,
     unit,
+    values_key,
 )
 from ips2_dask.storage.store import Receipt
 
@@ -36,7 +39,8 @@ Block = list[Any]
 """One handle a chunk."""
 
 OPERATOR = ("near_blocks", "near_owned", "near_ids")
-"""Arrays of a chunk's operator."""
+MATRIX = ("near_indptr", "near_columns", "near_values")
+"""Arrays of a chunk's operator: its neighbourhoods, or its rows of R from the triplets."""
 
 KIND = "chunks"
 """What tasks on chunks are about: the worker that made a chunk's operator keeps it, and the chunk of each block."""
@@ -67,6 +71,8 @@ def prepare(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.bounds[first], context.bounds[last]
     N, reverse = neighborhoods(context, context.params.n_neighbors)
     held = np.unique(reverse.centers[reverse.start[low] : reverse.start[high]]).astype(np.int64)
+    if context.choices.operator == "triplets":
+        return _prepare_rows(context, g, held)
     ids = numbered_ids(context, N[held])
     touched, local = np.unique(ids, return_inverse=True)
     arrays = {
@@ -79,30 +85,58 @@ def prepare(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return arrays, {"cuts": cuts.tolist()}
 
 
-def operator(context: Context, g: int) -> ChunkOperator:
+def _prepare_rows(context: Context, g: int, held: NDArray[np.int64]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The rows of R that chunk g owns, as CSR over the pairs they touch, from the triplets of the centres ``held``."""
+    low, high = rows_of_chunks(context)[g : g + 2]
+    parts = [rows_between(*triplets_of(context, int(b)), low, high) for b in np.unique(context.owner(held))]
+    rows, columns, values = (np.concatenate(part) for part in zip(*parts, strict=True))
+    touched = np.union1d(columns, np.arange(low, high))
+    local = np.searchsorted(touched, columns)
+    matrix = sp.coo_array((values, (rows, local)), shape=(high - low, len(touched))).tocsr()
+    matrix.sort_indices()
+    arrays = {
+        "near_indptr": matrix.indptr.astype(np.int64), "near_columns": matrix.indices.astype(np.int32),
+        "near_values": matrix.data, "touched": touched,
+    }  # fmt: skip
+    return arrays, {"cuts": np.searchsorted(touched, rows_of_chunks(context)).tolist()}
+
+
+def operator(context: Context, g: int) -> ChunkOperator | ChunkMatrix:
     """The operator of chunk g, not normalised, remembered in its worker."""
 
-    def make() -> ChunkOperator:
-        name = f"chunk-{part_name(g)}"
-        blocks, owned, ids = (
-            np.asarray(context.store.read(context.folders["tensor"], name, array)) for array in OPERATOR
+    def make() -> ChunkOperator | ChunkMatrix:
+        name, kind = f"chunk-{part_name(g)}", context.choices.operator
+        arrays = MATRIX if kind == "triplets" else OPERATOR
+        first, second, third = (
+            np.asarray(context.store.read(context.folders["tensor"], name, array)) for array in arrays
         )
         params, cuts = context.params, _cuts(context, g)
         own = slice(cuts[g], cuts[g + 1])
-        return ChunkOperator(blocks, owned, ids, cuts[-1], own, N_columns(context), params.sigma, params.epsilon)
+        if kind == "triplets":
+            index = np.int32 if len(second) < 2**31 else np.int64
+            parts = third, second.astype(index, copy=False), first.astype(index)
+            return ChunkMatrix(sp.csr_array(parts, shape=(len(first) - 1, cuts[-1])), own)
+        return ChunkOperator(
+            first, second, third, cuts[-1], own, N_columns(context), params.sigma, params.epsilon,
+            elements=kind == "elements",
+        )  # fmt: skip
 
-    made: ChunkOperator = context.remembered(
-        "tensor", f"chunk-{g}-{context.params.sigma}", make, _operator_bytes(_receipt(context, g))
-    )
+    size = _operator_bytes(context, _receipt(context, g))
+    made: ChunkOperator | ChunkMatrix = context.remembered("tensor", f"chunk-{g}-{values_key(context)}", make, size)
     return made
 
 
-def _operator_bytes(receipt: Receipt | None) -> int:
-    """Memory of what a chunk's operator reads."""
+def _operator_bytes(context: Context, receipt: Receipt | None) -> int:
+    """Memory of a chunk's operator."""
     arrays = {} if receipt is None else receipt["arrays"]
-    return sum(
-        int(np.prod(arrays[a]["shape"])) * np.dtype(arrays[a]["dtype"]).itemsize for a in OPERATOR if a in arrays
-    )
+    read = sum(
+        int(np.prod(arrays[a]["shape"])) * np.dtype(arrays[a]["dtype"]).itemsize
+        for a in (*OPERATOR, *MATRIX) if a in arrays
+    )  # fmt: skip
+    if context.choices.operator != "elements" or "near_ids" not in arrays:
+        return read
+    centers, q = arrays["near_ids"]["shape"]
+    return read + 2 * centers * q * (q + 1)
 
 
 def _touched(context: Context, g: int) -> Any:
@@ -384,7 +418,7 @@ class ChunkedSpace:
         receipts = [context.receipt("tensor", f"chunk-{part_name(g)}") for g in self._chunks]
         # of its operators a worker keeps what is its share, with scales, rows and component vectors, and somewhat more
         # where shares differ: what goes for lack of room is made anew in each product
-        kept = sum(_operator_bytes(r) + REMEMBERED * r["facts"]["cuts"][-1] for r in receipts if r)
+        kept = sum(_operator_bytes(context, r) + REMEMBERED * r["facts"]["cuts"][-1] for r in receipts if r)
         context = dataclasses.replace(context, kept=kept * 5 // (4 * max(1, executor.n_workers)))
         self.context, self._executor = context, executor
         self._shared = executor.share(context)

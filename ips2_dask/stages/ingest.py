@@ -1,9 +1,9 @@
-"""Stage 1: the input, checked, centred in float64 and scaled, as float32 rows by partition."""
+"""Stage 1: the input, checked, centred, scaled and brought to one unit in float64, as float32 rows by partition."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from ips2_dask.stages import distances, duplicates
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.readers import check_block
 
-VERSION = 1
+VERSION = 2
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -50,7 +50,8 @@ def statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]
     wide = _turned(context, block.astype(np.float64), context.bounds[b])
     shift = np.array(context.facts["ingest"]["shift"])
     found = kernel.column_statistics(wide, shift)
-    return {"statistics": np.concatenate([found.total, found.square, found.low[None], found.high[None]])}, {}
+    rows = [found.exponent[None].astype(np.float64), found.total, found.square, found.low[None], found.high[None]]
+    return {"statistics": np.concatenate(rows)}, {}
 
 
 def _turned(context: Context, wide: Any, first_row: int) -> Any:
@@ -79,18 +80,24 @@ def _columns(context: Context) -> kernel.Columns | None:
 
 
 def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """One partition of X, centred and scaled."""
+    """One partition of X, centred, scaled and in the unit of the run."""
     center = context.read("ingest", "whole", "center")
     spread = context.read("ingest", "whole", "spread")
     X, rounded = kernel.standardize(
-        _block(context, b), center, spread, context.params.scale, context.params.metric, _columns(context)
-    )
+        _block(context, b), center, spread, context.params.scale, context.params.metric, _columns(context),
+        context.exponent,
+    )  # fmt: skip
     return {"samples": np.ascontiguousarray(X)}, {"rounded": rounded}
 
 
 def given_rows(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """One partition of a matrix of distances."""
-    return {"samples": distances.checked(context, b, _block(context, b))}, {"rounded": 0}
+    return {"samples": distances.in_unit(context, _block(context, b))}, {"rounded": 0}
+
+
+def given_sizes(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check one partition of a matrix of distances, and sum up the squares of its rows."""
+    return distances.sizes(context, b, _block(context, b))
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -108,14 +115,18 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts = inner.facts["ingest"]
     facts["source"] = {"name": source.name, "feature_names": source.feature_names}
     parts = range(context.n_partitions)
+    vanishing, statistics_ = 0, None
     if context.params.metric == "precomputed":
-        receipts, statistics_ = executor.map(Job("ingest", given_rows), inner, parts, report), None
+        sizes = executor.map(Job("ingest", given_sizes, "statistics-"), inner, parts, report)
+        facts["exponent"] = distances.unit_exponent(inner, sizes)
+        receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
         distances.check_symmetric(inner, executor, report)
         given = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
         store.write(folder, "whole", given | _known(source), {})
     else:
-        center, spread, statistics_ = _measured(inner, executor, report, np.asarray(first, np.float64))
-        store.write(folder, "whole", {"center": center, "spread": spread, **_known(source)}, {})
+        found = _measured(inner, executor, report, np.asarray(first, np.float64))
+        facts["exponent"], vanishing, statistics_ = found.exponent, found.vanishing, found.statistics
+        store.write(folder, "whole", {"center": found.center, "spread": found.spread, **_known(source)}, {})
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
     there = store.listed(folder)
     for name in (f"raw-{part_name(b)}" for b in parts):  # the statistics stay, so that one can be made again alone
@@ -123,15 +134,16 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
             store.drop(folder, name)
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
-    found = duplicates.merge(inner, executor, report) if duplicates.merges(context.params) else {}
+    merged = duplicates.merge(inner, executor, report) if duplicates.merges(context.params) else {}
     return {
-        "warnings": _warnings(statistics_, rounded, context.m), "label_names": names, "source": source.name, **found
+        "warnings": _warnings(statistics_, rounded, vanishing, context.m), "label_names": names,
+        "source": source.name, "exponent": facts["exponent"], **merged,
     }  # fmt: skip
 
 
 def _unread(context: Context) -> list[int]:
     """Partitions whose rows are still needed: the first, which the others are centred about, and unfinished ones."""
-    needed = ("",) if context.params.metric == "precomputed" else ("", "statistics-")
+    needed: tuple[str, ...] = ("", "statistics-")
     if context.params.metric in ANGULAR and context.params.scale in ("zscore", "minmax"):
         needed = (*needed, "columns-")
     return [
@@ -140,8 +152,18 @@ def _unread(context: Context) -> list[int]:
     ]  # fmt: skip
 
 
-def _measured(inner: Context, executor: Executor, report: Report, first: Any) -> tuple[Any, Any, kernel.Statistics]:
-    """What to take from the columns and to divide them by, and the statistics of the columns as they came.
+class Measured(NamedTuple):
+    """What the statistics of the columns decide."""
+
+    center: Any  # (f,) what to take from each column
+    spread: Any  # (f,) what to divide it by
+    exponent: int  # of the power of two that all values are divided by then
+    vanishing: int  # columns that vary too little beside the others
+    statistics: kernel.Statistics  # of the columns as they came
+
+
+def _measured(inner: Context, executor: Executor, report: Report, first: Any) -> Measured:
+    """What to make of the columns.
 
     An angular metric of scaled columns takes two passes: over the columns, then over the rows made of them.
     """
@@ -157,8 +179,8 @@ def _measured(inner: Context, executor: Executor, report: Report, first: Any) ->
     facts["pass"] = "rows"
     facts["shift"] = _turned(inner, first, 0)[0].tolist()
     executor.map(Job("ingest", statistics, "statistics-"), inner, parts, report)
-    center, spread, found = _centering(inner, np.array(facts["shift"]))
-    return center, spread, raw_statistics or found
+    found = _centering(inner, np.array(facts["shift"]))
+    return found if raw_statistics is None else found._replace(statistics=raw_statistics)
 
 
 def _merged(context: Context, prefix: str) -> kernel.Statistics:
@@ -166,22 +188,16 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
         context.store.read(context.folders["ingest"], prefix + part_name(b), "statistics")
         for b in range(context.n_partitions)
     ]
-    return kernel.merge([kernel.Statistics(a[0:2], a[2:4], a[4], a[5]) for a in stacked])
+    return kernel.merge([kernel.Statistics(a[0].astype(np.int64), a[1:3], a[3:5], a[5], a[6]) for a in stacked])
 
 
-def _centering(context: Context, shift: np.ndarray[Any, Any]) -> tuple[Any, Any, kernel.Statistics]:
+def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
     merged = _merged(context, "statistics-")
     # directions are centred, for their digits, and never stretched
     scale = "none" if context.params.metric in ANGULAR else context.params.scale
     center, spread = kernel.centering(merged, shift, context.m, scale)
-    reach = np.sqrt(np.square((merged.high - merged.low) / spread).sum()) if len(center) else 0.0
-    if not reach < kernel.LARGEST:
-        raise BadInput(
-            context.facts["ingest"]["source"]["name"], f"values that lie {reach:.3g} apart",
-            f"samples less than {kernel.LARGEST:.2g} apart", "squared distances would overflow float32",
-            "scale the columns, for example with scale='zscore' (--scale zscore)",
-        )  # fmt: skip
-    return center, spread, merged
+    exponent = kernel.unit_exponent(merged, spread, context.m)
+    return Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)
 
 
 def _known(source: Any) -> dict[str, Any]:
@@ -194,7 +210,7 @@ def _label_names(source: Any) -> list[str] | None:
     return None if labels is None else [str(name) for name in np.unique(labels)]
 
 
-def _warnings(statistics_: kernel.Statistics | None, rounded: int, m: int) -> list[str]:
+def _warnings(statistics_: kernel.Statistics | None, rounded: int, vanishing: int, m: int) -> list[str]:
     out: list[str] = []
     if statistics_ is None:
         return out
@@ -204,6 +220,11 @@ def _warnings(statistics_: kernel.Statistics | None, rounded: int, m: int) -> li
         out.append(f"all {m} rows are equal: every partition of them is as good as another")
     elif constant:
         out.append(f"{constant} of {f} columns are constant and tell nothing apart")
+    if vanishing:
+        out.append(
+            f"{vanishing} of {f} columns vary so little beside the others that no distance in float32 shows it: "
+            "scale='zscore' would give all columns the same weight"
+        )
     if rounded:
         out.append(f"{rounded} whole numbers have more digits than float32 keeps and were rounded")
     return out

@@ -175,6 +175,16 @@ class Context:
         """Number of partitions."""
         return len(self.bounds) - 1
 
+    @property
+    def exponent(self) -> int:
+        """The e of `unit`; runs of earlier versions had none."""
+        return int(self.facts.get("ingest", {}).get("exponent", 0))
+
+    @property
+    def unit(self) -> float:
+        """The power of two 2^e that samples, centred and scaled, and so all distances were divided by."""
+        return 2.0**self.exponent
+
     def span(self, b: int) -> tuple[int, int]:
         """First sample of partition b, and one past its last."""
         return self.bounds[b], self.bounds[b + 1]

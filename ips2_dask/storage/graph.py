@@ -54,10 +54,12 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
 
 
 def bandwidth(context: Context) -> float:
-    """t of the heat kernel: the given number, or the mean or median distance."""
+    """t of the heat kernel: the given number in the unit of the run, or the mean or median distance."""
     wanted = context.params.bandwidth
     if not isinstance(wanted, str):
-        return wanted
+        limits = np.finfo(np.float64)
+        with np.errstate(over="ignore"):
+            return float(np.clip(np.ldexp(wanted, -context.exponent), limits.tiny, limits.max))
     return float(context.read("neighbors", "whole", "bandwidths")[0 if wanted == "mean" else 1])
 
 
@@ -121,11 +123,11 @@ def restricted_tensor(context: Context) -> sp.csr_array:
         return assemble(rows, columns, values, n_pairs(context))
 
     size = 8 * int(context.facts["tensor"]["nnz"])
-    R: sp.csr_array = context.remembered("tensor", f"R-{_values_key(context)}", make, size)
+    R: sp.csr_array = context.remembered("tensor", f"R-{values_key(context)}", make, size)
     return R
 
 
-def _values_key(context: Context) -> str:
+def values_key(context: Context) -> str:
     """What the entries depend on besides the stored blocks, which runs with other values share."""
     return f"{context.choices.operator}-{context.params.sigma!r}-{context.params.epsilon!r}"
 
@@ -187,7 +189,7 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
         )  # fmt: skip
 
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
-    name = f"operator-{np.dtype(dtype).name}-{_values_key(context)}"
+    name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
     made: NeighborhoodOperator = context.remembered("tensor", name, make, context.m * 12 * q)
     return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
 

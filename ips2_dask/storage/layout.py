@@ -29,8 +29,9 @@ class Array(NamedTuple):
 ARRAYS: dict[str, dict[str, Array]] = {
     "ingest": {
         "raw": Array("rows as the source gave them, kept only while a sequential source is read", False),
-        "statistics": Array("sums, squares and range of the columns of a partition: (6, f) float64", False),
-        "samples": Array("X, centred and scaled: (rows, f) float32", False),
+        "statistics": Array("exponents, sums, squares, range of the columns of a partition: (7, f) float64", False),
+        "squares": Array("sums of squares of the rows of distances that were given: (rows,) float64", False),
+        "samples": Array("X, centred, scaled, in the unit of the run: (rows, f) float32", False),
         "digests": Array("128 bits of each row of a partition, ascending: (rows, 2) uint64", False, True),
         "rows": Array("their rows in the input: (rows,) int64", False, True),
         "offsets": Array("where each range of digests begins among them: (ranges + 1,) int64", True),
@@ -72,6 +73,9 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "pairs": Array("active pairs (i, j), i <= j, whose first sample is in the partition: (pairs, 2) int32", True),
         "blocks": Array("distances inside each neighbourhood: (rows, k (k - 1) / 2) float32", False),
         "owned": Array("which subsets of each neighbourhood it owns, as bits: (rows, bytes) uint8", True),
+        "near_indptr": Array("of triplets, a chunk's rows of R as CSR: where each row begins, (rows + 1,) int64", True),
+        "near_columns": Array("places of their columns among `touched`, ascending: (entries,) int32", True),
+        "near_values": Array("their values: (entries,) float32", False),
         "near_blocks": Array("`blocks` of all centres whose neighbourhood holds a sample of a chunk", False),
         "near_owned": Array("`owned` of the same", False),
         "near_ids": Array("their pairs, as places in `touched`: (centres, q) int32", True),

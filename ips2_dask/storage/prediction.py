@@ -176,15 +176,22 @@ def _standardized(context: Context, name: str, features: list[str] | None, first
         if context.receipt("ingest", "columns") is not None:
             columns = ingest.Columns(*(np.asarray(context.read("ingest", "columns", n)) for n in ("center", "spread")))
         _check_directions(rows, params.metric, columns, name, first)
-    X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns)
+    X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns, context.exponent)
     far = np.flatnonzero(~(np.abs(X).max(axis=1) * np.sqrt(X.shape[1]) < ingest.LARGEST))
     if len(far):
         raise BadInput(
-            name, f"row {first + far[0]}, which lies {np.abs(X[far[0]]).max():.3g} from the training samples' centre",
-            f"samples less than {ingest.LARGEST:.2g} apart", "squared distances would overflow float32",
+            name, f"row {first + far[0]}, which lies {_farthest(context, X[far[0]])} from the training samples' centre",
+            f"samples less than {ingest.LARGEST:.2g} times as far as the training samples are",
+            "squared distances would overflow float32",
             "check that they are in the units of the training samples",
         )  # fmt: skip
     return np.ascontiguousarray(X)
+
+
+def _farthest(context: Context, row: Float32) -> str:
+    """How far a row is from the centre in its farthest column, in the units of the (scaled) data."""
+    reach = float(np.abs(row).max())
+    return f"{reach * context.unit:.3g}" if np.isfinite(reach) else f"more than {ingest.LARGEST * context.unit:.3g}"
 
 
 def _check_directions(rows: Any, metric: str, columns: ingest.Columns | None, name: str, first: int) -> None:

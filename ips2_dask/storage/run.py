@@ -41,7 +41,7 @@ class Neighbors(NamedTuple):
     """The graph: column 0 is the sample itself."""
 
     indices: Int32  # (m, k)
-    distances: Float32  # (m, k)
+    distances: Float32 | Float64  # (m, k) in the units of the (scaled) data; float64 where float32 can't hold them
 
 
 class Run:
@@ -175,12 +175,28 @@ class Run:
         indices, distances = (self._context.read_all("neighbors", name)[:, :k] for name in ("indices", "distances"))
         order = self._order
         if order is None:
-            return Neighbors(np.array(indices), np.array(distances))
+            return Neighbors(np.array(indices), self._in_units(distances))
         found = Neighbors(
-            self._context.by_row(order[indices]).astype(np.int32), self._context.by_row(np.asarray(distances))
+            self._context.by_row(order[indices]).astype(np.int32), self._in_units(self._context.by_row(distances))
         )
         found.indices[:, 0] = np.arange(len(found.indices))
         return found
+
+    @property
+    def unit(self) -> float:
+        """The power of two that the centred and scaled samples were divided by, so that any unit fits into float32.
+
+        It makes their root mean squared distance from the centre 32 to 64; ``epsilon`` is in this unit. 1.0 for runs of
+        earlier versions.
+        """
+        return self._context.unit
+
+    def _in_units(self, distances: Float32) -> Float32 | Float64:
+        """Distances in the units of the (scaled) data, where float32 holds them as float32."""
+        wide = np.asarray(distances, np.float64) * self.unit
+        with np.errstate(over="ignore", under="ignore"):
+            narrow = wide.astype(np.float32)
+        return narrow if np.array_equal(narrow, wide) else wide
 
     @cached_property
     def _order(self) -> Int32 | None:
@@ -417,6 +433,7 @@ class Run:
             "P": facts["tensor"]["pair_offsets"][-1],
             "nnz": facts["tensor"]["nnz"],
             "partitions": self._context.n_partitions,
+            "unit": self.unit,
             "stages": [{name: s[name] for name in ("name", "seconds", "skipped", "state", "why")} for s in stages],
             "peak_rss_bytes": max(s["peak_rss_bytes"] for s in stages),
             "eigenvalues": self.eigenvalues.tolist(),

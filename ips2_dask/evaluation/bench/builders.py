@@ -118,7 +118,7 @@ def _shards(context: Context, X: Float32, n: int, effort: int) -> Lists:
         facts, whole = sharding.run(context, SerialExecutor(), QUIET)
         adopted = sharding.adopted(context, facts)
         indices, distances = (adopted.read_all("neighbors", name)[:, :n] for name in ("indices", "distances"))
-    return Lists(indices, distances, whole["order"])
+    return Lists(indices, distances * np.float32(adopted.unit), whole["order"])
 
 
 def _build_ivf(X: Float32) -> Any:

@@ -22,7 +22,7 @@ COLUMNS = ("kind", "c", "outcome", "seconds", "ratio", "stage_seconds", "stage_r
 
 
 def measure(
-    data: Data, folder: Path, clusters: int | None, then: Sequence[int], repeats: int, limit: float
+    data: Data, folder: Path, clusters: int | None, then: Sequence[int], repeats: int, limit: float, seed: int = 0
 ) -> Iterator[Record]:
     """The whole run's record, then one for each number of clusters that follows it in its directory.
 
@@ -42,13 +42,15 @@ def measure(
         Whole runs, each with all that follow it.
     limit : float
         Seconds after which a command is killed.
+    seed : int
+        Of the runs.
     """
     first = clusters or data.c
-    _command(data, first, folder / "warm", limit)
+    _command(data, first, folder / "warm", limit, seed)
     for repeat in range(repeats):
         whole: Record = {}
         for c in (first, *then):
-            record = _command(data, c, folder / "run", limit)
+            record = _command(data, c, folder / "run", limit, seed)
             whole = whole or record
             ratios = {
                 "ratio": _share(record["seconds"], whole["seconds"]),
@@ -63,9 +65,9 @@ def _share(part: Value, whole: Value) -> float | None:
     return part / whole if isinstance(part, float) and isinstance(whole, float) and whole > 0 else None
 
 
-def _command(data: Data, c: int, out: Path, limit: float) -> Record:
+def _command(data: Data, c: int, out: Path, limit: float, seed: int) -> Record:
     """One command in a process of its own: how it ended, seconds, what it computed, and scores."""
-    command = ["run", data.X, "--out", str(out), "--clusters", str(c), "--quiet", "--json"]
+    command = ["run", data.X, "--out", str(out), "--clusters", str(c), "--seed", str(seed), "--quiet", "--json"]
     begun = time.perf_counter()
     nothing: Record = {"c": c, "seconds": None, "stage_seconds": None}
     try:

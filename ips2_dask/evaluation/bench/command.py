@@ -30,6 +30,7 @@ from ips2_dask.evaluation.bench import (
 )
 from ips2_dask.evaluation.bench.document import Record
 from ips2_dask.evaluation.bench.inputs import CLUSTERS, Data, generated, kept, named
+from ips2_dask.evaluation.bench.options import FEATURES
 from ips2_dask.evaluation.bench.runs import Input
 from ips2_dask.params import Params, Resources
 from ips2_dask.storage.layout import folder_of
@@ -157,7 +158,9 @@ def _sweep(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
 
 def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     data = _data(options, folder)
-    return change.measure(data, folder, options.clusters, options.then, options.repeats, options.limit)
+    return change.measure(
+        data, folder, options.clusters, options.then, options.repeats, options.limit, options.random_state
+    )
 
 
 def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
@@ -165,6 +168,16 @@ def _end_to_end(options: argparse.Namespace, params: Params, resources: Resource
         raise BadInput(
             "--keep", "more than one run", "one, without --repeats and --against",
             "later runs would find the stages of the first", "leave --keep out",
+        )  # fmt: skip
+    for name, value in (("--labels-column", options.labels_column), ("--transpose", options.transpose or None)):
+        if value is not None and options.input is None:
+            raise BadInput(
+                name, "no --input", "one of a file, with --input", "it would count for nothing", f"leave {name} out"
+            )
+    if options.input is not None and options.features != FEATURES:
+        raise BadInput(
+            "--features", "one with --input", "generated data (--samples)", "it would count for nothing",
+            "leave --features out",
         )  # fmt: skip
     if options.input is not None:
         given = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
@@ -197,9 +210,27 @@ def _data_folder(options: argparse.Namespace, params: Params) -> str:
     return folder_of("data", {**made, "clusters": options.n_clusters, "seed": params.random_state})
 
 
+DRAWS_NOTHING = ("graph",)
+"""Benchmarks whose seed is that of generated data alone."""
+
+
+def _check_named(options: argparse.Namespace) -> None:
+    """Refuse options of generated data beside named ones."""
+    given = {"--features": options.features != FEATURES}
+    if options.benchmark in DRAWS_NOTHING:
+        given["--seed"] = options.random_state != 0
+    for name, wrong in given.items():
+        if wrong:
+            raise BadInput(
+                name, f"one with the data set {options.data}", "generated data (--samples)",
+                "it would count for nothing, as these data are what they are", f"leave {name} out, or give --samples",
+            )  # fmt: skip
+
+
 def _data(options: argparse.Namespace, folder: Path, seed: int | None = None) -> Data:
     """Named data, or generated ones where their number is given or no name is."""
     if options.samples is None and options.data is not None:
+        _check_named(options)
         return named(options.data, folder)
     clusters = getattr(options, "clusters", None) or getattr(options, "n_clusters", None) or CLUSTERS
     m = options.samples or options.default_samples

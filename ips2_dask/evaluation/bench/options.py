@@ -61,6 +61,7 @@ COPIED = (
 )  # fmt: skip
 """Tables with equal rows: as they are, or rounded down to multiples of a step, or a draw of so many rows."""
 ROUNDING_PEERS = ("kmeans", "spectral", "evoc")
+FEATURES = 64
 LIST_OF_SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 
 
@@ -131,7 +132,7 @@ def _data(parser: argparse.ArgumentParser, name: str | None, samples: int, file:
         which.add_argument("--input", metavar="FILE", help="whatever `ips2 run` reads")
         parser.add_argument("--labels-column", metavar="NAME", help="of --input")
         parser.add_argument("--transpose", action="store_true", help="--input is features by samples")
-    _number(parser, "--features", 64, "of generated samples")
+    _number(parser, "--features", FEATURES, "of generated samples")
     parser.set_defaults(default_samples=samples)
 
 

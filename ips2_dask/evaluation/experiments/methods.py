@@ -63,7 +63,8 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
         ``random_state``.
     """
     arguments = dict(setting)
-    if method in ("PPC", "IPS2"):  # similarities are compared here, each labelled by the c columns of Ng et al. (2002)
+    # similarities are compared here, each labelled by the c columns of Ng et al. (2002)
+    if method in ("PPC", "IPS2") and setting.get("embedding") != "none":
         arguments.setdefault("n_components", c)
     # PPC and IPS2 scale for themselves
     data = np.asarray(X, np.float64) if method in ("PPC", "IPS2") else scaled(X, arguments.pop("scale"))

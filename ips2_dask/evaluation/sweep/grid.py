@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Params
@@ -56,6 +56,7 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
             "sigma", "several with tensor='decomposable'", "one",
             "every point would be the same, as that tensor has no sigma", "leave it out",
         )  # fmt: skip
+    _check_swept(params, ks, sigmas, cs)
     for name, values in (("neighbors", ks), ("sigma", sigmas), ("clusters", cs)):
         if not values:
             raise BadInput(name, "no value", "at least one", "there would be nothing to compare", f"give {name}")
@@ -71,3 +72,26 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
         for s in sigmas
         for c in cs
     ]
+
+
+def _check_swept(params: Params, ks: list[int], sigmas: list[float], cs: list[int]) -> None:
+    """Refuse parameters beside the lists that no point would have."""
+    swept: tuple[tuple[str, float, Sequence[float]], ...] = (
+        ("n_neighbors", params.n_neighbors, ks), ("sigma", params.sigma, sigmas)
+    )  # fmt: skip
+    for name, value, values in swept:
+        if value != getattr(Params, name) and value not in values:
+            raise BadInput(
+                name, f"{value} beside a list without it", "one that is in the list", "no point would have it",
+                "leave it out",
+            )  # fmt: skip
+    if params.max_clusters is not None:
+        raise BadInput(
+            "max_clusters", f"{params.max_clusters} in a sweep", "the list of clusters alone",
+            "it would count for nothing, as the sweep chooses c", "leave it out",
+        )  # fmt: skip
+    if params.n_eigenpairs is not None and cs and params.n_eigenpairs != max(cs):
+        raise BadInput(
+            "n_eigenpairs", f"{params.n_eigenpairs} in a sweep", f"none, or the largest c, {max(cs)}",
+            "it would count for nothing, as a sweep solves for its largest c", "leave it out",
+        )  # fmt: skip

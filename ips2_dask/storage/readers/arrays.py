@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
+from ips2_dask.masks import refuse_masked
 from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.base import FileStamp, Request, Table, check_dtype, check_shape
 from ips2_dask.storage.readers.labels import take_label_column
@@ -59,9 +60,8 @@ def content_digest(matrix: Any) -> str:
 
 
 def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
-    if isinstance(spec, np.ma.MaskedArray):
-        _check_mask(spec, name)
-        spec = spec.data
+    refuse_masked(spec, name)
+    spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
     array = rectangle(spec, name) if isinstance(spec, list | tuple) else _as_array(spec, name)
     check_shape(name, array.shape)
     array = array.astype(check_dtype(name, array.dtype), copy=False)
@@ -80,19 +80,6 @@ def _as_array(spec: Any, name: str) -> NDArray[Any]:
         )
     with faults.reading(name):
         return np.asarray(spec)
-
-
-def _check_mask(array: Any, name: str) -> None:
-    masked = np.ma.getmaskarray(array)
-    if masked.any():
-        where = tuple(int(index) for index in np.argwhere(masked)[0])
-        raise BadInput(
-            name,
-            f"{int(masked.sum())} masked values, the first at {where}",
-            "an array without masked values",
-            "what is under the mask would be clustered as if it were data",
-            "fill them in with array.filled(value), or drop these rows",
-        )
 
 
 def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:

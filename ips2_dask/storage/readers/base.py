@@ -18,8 +18,8 @@ from ips2_dask.storage.readers import faults
 Block = NDArray[Any]
 PIECE_BYTES = 4 << 20  # what a streaming reader takes from its file at a time
 GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
-# Half of float32's range: whatever mean is then subtracted, the centred value can be represented.
-LARGEST = float(np.finfo(np.float32).max) / 2
+# Well inside float64's range: differences of such values, and sums of these, can be represented.
+LARGEST = 2.0**1000
 
 
 @runtime_checkable
@@ -267,10 +267,10 @@ def check_block(block: Block, first_row: int, name: str, feature_names: list[str
     Raises
     ------
     BadInput
-        Says row, column, value and how many such values the block holds. The largest magnitude allowed is half of
-        float32's, so that a value minus any mean of such values can be represented.
+        Says row, column, value and how many such values the block holds. The largest magnitude allowed leaves room for
+        differences and sums of such values in float64.
     """
-    if block.size == 0 or block.dtype.kind in "biu":  # 64 bits of integer are far within float32's range
+    if block.size == 0 or block.dtype.kind in "biu":
         return
     with np.errstate(invalid="ignore"):  # minimum and maximum pass a NaN on, and need no copy of the block
         low, high = float(block.min()), float(block.max())
@@ -290,6 +290,6 @@ def check_block(block: Block, first_row: int, name: str, feature_names: list[str
         name,
         f"{value} at {where}",
         f"magnitudes up to {LARGEST:.3g}",
-        "the value, once centred, would overflow float32",
+        "differences of such values would overflow float64",
         "divide the columns by a power of ten, or take their logarithms",
     )

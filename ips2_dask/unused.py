@@ -1,0 +1,101 @@
+"""What was asked for and would count for nothing is refused when a run begins; a default is never refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from ips2_dask.errors import BadInput
+from ips2_dask.params import Params, Resources
+
+NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
+    (
+        "tensor", "decomposable", ("sigma", "epsilon", "operator"),
+        "that tensor is made of S alone, and is never assembled",
+    ),
+    ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
+    ("affinity", "precomputed", ("bandwidth", "duplicates"), "S is given, and may tell equal samples apart"),
+    ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
+)  # fmt: skip
+"""A parameter, one of its values, the parameters that are not read beside it, and why."""
+
+MACHINES = ("n_workers", "scratch", "scheduler", "cluster", "tls", "insecure")
+"""Fields of `Resources` that describe a cluster which is started, or connected to, for the run."""
+
+
+def _changed(record: Any, names: Sequence[str]) -> list[str]:
+    """Those of some fields of a record that are not at their default."""
+    defaults = {field.name: field.default for field in dataclasses.fields(record)}
+    return [name for name in names if getattr(record, name) != defaults[name]]
+
+
+def _nothing(name: str, value: Any, beside: str, allowed: str, why: str) -> BadInput:
+    return BadInput(
+        name, f"{value!r} with {beside}", allowed, f"it would count for nothing: {why}", f"leave {name} out"
+    )
+
+
+def check_params(params: Params, resources: Resources) -> None:
+    """Refuse parameters that others make meaningless, and a way to cut the work that a run does not take.
+
+    Raises
+    ------
+    BadInput
+    """
+    for decider, value, names, why in NOT_READ:
+        if getattr(params, decider) == value:
+            for name in _changed(params, names):
+                raise _nothing(name, getattr(params, name), f"{decider}={value!r}", f"another {decider}", why)
+    if resources.shards is not None and params.graph not in ("auto", "shards"):
+        raise _nothing(
+            "shards", resources.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
+        )
+    if resources.shards is not None and params.metric == "precomputed":
+        raise _nothing(
+            "shards", resources.shards, "metric='precomputed'", "another metric", "distances that are given are read"
+        )
+    if resources.vectors == "chunked" and params.tensor == "decomposable":
+        raise _nothing(
+            "vectors", "chunked", "tensor='decomposable'", "an indecomposable tensor",
+            "its eigenvectors are those of samples, of which one process solves all",
+        )  # fmt: skip
+
+
+def check_machines(resources: Resources, *, client: bool, own_cluster: bool, knn_graph: bool = False) -> None:
+    """Refuse resources of a cluster that nobody starts, and shards of a graph that is given.
+
+    Parameters
+    ----------
+    resources : Resources
+    client : bool
+        Whether the caller's own workers compute.
+    own_cluster : bool
+        Whether a cluster is started where it is worth it.
+    knn_graph : bool
+        Whether the neighbours were given.
+
+    Raises
+    ------
+    BadInput
+    """
+    if knn_graph and resources.shards is not None:
+        raise _nothing(
+            "shards", resources.shards, "a knn_graph", "a graph that is searched for", "neighbours are given"
+        )
+    if client and own_cluster:
+        raise _nothing("own_cluster", True, "a client", "one of the two", "the client's workers compute")
+    names: tuple[str, ...]
+    if not (client or own_cluster):
+        where, why = "no cluster", "this process computes alone"
+        allowed, names = "a run on a cluster (own_cluster=True)", (*MACHINES, "threads_per_worker")
+    elif client:
+        where, why, names = "a client", "the client's own workers compute", MACHINES
+        allowed = "a cluster that the run starts"
+    elif resources.scheduler is not None:
+        where, why, names = "a scheduler", "the scheduler's own workers compute", ("n_workers", "cluster", "scratch")
+        allowed = "a cluster that the run starts"
+    else:
+        return
+    for name in _changed(resources, names):
+        raise _nothing(name, getattr(resources, name), where, allowed, why)
