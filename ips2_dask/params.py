@@ -58,6 +58,7 @@ WHY: dict[str, str] = {
     "max_clusters": "there would be nothing to choose from",
     "n_eigenpairs": "there would be nothing to share",
     "n_components": "rows of one column, scaled to length 1, would all be the same point",
+    "shards": "nothing would hold the samples",
     "n_neighbors": "a neighbourhood would hold no pair, or blocks of k^4 entries that no memory holds",
     "sigma": "every tensor entry would be 1 or grow with the distance",
     "epsilon": "equal samples would divide by zero, or the paper's formula (epsilon < 0.001) would be another",
@@ -153,6 +154,9 @@ class Params:
         How far the tensor is assembled.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
+    shards : int, optional
+        Number of overlapping shards of the sample graph, at least 1. None follows the shape of the data; a number asks
+        for a sharded graph where ``graph`` is ``auto``, and counts for nothing with the other builders.
     tol : float, optional
         Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1. By default eigenpairs are as exact as labels
         need: the solve ends when a filter hardly changes the sum of the wanted 1 - lambda any more.
@@ -188,6 +192,7 @@ class Params:
     max_clusters: int | None = None
     n_eigenpairs: int | None = None
     n_components: int | None = None
+    shards: int | None = None
 
     def __post_init__(self) -> None:
         fields = {field.name for field in dataclasses.fields(self)}
@@ -202,6 +207,7 @@ class Params:
             "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
             "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 2),
             "n_components": None if self.n_components is None else _whole("n_components", self.n_components, 2),
+            "shards": None if self.shards is None else _whole("shards", self.shards, 1),
             **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
         }
         if self.bandwidth not in ("mean", "median"):
@@ -310,8 +316,6 @@ class Resources:
         Bytes that each process may use; None takes an equal share of the machine.
     scratch : str, optional
         Folder for what workers spill.
-    shards : int, optional
-        Overlapping shards of the sample graph; None follows the shape of the data, and a number asks for them.
     scheduler : str, optional
         Address of a running scheduler; None starts a cluster.
     cluster : str, optional
@@ -335,12 +339,11 @@ class Resources:
     tls: str | None = None
     insecure: bool = False
     partition_rows: int | None = None
-    shards: int | None = None
     vectors: str = "auto"
 
     def __post_init__(self) -> None:
         _choice("vectors", self.vectors)
-        for name in ("n_workers", "threads_per_worker", "partition_rows", "shards"):
+        for name in ("n_workers", "threads_per_worker", "partition_rows"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadInput(

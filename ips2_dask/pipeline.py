@@ -66,7 +66,6 @@ def plan_run(source: Shaped, params: Params, resources: Resources) -> Plan:
         rows=resources.partition_rows,
         resident=source.resident_bytes,
         n_workers=n_workers,
-        shards=resources.shards,
         vectors=resources.vectors,
     )
 

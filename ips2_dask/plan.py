@@ -116,11 +116,9 @@ class Choices:
         return max(self.shared, params.n_solved)
 
 
-def choose(
-    m: int, f: int, params: Params, shards: int | None = None, vectors: str = "auto", rows: int | None = None
-) -> Choices:
-    """The automatic choices for m samples of f features; ``shards`` and ``vectors`` may ask for something else."""
-    graph = params.graph
+def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | None = None) -> Choices:
+    """The automatic choices for m samples of f features; ``vectors`` may ask for something else."""
+    graph, shards = params.graph, params.shards
     if params.metric == "precomputed":
         graph, shards = "exact", None
     if graph == "auto":
@@ -184,7 +182,6 @@ class Asked:
     rows: int | None = None
     resident: int = 0
     n_workers: int = 2
-    shards: int | None = None
     vectors: str = "auto"
 
 
@@ -315,7 +312,6 @@ def make_plan(
     rows: int | None = None,
     resident: int = 0,
     n_workers: int = 2,
-    shards: int | None = None,
     vectors: str = "auto",
 ) -> Plan:
     """The plan for m samples of f features.
@@ -326,15 +322,13 @@ def make_plan(
         Samples in a partition, instead of what the shape decides.
     resident : int
         Bytes that the input's format needs in one process to be read at all.
-    shards : int, optional
-        Shards asked for.
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors shall live.
     n_workers : int
         Who share the stages' work and the blocks of vectors; it changes projections and warnings, never a choice.
     """
     bounds = partition_bounds(m, f, rows)
-    choices = choose(m, f, params, shards, vectors, rows)
+    choices = choose(m, f, params, vectors, rows)
     n, k, c, solved_for = len(bounds) - 1, params.n_neighbors, params.n_clusters, choices.n_solved(params)
     embedded = min(params.n_embedded, m)
     part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
@@ -433,7 +427,7 @@ def make_plan(
     if worst.tasks > MOST_TASKS:
         text = f"{worst.tasks:,} tasks in stage {worst.name} will keep the scheduler busy: use larger partitions"
         warnings.append(text)
-    asked = Asked(rows, resident, n_workers, shards, vectors)
+    asked = Asked(rows, resident, n_workers, vectors)
     return Plan(m, f, bounds, choices, timed, tuple(warnings), asked)
 
 

@@ -112,8 +112,8 @@ def test_a_row_without_a_direction_is_refused_by_its_number(
 
 def test_shards_find_the_nearest_by_manhattan_distance() -> None:
     X = samples(m=300)
-    params = Params(n_clusters=3, metric="manhattan", graph="shards")
-    found = run(X, params, Resources(partition_rows=60, shards=3))
+    params = Params(n_clusters=3, metric="manhattan", graph="shards", shards=3)
+    found = run(X, params, Resources(partition_rows=60))
     N = reference.neighborhoods(reference.distances(X, "manhattan"), 6)
     assert found.report()["recall"] >= 0.95
     assert (found.neighbors.indices == N[:, :5]).mean() >= 0.95

@@ -222,8 +222,8 @@ def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
             return super().map(job, context, items, report)
 
     X = np.random.default_rng(1).normal(size=(900, 5))
-    source, resources = open_source(X), Resources(partition_rows=100, shards=6, vectors="chunked")
-    params = Params(n_clusters=3)
+    source, resources = open_source(X), Resources(partition_rows=100, vectors="chunked")
+    params = Params(n_clusters=3, shards=6)
     plan = plan_run(source, params, resources)
     execute(source, params, plan, ZarrStore(str(tmp_path / "run")), Counting(), Silent())
     planned = {stage.name: stage.tasks for stage in plan.stages}

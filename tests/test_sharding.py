@@ -111,7 +111,7 @@ def test_few_rows_are_not_narrowed_down() -> None:
 def test_what_narrowing_down_passed_over_is_found_by_refinement(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(projection, "DIRECTIONS", 16)
     X = curved_gaussians(1500, 600, 4, 3)[0]
-    found = run(X, Params(n_clusters=4), resources=Resources(shards=2, partition_rows=400))
+    found = run(X, Params(n_clusters=4, shards=2), Resources(partition_rows=400))
     history = found._context.facts["neighbors"]["recall_history"]
     assert history[0] < 0.95 <= history[-1]
 
@@ -122,7 +122,7 @@ def test_lists_are_of_different_samples_in_order_and_their_recall_is_what_is_rep
     X = curved_gaussians(600, 8, 3, 1)[0]
     if name == "far-apart":
         X[:4] += 50  # fewer samples than a list has, in a place of their own
-    found = run(X, Params(n_clusters=3, n_neighbors=6), resources=Resources(shards=count, partition_rows=100))
+    found = run(X, Params(n_clusters=3, n_neighbors=6, shards=count), Resources(partition_rows=100))
     N, d = found.neighbors
     assert (N[:, 0] == np.arange(600)).all()
     assert all(len(set(row)) == 6 and min(row) >= 0 for row in N.tolist())
@@ -146,7 +146,7 @@ def test_rounds_go_on_until_nothing_is_found_any_more_and_what_falls_short_is_sa
     monkeypatch.setattr(sharding, "LEAST_RECALL", 1.1)
     monkeypatch.setattr(sharding, "MOST_ROUNDS", 30)
     X = curved_gaussians(900, 12, 3, 1)[0]
-    found = run(X, Params(n_clusters=3), resources=Resources(shards=45, partition_rows=100))
+    found = run(X, Params(n_clusters=3, shards=45), Resources(partition_rows=100))
     history = found._context.facts["neighbors"]["recall_history"]
     assert 2 < len(history) < 30
     assert history == sorted(history)

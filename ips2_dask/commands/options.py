@@ -32,6 +32,7 @@ HELP = {
     "duplicates": "whether rows that are equal once scaled become one sample, or stay samples of their own",
     "operator": "how far the tensor is assembled",
     "graph": "how the nearest neighbours are found",
+    "shards": "number of shards of the sample graph; default: by the shape of the data",
     "tol": "largest residual of an eigenpair; default: as exact as labels need",
     "random_state": "seed of everything random",
 }
@@ -114,7 +115,6 @@ def add_resources(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
     group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
     group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
-    group.add_argument("--shards", type=int, metavar="N", help="shards of the sample graph (default: by the shape)")
     group.add_argument(
         "--vectors", choices=CHOICES["vectors"], default="auto", help="where block vectors live (default auto)"
     )
@@ -155,6 +155,5 @@ def resources_of(options: argparse.Namespace) -> Resources:
         insecure=options.insecure,
         scratch=options.scratch,
         partition_rows=options.partition_rows,
-        shards=options.shards,
         vectors=options.vectors,
     )
