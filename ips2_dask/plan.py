@@ -35,6 +35,10 @@ SOLVED_BYTES = 200 << 20
 EXACT_WORK = 1e12
 """m^2 (f + 64) up to which every pair is compared: about ten seconds on one core (measured)."""
 
+EXACT_AFTER_WORK = 3e13
+"""m^2 (f + 64) up to which every pair is compared where an approximate graph's measured recall stays below what is
+promised: six minutes on two cores (measured: 100,000 x 64 takes 15 s, 300,000 x 64 a bit more than two minutes)."""
+
 SHARD_WORK = 1.2e6
 SHARD_MEMBERS = (3072, 8192)
 SHARD_FEATURES = 384
@@ -101,6 +105,8 @@ class Choices:
         Whether the in-core solver puts a matrix-free operator together as CSR, in memory only.
     shared : int
         Number of clusters that one solve has to do for, with every smaller one; 0 where it is for the run's own alone.
+    exact_after : bool
+        Whether every pair is compared where the recall of an approximate graph stays below what is promised.
     """
 
     graph: str
@@ -110,6 +116,7 @@ class Choices:
     chunk_samples: int = CHUNK_SAMPLES[0]
     assembled: bool = False
     shared: int = 0
+    exact_after: bool = False
 
     def n_solved(self, params: Params) -> int:
         """Eigenpairs that are solved for. Where c is chosen, the parameters' own becomes smaller than was planned."""
@@ -122,7 +129,7 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
     if params.metric == "precomputed":
         graph, shards = "exact", None
     if graph == "auto":
-        graph = "shards" if shards or m * m * (f + 64) > EXACT_WORK else "exact"
+        graph = "shards" if shards or exact_work(m, f) > EXACT_WORK else "exact"
     members = min(max(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
     n_shards = 0 if graph != "shards" else min(shards or math.ceil(2 * m / members), m // 2)
     n_shards = n_shards if shards else min(n_shards, MOST_PARTITIONS)
@@ -143,7 +150,13 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
     low, high = SHARED_SAMPLES
     if not shared and params.tensor == "indecomposable" and vectors == "in-core" and low <= m <= high:
         shared = _filled(max(params.n_clusters, SHARED_CLUSTERS))
-    return Choices(graph, n_shards, operator, vectors, chunk, assembled, shared)
+    after = graph != "exact" and exact_work(m, f) <= EXACT_AFTER_WORK
+    return Choices(graph, n_shards, operator, vectors, chunk, assembled, shared, after)
+
+
+def exact_work(m: int, f: int) -> float:
+    """What comparing every pair takes: pairs times features, of which there are 64 more than there are."""
+    return float(m) * m * (f + 64)
 
 
 def _filled(c: int) -> int:
@@ -187,7 +200,14 @@ class Asked:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that follows from the shape of the data and the parameters, settled before the first task."""
+    """Everything that follows from the shape of the data and the parameters, settled before the first task.
+
+    Attributes
+    ----------
+    exact_seconds : float
+        About how much longer a run takes whose approximate graph needs an exact search, see `Choices.exact_after`; 0
+        where none would follow.
+    """
 
     m: int
     f: int
@@ -196,6 +216,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     warnings: tuple[str, ...]
     asked: Asked = Asked()
+    exact_seconds: float = 0.0
 
     def of_distinct(self, m: int, params: Params) -> Plan:
         """The same with choices and projections for m distinct samples, which the ingest has found among the rows."""
@@ -206,7 +227,8 @@ class Plan:
 
     def of_given_graph(self) -> Plan:
         """The same without a search for neighbours: who may be near is given."""
-        return dataclasses.replace(self, choices=dataclasses.replace(self.choices, graph="given", n_shards=0))
+        choices = dataclasses.replace(self.choices, graph="given", n_shards=0, exact_after=False)
+        return dataclasses.replace(self, choices=choices, exact_seconds=0.0)
 
     @property
     def worker_bytes(self) -> int:
@@ -428,7 +450,8 @@ def make_plan(
         text = f"{worst.tasks:,} tasks in stage {worst.name} will keep the scheduler busy: use larger partitions"
         warnings.append(text)
     asked = Asked(rows, resident, n_workers, vectors)
-    return Plan(m, f, bounds, choices, timed, tuple(warnings), asked)
+    more = costs.comparison(m, m, f, n_workers) if choices.exact_after else 0.0
+    return Plan(m, f, bounds, choices, timed, tuple(warnings), asked, more)
 
 
 def _tasks(m: int, f: int, n: int, part: int, choices: Choices, n_workers: int) -> dict[str, int]:

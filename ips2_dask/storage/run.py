@@ -432,6 +432,7 @@ class Run:
             "roundings": facts["label"].get("roundings", []),
             "builder": facts["neighbors"]["builder"],
             "recall": facts["neighbors"]["recall"],
+            "searched_exactly": facts["neighbors"].get("searched_exactly", False),
             "run_dir": self.path,
             "promises": promises(self.params, facts),
             "choice": self.choice,
