@@ -34,11 +34,20 @@ lambda_c and lambda_c+1 are all but equal, since nothing says which of the two v
 ANGULAR = ("cosine", "correlation")
 """Metrics that are Euclidean distances of rows of length 1."""
 
+TURNED = (*ANGULAR, "hellinger")
+"""Metrics that are Euclidean distances of rows that ingest makes of the samples."""
+
+AS_THEY_ARE = ("canberra", "braycurtis", "hamming", "jaccard")
+"""Metrics that depend on where 0 is, or on values being equal: their columns are not centred."""
+
+COMPARED = ("manhattan", "chebyshev", *AS_THEY_ARE)
+"""Metrics whose distances no matrix product gives."""
+
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "tensor": ("indecomposable", "decomposable"),
-    "metric": ("euclidean", "manhattan", "cosine", "correlation", "precomputed"),
+    "metric": ("euclidean", *COMPARED, *TURNED, "precomputed"),
     "affinity": ("heat-knn", "gaussian", "precomputed"),
     "high_order": ("rms", "abs", "signed"),
     "fusion": ("average", "normalized"),
@@ -122,10 +131,14 @@ class Params:
     sigma, epsilon : float
         Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, 0 < epsilon < 0.001.
     tensor : {"indecomposable", "decomposable"}
-    metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
-        Distance d of two samples. ``cosine`` is the chord sqrt(2 (1 - cos)) of the two rows' directions and
-        ``correlation`` that of the rows less their means, sqrt(2 (1 - r)): they order neighbours as 1 - cos and 1 - r
-        do, and are metrics, which those are not. ``precomputed``: the input is the (m, m) matrix of distances.
+    metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
+            "correlation", "hellinger", "precomputed"}
+        Distance d of two samples, as SciPy and pynndescent define those of these names. ``cosine`` is the chord
+        sqrt(2 (1 - cos)) of the two rows' directions and ``correlation`` that of the rows less their means,
+        sqrt(2 (1 - r)): they order neighbours as 1 - cos and 1 - r do, and are metrics, which those are not.
+        ``hellinger`` is sqrt(1 - sum_t sqrt(p_t q_t)) of rows divided by their sums, which may hold no negative value.
+        ``hamming`` is a share of the features; ``jaccard`` is of the sets of features that are not 0, whatever their
+        values are. ``precomputed``: the input is the (m, m) matrix of distances.
     affinity : {"heat-knn", "gaussian", "precomputed"}
         The pairwise similarity S; ``precomputed`` is given beside the samples.
     bandwidth : {"mean", "median"} or float
@@ -220,6 +233,16 @@ class Params:
             object.__setattr__(self, name, value)
         if self.metric == "precomputed":
             self._check_precomputed()
+        if (self.metric == "hellinger" and self.scale == "zscore") or (
+            self.metric == "jaccard" and self.scale in ("zscore", "minmax")
+        ):
+            raise BadInput(
+                "scale", f"{self.scale!r} with metric={self.metric!r}",
+                "none or l2" if self.metric == "jaccard" else "none, minmax or l2",
+                "which features are 0 would be another thing" if self.metric == "jaccard"
+                else "half of all values would be negative, and have no square root",
+                "leave scale out, or use metric='euclidean'",
+            )  # fmt: skip
         if self.embedding == "none" and self.assign_labels == "density":
             raise BadInput(
                 "assign_labels", "'density' with embedding='none'", "auto or kmeans without an embedding",

@@ -13,7 +13,7 @@ from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.eigen import block_width, blocks_held
 from ips2_dask.kernels.graph import start_bytes
 from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK
-from ips2_dask.params import DENSE_MAX_SAMPLES, Params
+from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
 MOST_TASKS = 20_000
@@ -38,6 +38,15 @@ EXACT_WORK = 1e12
 EXACT_AFTER_WORK = 3e13
 """m^2 (f + 64) up to which every pair is compared where an approximate graph's measured recall stays below what is
 promised: six minutes on two cores (measured: 100,000 x 64 takes 15 s, 300,000 x 64 a bit more than two minutes)."""
+
+COMPARED_TIMES = 5
+"""How many times as long comparing two samples takes by a metric that no matrix product gives: 7 on 64 features, 3 on
+784, by the Chebyshev distance 12 (measured)."""
+
+DESCENT_MEMBERS = (4096, 1 << 16)
+DESCENT_BYTES = 64 << 20
+"""Bytes of a shard that pynndescent searches, and the limits of its members: its time grows little faster than they. Up
+to the smaller limit all pairs of a shard are compared, which takes no longer (measured on 784 features: 2 and 3 s)."""
 
 SHARD_WORK = 1.2e6
 SHARD_MEMBERS = (3072, 8192)
@@ -129,8 +138,10 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
     if params.metric == "precomputed":
         graph, shards = "exact", None
     if graph == "auto":
-        graph = "shards" if shards or exact_work(m, f) > EXACT_WORK else "exact"
+        graph = "shards" if shards or exact_work(m, f, params.metric) > EXACT_WORK else "exact"
     members = min(max(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
+    if params.metric in COMPARED:
+        members = min(max(DESCENT_BYTES // (4 * max(f, 1)), DESCENT_MEMBERS[0]), DESCENT_MEMBERS[1])
     n_shards = 0 if graph != "shards" else min(shards or math.ceil(2 * m / members), m // 2)
     n_shards = n_shards if shards else min(n_shards, MOST_PARTITIONS)
     operator, q = params.operator, params.n_neighbors * (params.n_neighbors + 1) // 2
@@ -150,13 +161,16 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
     low, high = SHARED_SAMPLES
     if not shared and params.tensor == "indecomposable" and vectors == "in-core" and low <= m <= high:
         shared = _filled(max(params.n_clusters, SHARED_CLUSTERS))
-    after = graph != "exact" and exact_work(m, f) <= EXACT_AFTER_WORK
+    after = graph != "exact" and exact_work(m, f, params.metric) <= EXACT_AFTER_WORK
     return Choices(graph, n_shards, operator, vectors, chunk, assembled, shared, after)
 
 
-def exact_work(m: int, f: int) -> float:
-    """What comparing every pair takes: pairs times features, of which there are 64 more than there are."""
-    return float(m) * m * (f + 64)
+def exact_work(m: int, f: int, metric: str) -> float:
+    """What comparing every pair takes: pairs times features, of which there are 64 more than there are.
+
+    Where no matrix product does it, it counts several times.
+    """
+    return float(m) * m * (f + 64) * (COMPARED_TIMES if metric in COMPARED else 1)
 
 
 def _filled(c: int) -> int:
@@ -372,7 +386,7 @@ def make_plan(
     if choices.n_shards:
         members = min(m, SHARD_SPREAD * 2 * m // choices.n_shards)
         batch = min(X, max(SPLIT_BYTES, 4 * part * f))
-        searched = max(4 * batch, 4 * members * (2 * f + 64)) + 2 * graph
+        searched = max(4 * batch, 4 * members * ((4 if params.metric in COMPARED else 2) * f + 64)) + 2 * graph
         gathered = 5 * f * min(m, SAMPLE_PER_SHARD * choices.n_shards) + 2 * graph + 24 * m
     bits_bytes = sum(math.comb(k, size) for size in range(5)) // 8 + 1
     q_bytes = m * (12 * q + 2 * k * k + bits_bytes)  # ids, places, distances, owner bits
@@ -431,8 +445,11 @@ def make_plan(
         ),
     )  # fmt: skip
     shard = 2 * 2 * m // choices.n_shards if choices.n_shards else m  # each sample is in two shards of 2 m / n members
+    times = COMPARED_TIMES if params.metric in COMPARED else 1
+    if params.metric in COMPARED and choices.n_shards:
+        shard = min(shard, DESCENT_MEMBERS[0])  # pynndescent compares a sample with no more, however many there are
     taken = costs.seconds(
-        m, min(f, SHARD_FEATURES), k, c, compared=shard, columns=width, tol=params.tol,
+        m, min(f, SHARD_FEATURES), k, c, compared=times * shard, columns=width, tol=params.tol,
         stored=3 * entries // 2 if choices.assembled or choices.operator == "triplets" else 0, n_workers=n_workers,
         chunked=choices.vectors == "chunked",
     )  # fmt: skip
@@ -450,7 +467,7 @@ def make_plan(
         text = f"{worst.tasks:,} tasks in stage {worst.name} will keep the scheduler busy: use larger partitions"
         warnings.append(text)
     asked = Asked(rows, resident, n_workers, vectors)
-    more = costs.comparison(m, m, f, n_workers) if choices.exact_after else 0.0
+    more = times * costs.comparison(m, m, f, n_workers) if choices.exact_after else 0.0
     return Plan(m, f, bounds, choices, timed, tuple(warnings), asked, more)
 
 

@@ -184,7 +184,6 @@ def test_a_run_that_keeps_nothing_for_new_samples_says_so(blobs3: tuple[Array, A
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"metric": "manhattan"}, "metric"),
         ({"metric": "precomputed"}, "metric"),
         ({"affinity": "precomputed"}, "affinity"),
     ],

@@ -19,7 +19,8 @@ HELP = {
     "sigma": "sigma of the tensor",
     "epsilon": "epsilon of the tensor, below 0.001",
     "tensor": "which tensor similarity",
-    "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); precomputed: the input",
+    "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); jaccard: of the sets of "
+    "features that are not 0; precomputed: the input",
     "affinity": "pairwise similarity S; precomputed: see --similarity",
     "bandwidth": "mean, median or a number: t of exp(-d^2 / 2 t^2)",
     "high_order": "how eigenvectors become V",

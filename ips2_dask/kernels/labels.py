@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 
+from ips2_dask.kernels.compared import all_lengths
+from ips2_dask.kernels.distances import EUCLIDEAN, code_of
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
     ArraySpace,
@@ -68,14 +70,16 @@ def _nearest_outside(X: Any, rows: NDArray[np.intp], label: Int32, metric: str) 
     """
     if metric == "precomputed":
         return np.array([np.argmin(np.where(label == label[row], np.inf, X[row])) for row in rows], np.intp)
-    gap = np.abs if metric == "manhattan" else np.square
     points = X[rows]
     best, at = np.full(len(rows), np.inf), np.full(len(rows), -1, np.intp)
     step = max(1, min(1 << 16, BLOCK_VALUES // points.shape[1]))
     for start in range(0, len(X), step):
         block, component = X[start : start + step], label[start : start + step]
         for t, row in enumerate(rows):
-            length = gap(block - points[t]).sum(axis=1)
+            if code_of(metric) != EUCLIDEAN:
+                length = all_lengths(block, points[t : t + 1], metric)[:, 0]
+            else:
+                length = np.square(block - points[t]).sum(axis=1)
             length[component == label[row]] = np.inf
             candidate = int(np.argmin(length))
             if length[candidate] < best[t]:

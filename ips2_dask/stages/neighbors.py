@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import approximate, copies, precomputed, shards, similarity
+from ips2_dask.kernels import approximate, copies, distances, precomputed, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
-from ips2_dask.params import DENSE_MAX_SAMPLES, Params
+from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import duplicates, sharding
 from ips2_dask.storage import beside, measured
@@ -36,8 +36,10 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     }
     if choices.graph in ("shards", "pynndescent"):
         own["exact_after"] = choices.exact_after
-    # the angular metrics are Euclidean distances of what ingest made
-    return own | ({"metric": params.metric} if params.metric in ("manhattan", "precomputed") else {})
+    # angular and Hellinger's distances are Euclidean ones of what ingest made
+    if params.metric in COMPARED:
+        own |= {"metric": params.metric, "distances": distances.VERSION}
+    return own | ({"metric": params.metric} if params.metric == "precomputed" else {})
 
 
 def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -46,8 +48,8 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     n = min(context.params.n_stored_neighbors, context.m)
     if context.params.metric == "precomputed":
         D = np.asarray(context.samples_of(b))
-        indices, distances = precomputed.nearest_rows(D, low, n)
-        return {"indices": indices, "distances": distances}, {}
+        indices, lengths = precomputed.nearest_rows(D, low, n)
+        return {"indices": indices, "distances": lengths}, {}
     X = context.all_samples()
     groups = None
     if not duplicates.merges(context.params):
@@ -77,9 +79,7 @@ def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         used = np.unique(np.concatenate([found[found >= 0], rows]))
         place[used] = np.arange(len(used), dtype=np.int32)
         X = np.asarray(context.samples(used))
-        lengths = shards.candidate_lengths(
-            X, place[rows].astype(np.int64), found, place, measured.is_manhattan(context)
-        )
+        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, measured.code(context))
         at = slice(start - low, stop - low)
         shards.merge_lists(indices[at], distances[at], found, lengths, rows, same, same)
         start = stop
@@ -147,13 +147,13 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     X = context.all_samples()
     n, seed = min(context.params.n_stored_neighbors, context.m), context.params.random_state
     nearest = measured.search(context)
-    metric = "manhattan" if measured.is_manhattan(context) else "euclidean"
+    metric = "euclidean" if measured.is_euclidean(context) else context.params.metric
     rows = kernel.recall_rows(context.m, seed)
     reach = nearest(X[rows], rows, X, n - 1)[1][:, -1]
     history: list[float] = []
     for times in LENGTHENED:
         found = approximate.candidates(X, n, seed, metric, times)
-        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, measured.is_manhattan(context))
+        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, measured.code(context))
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break

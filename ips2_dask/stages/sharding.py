@@ -85,7 +85,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     narrow = None
     if len(members):  # they ascend: so ties are decided by the user's numbers
         narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
-        nearest = measured.search(context)
+        nearest = measured.shard_search(context, len(members))
         groups = None if duplicates.merges(context.params) else copies.group_rows(X)
         local, lengths = copies.nearest_rows(np.arange(len(members)), X, groups, inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = members[local], lengths
@@ -101,7 +101,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _narrows(context: Context) -> bool:
     """Whether searches of shards are narrowed down: principal directions keep Euclidean distances alone."""
-    return context.n_features > projection.WORTHWHILE and not measured.is_manhattan(context)
+    return context.n_features > projection.WORTHWHILE and measured.is_euclidean(context)
 
 
 def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -146,7 +146,7 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
-    if _narrows(context):  # whoever shares a cell may have been passed over there
+    if _narrows(context) or not measured.is_euclidean(context):  # whoever shares a cell may have been passed over there
         both = np.repeat(np.arange(context.m, dtype=np.int32)[:, None], 2, axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
@@ -159,7 +159,7 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
     lengths = shards.candidate_lengths(
-        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, measured.is_manhattan(context)
+        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, measured.code(context)
     )
     changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {"changed": changed}

@@ -351,7 +351,7 @@ class Run:
         ------
         BadInput
             Where X can't be used, or the run keeps nothing for new samples: ``embedding='rows'``, the metrics
-            ``manhattan`` and ``precomputed``, a similarity that was given.
+            ``metric="precomputed"``, a similarity that was given.
         """
         return self._predicted(X, client).labels
 
