@@ -21,6 +21,7 @@ from ips2_dask.progress import THERE, LiveProgress, PlainProgress, logged
 from ips2_dask.spelling import count, duration, found, labelled, size
 from ips2_dask.storage.damage import remedy
 from ips2_dask.storage.garbage import Collected
+from ips2_dask.storage.promises import LEAST_RECALL
 from ips2_dask.storage.verify import Verification
 from ips2_dask.traffic import ProductTraffic
 
@@ -175,6 +176,9 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
         )
     for words, product in traffic.items():
         _lines(console, {"a product": f"{_product(product)}, if chunks are {words}"})
+    if plan.exact_seconds:
+        more = duration(plan.exact_seconds)
+        _lines(console, {"recall": f"if it stays below {LEAST_RECALL:g}, an exact search follows: about {more} more"})
     for text in plan.warnings:
         _lines(console, {"warning": text})
     return fits

@@ -34,6 +34,11 @@ def products(tol: float | None) -> int:
     return SETTLED_PRODUCTS if tol is None else round(PRODUCTS * max(1.0, -math.log10(tol)))
 
 
+def comparison(m: int, compared: int, f: int, n_workers: int) -> float:
+    """About how long it takes to compare each of m samples of f features with so many others."""
+    return COMPARE * m * compared * (f + 64) * 2 / max(1, n_workers)
+
+
 def seconds(
     m: int,
     f: int,
@@ -70,7 +75,7 @@ def seconds(
     sent = SENT if chunked else 1.0
     work = {
         "ingest": INGEST * m * f * spread,
-        "neighbors": COMPARE * m * compared * (f + 64) * spread,
+        "neighbors": comparison(m, compared, f, n_workers),
         "tensor": TENSOR * m * q * spread,
         "assemble": ASSEMBLE * m * q * solve,
         "eigen": START * m + products(tol) * each * sent * solve,

@@ -41,7 +41,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     sigma, epsilon : float
         Of the indecomposable tensor, eq. (7); epsilon in the unit of the run, ``run_.unit``.
     tensor : {"indecomposable", "decomposable"}
-    metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
+    metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
+            "correlation", "hellinger", "precomputed"}
         Distance of two samples; see `Params`. ``precomputed``: X is the (m, m) matrix of distances.
     affinity : {"heat-knn", "gaussian", "precomputed"}
     bandwidth : {"mean", "median"} or float

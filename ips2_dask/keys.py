@@ -38,6 +38,7 @@ WORDS = {
     "chunk": "samples of a chunk of vectors",
     "graph": "graph builder",
     "n_shards": "shards",
+    "exact_after": "an exact search where recall is low",
     "input": "the input",
     "bounds": "the partitions",
 }

@@ -34,11 +34,20 @@ lambda_c and lambda_c+1 are all but equal, since nothing says which of the two v
 ANGULAR = ("cosine", "correlation")
 """Metrics that are Euclidean distances of rows of length 1."""
 
+TURNED = (*ANGULAR, "hellinger")
+"""Metrics that are Euclidean distances of rows that ingest makes of the samples."""
+
+AS_THEY_ARE = ("canberra", "braycurtis", "hamming", "jaccard")
+"""Metrics that depend on where 0 is, or on values being equal: their columns are not centred."""
+
+COMPARED = ("manhattan", "chebyshev", *AS_THEY_ARE)
+"""Metrics whose distances no matrix product gives."""
+
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "tensor": ("indecomposable", "decomposable"),
-    "metric": ("euclidean", "manhattan", "cosine", "correlation", "precomputed"),
+    "metric": ("euclidean", *COMPARED, *TURNED, "precomputed"),
     "affinity": ("heat-knn", "gaussian", "precomputed"),
     "high_order": ("rms", "abs", "signed"),
     "fusion": ("average", "normalized"),
@@ -58,6 +67,7 @@ WHY: dict[str, str] = {
     "max_clusters": "there would be nothing to choose from",
     "n_eigenpairs": "there would be nothing to share",
     "n_components": "rows of one column, scaled to length 1, would all be the same point",
+    "shards": "nothing would hold the samples",
     "n_neighbors": "a neighbourhood would hold no pair, or blocks of k^4 entries that no memory holds",
     "sigma": "every tensor entry would be 1 or grow with the distance",
     "epsilon": "equal samples would divide by zero, or the paper's formula (epsilon < 0.001) would be another",
@@ -124,10 +134,14 @@ class Params:
         Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, without a unit; 0 < epsilon < 0.001, in the unit
         of the run, `Run.unit`, in which samples lie 32 to 64 (root mean square) from their mean.
     tensor : {"indecomposable", "decomposable"}
-    metric : {"euclidean", "manhattan", "cosine", "correlation", "precomputed"}
-        Distance d of two samples. ``cosine`` is the chord sqrt(2 (1 - cos)) of the two rows' directions and
-        ``correlation`` that of the rows less their means, sqrt(2 (1 - r)): they order neighbours as 1 - cos and 1 - r
-        do, and are metrics, which those are not. ``precomputed``: the input is the (m, m) matrix of distances.
+    metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
+            "correlation", "hellinger", "precomputed"}
+        Distance d of two samples, as SciPy and pynndescent define those of these names. ``cosine`` is the chord
+        sqrt(2 (1 - cos)) of the two rows' directions and ``correlation`` that of the rows less their means,
+        sqrt(2 (1 - r)): they order neighbours as 1 - cos and 1 - r do, and are metrics, which those are not.
+        ``hellinger`` is sqrt(1 - sum_t sqrt(p_t q_t)) of rows divided by their sums, which may hold no negative value.
+        ``hamming`` is a share of the features; ``jaccard`` is of the sets of features that are not 0, whatever their
+        values are. ``precomputed``: the input is the (m, m) matrix of distances.
     affinity : {"heat-knn", "gaussian", "precomputed"}
         The pairwise similarity S; ``precomputed`` is given beside the samples.
     bandwidth : {"mean", "median"} or float
@@ -159,6 +173,9 @@ class Params:
         vectors live. ``auto`` takes triplets for few entries, and matrix-free else and for vectors in chunks.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
+    shards : int, optional
+        Number of overlapping shards of the sample graph, at least 1. None follows the shape of the data; a number asks
+        for a sharded graph where ``graph`` is ``auto``, and counts for nothing with the other builders.
     tol : float, optional
         Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1. By default eigenpairs are as exact as labels
         need: the solve ends when a filter hardly changes the sum of the wanted 1 - lambda any more.
@@ -194,6 +211,7 @@ class Params:
     max_clusters: int | None = None
     n_eigenpairs: int | None = None
     n_components: int | None = None
+    shards: int | None = None
 
     def __post_init__(self) -> None:
         fields = {field.name for field in dataclasses.fields(self)}
@@ -208,6 +226,7 @@ class Params:
             "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
             "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 2),
             "n_components": None if self.n_components is None else _whole("n_components", self.n_components, 2),
+            "shards": None if self.shards is None else _whole("shards", self.shards, 1),
             **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
         }
         if self.bandwidth not in ("mean", "median"):
@@ -220,6 +239,16 @@ class Params:
             object.__setattr__(self, name, value)
         if self.metric == "precomputed":
             self._check_precomputed()
+        if (self.metric == "hellinger" and self.scale == "zscore") or (
+            self.metric == "jaccard" and self.scale in ("zscore", "minmax")
+        ):
+            raise BadInput(
+                "scale", f"{self.scale!r} with metric={self.metric!r}",
+                "none or l2" if self.metric == "jaccard" else "none, minmax or l2",
+                "which features are 0 would be another thing" if self.metric == "jaccard"
+                else "half of all values would be negative, and have no square root",
+                "leave scale out, or use metric='euclidean'",
+            )  # fmt: skip
         if self.embedding == "none" and self.assign_labels == "density":
             raise BadInput(
                 "assign_labels", "'density' with embedding='none'", "auto or kmeans without an embedding",
@@ -318,8 +347,6 @@ class Resources:
         Bytes that each process may use; None takes an equal share of the machine.
     scratch : str, optional
         Folder for what workers spill.
-    shards : int, optional
-        Overlapping shards of the sample graph; None follows the shape of the data, and a number asks for them.
     scheduler : str, optional
         Address of a running scheduler; None starts a cluster.
     cluster : str, optional
@@ -343,12 +370,11 @@ class Resources:
     tls: str | None = None
     insecure: bool = False
     partition_rows: int | None = None
-    shards: int | None = None
     vectors: str = "auto"
 
     def __post_init__(self) -> None:
         _choice("vectors", self.vectors)
-        for name in ("n_workers", "threads_per_worker", "partition_rows", "shards"):
+        for name in ("n_workers", "threads_per_worker", "partition_rows"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadInput(

@@ -48,15 +48,15 @@ class Shaped(Protocol):
         """Bytes that reading any row at all needs in one process."""
 
 
-def plan_run(source: Shaped, params: Params, resources: Resources) -> Plan:
-    """The plan of a run, its shape checked; nothing is computed.
+def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph: bool = False) -> Plan:
+    """The plan of a run, whose graph may be given, its shape checked; nothing is computed.
 
     Raises
     ------
     BadInput
         Where the samples are too few for the parameters, or something was asked for that would count for nothing.
     """
-    check_params(params, resources)
+    check_params(params, resources, knn_graph=knn_graph)
     m, f = source.shape
     params = widest(params, m)
     check_shape(m, f, params, source.name)
@@ -68,7 +68,6 @@ def plan_run(source: Shaped, params: Params, resources: Resources) -> Plan:
         rows=resources.partition_rows,
         resident=source.resident_bytes,
         n_workers=n_workers,
-        shards=resources.shards,
         vectors=resources.vectors,
     )
 
@@ -189,11 +188,11 @@ def run_each(
     """
     resources = resources or Resources()
     progress = progress or Silent()
-    check_machines(resources, client=client is not None, own_cluster=own_cluster, knn_graph=knn_graph is not None)
+    check_machines(resources, client=client is not None, own_cluster=own_cluster)
     opened = (
         source if isinstance(source, Source) else open_source(source, labels_column=labels_column, transpose=transpose)
     )
-    plans = [plan_run(opened, params, resources) for params in several]
+    plans = [plan_run(opened, params, resources, knn_graph=knn_graph is not None) for params in several]
     for plan in plans:
         check_memory(plan, resources.memory_limit)
     held: dict[tuple[str, ...], Beside] = {}

@@ -13,7 +13,7 @@ from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.eigen import block_width, blocks_held
 from ips2_dask.kernels.graph import start_bytes
 from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK
-from ips2_dask.params import DENSE_MAX_SAMPLES, Params
+from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, Params
 
 PARTITION_BYTES = 16 << 20
 MOST_TASKS = 20_000
@@ -34,6 +34,19 @@ SOLVED_BYTES = 200 << 20
 
 EXACT_WORK = 1e12
 """m^2 (f + 64) up to which every pair is compared: about ten seconds on one core (measured)."""
+
+EXACT_AFTER_WORK = 3e13
+"""m^2 (f + 64) up to which every pair is compared where an approximate graph's measured recall stays below what is
+promised: six minutes on two cores (measured: 100,000 x 64 takes 15 s, 300,000 x 64 a bit more than two minutes)."""
+
+COMPARED_TIMES = 5
+"""How many times as long comparing two samples takes by a metric that no matrix product gives: 7 on 64 features, 3 on
+784, by the Chebyshev distance 12 (measured)."""
+
+DESCENT_MEMBERS = (4096, 1 << 16)
+DESCENT_BYTES = 64 << 20
+"""Bytes of a shard that pynndescent searches, and the limits of its members: its time grows little faster than they. Up
+to the smaller limit all pairs of a shard are compared, which takes no longer (measured on 784 features: 2 and 3 s)."""
 
 SHARD_WORK = 1.2e6
 SHARD_MEMBERS = (3072, 8192)
@@ -101,6 +114,8 @@ class Choices:
         Whether the in-core solver puts a matrix-free operator together as CSR, in memory only.
     shared : int
         Number of clusters that one solve has to do for, with every smaller one; 0 where it is for the run's own alone.
+    exact_after : bool
+        Whether every pair is compared where the recall of an approximate graph stays below what is promised.
     """
 
     graph: str
@@ -110,22 +125,23 @@ class Choices:
     chunk_samples: int = CHUNK_SAMPLES[0]
     assembled: bool = False
     shared: int = 0
+    exact_after: bool = False
 
     def n_solved(self, params: Params) -> int:
         """Eigenpairs that are solved for. Where c is chosen, the parameters' own becomes smaller than was planned."""
         return max(self.shared, params.n_solved)
 
 
-def choose(
-    m: int, f: int, params: Params, shards: int | None = None, vectors: str = "auto", rows: int | None = None
-) -> Choices:
-    """The automatic choices for m samples of f features; ``shards`` and ``vectors`` may ask for something else."""
-    graph = params.graph
+def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | None = None) -> Choices:
+    """The automatic choices for m samples of f features; ``vectors`` may ask for something else."""
+    graph, shards = params.graph, params.shards
     if params.metric == "precomputed":
         graph, shards = "exact", None
     if graph == "auto":
-        graph = "shards" if shards or m * m * (f + 64) > EXACT_WORK else "exact"
+        graph = "shards" if shards or exact_work(m, f, params.metric) > EXACT_WORK else "exact"
     members = min(max(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS[0]), SHARD_MEMBERS[1])
+    if params.metric in COMPARED:
+        members = min(max(DESCENT_BYTES // (4 * max(f, 1)), DESCENT_MEMBERS[0]), DESCENT_MEMBERS[1])
     n_shards = 0 if graph != "shards" else min(shards or math.ceil(2 * m / members), m // 2)
     n_shards = n_shards if shards else min(n_shards, MOST_PARTITIONS)
     operator, q = params.operator, params.n_neighbors * (params.n_neighbors + 1) // 2
@@ -145,7 +161,16 @@ def choose(
     low, high = SHARED_SAMPLES
     if not shared and params.tensor == "indecomposable" and vectors == "in-core" and low <= m <= high:
         shared = _filled(max(params.n_clusters, SHARED_CLUSTERS))
-    return Choices(graph, n_shards, operator, vectors, chunk, assembled, shared)
+    after = graph != "exact" and exact_work(m, f, params.metric) <= EXACT_AFTER_WORK
+    return Choices(graph, n_shards, operator, vectors, chunk, assembled, shared, after)
+
+
+def exact_work(m: int, f: int, metric: str) -> float:
+    """What comparing every pair takes: pairs times features, of which there are 64 more than there are.
+
+    Where no matrix product does it, it counts several times.
+    """
+    return float(m) * m * (f + 64) * (COMPARED_TIMES if metric in COMPARED else 1)
 
 
 def _filled(c: int) -> int:
@@ -184,13 +209,19 @@ class Asked:
     rows: int | None = None
     resident: int = 0
     n_workers: int = 2
-    shards: int | None = None
     vectors: str = "auto"
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Everything that follows from the shape of the data and the parameters, settled before the first task."""
+    """Everything that follows from the shape of the data and the parameters, settled before the first task.
+
+    Attributes
+    ----------
+    exact_seconds : float
+        About how much longer a run takes whose approximate graph needs an exact search, see `Choices.exact_after`; 0
+        where none would follow.
+    """
 
     m: int
     f: int
@@ -199,6 +230,7 @@ class Plan:
     stages: tuple[StagePlan, ...]
     warnings: tuple[str, ...]
     asked: Asked = Asked()
+    exact_seconds: float = 0.0
 
     def of_distinct(self, m: int, params: Params) -> Plan:
         """The same with choices and projections for m distinct samples, which the ingest has found among the rows."""
@@ -209,7 +241,8 @@ class Plan:
 
     def of_given_graph(self) -> Plan:
         """The same without a search for neighbours: who may be near is given."""
-        return dataclasses.replace(self, choices=dataclasses.replace(self.choices, graph="given", n_shards=0))
+        choices = dataclasses.replace(self.choices, graph="given", n_shards=0, exact_after=False)
+        return dataclasses.replace(self, choices=choices, exact_seconds=0.0)
 
     @property
     def worker_bytes(self) -> int:
@@ -315,7 +348,6 @@ def make_plan(
     rows: int | None = None,
     resident: int = 0,
     n_workers: int = 2,
-    shards: int | None = None,
     vectors: str = "auto",
 ) -> Plan:
     """The plan for m samples of f features.
@@ -326,15 +358,13 @@ def make_plan(
         Samples in a partition, instead of what the shape decides.
     resident : int
         Bytes that the input's format needs in one process to be read at all.
-    shards : int, optional
-        Shards asked for.
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors shall live.
     n_workers : int
         Who share the stages' work and the blocks of vectors; it changes projections and warnings, never a choice.
     """
     bounds = partition_bounds(m, f, rows)
-    choices = choose(m, f, params, shards, vectors, rows)
+    choices = choose(m, f, params, vectors, rows)
     n, k, c, solved_for = len(bounds) - 1, params.n_neighbors, params.n_clusters, choices.n_solved(params)
     embedded = min(params.n_embedded, m)
     part = min(m, max(b - a for a, b in itertools.pairwise(bounds)))
@@ -356,7 +386,7 @@ def make_plan(
     if choices.n_shards:
         members = min(m, SHARD_SPREAD * 2 * m // choices.n_shards)
         batch = min(X, max(SPLIT_BYTES, 4 * part * f))
-        searched = max(4 * batch, 4 * members * (2 * f + 64)) + 2 * graph
+        searched = max(4 * batch, 4 * members * ((4 if params.metric in COMPARED else 2) * f + 64)) + 2 * graph
         gathered = 5 * f * min(m, SAMPLE_PER_SHARD * choices.n_shards) + 2 * graph + 24 * m
     bits_bytes = sum(math.comb(k, size) for size in range(5)) // 8 + 1
     q_bytes = m * (12 * q + 2 * k * k + bits_bytes)  # ids, places, distances, owner bits
@@ -423,8 +453,11 @@ def make_plan(
         ),
     )  # fmt: skip
     shard = 2 * 2 * m // choices.n_shards if choices.n_shards else m  # each sample is in two shards of 2 m / n members
+    times = COMPARED_TIMES if params.metric in COMPARED else 1
+    if params.metric in COMPARED and choices.n_shards:
+        shard = min(shard, DESCENT_MEMBERS[0])  # pynndescent compares a sample with no more, however many there are
     taken = costs.seconds(
-        m, min(f, SHARD_FEATURES), k, c, compared=shard, columns=width, tol=params.tol,
+        m, min(f, SHARD_FEATURES), k, c, compared=times * shard, columns=width, tol=params.tol,
         stored=3 * entries // 2 if choices.assembled or choices.operator == "triplets" else 0, n_workers=n_workers,
         chunked=choices.vectors == "chunked",
     )  # fmt: skip
@@ -441,8 +474,9 @@ def make_plan(
     if worst.tasks > MOST_TASKS:
         text = f"{worst.tasks:,} tasks in stage {worst.name} will keep the scheduler busy: use larger partitions"
         warnings.append(text)
-    asked = Asked(rows, resident, n_workers, shards, vectors)
-    return Plan(m, f, bounds, choices, timed, tuple(warnings), asked)
+    asked = Asked(rows, resident, n_workers, vectors)
+    more = times * costs.comparison(m, m, f, n_workers) if choices.exact_after else 0.0
+    return Plan(m, f, bounds, choices, timed, tuple(warnings), asked, more)
 
 
 def _tasks(m: int, f: int, n: int, part: int, choices: Choices, n_workers: int) -> dict[str, int]:

@@ -76,10 +76,11 @@ def found(summary: dict[str, Any]) -> dict[str, str]:
     parts = summary["fused_components"]
     equal = "" if summary["distinct"] == summary["m"] else f", {summary['distinct']:,} rows are distinct"
     way = next((one for one in summary["roundings"] if one["chosen"]), None)
+    then = ", then compared all pairs" if summary["searched_exactly"] else ""
     by = "" if way is None else f" by {WAYS[way['rounding']]} on {clustered(way)}"
     return {
         "ingest": count(summary["partitions"], "partition") + equal,
-        "neighbors": f"{summary['builder']} graph, recall {summary['recall']:.4f}",
+        "neighbors": f"{summary['builder']} graph{then}, recall {summary['recall']:.4f}",
         "tensor": f"{summary['P']:,} active pairs{nnz}",
         "assemble": count(summary["components"], "connected component") + small["pairs"],
         "eigen": f"largest residual {summary['residual_max']:.2g}, {count(summary['products'], 'product')}{gap}",

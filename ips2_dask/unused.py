@@ -15,7 +15,7 @@ NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
         "that tensor is made of S alone, and is never assembled",
     ),
     ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
-    ("affinity", "precomputed", ("bandwidth", "duplicates"), "S is given, and may tell equal samples apart"),
+    ("affinity", "precomputed", ("bandwidth",), "S is given"),
     ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
 )  # fmt: skip
 """A parameter, one of its values, the parameters that are not read beside it, and why."""
@@ -36,8 +36,15 @@ def _nothing(name: str, value: Any, beside: str, allowed: str, why: str) -> BadI
     )
 
 
-def check_params(params: Params, resources: Resources) -> None:
+def check_params(params: Params, resources: Resources, *, knn_graph: bool = False) -> None:
     """Refuse parameters that others make meaningless, and a way to cut the work that a run does not take.
+
+    Parameters
+    ----------
+    params : Params
+    resources : Resources
+    knn_graph : bool
+        Whether the neighbours were given.
 
     Raises
     ------
@@ -47,14 +54,16 @@ def check_params(params: Params, resources: Resources) -> None:
         if getattr(params, decider) == value:
             for name in _changed(params, names):
                 raise _nothing(name, getattr(params, name), f"{decider}={value!r}", f"another {decider}", why)
-    if resources.shards is not None and params.graph not in ("auto", "shards"):
+    if params.shards is not None and params.graph not in ("auto", "shards"):
         raise _nothing(
-            "shards", resources.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
+            "shards", params.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
         )
-    if resources.shards is not None and params.metric == "precomputed":
+    if params.shards is not None and params.metric == "precomputed":
         raise _nothing(
-            "shards", resources.shards, "metric='precomputed'", "another metric", "distances that are given are read"
+            "shards", params.shards, "metric='precomputed'", "another metric", "distances that are given are read"
         )
+    if knn_graph and params.shards is not None:
+        raise _nothing("shards", params.shards, "a knn_graph", "a graph that is searched for", "neighbours are given")
     if resources.vectors == "chunked" and params.tensor == "decomposable":
         raise _nothing(
             "vectors", "chunked", "tensor='decomposable'", "an indecomposable tensor",
@@ -62,8 +71,8 @@ def check_params(params: Params, resources: Resources) -> None:
         )  # fmt: skip
 
 
-def check_machines(resources: Resources, *, client: bool, own_cluster: bool, knn_graph: bool = False) -> None:
-    """Refuse resources of a cluster that nobody starts, and shards of a graph that is given.
+def check_machines(resources: Resources, *, client: bool, own_cluster: bool) -> None:
+    """Refuse resources of a cluster that nobody starts.
 
     Parameters
     ----------
@@ -72,17 +81,11 @@ def check_machines(resources: Resources, *, client: bool, own_cluster: bool, knn
         Whether the caller's own workers compute.
     own_cluster : bool
         Whether a cluster is started where it is worth it.
-    knn_graph : bool
-        Whether the neighbours were given.
 
     Raises
     ------
     BadInput
     """
-    if knn_graph and resources.shards is not None:
-        raise _nothing(
-            "shards", resources.shards, "a knn_graph", "a graph that is searched for", "neighbours are given"
-        )
     if client and own_cluster:
         raise _nothing("own_cluster", True, "a client", "one of the two", "the client's workers compute")
     names: tuple[str, ...]

@@ -23,7 +23,7 @@ OF_THE_CLIENT = ("assemble", "eigen")
 
 def asks_for_machines(resources: Resources) -> bool:
     """Whether a run's resources say anything of who shall compute, and not only of how the work is cut."""
-    cut = {name: getattr(resources, name) for name in ("partition_rows", "shards", "vectors")}
+    cut = {name: getattr(resources, name) for name in ("partition_rows", "vectors")}
     return resources != dataclasses.replace(Resources(), **cut)
 
 

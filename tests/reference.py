@@ -20,7 +20,7 @@ TIE = 1e-9  # eigenvalues that are closer than this are one eigenvalue
 
 
 def distances(X: npt.ArrayLike, metric: str = "euclidean") -> Floats:
-    """Distances d_ij of all samples, (m, m): Euclidean, Manhattan, or the chord of an angle, sqrt(2 (1 - cos))."""
+    """Distances d_ij of all samples, (m, m), feature by feature; of an angle the chord, sqrt(2 (1 - cos))."""
     X = np.asarray(X, dtype=np.float64)
     if metric == "correlation":
         X = X - X.mean(axis=1, keepdims=True)
@@ -32,6 +32,21 @@ def distances(X: npt.ArrayLike, metric: str = "euclidean") -> Floats:
                 length = math.sqrt(float(((X[i] - X[j]) ** 2).sum()))
             elif metric == "manhattan":
                 length = float(np.abs(X[i] - X[j]).sum())
+            elif metric == "chebyshev":
+                length = float(np.abs(X[i] - X[j]).max())
+            elif metric == "canberra":
+                length = sum(abs(a - b) / (abs(a) + abs(b)) for a, b in zip(X[i], X[j], strict=True) if a or b)
+            elif metric == "braycurtis":
+                size = float(np.abs(X[i] + X[j]).sum())
+                length = float(np.abs(X[i] - X[j]).sum()) / size if size else 0.0
+            elif metric == "hamming":
+                length = float((X[i] != X[j]).mean())
+            elif metric == "jaccard":
+                either = float(((X[i] != 0) | (X[j] != 0)).sum())
+                length = float(((X[i] != 0) ^ (X[j] != 0)).sum()) / either if either else 0.0
+            elif metric == "hellinger":
+                alike = float(np.sqrt(X[i] / X[i].sum() * (X[j] / X[j].sum())).sum())
+                length = math.sqrt(max(0.0, 1 - alike))
             else:
                 assert metric in ("cosine", "correlation")
                 cosine = float(X[i] @ X[j]) / math.sqrt(float(X[i] @ X[i]) * float(X[j] @ X[j]))

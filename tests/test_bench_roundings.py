@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_moons
 
-from ips2_dask import Params, Resources, run
+from ips2_dask import Params, run
 from ips2_dask.cli import main
 from ips2_dask.evaluation import datasets
 from ips2_dask.evaluation.bench import certainty, options, roundings
@@ -48,7 +48,7 @@ def test_the_options_know_all_peers_and_sets() -> None:
 )
 def test_the_candidate_that_a_run_keeps_is_found_again_from_its_parts(name: str, graph: str) -> None:
     X, c = data_of(name)
-    found = run(X, Params(n_clusters=c, graph=graph), Resources(shards=4 if graph == "shards" else None))
+    found = run(X, Params(n_clusters=c, graph=graph, shards=4 if graph == "shards" else None))
     assert (found._order is None) == (graph == "auto")  # that of shards numbers the samples anew
     all_of_them = roundings.candidates(found)
     facts = roundings._facts(found)

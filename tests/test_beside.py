@@ -56,10 +56,10 @@ def test_a_diagonal_of_s_is_kept() -> None:
 
 
 def test_s_is_in_the_users_numbering_also_where_shards_renumber() -> None:
-    params = Params(n_clusters=3, affinity="precomputed", graph="shards")
+    params = Params(n_clusters=3, affinity="precomputed", graph="shards", shards=3)
     X = samples(300)
     S = sparse.csr_array(reference.pairwise_similarity(reference.distances(X)))
-    found = run(X, params, Resources(partition_rows=60, shards=3), similarity=S)
+    found = run(X, params, Resources(partition_rows=60), similarity=S)
     np.testing.assert_allclose(dense(found.similarity("pairwise")), S.toarray())
 
 

@@ -28,7 +28,7 @@ VARIANTS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "matrix-free": ({"operator": "matrix-free", "affinity": "gaussian"}, {}),
     "decomposable": ({"tensor": "decomposable"}, {}),
     "chunked": ({}, {"vectors": "chunked"}),
-    "sharded": ({"graph": "shards"}, {"shards": 2}),
+    "sharded": ({"graph": "shards", "shards": 2}, {}),
 }
 
 

@@ -14,18 +14,30 @@ from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.dask_executor import DaskExecutor
+from ips2_dask.evaluation.datasets import curved_gaussians
 from ips2_dask.executors import Executor, SerialExecutor
-from ips2_dask.kernels import manhattan, neighbors, precomputed
+from ips2_dask.kernels import approximate, compared, neighbors, precomputed, similarity
+from ips2_dask.kernels.distances import CODES
 from ips2_dask.kernels.parallel import threads
+from ips2_dask.storage import measured, prediction
 
 Array = npt.NDArray[Any]
-METRICS = ["manhattan", "cosine", "correlation"]
+METRICS = ["manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine", "correlation",
+           "hellinger"]  # fmt: skip
 
 
 def samples(seed: int = 1, m: int = 47, f: int = 5) -> Array:
     """Three groups in different directions, none of them at the origin."""
     rng = np.random.default_rng(seed)
     return rng.normal(size=(m, f)) + 3 * np.eye(3, f)[rng.integers(0, 3, m)]
+
+
+def samples_for(metric: str, seed: int = 1, m: int = 47, f: int = 5) -> Array:
+    """Samples that a metric is made for: counts, categories, sets, shares; others lie far from the origin as well."""
+    X = samples(seed, m, f)
+    if metric in ("hamming", "jaccard"):
+        return np.maximum(np.round(X), 0)
+    return np.abs(X) if metric in ("canberra", "braycurtis", "hellinger") else X + 100
 
 
 def check_against_oracle(found: Run, d: Array) -> None:
@@ -49,7 +61,7 @@ def check_against_oracle(found: Run, d: Array) -> None:
 @pytest.mark.parametrize("operator", ["triplets", "matrix-free"])
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_run_measures_by_its_metric_from_neighbours_to_tensor(metric: str, operator: str, affinity: str) -> None:
-    X = samples()
+    X = samples_for(metric)
     params = Params(n_clusters=3, metric=metric, operator=operator, affinity=affinity)
     check_against_oracle(run_on(SerialExecutor(), X, params, rows=13), reference.distances(X, metric))
 
@@ -58,7 +70,7 @@ def test_a_run_measures_by_its_metric_from_neighbours_to_tensor(metric: str, ope
 def test_labels_by_any_metric_do_not_depend_on_who_computes(
     metric: str, dask_executor: DaskExecutor, tmp_path: Path
 ) -> None:
-    X, params = samples(), Params(n_clusters=3, metric=metric)
+    X, params = samples_for(metric), Params(n_clusters=3, metric=metric)
     wanted = run_on(SerialExecutor(), X, params, rows=13)
     found = run_on(dask_executor, X, params, rows=13, store=tmp_path / "run")
     assert found.labels.tobytes() == wanted.labels.tobytes()
@@ -96,32 +108,119 @@ def test_columns_are_scaled_by_the_letter_before_an_angle_is_taken(metric: str, 
 
 @pytest.mark.parametrize(
     ("metric", "row", "said"),
-    [("cosine", [0, 0, 0], "nothing but zeros in row 17"), ("correlation", [0.3, 0.3, 0.3], "the same value in every")],
+    [
+        ("cosine", [0, 0, 0], "nothing but zeros in row 17"),
+        ("correlation", [0.3, 0.3, 0.3], "the same value in every"),
+        ("hellinger", [0, 0, 0], "nothing but zeros in row 17"),
+        ("hellinger", [3, -0.5, 2], "the value -0.5 in row 17, allowed"),
+    ],
 )
 def test_a_row_without_a_direction_is_refused_by_its_number(
     metric: str, row: list[float], said: str, executor: Executor, tmp_path: Path
 ) -> None:
-    X = samples(f=3)
+    X = np.abs(samples(f=3))
     X[17] = row
     with pytest.raises(BadInput, match=said):
         run_on(executor, X, Params(n_clusters=3, metric=metric), rows=10, store=tmp_path / "run")
     run_on(executor, X, Params(n_clusters=3, metric="manhattan"), rows=10, store=tmp_path / "run")
 
 
-def test_shards_find_the_nearest_by_manhattan_distance() -> None:
-    X = samples(m=300)
-    params = Params(n_clusters=3, metric="manhattan", graph="shards")
-    found = run(X, params, Resources(partition_rows=60, shards=3))
-    N = reference.neighborhoods(reference.distances(X, "manhattan"), 6)
+@pytest.mark.parametrize("metric", METRICS)
+def test_shards_find_the_nearest_by_any_metric(metric: str) -> None:
+    X = samples_for(metric, m=300)
+    params = Params(n_clusters=3, metric=metric, graph="shards", shards=3)
+    found = run(X, params, Resources(partition_rows=60))
+    d = np.sort(reference.distances(X, metric), axis=1)
     assert found.report()["recall"] >= 0.95
-    assert (found.neighbors.indices == N[:, :5]).mean() >= 0.95
+    assert (found.neighbors.distances <= d[:, 4:5] * (1 + 1e-5) + 1e-4).mean() >= 0.95
+    again = run(X, params, Resources(partition_rows=37))
+    assert again.neighbors.distances.tobytes() == found.neighbors.distances.tobytes()
+    np.testing.assert_array_equal(again.neighbors.indices, found.neighbors.indices)
+    np.testing.assert_array_equal(again.labels, found.labels)
+
+
+@pytest.mark.parametrize("metric", [metric for metric in CODES if metric != "euclidean"])
+def test_a_distance_is_the_oracles_pynndescents_and_scipys_whatever_function_measures_it(metric: str) -> None:
+    from pynndescent.distances import named_distances  # noqa: PLC0415  its import takes seconds
+
+    rng = np.random.default_rng(8)
+    X = (rng.integers(-3, 4, (12, 700)) * rng.random((12, 700)) * rng.integers(0, 2, (12, 1))).astype(np.float32)
+    wanted = reference.distances(X, metric)
+    np.testing.assert_allclose(compared.all_lengths(X, X, metric), wanted, rtol=2e-6)
+    pairs = np.array([(i, j) for i in range(12) for j in range(12)])
+    found = similarity.pair_lengths(X, pairs, CODES[metric]).reshape(12, 12)
+    np.testing.assert_allclose(found, wanted, rtol=2e-6)
+    np.testing.assert_array_equal(found, found.T)
+    theirs = [[named_distances[metric](x, y) for y in X] for x in X]
+    np.testing.assert_allclose(theirs, wanted, rtol=1e-4)
+
+
+@pytest.mark.parametrize("scale", ["none", "zscore", "minmax", "l2"])
+@pytest.mark.parametrize("metric", ["canberra", "braycurtis", "hamming", "jaccard", "hellinger", "chebyshev"])
+def test_columns_are_scaled_to_the_letter_or_the_scale_is_refused(metric: str, scale: str) -> None:
+    X = samples_for(metric) * [1, 100, 4, 5, 3] + [50, 1, 0, 0, 2]
+    X[:, 2:4] = np.round(X[:, 2:4])
+    if (scale == "zscore" and metric in ("jaccard", "hellinger")) or (scale == "minmax" and metric == "jaccard"):
+        with pytest.raises(BadInput, match=f"scale: found '{scale}' with metric='{metric}'"):
+            Params(metric=metric, scale=scale)
+        return
+    length = np.linalg.norm(X, axis=1, keepdims=True)
+    scaled = {
+        "none": X, "l2": X / length, "zscore": StandardScaler().fit_transform(X),
+        "minmax": MinMaxScaler().fit_transform(X),
+    }[scale]  # fmt: skip
+    if metric == "hellinger" and scale == "minmax":
+        X, scaled = X[scaled.any(axis=1)], scaled[scaled.any(axis=1)]
+    params = Params(n_clusters=3, metric=metric, scale=scale)
+    cut, whole = (run_on(SerialExecutor(), X, params, rows=rows) for rows in (11, None))
+    wanted = reference.distances(scaled, metric)
+    N = cut.neighbors.indices
+    np.testing.assert_allclose(cut.neighbors.distances, np.take_along_axis(wanted, N.astype(np.int64), 1), rtol=2e-4,
+                               atol=2e-5)  # fmt: skip
+    np.testing.assert_allclose(cut.neighbors.distances, np.sort(wanted, axis=1)[:, : N.shape[1]], rtol=2e-4, atol=2e-5)
+    assert cut.neighbors.distances.tobytes() == whole.neighbors.distances.tobytes()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
+def test_new_samples_are_compared_by_the_runs_metric(metric: str, affinity: str) -> None:
+    X = samples_for(metric, m=140)
+    found = run(X[:120], Params(n_clusters=3, metric=metric, affinity=affinity), Resources(partition_rows=50))
+    context = found._context
+    d = reference.distances(X, metric)
+    ready = prediction._standardized(context, "new", None, 0, X[120:])
+    _, lengths = prediction.nearest(context, ready, 5)
+    np.testing.assert_allclose(lengths, np.sort(d[120:, :120], axis=1)[:, :5], rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(measured.lengths_to_all(context, ready), d[120:, :120], rtol=1e-4, atol=2e-4)
+    first = np.sort(np.unique(X[:120], axis=0, return_index=True)[1])  # a copy of a sample is that sample
+    np.testing.assert_array_equal(found.predict(X[first]), found.labels[first])
+    assert found.predict_proba(X[120:]).shape == (20, 3)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("metric", ["canberra", "hamming"])
+def test_pynndescent_searches_large_shards_the_same_however_samples_are_cut(
+    metric: str, monkeypatch: pytest.MonkeyPatch, dask_executor: DaskExecutor, tmp_path: Path
+) -> None:
+    asked = []
+    original = approximate.candidates
+    monkeypatch.setattr(approximate, "candidates", lambda *a, **k: asked.append(1) or original(*a, **k))
+    X = np.round(np.abs(curved_gaussians(12_000, 12, 4, 2)[0]) * 3)
+    params = Params(n_clusters=4, metric=metric, graph="shards", shards=3)
+    found = run_on(SerialExecutor(), X, params, rows=2000)
+    assert asked
+    assert found.report()["recall"] >= 0.95
+    for executor, rows, store in ((SerialExecutor(), 5000, None), (dask_executor, 3000, tmp_path / "run")):
+        again = run_on(executor, X, params, rows=rows, store=store)
+        np.testing.assert_array_equal(again.neighbors.indices, found.neighbors.indices)
+        np.testing.assert_array_equal(again.labels, found.labels)
 
 
 def test_manhattan_neighbours_are_the_oracles_with_ties_by_id(any_data: Array) -> None:
     X = np.ascontiguousarray(any_data, np.float32)
     d = reference.distances(X, "manhattan")
     for n in (1, 3, 8):
-        N, lengths = neighbors.exact_neighbors(X, 0, X, n, manhattan.nearest_in)
+        N, lengths = neighbors.exact_neighbors(X, 0, X, n, compared.nearest_in)
         wanted = reference.neighborhoods(d, n)
         np.testing.assert_allclose(lengths, np.take_along_axis(d, wanted, axis=1), rtol=3e-6)
         if (np.rint(X) == X).all() or n == 1:  # sums of other numbers round, and so may break a tie
@@ -131,11 +230,11 @@ def test_manhattan_neighbours_are_the_oracles_with_ties_by_id(any_data: Array) -
 def test_manhattan_neighbours_do_not_change_with_blocks_or_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(2).integers(0, 6, size=(300, 3)).astype(np.float32)
     own = np.arange(300)
-    N, d = manhattan.nearest_in(X, own, X, 7)
-    monkeypatch.setattr(manhattan, "ROWS", 17)
-    monkeypatch.setattr(manhattan, "COLUMN_BYTES", 12 * 41)
+    N, d = compared.nearest_in(X, own, X, 7)
+    monkeypatch.setattr(compared, "ROWS", 17)
+    monkeypatch.setattr(compared, "COLUMN_BYTES", 12 * 41)
     with threads(3):
-        again, lengths = manhattan.nearest_in(X, own, X, 7)
+        again, lengths = compared.nearest_in(X, own, X, 7)
     np.testing.assert_array_equal(again, N)
     assert lengths.tobytes() == d.tobytes()
 
@@ -146,7 +245,7 @@ def test_candidates_settle_by_manhattan_distance() -> None:
     wanted = reference.neighborhoods(d, 6)
     candidates = np.concatenate([wanted[:, ::-1], np.full((40, 2), -1)], axis=1).astype(np.int32)
     candidates[7] = -1
-    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, manhattan.nearest_in, manhattan=True)
+    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, compared.nearest_in, CODES["manhattan"])
     np.testing.assert_array_equal(N, wanted)
     np.testing.assert_array_equal(lengths, np.take_along_axis(d, wanted, axis=1))
     assert repaired == 1
@@ -155,11 +254,12 @@ def test_candidates_settle_by_manhattan_distance() -> None:
 @pytest.mark.parametrize("metric", ["euclidean", *METRICS])
 @pytest.mark.parametrize("operator", ["triplets", "matrix-free"])
 def test_a_matrix_of_distances_gives_what_the_samples_give(metric: str, operator: str) -> None:
-    d = reference.distances(samples(), metric)
+    X = samples_for(metric)
+    d = reference.distances(X, metric)
     params = Params(n_clusters=3, metric="precomputed", operator=operator)
     found = run_on(SerialExecutor(), d, params, rows=13)
     check_against_oracle(found, d)
-    by_samples = run_on(SerialExecutor(), samples(), Params(n_clusters=3, metric=metric, operator=operator), rows=13)
+    by_samples = run_on(SerialExecutor(), X, Params(n_clusters=3, metric=metric, operator=operator), rows=13)
     np.testing.assert_array_equal(found.labels, by_samples.labels)
 
 

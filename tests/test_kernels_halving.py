@@ -39,7 +39,7 @@ def test_samples_on_a_line_are_put_in_its_order() -> None:
 @pytest.mark.parametrize("f", [8, 300], ids=["all-features", "narrowed-down"])
 def test_neighbours_stand_near_each_other_in_a_sharded_run(f: int) -> None:
     X = np.random.default_rng(2).permutation(curved_gaussians(3000, f, 4, 3)[0])
-    found = run(X, Params(n_clusters=4), resources=Resources(shards=4, partition_rows=1000))
+    found = run(X, Params(n_clusters=4, shards=4), resources=Resources(partition_rows=1000))
     order = found._context.order()
     assert order is not None
     N, _ = found.neighbors

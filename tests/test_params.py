@@ -143,3 +143,9 @@ def test_parameters_of_earlier_runs_are_read_as_what_they_meant(was: str, embedd
     found = Params.of_manifest(stored)
     assert (found.embedding, found.assign_labels, found.n_clusters) == (embedding, "kmeans", 4)
     assert Params.of_manifest(found.as_dict()) == found
+
+
+def test_parameters_of_a_run_whose_shards_were_asked_of_the_machine_are_read() -> None:
+    stored = Params(n_clusters=4).as_dict()
+    del stored["shards"]
+    assert Params.of_manifest(stored) == Params(n_clusters=4)

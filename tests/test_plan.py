@@ -121,7 +121,8 @@ def test_more_of_anything_never_needs_less_memory_where_the_same_is_chosen(
         make_plan(size[0], size[1], Params(n_neighbors=size[2], n_clusters=size[3]), rows=1024)
         for size in ((m, f, k, c), more)
     )
-    assume(dataclasses.replace(larger.choices, n_shards=0) == dataclasses.replace(smaller.choices, n_shards=0))
+    left = {"n_shards": 0, "exact_after": False}
+    assume(dataclasses.replace(larger.choices, **left) == dataclasses.replace(smaller.choices, **left))
     assert larger.client_bytes >= smaller.client_bytes
     assert larger.worker_bytes >= smaller.worker_bytes
     assert larger.disk_bytes >= smaller.disk_bytes
@@ -222,8 +223,8 @@ def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
             return super().map(job, context, items, report)
 
     X = np.random.default_rng(1).normal(size=(900, 5))
-    source, resources = open_source(X), Resources(partition_rows=100, shards=6, vectors="chunked")
-    params = Params(n_clusters=3)
+    source, resources = open_source(X), Resources(partition_rows=100, vectors="chunked")
+    params = Params(n_clusters=3, shards=6)
     plan = plan_run(source, params, resources)
     execute(source, params, plan, ZarrStore(str(tmp_path / "run")), Counting(), Silent())
     planned = {stage.name: stage.tasks for stage in plan.stages}
@@ -234,6 +235,10 @@ def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
 def test_the_plan_of_a_shape_needs_no_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--shape", "1000x20"]) == 0
     assert "1,000 samples x 20 features" in capsys.readouterr().out
+    assert main(["plan", "--shape", "100000x64"]) == 0
+    assert "if it stays below 0.95, an exact search follows: about 51 s more" in capsys.readouterr().out
+    assert main(["plan", "--shape", "1000000x64"]) == 0
+    assert "exact search" not in capsys.readouterr().out
     for given_ in ([], ["x.npy", "--shape", "1000x20"], ["--shape", "1000"]):
         assert main(["plan", *given_]) == 2
         assert "--shape" in capsys.readouterr().err

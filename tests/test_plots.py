@@ -22,7 +22,7 @@ C = 3
 WAYS: dict[str, tuple[Params, Resources]] = {
     "sparse": (Params(n_clusters=C), Resources(partition_rows=25)),
     "all pairs": (Params(n_clusters=C, affinity="gaussian"), Resources(partition_rows=25)),
-    "sharded and chunked": (Params(n_clusters=C), Resources(partition_rows=25, shards=3, vectors="chunked")),
+    "sharded and chunked": (Params(n_clusters=C, shards=3), Resources(partition_rows=25, vectors="chunked")),
     "normalized": (Params(n_clusters=C, fusion="normalized"), Resources()),
     "PPC": (Params(n_clusters=C, method="ppc"), Resources()),
     "decomposable": (Params(n_clusters=C, tensor="decomposable"), Resources()),

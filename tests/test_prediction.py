@@ -89,14 +89,13 @@ def test_a_prediction_does_not_depend_on_what_is_predicted_with_it(
     np.testing.assert_allclose(found.transform(X[150:]), whole, atol=1e-6)
 
 
-@pytest.mark.parametrize("resources", [Resources(partition_rows=40), Resources(partition_rows=40, shards=4)])
+@pytest.mark.parametrize("shards", [None, 4])
 def test_partitions_and_shards_give_the_labels_of_one_piece(
-    blobs3: tuple[Array, Array], resources: Resources, tmp_path: Path
+    blobs3: tuple[Array, Array], shards: int | None, tmp_path: Path
 ) -> None:
     X, _ = blobs3
-    params = Params(n_clusters=3)
-    whole = run(X[:200], params).predict(X[200:])
-    cut = run(X[:200], params, resources, store=tmp_path / "run")
+    whole = run(X[:200], Params(n_clusters=3)).predict(X[200:])
+    cut = run(X[:200], Params(n_clusters=3, shards=shards), Resources(partition_rows=40), store=tmp_path / "run")
     np.testing.assert_array_equal(cut.predict(X[200:]), whole)
     np.testing.assert_array_equal(cut.predict(X[:200]), cut.labels)
     np.testing.assert_array_equal(open_run(tmp_path / "run").predict(X[200:]), whole)
@@ -105,7 +104,7 @@ def test_partitions_and_shards_give_the_labels_of_one_piece(
 def test_nearest_are_the_users_first_of_equally_near_ones_in_a_sharded_run() -> None:
     X = np.random.default_rng(5).integers(0, 5, (200, 3)).astype(np.float64)
     plain = run(X, Params(n_clusters=3))._context
-    sharded = run(X, Params(n_clusters=3), Resources(partition_rows=50, shards=3))._context
+    sharded = run(X, Params(n_clusters=3, shards=3), Resources(partition_rows=50))._context
     new = np.random.default_rng(6).integers(0, 5, (40, 3)).astype(np.float64)
     found = []
     for context in (plain, sharded):
@@ -185,7 +184,6 @@ def test_a_run_that_keeps_nothing_for_new_samples_says_so(blobs3: tuple[Array, A
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"metric": "manhattan"}, "metric"),
         ({"metric": "precomputed"}, "metric"),
         ({"affinity": "precomputed"}, "affinity"),
     ],

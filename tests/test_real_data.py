@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+from scipy.spatial.distance import cdist
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask import IPS2, Params, Resources, Run, run
@@ -150,3 +151,28 @@ def test_new_images_are_clustered_as_well_as_those_of_the_fit(capsys: pytest.Cap
         print(f"\nNMI {found:.3f} of new images in {seconds:.1f} s, {known:.3f} of the fit, {same:.2%} as fitted")
     assert found > known - 0.02
     assert same >= 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.* columns are constant")
+@pytest.mark.parametrize("how", [{"graph": "shards", "shards": 3}, {"graph": "pynndescent"}], ids=["shards", "whole"])
+@pytest.mark.parametrize(
+    "metric", ["manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "hellinger"]
+)
+def test_pynndescents_graph_of_images_has_the_recall_that_is_promised_by_scipys_distances(
+    metric: str, how: dict[str, Any]
+) -> None:
+    X = data("mnist").X[:10_000].astype(np.float64)
+    found = run(X, Params(n_clusters=10, n_neighbors=6, metric=metric, **how))
+    rows = np.sort(np.random.default_rng(9).choice(len(X), 500, replace=False))
+    if metric == "hellinger":
+        roots = np.sqrt(X / X.sum(axis=1, keepdims=True) / 2)
+        d = cdist(roots[rows], roots)
+    else:
+        given = X != 0 if metric == "jaccard" else X
+        d = cdist(given[rows], given, "cityblock" if metric == "manhattan" else metric)
+    d[np.arange(500), rows] = -1
+    listed = np.take_along_axis(d, found.neighbors.indices[rows].astype(np.int64), axis=1)[:, 1:]
+    assert (listed <= np.sort(d, axis=1)[:, 5:6] * (1 + 1e-5)).mean() >= 0.95
+    assert found.report()["recall"] >= 0.95
+    assert not found.report()["searched_exactly"]

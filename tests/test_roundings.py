@@ -75,8 +75,12 @@ def test_the_winner_is_the_rules(X: Array) -> None:
 
 
 def test_other_numbers_of_clusters_are_cut_from_the_stored_tree(X: Array) -> None:
-    for resources in (Resources(), Resources(partition_rows=200, shards=3)):
-        found = run(X, dataclasses.replace(PARAMS, n_components=10, assign_labels="density"), resources)
+    for rows, shards in ((None, None), (200, 3)):
+        found = run(
+            X,
+            dataclasses.replace(PARAMS, n_components=10, assign_labels="density", shards=shards),
+            Resources(partition_rows=rows),
+        )
         assert chosen(found)["rounding"] == "density"
         np.testing.assert_array_equal(found.cut(10), found.labels)
         np.testing.assert_array_equal(np.unique(found.cut(12)), np.arange(12))

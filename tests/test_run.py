@@ -45,8 +45,10 @@ def finished(request: pytest.FixtureRequest, X: Array, tmp_path_factory: pytest.
     """A run in a directory; the one with shards has renumbered its samples."""
     folder = tmp_path_factory.mktemp(request.param) / "run"
     source = held_table(X, "four groups", read_labels=_names)
-    params = Params(n_clusters=C, n_neighbors=K, graph=request.param, tol=1e-3)
-    resources = Resources(partition_rows=70, shards=3 if request.param == "shards" else None)
+    params = Params(
+        n_clusters=C, n_neighbors=K, graph=request.param, tol=1e-3, shards=3 if request.param == "shards" else None
+    )
+    resources = Resources(partition_rows=70)
     return run(source, params, resources, store=folder)
 
 
@@ -282,7 +284,7 @@ def test_the_directory_is_a_zarr_group_of_checked_arrays_without_pickles(finishe
 
 
 def test_a_run_in_memory_has_the_same_attributes_and_no_path(X: Array, opened: Run) -> None:
-    resources = Resources(partition_rows=70, shards=3 if opened.params.graph == "shards" else None)
+    resources = Resources(partition_rows=70)
     kept = run(X, opened.params, resources)
     assert kept.path is None
     assert kept.report()["run_dir"] is None

@@ -240,7 +240,7 @@ def test_the_same_run_gives_the_same_bytes(made: Run, page: Path, tmp_path: Path
 
 
 WAYS: dict[str, tuple[Params, Resources]] = {
-    "chunked": (Params(n_clusters=3), Resources(partition_rows=30, shards=3, vectors="chunked")),
+    "chunked": (Params(n_clusters=3, shards=3), Resources(partition_rows=30, vectors="chunked")),
     "decomposable": (Params(n_clusters=2, tensor="decomposable"), Resources()),
     "PPC": (Params(n_clusters=3, method="ppc"), Resources()),
     "paper": (Params(**{**PAPER, "n_clusters": 3}), Resources()),
@@ -304,6 +304,16 @@ def test_the_command_of_the_report_makes_the_run_again(table: Path, tmp_path: Pa
     assert made_again.labels.tobytes() == kept.labels.tobytes()
     folders = [[stage["folder"] for stage in one.manifest["stages"]] for one in (kept, made_again)]
     assert folders[0] == folders[1]  # every stage has the same key
+
+
+def test_shards_that_an_earlier_version_asked_of_the_machine_are_asked_for_again() -> None:
+    X = np.random.default_rng(3).normal(size=(120, 4))
+    finished = run(X, Params(n_clusters=3, shards=3), Resources(partition_rows=30))
+    del finished.manifest["params"]["shards"]
+    finished.params = Params.of_manifest(finished.manifest["params"])
+    assert command(finished) == (
+        "ips2_dask.run(X, ips2_dask.Params(n_clusters=3, shards=3), ips2_dask.Resources(partition_rows=30))"
+    )
 
 
 def test_data_from_a_program_is_made_again_by_a_python_call(made: Run) -> None:

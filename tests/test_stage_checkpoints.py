@@ -15,6 +15,7 @@ from harness import run_on
 from ips2_dask import Params, Resources, Run, run
 from ips2_dask.executors import SerialExecutor
 from ips2_dask.kernels import eigen as kernel
+from ips2_dask.stages import sharding
 from ips2_dask.stages.checkpoints import PLACES
 from ips2_dask.storage.context import part_name
 from ips2_dask.storage.store import ZarrStore
@@ -103,7 +104,11 @@ class Counting(SerialExecutor):
 SHARDED = Params(n_clusters=3, graph="shards")
 
 
-def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(tmp_path: Path) -> None:
+@pytest.mark.parametrize("least", [0.95, 1.1], ids=["refined", "searched exactly"])
+def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(
+    least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sharding, "LEAST_RECALL", least)
     whole: Counter[tuple[str, str, int]] = Counter()
     expected = run_on(Counting(whole, -1), X[:120], SHARDED, 20)
     total = sum(whole.values())

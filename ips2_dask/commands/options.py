@@ -19,7 +19,8 @@ HELP = {
     "sigma": "sigma of the tensor",
     "epsilon": "epsilon of the tensor, below 0.001, where samples lie 32 to 64 from their mean",
     "tensor": "which tensor similarity",
-    "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); precomputed: the input",
+    "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); jaccard: of the sets of "
+    "features that are not 0; precomputed: the input",
     "affinity": "pairwise similarity S; precomputed: see --similarity",
     "bandwidth": "mean, median or a number: t of exp(-d^2 / 2 t^2)",
     "high_order": "how eigenvectors become V",
@@ -32,6 +33,7 @@ HELP = {
     "duplicates": "whether rows that are equal once scaled become one sample, or stay samples of their own",
     "operator": "how far the tensor is assembled",
     "graph": "how the nearest neighbours are found",
+    "shards": "number of shards of the sample graph; default: by the shape of the data",
     "tol": "largest residual of an eigenpair; default: as exact as labels need",
     "random_state": "seed of everything random",
 }
@@ -118,7 +120,6 @@ def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
         parser.set_defaults(partition_rows=None, shards=None, vectors="auto")
         return
     group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
-    group.add_argument("--shards", type=int, metavar="N", help="shards of the sample graph (default: by the shape)")
     group.add_argument(
         "--vectors", choices=CHOICES["vectors"], default="auto", help="where block vectors live (default auto)"
     )
@@ -159,6 +160,5 @@ def resources_of(options: argparse.Namespace) -> Resources:
         insecure=options.insecure,
         scratch=options.scratch,
         partition_rows=options.partition_rows,
-        shards=options.shards,
         vectors=options.vectors,
     )

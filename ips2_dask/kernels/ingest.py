@@ -8,6 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.distances import CODES
+
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
@@ -178,7 +180,7 @@ def unit_rows(X: Float64) -> Float64:
 
 
 class Columns(NamedTuple):
-    """What an angular metric's columns are scaled by before their rows are turned into directions."""
+    """What columns are scaled by to the letter, for metrics that depend on where 0 is."""
 
     center: Float64  # (f,) mean or least value, to the last digit that the cuts leave alone
     spread: Float64  # (f,)
@@ -200,8 +202,8 @@ def scaled_columns(statistics: Statistics, shift: Float64, m: int, scale: str) -
 
 
 def directionless(X: Float64, metric: str) -> NDArray[np.bool_]:
-    """Rows (rows,) that an angular metric gives no direction: all zero, or for ``correlation`` all the same value."""
-    if metric == "cosine":
+    """Rows (rows,) that a metric gives no direction: all zero, or for ``correlation`` all the same value."""
+    if metric != "correlation":
         return np.asarray(~X.any(axis=1))
     spread, largest = X.max(axis=1) - X.min(axis=1), np.abs(X).max(axis=1)
     return np.asarray(spread <= 4 * np.finfo(np.float64).eps * largest)
@@ -210,12 +212,18 @@ def directionless(X: Float64, metric: str) -> NDArray[np.bool_]:
 def turned_rows(X: Float64, scale: str, metric: str, columns: Columns | None = None) -> Float64:
     """Rows (rows, f) as they are before their columns are centred: for some scales and metrics of length 1.
 
-    Of rows of length 1 the Euclidean distance is sqrt(2 (1 - cos)); less their means first, sqrt(2 (1 - r)).
+    Of rows of length 1 the Euclidean distance is sqrt(2 (1 - cos)); less their means first, sqrt(2 (1 - r)). That of
+    the square roots of shares of the row's sum, divided by sqrt(2), is Hellinger's. For the Jaccard distance of sets
+    each value that is not 0 counts as 1.
     """
     if columns is not None:
         X = columns.of(X)
     if metric == "correlation":
         X = X - X.mean(axis=1, keepdims=True)
+    if metric == "jaccard":  # rows of the same set are equal rows, as others at distance 0 are
+        return (X != 0).astype(np.float64)
+    if metric == "hellinger":
+        return unit_rows(np.sqrt(X)) / np.sqrt(2.0)
     return unit_rows(X) if scale == "l2" or metric in ("cosine", "correlation") else X
 
 
@@ -230,10 +238,11 @@ def standardize(
 ) -> tuple[Float32, int]:
     """(X - center) / spread / 2^exponent as float32, from float64 arithmetic, and how many whole numbers were rounded.
 
-    ``l2`` and the angular metrics divide each row by its length first. A sample too far off for float32 is infinite.
+    ``l2`` and the angular metrics divide each row by its length first, see `turned_rows`. A sample too far off for
+    float32 is infinite.
     """
     out64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread * np.ldexp(1.0, -exponent)
     with np.errstate(over="ignore"):
         out = out64.astype(np.float32)
-    whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and metric in ("euclidean", "manhattan")
+    whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and metric in CODES
     return out, int(np.count_nonzero(out != out64)) if whole else 0

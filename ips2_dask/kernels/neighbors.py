@@ -12,6 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.distances import EUCLIDEAN, length, squared_distance
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 
 Float32 = NDArray[np.float32]
@@ -24,37 +25,6 @@ Nearest = Callable[..., tuple[NDArray[np.int32], Float32]]
 EXACT_ROWS = 512
 """Rows of one BLAS product: a block of 512 x 8,192 float32 stays near the cores."""
 EXACT_COLUMNS = 8192
-
-
-@njit(nogil=True, cache=True, fastmath=True)
-def squared_distance(x, y):  # type: ignore[no-untyped-def]
-    """||x - y||^2 from the differences: float32 inside runs of 512 features, float64 across them."""
-    total = 0.0
-    for start in range(0, x.shape[0], 512):
-        part = np.float32(0.0)
-        for t in range(start, min(start + 512, x.shape[0])):
-            z = x[t] - y[t]
-            part += z * z
-        total += part  # type: ignore[assignment]
-    return total
-
-
-@njit(nogil=True, cache=True, fastmath=True)
-def absolute_distance(x, y):  # type: ignore[no-untyped-def]
-    """|x - y| summed over the features: float32 inside runs of 512 features, float64 across them."""
-    total = 0.0
-    for start in range(0, x.shape[0], 512):
-        part = np.float32(0.0)
-        for t in range(start, min(start + 512, x.shape[0])):
-            part += np.abs(x[t] - y[t])
-        total += part  # type: ignore[assignment]
-    return total
-
-
-@njit(nogil=True, cache=True)
-def length(x, y, manhattan):  # type: ignore[no-untyped-def]
-    """Manhattan or Euclidean distance of two samples."""
-    return absolute_distance(x, y) if manhattan else np.sqrt(squared_distance(x, y))
 
 
 @njit(nogil=True, cache=True)
@@ -225,7 +195,7 @@ def exact_neighbors(
 
 
 @njit(nogil=True, cache=True)
-def _measure(X_rows, start, X, candidates, indices, distances, manhattan):  # type: ignore[no-untyped-def]
+def _measure(X_rows, start, X, candidates, indices, distances, metric):  # type: ignore[no-untyped-def]
     rows, width = candidates.shape
     n = indices.shape[1]
     squares, ids = np.empty(n - 1), np.empty(n - 1, np.int64)
@@ -243,25 +213,26 @@ def _measure(X_rows, start, X, candidates, indices, distances, manhattan):  # ty
                     break
             if not repeated:
                 x, y = X_rows[r], X[j]
-                gap = absolute_distance(x, y) if manhattan else squared_distance(x, y)
+                gap = squared_distance(x, y) if metric == 0 else length(x, y, metric)
                 held = _keep(squares, ids, held, gap, j)
         short[r] = held < n - 1
         indices[r, 0] = start + r
         distances[r, 0] = 0.0
         for t in range(held):
             indices[r, 1 + t] = ids[t]
-            distances[r, 1 + t] = squares[t] if manhattan else np.sqrt(squares[t])
+            distances[r, 1 + t] = np.sqrt(squares[t]) if metric == 0 else squares[t]
     return short
 
 
 def settle_candidates(
-    X: Float32, candidates: Int32, n: int, nearest: Nearest = nearest_in, manhattan: bool = False
+    X: Float32, candidates: Int32, n: int, nearest: Nearest = nearest_in, metric: int = EUCLIDEAN
 ) -> tuple[Int32, Float32, int]:
     """The n nearest of each sample's ``candidates`` (m, width), measured from differences; short rows done exactly.
 
     Ids below zero, repeated ids and the sample itself among the candidates are passed over, so that whatever an
     approximate builder returned, each row ends with n different samples, itself first. Rows with too few candidates,
-    or with a distance that is not finite, are computed exactly.
+    or with a distance that is not finite, are computed exactly. ``metric`` is one of `distances.CODES`, and ``nearest``
+    its search.
 
     Returns
     -------
@@ -272,7 +243,7 @@ def settle_candidates(
     m = len(X)
     indices, distances = np.zeros((m, n), np.int32), np.zeros((m, n), np.float32)
     parts = map_chunks(
-        lambda a, b: _measure(X[a:b], a, X, candidates[a:b], indices[a:b], distances[a:b], manhattan), m, 4096
+        lambda a, b: _measure(X[a:b], a, X, candidates[a:b], indices[a:b], distances[a:b], metric), m, 4096
     )
     bad = np.concatenate(parts) | ~np.isfinite(distances).all(axis=1)
     for row in np.flatnonzero(bad):

@@ -14,7 +14,8 @@ from numba import njit
 from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 
-from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep, squared_distance
+from ips2_dask.kernels.distances import squared_distance
+from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep
 from ips2_dask.kernels.parallel import map_chunks
 
 Float32 = NDArray[np.float32]

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from sklearn.cluster import KMeans
 
-from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep, length, squared_distance
+from ips2_dask.kernels.distances import EUCLIDEAN, length, squared_distance
+from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep
 from ips2_dask.kernels.parallel import map_chunks
 
 Float32 = NDArray[np.float32]
@@ -228,16 +229,16 @@ def second_neighbors(N: Int32, start: Int64, reverse: Int32, both: Int32, rows: 
 
 
 @njit(nogil=True, cache=True)
-def _lengths(X, own, candidates, place, out, manhattan):  # type: ignore[no-untyped-def]
+def _lengths(X, own, candidates, place, out, metric):  # type: ignore[no-untyped-def]
     for r in range(len(candidates)):
         for t in range(candidates.shape[1]):
             j = candidates[r, t]
             if j >= 0:
-                out[r, t] = length(X[own[r]], X[place[j]], manhattan)
+                out[r, t] = length(X[own[r]], X[place[j]], metric)
 
 
-def candidate_lengths(X: Float32, own: Int64, candidates: Int32, place: Int32, manhattan: bool = False) -> Float32:
+def candidate_lengths(X: Float32, own: Int64, candidates: Int32, place: Int32, metric: int = EUCLIDEAN) -> Float32:
     """Distances from rows ``own`` of X to candidates, whose rows ``place`` tells: (rows, width) float32."""
     out = np.full(candidates.shape, np.inf, np.float32)
-    map_chunks(lambda a, b: _lengths(X, own[a:b], candidates[a:b], place, out[a:b], manhattan), len(candidates), 1024)
+    map_chunks(lambda a, b: _lengths(X, own[a:b], candidates[a:b], place, out[a:b], metric), len(candidates), 1024)
     return out

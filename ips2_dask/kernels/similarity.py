@@ -7,7 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
-from ips2_dask.kernels.neighbors import length as _length
+from ips2_dask.kernels.distances import EUCLIDEAN
+from ips2_dask.kernels.distances import length as _length
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.reverse import Reverse
 from ips2_dask.kernels.sorting import sort_together
@@ -68,16 +69,16 @@ def graph_edges(N: Int32, distances: Float32, reverse: Reverse, low: int, high: 
 
 
 @njit(nogil=True, cache=True)
-def _pair_lengths(X, left, right, out, manhattan):  # type: ignore[no-untyped-def]
+def _pair_lengths(X, left, right, out, metric):  # type: ignore[no-untyped-def]
     for t in range(len(left)):
-        out[t] = _length(X[left[t]], X[right[t]], manhattan)
+        out[t] = _length(X[left[t]], X[right[t]], metric)
 
 
-def pair_lengths(X: Float32, pairs: NDArray[np.integer], manhattan: bool = False) -> Float64:
-    """Distances, Euclidean or Manhattan, of given pairs (n, 2) of rows of X: (n,) float64."""
+def pair_lengths(X: Float32, pairs: NDArray[np.integer], metric: int = EUCLIDEAN) -> Float64:
+    """Distances, by a metric of `distances.CODES`, of given pairs (n, 2) of rows of X: (n,) float64."""
     out = np.empty(len(pairs))
     left, right = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
-    map_chunks(lambda a, b: _pair_lengths(X, left[a:b], right[a:b], out[a:b], manhattan), len(pairs), 1 << 18)
+    map_chunks(lambda a, b: _pair_lengths(X, left[a:b], right[a:b], out[a:b], metric), len(pairs), 1 << 18)
     return out
 
 

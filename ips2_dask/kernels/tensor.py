@@ -14,7 +14,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.neighbors import length
+from ips2_dask.kernels.distances import EUCLIDEAN, length
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.reverse import Reverse
 from ips2_dask.kernels.sorting import sort_keys
@@ -95,17 +95,17 @@ def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
 
 
 @njit(nogil=True, cache=True)
-def _block_distances(X, local, out, manhattan):  # type: ignore[no-untyped-def]
+def _block_distances(X, local, out, metric):  # type: ignore[no-untyped-def]
     rows, k = local.shape
     for p in range(rows):
         t = 0
         for a in range(k):
             for b in range(a + 1, k):
-                out[p, t] = length(X[local[p, a]], X[local[p, b]], manhattan)
+                out[p, t] = length(X[local[p, a]], X[local[p, b]], metric)
                 t += 1
 
 
-def block_distances(X: Float32, local: Int32, manhattan: bool = False) -> Float32:
+def block_distances(X: Float32, local: Int32, metric: int = EUCLIDEAN) -> Float32:
     """Distances among the samples of each neighbourhood, upper triangle by rows: (rows, k (k - 1) / 2).
 
     Parameters
@@ -114,12 +114,12 @@ def block_distances(X: Float32, local: Int32, manhattan: bool = False) -> Float3
         The samples that the neighbourhoods use.
     local : (rows, k) int32
         Neighbourhoods as rows of ``X``.
-    manhattan : bool
-        Whether distances are sums of absolute differences instead of Euclidean.
+    metric : int
+        Of `distances.CODES`.
     """
     k = local.shape[1]
     out = np.empty((len(local), k * (k - 1) // 2), np.float32)
-    map_chunks(lambda a, b: _block_distances(X, local[a:b], out[a:b], manhattan), len(local), 2048)
+    map_chunks(lambda a, b: _block_distances(X, local[a:b], out[a:b], metric), len(local), 2048)
     return out
 
 

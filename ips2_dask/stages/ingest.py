@@ -7,14 +7,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ips2_dask.errors import BadInput
 from ips2_dask.executors import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
-from ips2_dask.params import ANGULAR, Params
+from ips2_dask.params import AS_THEY_ARE, TURNED, Params
 from ips2_dask.plan import Choices
 from ips2_dask.stages import distances, duplicates
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.readers import check_block
+from ips2_dask.storage.rows import check_rows
 
 VERSION = 2
 
@@ -22,9 +22,12 @@ VERSION = 2
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the input."""
     del choices
-    # Manhattan distances are measured in the same samples as Euclidean ones
-    turned = params.metric in (*ANGULAR, "precomputed")
-    own = {"scale": params.scale} | ({"metric": params.metric} if turned else {})
+    own: dict[str, Any] = {"scale": params.scale}
+    # Manhattan and Chebyshev distances are measured in the same samples as Euclidean ones
+    if params.metric in (*TURNED, "jaccard", "precomputed"):
+        own["metric"] = params.metric
+    elif params.metric in AS_THEY_ARE:
+        own["centred"] = False
     return own | ({"duplicates": params.duplicates} if duplicates.merges(params) else {})
 
 
@@ -60,20 +63,12 @@ def _turned(context: Context, wide: Any, first_row: int) -> Any:
     if facts["pass"] == "columns":
         return wide
     columns = _columns(context)
-    if metric in ANGULAR:
-        bad = np.flatnonzero(kernel.directionless(wide if columns is None else columns.of(wide), metric))
-        if len(bad):
-            what = "nothing but zeros" if metric == "cosine" else "the same value in every column"
-            raise BadInput(
-                facts["source"]["name"], f"{what} in row {first_row + bad[0]}", "rows that vary" if metric ==
-                "correlation" else "rows that are not zero", f"its {metric} with any other would be 0 / 0",
-                "drop such rows, or use metric='euclidean'",
-            )  # fmt: skip
+    check_rows(wide if columns is None else columns.of(wide), first_row, facts["source"]["name"], metric)
     return kernel.turned_rows(wide, context.params.scale, metric, columns)
 
 
 def _columns(context: Context) -> kernel.Columns | None:
-    """What the columns are scaled by before an angular metric sees their rows."""
+    """What the columns are scaled by before their rows are turned."""
     if not context.facts["ingest"].get("columns"):
         return None
     return kernel.Columns(*(np.asarray(context.read("ingest", "columns", name)) for name in ("center", "spread")))
@@ -144,7 +139,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 def _unread(context: Context) -> list[int]:
     """Partitions whose rows are still needed: the first, which the others are centred about, and unfinished ones."""
     needed: tuple[str, ...] = ("", "statistics-")
-    if context.params.metric in ANGULAR and context.params.scale in ("zscore", "minmax"):
+    if context.params.metric in TURNED and context.params.scale in ("zscore", "minmax"):
         needed = (*needed, "columns-")
     return [
         b for b in range(context.n_partitions)
@@ -165,11 +160,11 @@ class Measured(NamedTuple):
 def _measured(inner: Context, executor: Executor, report: Report, first: Any) -> Measured:
     """What to make of the columns.
 
-    An angular metric of scaled columns takes two passes: over the columns, then over the rows made of them.
+    A metric of turned rows of scaled columns takes two passes: over the columns, then over the rows made of them.
     """
     params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
     raw_statistics = None
-    if params.metric in ANGULAR and params.scale in ("zscore", "minmax"):
+    if params.metric in TURNED and params.scale in ("zscore", "minmax"):
         facts |= {"pass": "columns", "shift": first[0].tolist()}
         executor.map(Job("ingest", statistics, "columns-"), inner, parts, report)
         raw_statistics = _merged(inner, "columns-")
@@ -193,10 +188,17 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
 
 def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
     merged = _merged(context, "statistics-")
-    # directions are centred, for their digits, and never stretched
-    scale = "none" if context.params.metric in ANGULAR else context.params.scale
-    center, spread = kernel.centering(merged, shift, context.m, scale)
-    exponent = kernel.unit_exponent(merged, spread, context.m)
+    metric, scale = context.params.metric, context.params.scale
+    if metric in AS_THEY_ARE:
+        columns = kernel.Columns(np.zeros(context.n_features), np.ones(context.n_features))
+        if scale in ("zscore", "minmax"):
+            columns = kernel.scaled_columns(merged, shift, context.m, scale)
+        center, spread = columns
+        exponent = kernel.root_exponent(np.maximum(np.abs(merged.low - center), np.abs(merged.high - center)) / spread)
+    else:
+        # directions are centred, for their digits, and never stretched
+        center, spread = kernel.centering(merged, shift, context.m, "none" if metric in TURNED else scale)
+        exponent = kernel.unit_exponent(merged, spread, context.m)
     return Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)
 
 

@@ -1,5 +1,7 @@
 """The sample graph by overlapping shards: split, search each shard, merge, measure the recall, refine; renumbered.
 
+Where refinement leaves the recall below what is promised, every pair is compared, as far as the plan affords that.
+
 Samples are numbered by shard from here on, so that neighbours mostly share a partition, and within a shard so that near
 ones stand near each other. ``order`` of the stage's ``whole`` part holds the user's number of each sample; ties are
 decided by it.
@@ -83,7 +85,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     narrow = None
     if len(members):  # they ascend: so ties are decided by the user's numbers
         narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
-        nearest = measured.search(context)
+        nearest = measured.shard_search(context, len(members))
         groups = None if duplicates.merges(context.params) else copies.group_rows(X)
         local, lengths = copies.nearest_rows(np.arange(len(members)), X, groups, inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = members[local], lengths
@@ -99,7 +101,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _narrows(context: Context) -> bool:
     """Whether searches of shards are narrowed down: principal directions keep Euclidean distances alone."""
-    return context.n_features > projection.WORTHWHILE and not measured.is_manhattan(context)
+    return context.n_features > projection.WORTHWHILE and measured.is_euclidean(context)
 
 
 def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -144,7 +146,7 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
-    if _narrows(context):  # whoever shares a cell may have been passed over there
+    if _narrows(context) or not measured.is_euclidean(context):  # whoever shares a cell may have been passed over there
         both = np.repeat(np.arange(context.m, dtype=np.int32)[:, None], 2, axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
@@ -157,10 +159,36 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
     lengths = shards.candidate_lengths(
-        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, measured.is_manhattan(context)
+        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, measured.code(context)
     )
     changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {"changed": changed}
+
+
+def exactly(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Partition b's lists by comparing its samples with those of every cell, one cell in memory at a time.
+
+    Cells don't follow the partitions, so that these change nothing.
+    """
+    low, high = context.span(b)
+    order, rank = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank"))
+    X, rows = np.asarray(context.samples(np.arange(low, high))), np.arange(low, high)
+    n = min(context.params.n_stored_neighbors, context.m)
+    indices = np.full((high - low, n), -1, np.int32)
+    distances = np.full((high - low, n), np.inf, np.float32)
+    indices[:, 0], distances[:, 0] = rows, 0.0
+    for start, stop in itertools.pairwise(context.facts["neighbors"]["starts"]):
+        if start == stop:
+            continue
+        ascending = start + np.argsort(order[start:stop])  # ties: the user's smallest number
+        own = np.full(high - low, -1)
+        if start <= low < stop:
+            own = np.argsort(ascending)[rows - start]
+        others = np.asarray(context.samples(np.arange(start, stop)))[ascending - start]
+        places, lengths = measured.search(context)(X, own, others, n - 1)
+        found = np.where(places < 0, -1, ascending[places]).astype(np.int32)
+        shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
+    return {"indices": indices, "distances": distances}, {}
 
 
 def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -282,16 +310,20 @@ def true_reach(context: Context, executor: Executor, report: Report, rows: Any) 
 
 
 def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
-    """Measure the recall and refine until it is high enough or the rounds are used up; returns what was found."""
+    """Measure the recall and refine until it is high enough, by an exact search in the end; returns what was found."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     rows = kernel.recall_rows(context.m, context.params.random_state)
     store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
     n = min(context.params.n_stored_neighbors, context.m)
     reach = true_reach(context, executor, report, rows)
-    facts: dict[str, Any] = {"rounds": 0, "recall_history": [], "warnings": []}
-    while True:
+    facts: dict[str, Any] = {"rounds": 0, "recall_history": [], "searched_exactly": False, "warnings": []}
+
+    def measure() -> None:
         listed = np.asarray(context.rows_of("neighbors", "distances", rows, f"round{facts['rounds']}-"))
         facts["recall_history"].append(kernel.recall(listed, reach))
+
+    while True:
+        measure()
         if facts["recall_history"][-1] >= LEAST_RECALL or facts["rounds"] == MOST_ROUNDS:
             break
         known = {**context.facts["neighbors"], "rounds": facts["rounds"]}
@@ -300,10 +332,16 @@ def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
         receipts = executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
         if not any(receipt["facts"]["changed"] for receipt in receipts):
             break  # nor would another round find anything
+    if facts["recall_history"][-1] < LEAST_RECALL and context.choices.exact_after:
+        facts["rounds"] += 1
+        facts["searched_exactly"] = True
+        executor.map(Job("neighbors", exactly, f"round{facts['rounds']}-"), context, parts, report)
+        measure()
     facts["recall"] = facts["recall_history"][-1]
     if facts["recall"] < LEAST_RECALL:
         facts["warnings"].append(
-            f"recall@{n - 1} of the sample graph is {facts['recall']:.3f}, below {LEAST_RECALL}, "
-            f"after {facts['rounds']} rounds of refinement"
+            f"recall@{n - 1} of the sample graph is {facts['recall']:.3f} and {LEAST_RECALL} was promised: "
+            f"{facts['rounds']} rounds of refinement were not enough, and {context.m:,} samples are too many to "
+            "compare every pair unasked; graph='exact' (--graph exact) does it, and fewer shards may do"
         )
     return store.write(folder, "refined", {}, facts)

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import memory
-from ips2_dask.params import Params
+from ips2_dask.params import AS_THEY_ARE, Params
 from ips2_dask.plan import CACHE_BYTES, Choices
 from ips2_dask.storage.remote import is_remote
 from ips2_dask.storage.store import MemoryStore, Receipt, Store
@@ -177,13 +177,13 @@ class Context:
 
     @property
     def exponent(self) -> int:
-        """The e of `unit`; runs of earlier versions had none."""
+        """The e of the power of two 2^e that samples were divided by; runs of earlier versions had none."""
         return int(self.facts.get("ingest", {}).get("exponent", 0))
 
     @property
     def unit(self) -> float:
-        """The power of two 2^e that samples, centred and scaled, and so all distances were divided by."""
-        return 2.0**self.exponent
+        """The power of two that distances were divided by: that of the samples, or 1 for a metric without a unit."""
+        return 2.0**self.exponent if self.params.metric not in AS_THEY_ARE else 1.0
 
     def span(self, b: int) -> tuple[int, int]:
         """First sample of partition b, and one past its last."""

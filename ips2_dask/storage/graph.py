@@ -59,7 +59,7 @@ def bandwidth(context: Context) -> float:
     if not isinstance(wanted, str):
         limits = np.finfo(np.float64)
         with np.errstate(over="ignore"):
-            return float(np.clip(np.ldexp(wanted, -context.exponent), limits.tiny, limits.max))
+            return float(np.clip(np.float64(wanted) / context.unit, limits.tiny, limits.max))
     return float(context.read("neighbors", "whole", "bandwidths")[0 if wanted == "mean" else 1])
 
 

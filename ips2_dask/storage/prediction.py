@@ -14,14 +14,15 @@ from sklearn.metrics.pairwise import euclidean_distances
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels import extension, ingest, similarity
 from ips2_dask.kernels.labels import normalize_rows
-from ips2_dask.kernels.neighbors import nearest_in
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
-from ips2_dask.params import ANGULAR, N_AFFINITY_NEIGHBORS
+from ips2_dask.params import N_AFFINITY_NEIGHBORS, TURNED
 from ips2_dask.plan import partition_bounds
+from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.graph import bandwidth, keeps_all_pairs
 from ips2_dask.storage.readers import Source, check_block
 from ips2_dask.storage.readers.lazy import LazySource
+from ips2_dask.storage.rows import check_rows
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -53,9 +54,9 @@ def check_predictable(context: Context) -> None:
             "embedding", "'rows'", "'spectral' or 'none'",
             "a new sample would need its row of U compared with all others", "run it with embedding='spectral'",
         )  # fmt: skip
-    if context.params.metric in ("manhattan", "precomputed"):
+    if context.params.metric == "precomputed":
         raise BadInput(
-            "metric", repr(context.params.metric), "euclidean, cosine or correlation",
+            "metric", repr(context.params.metric), "a metric of samples",
             "new samples could not be compared with the training samples as these were with each other",
             "run it with metric='euclidean'",
         )  # fmt: skip
@@ -172,10 +173,11 @@ def _standardized(context: Context, name: str, features: list[str] | None, first
     params = context.params
     center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))
     columns = None
-    if params.metric in ANGULAR:
+    if params.metric in TURNED:
         if context.receipt("ingest", "columns") is not None:
             columns = ingest.Columns(*(np.asarray(context.read("ingest", "columns", n)) for n in ("center", "spread")))
-        _check_directions(rows, params.metric, columns, name, first)
+        wide = np.asarray(rows, np.float64)
+        check_rows(wide if columns is None else columns.of(wide), first, name, params.metric)
     X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns, context.exponent)
     far = np.flatnonzero(~(np.abs(X).max(axis=1) * np.sqrt(X.shape[1]) < ingest.LARGEST))
     if len(far):
@@ -191,19 +193,8 @@ def _standardized(context: Context, name: str, features: list[str] | None, first
 def _farthest(context: Context, row: Float32) -> str:
     """How far a row is from the centre in its farthest column, in the units of the (scaled) data."""
     reach = float(np.abs(row).max())
-    return f"{reach * context.unit:.3g}" if np.isfinite(reach) else f"more than {ingest.LARGEST * context.unit:.3g}"
-
-
-def _check_directions(rows: Any, metric: str, columns: ingest.Columns | None, name: str, first: int) -> None:
-    """Refuse rows that an angular metric gives no direction."""
-    wide = np.asarray(rows, np.float64)
-    bad = np.flatnonzero(ingest.directionless(wide if columns is None else columns.of(wide), metric))
-    if len(bad):
-        raise BadInput(
-            name, f"no direction in row {first + bad[0]}",
-            "rows that vary" if metric == "correlation" else "rows that are not zero",
-            f"its {metric} with any other would be 0 / 0", "drop such rows",
-        )  # fmt: skip
+    unit = 2.0**context.exponent
+    return f"{reach * unit:.3g}" if np.isfinite(reach) else f"more than {ingest.LARGEST * unit:.3g}"
 
 
 class Extended(NamedTuple):
@@ -264,7 +255,7 @@ def _extended(context: Context, X: Float32, indices: NDArray[np.integer], distan
     normalized = extension.is_normalized(params.fusion, params.method)
     t = bandwidth(context)
     if keeps_all_pairs(context):
-        S = similarity.heat(euclidean_distances(X, context.all_samples()), t)
+        S = similarity.heat(measured.lengths_to_all(context, X), t)
         alone = extension.pairwise_part(S, pairwise, normalized)
     else:
         weights = similarity.heat(distances, t)
@@ -290,7 +281,7 @@ def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Fl
         low, high = context.span(b)
         part = np.asarray(context.samples_of(b))
         ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # ties: the user's smallest
-        places, lengths = nearest_in(X[some], np.full(len(some), -1), part[ascending], n)
+        places, lengths = measured.search(context)(X[some], np.full(len(some), -1), part[ascending], n)
         found = low + ascending[places]
         both = np.concatenate([indices[some], found], axis=1), np.concatenate([distances[some], lengths], axis=1)
         user = both[0] if order is None else order[both[0]]

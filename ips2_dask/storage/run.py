@@ -365,7 +365,7 @@ class Run:
         ------
         BadInput
             Where X can't be used, or the run keeps nothing for new samples: ``embedding='rows'``, the metrics
-            ``manhattan`` and ``precomputed``, a similarity that was given.
+            ``metric="precomputed"``, a similarity that was given.
         """
         return self._predicted(X, client).labels
 
@@ -453,6 +453,7 @@ class Run:
             "roundings": facts["label"].get("roundings", []),
             "builder": facts["neighbors"]["builder"],
             "recall": facts["neighbors"]["recall"],
+            "searched_exactly": facts["neighbors"].get("searched_exactly", False),
             "run_dir": self.path,
             "promises": promises(self.params, facts),
             "choice": self.choice,

@@ -72,12 +72,11 @@ def request_table(
     for parts in partitions:
         watch = _Watch(lambda: len(served.requests()))
         before = len(served.requests())
-        resources = Resources(partition_rows=rows, vectors=vectors, shards=parts if sharded else None)
+        resources = Resources(partition_rows=rows, vectors=vectors)
+        params = Params(n_clusters=5, shards=parts if sharded else None)
         place = served.url(f"requests-{uuid.uuid4().hex[:8]}")
         with by_no_clock():
-            ips2_dask.run(
-                groups(rows * parts), Params(n_clusters=5), resources, store=place, client=client, progress=watch
-            )
+            ips2_dask.run(groups(rows * parts), params, resources, store=place, client=client, progress=watch)
         watch.sent[OUTSIDE] = len(served.requests()) - before - sum(watch.sent.values())
         for stage, count in found.items():
             count.append(watch.sent[stage])

@@ -152,8 +152,9 @@ def measure(
         client.run(_import)
         client.register_plugin(Done())
         watch = _Watch(client)
-        resources = ips2_dask.Resources(vectors="chunked", partition_rows=rows, shards=shards)
-        run = ips2_dask.run(folder / "x.npy", PARAMS, resources, store=folder / "run", client=client, progress=watch)
+        resources = ips2_dask.Resources(vectors="chunked", partition_rows=rows)
+        params = dataclasses.replace(PARAMS, shards=shards)
+        run = ips2_dask.run(folder / "x.npy", params, resources, store=folder / "run", client=client, progress=watch)
         (before, workers_before), (after, workers_after) = watch.counts
         done = collections.Counter(client.run_on_scheduler(_done))
         central = int(served.address.rpartition(":")[2])

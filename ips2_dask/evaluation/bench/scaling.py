@@ -102,10 +102,10 @@ def compile_kernels(
 ) -> None:
     """Compile every kernel that the sizes will need, so that none of them has it in its time."""
     data = generated(max(WARM_UP, 2 * params.n_clusters), f, params.n_clusters, params.random_state, folder)
-    chosen = (choose(m, f, params, resources.shards, resources.vectors) for m in sizes)
+    chosen = (choose(m, f, params, resources.vectors) for m in sizes)
     for graph, operator, vectors in sorted({(c.graph, c.operator, c.vectors) for c in chosen}):
-        small = dataclasses.replace(params, graph=graph, operator=operator)
-        near = dataclasses.replace(resources, vectors=vectors, shards=None)
+        small = dataclasses.replace(params, graph=graph, operator=operator, shards=None)
+        near = dataclasses.replace(resources, vectors=vectors)
         run_apart(Input(data.name, data.X, data.labels), small, near, serial, folder)
     _remove(data)
 

@@ -6,32 +6,42 @@ import shlex
 from typing import Any
 
 from ips2_dask.params import Params
-from ips2_dask.plan import choose, partition_bounds, widest
+from ips2_dask.plan import Choices, choose, partition_bounds, widest
 from ips2_dask.spelling import option
 from ips2_dask.storage.run import Run
 
 
 def chosen(run: Run) -> dict[str, Any]:
-    """Parameters that are not the defaults; without the number of clusters where that was to be chosen."""
+    """Parameters that are not the defaults; without the number of clusters where that was to be chosen.
+
+    A manifest of an earlier version does not name the shards that were asked for: they are those that were made.
+    """
     defaults = Params().as_dict()
     made = {name: value for name, value in run.params.as_dict().items() if value != defaults[name]}
     if run.params.max_clusters is not None:
         made.pop("n_clusters", None)
+    if "shards" not in run.manifest["params"] and run.manifest["choices"]["n_shards"] != _usual(run).n_shards:
+        made["shards"] = run.manifest["choices"]["n_shards"]
     return made
 
 
+def _usual(run: Run) -> Choices:
+    """The choices where nothing is asked of the machine but the partitions that there are."""
+    m, f = run.manifest["input"]["shape"]
+    return choose(m, f, widest(run.params, m), rows=_partition_rows(run))
+
+
+def _partition_rows(run: Run) -> int | None:
+    """Samples of a partition, or None where they are what the shape decides."""
+    bounds = tuple(run.manifest["bounds"])
+    return None if bounds == partition_bounds(*run.manifest["input"]["shape"]) else bounds[1]
+
+
 def resources(run: Run) -> dict[str, Any]:
-    """What was asked of the machine and decides about the result: partitions, shards, where block vectors live."""
-    manifest = run.manifest
-    m, f = manifest["input"]["shape"]
-    bounds, made = tuple(manifest["bounds"]), manifest["choices"]
-    out: dict[str, Any] = {} if bounds == partition_bounds(m, f) else {"partition_rows": bounds[1]}
-    usual = choose(m, f, widest(run.params, m), rows=out.get("partition_rows"))
-    if made["n_shards"] != usual.n_shards:
-        out["shards"] = made["n_shards"]
-    if made["vectors"] != usual.vectors:
-        out["vectors"] = made["vectors"]
-    return out
+    """What was asked of the machine and decides about the result: partitions, where block vectors live."""
+    rows, vectors = _partition_rows(run), run.manifest["choices"]["vectors"]
+    out: dict[str, Any] = {} if rows is None else {"partition_rows": rows}
+    return out if vectors == _usual(run).vectors else {**out, "vectors": vectors}
 
 
 def command(run: Run) -> str:

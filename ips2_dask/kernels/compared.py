@@ -1,4 +1,4 @@
-"""Manhattan distances: exact neighbours by comparing all pairs in blocks, as no matrix product narrows them down."""
+"""Exact neighbours by comparing all pairs in blocks, for metrics that no matrix product narrows down."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from ips2_dask.kernels.neighbors import Float32, Int32, Int64, _keep, absolute_distance
+from ips2_dask.kernels.distances import CODES, length
+from ips2_dask.kernels.neighbors import Float32, Int32, Int64, _keep
 from ips2_dask.kernels.parallel import map_chunks
 
 ROWS = 256
@@ -16,7 +17,7 @@ COLUMN_BYTES = 256 << 10
 
 
 @njit(nogil=True, cache=True)
-def _nearest(queries, place, X, width, first, indices, distances):  # type: ignore[no-untyped-def]
+def _nearest(queries, place, X, width, first, metric, indices, distances):  # type: ignore[no-untyped-def]
     rows, n = indices.shape
     lengths, ids = np.empty((rows, n)), np.empty((rows, n), np.int64)
     held = np.zeros(rows, np.int64)
@@ -24,33 +25,38 @@ def _nearest(queries, place, X, width, first, indices, distances):  # type: igno
         for r in range(rows):
             for j in range(start, min(start + width, len(X))):
                 if j != place[r]:
-                    held[r] = _keep(lengths[r], ids[r], held[r], absolute_distance(queries[r], X[j]), j)
+                    held[r] = _keep(lengths[r], ids[r], held[r], length(queries[r], X[j], metric), j)
     for r in range(rows):
         for t in range(held[r]):
             indices[r, t], distances[r, t] = first + ids[r, t], lengths[r, t]
 
 
-def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0) -> tuple[Int32, Float32]:
-    """What `neighbors.nearest_in` gives, by Manhattan distance: the n nearest rows of X by (distance, id)."""
+def nearest_in(
+    queries: Float32, own: Int64, X: Float32, n: int, first: int = 0, *, metric: str = "manhattan"
+) -> tuple[Int32, Float32]:
+    """What `neighbors.nearest_in` gives, by another metric: the n nearest rows of X by (distance, id)."""
     indices = np.full((len(queries), n), -1, np.int32)
     distances = np.full((len(queries), n), np.inf, np.float32)
     place = np.where((own >= first) & (own < first + len(X)), own - first, -1)
     width = max(16, COLUMN_BYTES // max(1, X[:1].nbytes))
 
     def block(a: int, b: int) -> None:
-        _nearest(queries[a:b], place[a:b], X, width, first, indices[a:b], distances[a:b])
+        _nearest(queries[a:b], place[a:b], X, width, first, CODES[metric], indices[a:b], distances[a:b])
 
     if n > 0 and len(X):
         map_chunks(block, len(queries), ROWS)
     return indices, distances
 
 
-def all_lengths(X: Float32) -> NDArray[np.float32]:
-    """All Manhattan distances among the rows of X: (m, m) float32, summed in float64 by SciPy."""
-    out = np.empty((len(X), len(X)), np.float32)
+def all_lengths(X: Float32, Y: Float32, metric: str) -> NDArray[np.float32]:
+    """All distances of rows of X to rows of Y: (rows, rows) float32, summed in float64 by SciPy."""
+    out = np.empty((len(X), len(Y)), np.float32)
+    if metric == "jaccard":
+        X, Y = X != 0, Y != 0
+    name = "cityblock" if metric == "manhattan" else metric
 
     def block(a: int, b: int) -> None:
-        out[a:b] = cdist(X[a:b], X, "cityblock")
+        out[a:b] = np.nan_to_num(cdist(X[a:b], Y, name))  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0
 
     map_chunks(block, len(X), ROWS)
     return out

@@ -1,0 +1,141 @@
+"""Distances of two samples by each metric that is measured in their features: one definition for all stages.
+
+They are pynndescent's, which are SciPy's where SciPy has them. The other metrics of a run need none of their own: the
+angular ones and Hellinger's are Euclidean distances of rows that ingest has turned. Sums are in float32 over runs of
+512 features, which the compiler makes vector instructions of, and in float64 across such runs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+EUCLIDEAN = 0
+CODES = {
+    "euclidean": EUCLIDEAN, "manhattan": 1, "chebyshev": 2, "canberra": 3, "braycurtis": 4, "hamming": 5, "jaccard": 6,
+}  # fmt: skip
+"""What compiled code calls the metrics."""
+
+_LEAST = np.finfo(np.float32).tiny
+"""In place of a denominator of 0, whose numerator is 0 as well; its inverse, which may be multiplied by, is finite."""
+
+
+VERSION = 2
+"""Changes with the last bits of a distance by any metric but the Euclidean one."""
+
+
+def code_of(metric: str) -> int:
+    """The metric in which the samples that ingest has made are compared, as compiled code calls it."""
+    return CODES.get(metric, EUCLIDEAN)
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def squared_distance(x, y):  # type: ignore[no-untyped-def]
+    """||x - y||^2 from the differences: float32 inside runs of 512 features, float64 across them."""
+    total = 0.0
+    for start in range(0, x.shape[0], 512):
+        part = np.float32(0.0)
+        for t in range(start, min(start + 512, x.shape[0])):
+            z = x[t] - y[t]
+            part += z * z
+        total += part  # type: ignore[assignment]
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _absolute_run(x, y):  # type: ignore[no-untyped-def]
+    part = np.float32(0.0)
+    for t in range(x.shape[0]):
+        part += np.abs(x[t] - y[t])
+    return part
+
+
+@njit(nogil=True, cache=True)
+def _manhattan(x, y):  # type: ignore[no-untyped-def]
+    """|x_t - y_t| summed over the features."""
+    total = 0.0
+    for start in range(0, x.shape[0], 512):
+        total += _absolute_run(x[start : start + 512], y[start : start + 512])
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _chebyshev(x, y):  # type: ignore[no-untyped-def]
+    """The largest |x_t - y_t|."""
+    most = np.float32(0.0)
+    for t in range(x.shape[0]):
+        most = max(most, np.abs(x[t] - y[t]))
+    return np.float64(most)
+
+
+@njit(nogil=True, cache=True, fastmath=True, error_model="numpy")
+def _canberra_run(x, y):  # type: ignore[no-untyped-def]
+    part = np.float32(0.0)
+    for t in range(x.shape[0]):
+        part += np.abs(x[t] - y[t]) / max(np.abs(x[t]) + np.abs(y[t]), _LEAST)
+    return part
+
+
+@njit(nogil=True, cache=True)
+def _canberra(x, y):  # type: ignore[no-untyped-def]
+    """|x_t - y_t| / (|x_t| + |y_t|) summed over the features, where both are 0 nothing."""
+    total = 0.0
+    for start in range(0, x.shape[0], 512):
+        total += _canberra_run(x[start : start + 512], y[start : start + 512])
+    return total
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def _braycurtis_run(x, y):  # type: ignore[no-untyped-def]
+    gap, size = np.float32(0.0), np.float32(0.0)
+    for t in range(x.shape[0]):
+        gap += np.abs(x[t] - y[t])
+        size += np.abs(x[t] + y[t])
+    return gap, size
+
+
+@njit(nogil=True, cache=True)
+def _braycurtis(x, y):  # type: ignore[no-untyped-def]
+    """The sum of |x_t - y_t| over that of |x_t + y_t|; 0 where both are 0."""
+    above, below = 0.0, 0.0
+    for start in range(0, x.shape[0], 512):
+        gap, size = _braycurtis_run(x[start : start + 512], y[start : start + 512])
+        above += gap
+        below += size
+    return above / below if below > 0 else 0.0
+
+
+@njit(nogil=True, cache=True)
+def _hamming(x, y):  # type: ignore[no-untyped-def]
+    """The share of the features in which x and y differ."""
+    count = 0
+    for t in range(x.shape[0]):
+        count += x[t] != y[t]
+    return count / x.shape[0]
+
+
+@njit(nogil=True, cache=True)
+def _jaccard(x, y):  # type: ignore[no-untyped-def]
+    """Of the features that are not 0 in x or y, the share that is 0 in the other; 0 where there is none."""
+    either, both = 0, 0
+    for t in range(x.shape[0]):
+        one, other = x[t] != 0, y[t] != 0
+        either += one | other
+        both += one & other
+    return (either - both) / either if either > 0 else 0.0
+
+
+@njit(nogil=True, cache=True)
+def length(x, y, metric):  # type: ignore[no-untyped-def]
+    """Distance of two samples by the metric of that code, see `CODES`."""
+    if metric == 0:
+        return np.sqrt(squared_distance(x, y))
+    if metric == 1:
+        return _manhattan(x, y)
+    if metric == 2:
+        return _chebyshev(x, y)
+    if metric == 3:
+        return _canberra(x, y)
+    if metric == 4:
+        return _braycurtis(x, y)
+    return _hamming(x, y) if metric == 5 else _jaccard(x, y)
