@@ -295,6 +295,11 @@ class Params:
         return max(self.n_neighbors, N_AFFINITY_NEIGHBORS + 1)
 
     @property
+    def merges_rows(self) -> bool:
+        """Whether equal rows are looked for and become one sample: a similarity that is given may tell them apart."""
+        return self.duplicates == "merge" and self.affinity != "precomputed"
+
+    @property
     def n_solved(self) -> int:
         """Eigenpairs that are solved for: c of them, or more where several c share them."""
         return max(self.n_clusters, self.n_eigenpairs or 0)

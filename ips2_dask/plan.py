@@ -10,6 +10,7 @@ from ips2_dask import costs
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.kernels import restarts
 from ips2_dask.kernels.antisymmetric import element_bytes
+from ips2_dask.kernels.copies import n_ranges
 from ips2_dask.kernels.eigen import block_width, blocks_held
 from ips2_dask.kernels.graph import start_bytes
 from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK
@@ -419,7 +420,7 @@ def make_plan(
     fused = 2 * similarity if dense else 24 * (n_pairs + 5 * m)
     # rows of U and of the walk on it, and the blocks of shares, in chunks that the workers share
     walked = (fused * 4 // 3 + 24 * m * c) // max(1, n_workers) if choices.vectors == "chunked" else 0
-    tasks = _tasks(m, f, n, part, choices, n_workers)
+    tasks = _tasks(m, f, n, part, choices, n_workers) | {"ingest": _ingest_tasks(m, n, params)}
     stages = (
         StagePlan(
             "ingest", "check, centre and scale X", tasks["ingest"], base + 24 * part * f,
@@ -489,9 +490,14 @@ def _tasks(m: int, f: int, n: int, part: int, choices: Choices, n_workers: int) 
     if choices.vectors == "chunked":
         chunks = math.ceil(m / max(choices.chunk_samples, part))
     return {
-        "ingest": 2 * n, "neighbors": near, "tensor": 2 * made + (chunks if chunks > 1 else 0), "assemble": chunks,
+        "neighbors": near, "tensor": 2 * made + (chunks if chunks > 1 else 0), "assemble": chunks,
         "eigen": product_tasks(chunks, n_workers), "fuse": 2 * made, "label": _label_tasks(m, n, chunks),
     }  # fmt: skip
+
+
+def _ingest_tasks(m: int, n: int, params: Params) -> int:
+    """Statistics and samples; digests, their comparison, and the partitions of distinct samples at most."""
+    return 2 * n + (2 * n + n_ranges(m) if params.merges_rows else 0)
 
 
 def _label_tasks(m: int, n: int, chunks: int) -> int:

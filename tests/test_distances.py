@@ -62,7 +62,7 @@ def check_against_oracle(found: Run, d: Array) -> None:
 @pytest.mark.parametrize("metric", METRICS)
 def test_a_run_measures_by_its_metric_from_neighbours_to_tensor(metric: str, operator: str, affinity: str) -> None:
     X = samples_for(metric)
-    params = Params(n_clusters=3, metric=metric, operator=operator, affinity=affinity)
+    params = Params(n_clusters=3, metric=metric, operator=operator, affinity=affinity, duplicates="keep")
     check_against_oracle(run_on(SerialExecutor(), X, params, rows=13), reference.distances(X, metric))
 
 

@@ -56,6 +56,15 @@ def digests(X: Float32) -> NDArray[np.uint64]:
     return out
 
 
+RANGE_ROWS = 1 << 21
+"""Rows whose digests are compared in one task, about: 100 MiB with what sorting them takes."""
+
+
+def n_ranges(m: int) -> int:
+    """How many tasks compare the digests of m rows."""
+    return -(-m // RANGE_ROWS)
+
+
 class Repeats(NamedTuple):
     """Rows that equal an earlier one."""
 

@@ -13,20 +13,7 @@ import numpy as np
 
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import copies
-from ips2_dask.params import Params
 from ips2_dask.storage.context import Context, part_name
-
-RANGE_ROWS = 1 << 21
-"""Rows whose digests are compared in one task, about: 100 MiB with what sorting them takes."""
-
-
-def merges(params: Params) -> bool:
-    """Whether equal rows are looked for: a similarity that is given may tell them apart."""
-    return params.duplicates == "merge" and params.affinity != "precomputed"
-
-
-def _n_ranges(context: Context) -> int:
-    return -(-context.m // RANGE_ROWS)
 
 
 def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -34,7 +21,7 @@ def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     keys = copies.digests(np.asarray(context.ingested(b)))
     order = np.lexsort((keys[:, 1], keys[:, 0]))
     keys = keys[order]
-    n = _n_ranges(context)
+    n = copies.n_ranges(context.m)
     limits = np.array([(r << 64) // n for r in range(n)], np.uint64)
     offsets = np.append(np.searchsorted(keys[:, 0], limits), len(keys))
     return {"digests": keys, "rows": context.bounds[b] + order, "offsets": offsets.astype(np.int64)}, {}
@@ -66,7 +53,7 @@ def distinct(context: Context, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def merge(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Make one sample of equal rows; returns the bounds of the new partitions, or nothing where no rows are equal."""
     store, folder, parts = context.store, context.folders["ingest"], range(context.n_partitions)
-    ranges = range(_n_ranges(context))
+    ranges = range(copies.n_ranges(context.m))
     known = store.receipt(folder, "distinct")
     if known is None:
         executor.map(Job("ingest", digests, "digests-"), context, parts, report)

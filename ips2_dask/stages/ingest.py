@@ -28,7 +28,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
         own["metric"] = params.metric
     elif params.metric in AS_THEY_ARE:
         own["centred"] = False
-    return own | ({"duplicates": params.duplicates} if duplicates.merges(params) else {})
+    return own | ({"duplicates": params.duplicates} if params.merges_rows else {})
 
 
 def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
@@ -129,7 +129,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
             store.drop(folder, name)
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
-    merged = duplicates.merge(inner, executor, report) if duplicates.merges(context.params) else {}
+    merged = duplicates.merge(inner, executor, report) if context.params.merges_rows else {}
     return {
         "warnings": _warnings(statistics_, rounded, vanishing, context.m), "label_names": names,
         "source": source.name, "exponent": facts["exponent"], **merged,

@@ -11,7 +11,7 @@ from ips2_dask.kernels import approximate, copies, distances, precomputed, shard
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, Params
 from ips2_dask.plan import Choices
-from ips2_dask.stages import duplicates, sharding
+from ips2_dask.stages import sharding
 from ips2_dask.storage import beside, measured
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.promises import LEAST_RECALL
@@ -52,7 +52,7 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"indices": indices, "distances": lengths}, {}
     X = context.all_samples()
     groups = None
-    if not duplicates.merges(context.params):
+    if not context.params.merges_rows:
         groups = context.remembered("ingest", "copies", lambda: copies.group_rows(X), 24 * context.m)
     nearest = measured.search(context)
     indices, distances = copies.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
@@ -177,7 +177,7 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
 
 def _duplicates(context: Context) -> list[str]:
     """What to warn of where samples lie at distance 0 of each other."""
-    k, merged = context.params.n_neighbors, duplicates.merges(context.params)
+    k, merged = context.params.n_neighbors, context.params.merges_rows
     repeated = crowded = 0
     for b in range(context.n_partitions):
         distances = np.asarray(context.read("neighbors", b, "distances"))

@@ -22,7 +22,6 @@ from ips2_dask.kernels import copies, halving, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.locality import Thing
 from ips2_dask.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
-from ips2_dask.stages import duplicates
 from ips2_dask.storage import measured
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.graph import neighborhoods
@@ -86,7 +85,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     if len(members):  # they ascend: so ties are decided by the user's numbers
         narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
         nearest = measured.shard_search(context, len(members))
-        groups = None if duplicates.merges(context.params) else copies.group_rows(X)
+        groups = None if context.params.merges_rows else copies.group_rows(X)
         local, lengths = copies.nearest_rows(np.arange(len(members)), X, groups, inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = members[local], lengths
     start, stop = facts["starts"][s : s + 2]
