@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ips2_dask.clusters import config_of
 from ips2_dask.clusters.jobs import submit
 from ips2_dask.commands import run
-from ips2_dask.commands.options import params_of, resources_of
+from ips2_dask.commands.options import features_of, params_of, resources_of
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +30,7 @@ def _without_cluster(given: Sequence[str]) -> Iterator[str]:
 def command(options: argparse.Namespace) -> int:
     """``ips2 submit``: check what can be checked here, hand over, print the id."""
     params_of(options)
+    features_of(options)
     config = config_of(resources_of(options))
     job = submit(list(_without_cluster(options.given)), config, options.cluster, options.out)
     if not options.quiet:
