@@ -7,6 +7,7 @@ import dataclasses
 import io
 import operator
 from collections.abc import Iterable
+from itertools import accumulate
 from typing import Any
 
 from ips2_dask.errors import BadInput
@@ -156,11 +157,12 @@ class FittedFeatures:
     @property
     def numeric(self) -> list[int]:
         """The features that are numbers of a column, and not categories."""
-        out, at = [], 0
-        for column in self.columns:
-            out += [at] if column.categories is None else []
-            at += column.width
-        return out
+        return [at for at, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first feature of each column; where a column of categories lacks a value, all of its features do."""
+        return [0, *accumulate(column.width for column in self.columns)][:-1]
 
     @property
     def one_hot(self) -> tuple[Column, ...]:
@@ -197,9 +199,16 @@ def split_list(text: str, name: str) -> tuple[str, ...]:
     Raises
     ------
     BadInput
-        Where an entry is empty.
+        Where an entry is empty, or a quote does not end.
     """
-    entries = [entry.strip() for entry in next(csv.reader([text], skipinitialspace=True), [])]
+    try:
+        entries = [entry.strip() for entry in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
+    except csv.Error:
+        raise BadInput(
+            name, f"a quote that does not end, or a text after it, in {text!r}",
+            'quotes around whole names, as in \'"a, b",c\'',
+            "it would be unclear where a name ends", "correct the quotes",
+        ) from None  # fmt: skip
     if not entries or "" in entries:
         raise BadInput(
             name, f"an empty entry in {text!r}", "names, numbers and ranges divided by commas, such as A,B,5,7-20",

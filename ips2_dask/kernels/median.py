@@ -37,9 +37,11 @@ def _count(keys, prefixes, shift, bits, counts):  # type: ignore[no-untyped-def]
     for p in range(keys.shape[0]):
         for t in range(keys.shape[1]):
             digits = keys[p, t] >> np.uint64(shift)
-            for which in range(2):
-                if digits >> np.uint64(bits) == prefixes[which, t]:
-                    counts[which, t, digits & mask] += 1
+            before = digits >> np.uint64(bits)
+            if before == prefixes[0, t]:
+                counts[0, t, digits & mask] += 1
+            elif before == prefixes[1, t]:
+                counts[1, t, digits & mask] += 1
 
 
 def bits_of(step: int) -> int:
@@ -61,6 +63,8 @@ def count(X: Float64, prefixes: UInt64, step: int) -> NDArray[np.int32]:
     """
     counts = np.zeros((2, X.shape[1], 1 << BITS), np.int32)
     _count(ordered(X), prefixes, SHIFTS[step], bits_of(step), counts)
+    same = prefixes[0] == prefixes[1]  # both are counted at once
+    counts[1, same] = counts[0, same]
     return counts
 
 

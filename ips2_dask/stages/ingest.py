@@ -176,7 +176,7 @@ def _missing(
         return {}, np.empty(0, np.int64)
     missing.find(context, executor, report)
     rows = missing.incomplete(context)
-    lacking = {"values": int(missing.missing_by_column(context).sum()), "rows": len(rows)}
+    lacking = {"values": int(missing.missing_by_column(context)[fitted.firsts].sum()), "rows": len(rows)}
     if fitted.missing == "median":
         missing.keep_medians(context, fitted.numeric, executor, report)
         return lacking, np.empty(0, np.int64)

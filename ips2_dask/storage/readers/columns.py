@@ -168,10 +168,11 @@ def _positions(name: str, item: str | int, names: Sequence[str] | None, n_column
     ends = [(int(match[1]), int(match[2])) for match in [NUMBERS.fullmatch(text)] if match]
     if ends and ends[0][1] >= n_columns:
         raise _absent(name, f"no column {ends[0][1]}, as there are {n_columns}", text, names, n_columns, what)
-    for at in (at for at, mark in enumerate(text) if mark == "-" and names and not ends):
+    titles = [] if ends else list(names or ())
+    for at, mark in enumerate(text):
         first, last = text[:at].strip(), text[at + 1 :].strip()
-        if names is not None and names.count(first) == names.count(last) == 1:
-            ends.append((names.index(first), names.index(last)))
+        if mark == "-" and titles.count(first) == titles.count(last) == 1:
+            ends.append((titles.index(first), titles.index(last)))
     if len(ends) > 1:
         raise _unclear(name, f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers", what)
     if not ends:

@@ -93,8 +93,7 @@ def _fitted(
 def _words(column: Any) -> list[str | None]:
     """Return a column of categories as text, None where a value is missing; numbers as Python writes them."""
     missing = np.asarray(column.isna(), np.bool_).tolist()
-    values = column.to_numpy(dtype=object).tolist()
-    words = (str(float(v)) if isinstance(v, bool | np.bool_) else str(v).strip() for v in values)
+    words = (str(value).strip() for value in column.to_numpy(dtype=object).tolist())
     return [None if gone else word for gone, word in zip(missing, words, strict=True)]
 
 

@@ -165,7 +165,7 @@ def _fitted(
             if values.null_count and features.missing == "refuse":
                 at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                 raise faults.missing_value(request.name, f"row {at}, column {title!r}", "a missing value (null)")
-            if _number_type(schema.field(title).type) is None:
+            if not _holds_numbers(schema.field(title).type):
                 found[title].add(as_texts(values, request.name, title).unique().to_pylist())
             else:
                 found[title].add(values.cast(pa.float64()).unique().to_numpy(zero_copy_only=False).tolist())
@@ -176,8 +176,15 @@ def _fitted(
     )
 
 
+def _holds_numbers(kind: Any) -> bool:
+    """Return whether categories of this type are numbers; truth values are text, as in text files and data frames."""
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind)
+
+
 def as_texts(values: Any, name: str, title: str) -> Any:
     """Return a column as a pyarrow.StringArray, without blanks around its values."""
+    if pa.types.is_boolean(values.type):
+        return pc.if_else(values, "True", "False")
     try:
         return pc.utf8_trim_whitespace(values.cast(pa.string()))
     except pa.ArrowException:
