@@ -193,7 +193,7 @@ def test_what_counts_as_missing_does_so_in_every_format(word: str, kind: str, tm
     if kind == "parquet":
         source.to_parquet(tmp_path / "x.parquet")
         source = tmp_path / "x.parquet"
-    with pytest.raises(BadInput, match="row (20|21)"):
+    with pytest.raises(BadInput, match=r"row (20|21)"):
         run(source, Params(n_clusters=2), features=Features(one_hot="kind"))
     found = run(source, Params(n_clusters=2), features=Features(one_hot="kind", missing="drop"))
     assert np.flatnonzero(found.labels < 0).tolist() == [20, 21]
