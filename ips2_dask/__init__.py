@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ips2_dask.estimator import IPS2, PPC
     from ips2_dask.evaluation.run_report import report
     from ips2_dask.evaluation.sweep import open_sweep, sweep
+    from ips2_dask.features import Features
     from ips2_dask.params import PAPER, Params, Resources
     from ips2_dask.pipeline import run
     from ips2_dask.storage.garbage import gc
@@ -46,6 +47,7 @@ __all__ = [
     "PPC",
     "BadInput",
     "Damaged",
+    "Features",
     "IPS2Error",
     "IPS2Warning",
     "Params",
@@ -74,6 +76,7 @@ _HOMES = {
     "estimator": ("IPS2", "PPC"),
     "evaluation.run_report": ("report",),
     "evaluation.sweep": ("open_sweep", "sweep"),
+    "features": ("Features",),
     "params": ("PAPER", "Params", "Resources"),
     "pipeline": ("run",),
     "storage.garbage": ("gc",),

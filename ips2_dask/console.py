@@ -92,7 +92,9 @@ def chosen(choice: dict[str, Any] | None) -> str | None:
 def print_report(summary: dict[str, Any], name: str) -> None:
     """Sizes, times, eigenvalues, scores, warnings, and where the run is."""
     console = _console()
-    distinct = "" if summary["distinct"] == summary["m"] else f" ({summary['distinct']:,} distinct)"
+    distinct = (
+        "" if summary["distinct"] == summary["m"] - summary["dropped"] else f" ({summary['distinct']:,} distinct)"
+    )
     title = (
         f"{name}: {summary['m']:,} samples{distinct} x {summary['f']:,} features, k = {summary['k']}, "
         f"c = {summary['c']}"

@@ -34,7 +34,7 @@ from ips2_dask.storage.damage import Survey
 from ips2_dask.storage.layout import FORMAT, STAGES, key_digest
 from ips2_dask.storage.memory import peak_rss
 from ips2_dask.storage.parts import Parts, Store
-from ips2_dask.storage.readers import Source
+from ips2_dask.storage.readers import Source, features_of
 from ips2_dask.storage.receipts import Receipt, content_of
 from ips2_dask.storage.run import Run, withdraw
 
@@ -128,6 +128,7 @@ class _Execution:
 
     def _new_manifest(self) -> dict[str, Any]:
         before = self._before or {"created": now()}
+        fitted = features_of(self._source)
         return {
             "format": FORMAT,
             "created": before["created"],
@@ -135,6 +136,7 @@ class _Execution:
             "input": {
                 "name": self._source.name, "shape": [self._plan.m, self._plan.f],
                 "fingerprint": self._source.fingerprint, **self._asked,
+                **({} if fitted is None else {"fitted_features": fitted.as_dict()}),
             },
             "bounds": list(self._plan.bounds),
             "choices": dataclasses.asdict(self._plan.choices),

@@ -11,8 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ips2_dask import clusters
+from ips2_dask.errors import BadInput
 from ips2_dask.execution import execute, versions
 from ips2_dask.executors import Executor, SerialExecutor
+from ips2_dask.features import Features
 from ips2_dask.following import Progress, Silent
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.keys import MODULES, Key, keys_of
@@ -20,7 +22,7 @@ from ips2_dask.params import Params, Resources
 from ips2_dask.plan import Plan, check_memory, check_shape, make_plan, widest
 from ips2_dask.storage.beside import Beside, open_beside
 from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.readers import Source, open_source
+from ips2_dask.storage.readers import Source, features_of, open_source
 from ips2_dask.storage.run import Run, check_directory
 from ips2_dask.storage.store import MemoryStore, Store, ZarrStore
 from ips2_dask.unused import check_machines, check_params
@@ -58,6 +60,8 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
     """
     check_params(params, resources, knn_graph=knn_graph)
     m, f = source.shape
+    if isinstance(source, Source):
+        _check_features(source, params)
     params = widest(params, m)
     check_shape(m, f, params, source.name)
     n_workers = clusters.expected_workers(resources)
@@ -72,6 +76,31 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
     )
 
 
+def _check_features(source: Source, params: Params) -> None:
+    """Refuse columns that are chosen, encoded or filled of a matrix whose columns are the samples."""
+    if features_of(source) is not None and params.metric == "precomputed":
+        raise BadInput(
+            source.name, "columns, drop_columns, one_hot or missing with metric='precomputed'", "them with features",
+            "distances to some samples would be taken away", "leave them out, or give the samples and another metric",
+        )  # fmt: skip
+
+
+def check_beside(source: Source, similarity: Any, knn_graph: Any) -> None:
+    """Refuse to leave rows out of a table beside which a matrix of all rows is given.
+
+    Raises
+    ------
+    BadInput
+    """
+    fitted = features_of(source)
+    if fitted is not None and fitted.missing == "drop" and not (similarity is None and knn_graph is None):
+        what = "similarity" if similarity is not None else "knn_graph"
+        raise BadInput(
+            what, "a matrix of all rows with missing='drop' (--missing drop)", "missing='refuse' or 'median'",
+            "its rows would no longer be those of the samples", "take the incomplete rows out of both beforehand",
+        )  # fmt: skip
+
+
 def run(
     source: Any,
     params: Params,
@@ -81,6 +110,7 @@ def run(
     client: Client | None = None,
     labels_column: str | int | None = None,
     transpose: bool = False,
+    features: Features | None = None,
     progress: Progress | None = None,
     own_cluster: bool = False,
     similarity: Any = None,
@@ -105,6 +135,8 @@ def run(
         The source's column of known labels; it is scored and never clustered.
     transpose : bool
         Whether the source is features by samples.
+    features : Features, optional
+        Which columns are features, which of them hold categories, and what is done about missing values.
     progress : Progress, optional
     own_cluster : bool
         Start the cluster that ``resources`` describe, and end it with the run. Where graph and tensor are there from
@@ -146,11 +178,20 @@ def run(
     ([0, 1, 1, 1], ['s0', 's1'])
     >>> sorted(found.report())[:3]
     ['P', 'builder', 'c']
+
+    A table with a column of text, and with gaps:
+
+    >>> from ips2_dask import Features
+    >>> table = pd.DataFrame(X, columns=["height", "width"]).assign(kind=["new", "old"] * 30)
+    >>> table.loc[3, "width"] = None
+    >>> found = run(table, Params(n_clusters=2), features=Features(one_hot=["kind"], missing="drop"))
+    >>> found.features.feature_names, found.labels[:4].tolist()
+    (['height', 'width', 'kind_new', 'kind_old'], [0, 1, 1, -1])
     """
     (found,) = run_each(
         source, [params], resources, store=store, client=client, labels_column=labels_column, transpose=transpose,
-        progress=progress, own_cluster=own_cluster, similarity=similarity, knn_graph=knn_graph, fresh=fresh,
-        verify=verify, performance_report=performance_report,
+        features=features, progress=progress, own_cluster=own_cluster, similarity=similarity, knn_graph=knn_graph,
+        fresh=fresh, verify=verify, performance_report=performance_report,
     )  # fmt: skip
     return found
 
@@ -164,6 +205,7 @@ def run_each(
     client: Client | None = None,
     labels_column: str | int | None = None,
     transpose: bool = False,
+    features: Features | None = None,
     progress: Progress | None = None,
     own_cluster: bool = False,
     similarity: Any = None,
@@ -178,8 +220,8 @@ def run_each(
 
     The input is opened once, all plans are checked before the first task, and one cluster serves all. A finished run
     can be read while the later ones follow: a stage's folder stays. Parameters as of `run`, and ``asked``, which says
-    how a source that was opened before was to be read: its location, labels_column and transpose. With ``small_here``
-    this process computes what is left of a run where that is little, and leaves the workers to others.
+    how a source that was opened before was to be read: its location, labels_column, transpose and features. With
+    ``small_here`` this process computes what is left of a run where that is little, and leaves the workers to others.
 
     Yields
     ------
@@ -189,9 +231,10 @@ def run_each(
     resources = resources or Resources()
     progress = progress or Silent()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
-    opened = (
-        source if isinstance(source, Source) else open_source(source, labels_column=labels_column, transpose=transpose)
-    )
+    opened = source
+    if not isinstance(source, Source):
+        opened = open_source(source, labels_column=labels_column, transpose=transpose, features=features)
+    check_beside(opened, similarity, knn_graph)
     plans = [plan_run(opened, params, resources, knn_graph=knn_graph is not None) for params in several]
     for plan in plans:
         check_memory(plan, resources.memory_limit)
@@ -222,7 +265,7 @@ def run_each(
         if performance_report is not None:
             stack.enter_context(clusters.performance_report(executor, str(performance_report)))
         location = str(source) if isinstance(source, str | Path) else None
-        asked = asked or {"location": location, "labels_column": labels_column, "transpose": transpose}
+        asked = asked or how_asked(location, labels_column, transpose, features)
         for at, (params, plan) in enumerate(zip(several, plans, strict=True)):
             beside = held[_asks(params)]
             plan = with_given(plan, beside)
@@ -235,6 +278,14 @@ def run_each(
                     verify=verify,
                 )  # fmt: skip
             yield Run(kept, finished.manifest, keep=folder)
+
+
+def how_asked(
+    location: str | None, labels_column: str | int | None, transpose: bool, features: Features | None
+) -> dict[str, Any]:
+    """How a source was to be read, for the manifest."""
+    asked = {"location": location, "labels_column": labels_column, "transpose": transpose}
+    return asked if features is None or features.is_default else {**asked, "features": features.as_dict()}
 
 
 def _keyed(

@@ -74,7 +74,12 @@ def found(summary: dict[str, Any]) -> dict[str, str]:
         for kind in ("pairs", "fused")
     }
     parts = summary["fused_components"]
-    equal = "" if summary["distinct"] == summary["m"] else f", {summary['distinct']:,} rows are distinct"
+    kept = summary["m"] - summary["dropped"]
+    equal = "" if summary["distinct"] == kept else f", {summary['distinct']:,} rows are distinct"
+    if summary["dropped"]:
+        equal += f", {count(summary['dropped'], 'row')} left out for missing values"
+    elif summary["missing"] and summary["missing"]["values"]:
+        equal += f", {count(summary['missing']['values'], 'missing value')} replaced by medians"
     way = next((one for one in summary["roundings"] if one["chosen"]), None)
     then = ", then compared all pairs" if summary["searched_exactly"] else ""
     by = "" if way is None else f" by {WAYS[way['rounding']]} on {clustered(way)}"

@@ -185,10 +185,11 @@ def test_columns_are_scaled_to_the_letter_or_the_scale_is_refused(metric: str, s
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
 def test_new_samples_are_compared_by_the_runs_metric(metric: str, affinity: str) -> None:
     X = samples_for(metric, m=140)
-    found = run(X[:120], Params(n_clusters=3, metric=metric, affinity=affinity), Resources(partition_rows=50))
+    params = Params(n_clusters=3, metric=metric, affinity=affinity, duplicates="keep")
+    found = run(X[:120], params, Resources(partition_rows=50))
     context = found._context
-    d = reference.distances(X, metric)
-    ready = prediction._standardized(context, "new", None, 0, X[120:])
+    d = reference.distances(X, metric) / found.unit
+    ready = prediction._standardized(context, "new", np.arange(20), X[120:])
     _, lengths = prediction.nearest(context, ready, 5)
     np.testing.assert_allclose(lengths, np.sort(d[120:, :120], axis=1)[:, :5], rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(measured.lengths_to_all(context, ready), d[120:, :120], rtol=1e-4, atol=2e-4)
@@ -256,16 +257,16 @@ def test_candidates_settle_by_manhattan_distance() -> None:
 def test_a_matrix_of_distances_gives_what_the_samples_give(metric: str, operator: str) -> None:
     X = samples_for(metric)
     d = reference.distances(X, metric)
-    params = Params(n_clusters=3, metric="precomputed", operator=operator)
+    params = Params(n_clusters=3, metric="precomputed", operator=operator, duplicates="keep")
     found = run_on(SerialExecutor(), d, params, rows=13)
     check_against_oracle(found, d)
-    by_samples = run_on(SerialExecutor(), X, Params(n_clusters=3, metric=metric, operator=operator), rows=13)
+    by_samples = run_on(SerialExecutor(), X, dataclasses.replace(params, metric=metric), rows=13)
     np.testing.assert_array_equal(found.labels, by_samples.labels)
 
 
 def test_distances_decide_ties_by_id_and_the_gaussian_of_all_pairs(any_data: Array) -> None:
     d = reference.distances(any_data)
-    params = Params(n_clusters=3, metric="precomputed", affinity="gaussian")
+    params = Params(n_clusters=3, metric="precomputed", affinity="gaussian", duplicates="keep")
     check_against_oracle(run_on(SerialExecutor(), d, params, rows=9), np.asarray(d, np.float32).astype(np.float64))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import re
@@ -28,6 +29,9 @@ ON_A_RUN = (
 
 ON_A_TABLE = ("run --help", "plan wine.csv", "sweep wine.csv", "run ... ", "plan --shape", "demo")
 """Those that need nothing but its table, or not even that."""
+
+ON_TEXT = ("run kddcup", "predict kdd")
+"""Those on a table with text and without a header."""
 
 ON_A_CLUSTER = ("certs", "cluster check", "run x.zarr", "submit x.zarr", "jobs", "logs ID", "cancel ID")
 """Those that a cluster of this machine is enough for."""
@@ -90,7 +94,7 @@ def test_every_command_is_one_that_there_is(words: list[str]) -> None:
 @pytest.mark.parametrize("text", TEXTS, ids=[text[:60] for text in TEXTS])
 def test_every_command_is_run_by_a_test(text: str) -> None:
     ways = [
-        beginning for beginning in (*ON_A_RUN, *ON_A_TABLE, *ON_A_CLUSTER, *SMALLER, STUDY, *ELSEWHERE)
+        beginning for beginning in (*ON_A_RUN, *ON_A_TABLE, *ON_TEXT, *ON_A_CLUSTER, *SMALLER, STUDY, *ELSEWHERE)
         if text.startswith(beginning)
     ]  # fmt: skip
     assert len(ways) == 1, ways
@@ -126,6 +130,24 @@ def test_commands_on_a_table_of_ones_own_run_as_they_stand(beginning: str, table
         if "--shape" in words:
             (shown,) = [block for block in blocks() if f"ips2 {' '.join(words)}" in block]
             assert said.split() == shown.partition("\n")[2].split()
+
+
+@pytest.mark.slow
+def test_the_commands_on_a_table_with_text_run_on_a_small_one(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+
+    def text(services: list[str], label: list[str]) -> str:
+        X = rng.normal(size=(300, 38)) + 3 * (np.arange(300) % 30)[:, None]
+        rows = [[f"{x:.3f}" for x in row] for row in X]
+        words = [[row[0], "tcp", services[at % len(services)], "SF", *row[1:], *label] for at, row in enumerate(rows)]
+        return "".join(",".join(row) + "\n" for row in words)
+
+    with gzip.open(tmp_path / "kddcup.data_10_percent.gz", "wt") as stream:
+        stream.write(text(["http", "smtp"], ["normal."]))
+    (tmp_path / "new.csv").write_text(text(["http", "icmp"], []))
+    for words in chosen(*ON_TEXT):
+        ips2(tmp_path, words, _without_pandas(tmp_path))
+    assert len((tmp_path / "labels.csv").read_text().splitlines()) == 301
 
 
 def _without_pandas(folder: Path) -> dict[str, str]:

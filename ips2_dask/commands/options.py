@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
+from ips2_dask.features import MISSING, MOST_CATEGORIES, Features, split_list
 from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources, parse_bytes
 from ips2_dask.spelling import option
 
@@ -78,6 +79,27 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array", **many)
     parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
     parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
+    group = parser.add_argument_group(
+        "features: columns by name, by number from 0, and ranges of both with their ends, such as A,B,5,7-20"
+    )
+    group.add_argument("--columns", metavar="LIST", help="columns that are features (default: all)")
+    group.add_argument("--drop-columns", metavar="LIST", help="columns that are none")
+    group.add_argument(
+        "--one-hot", metavar="LIST",
+        help=f"columns of text or numbers that become a 0 or 1 for each category, of at most {MOST_CATEGORIES:,}",
+    )  # fmt: skip
+    group.add_argument(
+        "--missing", choices=MISSING, default=MISSING[0],
+        help="what is done about NaN, nulls and, in text files, empty fields, ?, NA and such: refuse them (default), "
+        "take the column's median, or drop the row, whose label is then -1",
+    )  # fmt: skip
+
+
+def features_of(options: argparse.Namespace) -> Features:
+    """Which columns options make features, and how."""
+    given = {name: getattr(options, name) for name in ("columns", "drop_columns", "one_hot")}
+    lists = {name: split_list(text, option(name)) for name, text in given.items() if text is not None}
+    return Features(**lists, missing=options.missing)
 
 
 def add_beside(parser: argparse.ArgumentParser) -> None:

@@ -29,8 +29,9 @@ def add_said(parser: argparse.ArgumentParser) -> None:
 
 def _summary(finished: Run) -> dict[str, Any]:
     report = finished.report()
-    if finished.known_labels is not None:
-        report |= scores(finished.known_labels, finished.labels)
+    clustered = finished.clustered  # rows that were left out have no cluster
+    if clustered.known_labels is not None:
+        report |= scores(clustered.known_labels, clustered.labels)
     return report
 
 

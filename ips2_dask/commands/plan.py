@@ -7,7 +7,7 @@ import dataclasses
 import re
 
 from ips2_dask.clusters import expected_workers
-from ips2_dask.commands.options import add_input, add_params, add_resources, params_of, resources_of
+from ips2_dask.commands.options import add_input, add_params, add_resources, features_of, params_of, resources_of
 from ips2_dask.console import print_plan
 from ips2_dask.errors import BadInput
 from ips2_dask.pipeline import Shaped, plan_run
@@ -53,7 +53,10 @@ def _source(options: argparse.Namespace) -> Shaped:
             "there would be nothing to plan", "name a file, or give --shape 1000000x64",
         )  # fmt: skip
     if options.shape is None:
-        return open_source(options.input, labels_column=options.labels_column, transpose=options.transpose)
+        return open_source(
+            options.input, labels_column=options.labels_column, transpose=options.transpose,
+            features=features_of(options),
+        )  # fmt: skip
     match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
     if match is None:
         raise BadInput(

@@ -14,8 +14,9 @@ from ips2_dask import clusters
 from ips2_dask.commands.options import add_resources, resources_of
 from ips2_dask.errors import BadInput
 from ips2_dask.evaluation.metrics import scores
+from ips2_dask.features import HANDLE_UNKNOWN
+from ips2_dask.spelling import count
 from ips2_dask.storage.predictions import check_file, writing
-from ips2_dask.storage.readers import open_source
 from ips2_dask.storage.run import open_run
 from ips2_dask.unused import check_machines
 
@@ -31,6 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--embedding", action="store_true", help="also the extended embedding")
     parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
     parser.add_argument("--transpose", action="store_true", help="the new samples are features by samples")
+    parser.add_argument(
+        "--handle-unknown", choices=HANDLE_UNKNOWN, default=HANDLE_UNKNOWN[0],
+        help="a category that the run has not seen: refuse it (default), or make all features of its column 0",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no report")
     add_resources(parser, cuts=False)
@@ -47,7 +52,10 @@ def command(options: argparse.Namespace) -> int:
             "it would count for nothing, as this process predicts alone", "add --workers, or leave it out",
         )  # fmt: skip
     check_machines(resources, client=False, own_cluster=on_workers)
-    source = open_source(options.new, labels_column=options.labels_column, transpose=options.transpose)
+    source = finished.open_new(
+        options.new, labels_column=options.labels_column, transpose=options.transpose,
+        handle_unknown=options.handle_unknown,
+    )  # fmt: skip
     known, names = source.labels(), source.sample_names
     begun = time.perf_counter()
     labels: list[Any] = []
@@ -76,13 +84,18 @@ def command(options: argparse.Namespace) -> int:
 
 
 def _say(options: argparse.Namespace, c: int, labels: Any, known: Any, seconds: float) -> None:
-    sizes = np.bincount(labels, minlength=c).tolist()
+    kept = labels >= 0
+    sizes, dropped = np.bincount(labels[kept], minlength=c).tolist(), int(np.count_nonzero(~kept))
     summary: dict[str, Any] = {"n": len(labels), "sizes": sizes, "seconds": seconds, "out": options.out}
-    if known is not None and len(labels):
-        summary |= scores(known, labels)
+    if dropped:
+        summary["dropped"] = dropped
+    if known is not None and kept.any():
+        summary |= scores(known[kept], labels[kept])
     if not options.quiet:
         print(f"{len(labels):,} samples in {seconds:.1f} s; samples a cluster: {' '.join(map(str, sizes))}")
-        if known is not None and len(labels):
+        if dropped:
+            print(f"left out        {count(dropped, 'row')} with a missing value: label -1")
+        if known is not None and kept.any():
             print(f"known labels    ACC {summary['acc']:.3f}  NMI {summary['nmi']:.3f}  ARI {summary['ari']:.3f}")
         print(f"written         {options.out}")
     if options.json:

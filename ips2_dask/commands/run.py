@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import argparse
 
-from ips2_dask.commands.options import add_beside, add_input, add_params, add_resources, params_of, resources_of
+from ips2_dask.commands.options import (
+    add_beside,
+    add_input,
+    add_params,
+    add_resources,
+    features_of,
+    params_of,
+    resources_of,
+)
 from ips2_dask.commands.outcome import add_said, finish
 from ips2_dask.console import progress
 from ips2_dask.hard_limit import limited
@@ -37,6 +45,7 @@ def command(options: argparse.Namespace) -> int:
             store=options.out,
             labels_column=options.labels_column,
             transpose=options.transpose,
+            features=features_of(options),
             progress=options.stopping.told(told),
             own_cluster=not options.serial,
             similarity=options.similarity,

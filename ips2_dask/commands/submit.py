@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from ips2_dask.clusters import config_of
 from ips2_dask.clusters.jobs import submit
 from ips2_dask.commands import run
-from ips2_dask.commands.options import params_of, resources_of
+from ips2_dask.commands.options import features_of, params_of, resources_of
 from ips2_dask.unused import check_params
 
 
@@ -32,6 +32,7 @@ def command(options: argparse.Namespace) -> int:
     """``ips2 submit``: check what can be checked here, hand over, print the id."""
     params, resources = params_of(options), resources_of(options)
     check_params(params, resources)
+    features_of(options)
     config = config_of(resources)
     job = submit(list(_without_cluster(options.given)), config, options.cluster, options.out)
     if not options.quiet:

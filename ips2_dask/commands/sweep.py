@@ -6,7 +6,15 @@ import argparse
 import json
 import sys
 
-from ips2_dask.commands.options import add_beside, add_input, add_params, add_resources, params_of, resources_of
+from ips2_dask.commands.options import (
+    add_beside,
+    add_input,
+    add_params,
+    add_resources,
+    features_of,
+    params_of,
+    resources_of,
+)
 from ips2_dask.console import print_sweep
 from ips2_dask.evaluation.sweep import CLUSTERS, RESAMPLES, Point, sweep
 from ips2_dask.evaluation.sweep.grid import numbers, whole_numbers
@@ -60,6 +68,7 @@ def command(options: argparse.Namespace) -> int:
         store=options.out,
         labels_column=options.labels_column,
         transpose=options.transpose,
+        features=features_of(options),
         own_cluster=not options.serial,
         similarity=options.similarity,
         knn_graph=options.knn_graph,

@@ -185,7 +185,11 @@ def best(partitionings: list[Partitioning]) -> Partitioning:
 
 
 def renumber(labels: Int32) -> Int32:
-    """Clusters numbered by their first sample, so that equal partitions have equal labels."""
+    """Clusters numbered by their first sample, so that equal partitions have equal labels; -1 stays what it is."""
+    if (labels < 0).any():
+        out, labelled = labels.copy(), labels >= 0
+        out[labelled] = renumber(labels[labelled])
+        return out
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first))

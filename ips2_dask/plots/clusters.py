@@ -45,6 +45,7 @@ def embedding(
     -------
     matplotlib.axes.Axes
     """
+    run = run.clustered
     labels = run.labels
     found = coordinates(points(run), labels) if found is None else found
     ax = axis(ax)
@@ -100,7 +101,7 @@ def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:
     -------
     matplotlib.axes.Axes
     """
-    sizes = np.bincount(labels.labels if isinstance(labels, Run) else labels)
+    sizes = np.bincount(labels.clustered.labels if isinstance(labels, Run) else labels)
     ax = axis(ax, grid="x")
     for cluster, n in enumerate(sizes):
         ax.barh(cluster, n, 0.78, facecolor="none", edgecolor=color(cluster), hatch=hatch(cluster), linewidth=1.2)
@@ -129,6 +130,7 @@ def silhouettes(
     -------
     matplotlib.axes.Axes
     """
+    run = run.clustered
     labels = run.labels if labels is None else labels
     found = silhouette(points(run), labels) if found is None else found
     ax = axis(ax, grid="x")

@@ -52,6 +52,7 @@ class Certainty(NamedTuple):
 
 def points(run: Run, summary: Summary | None = None) -> Points:
     """The stored embedding; where k-means worked on rows of U, each sample's mean similarity to each cluster."""
+    run = run.clustered
     stored = run.embedding
     if stored is not None:
         return Points(stored, "spectral embedding")
@@ -103,7 +104,7 @@ def silhouette(found: Points, labels: NDArray[np.integer], *, most: int = SAMPLE
 def stored_certainty(run: Run) -> Float32 | None:
     """`Run.certainty`, or None for a run of an earlier version, which keeps none."""
     try:
-        return run.certainty
+        return run.clustered.certainty
     except BadInput:
         return None
 

@@ -55,6 +55,7 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
     profile : bool
         Whether each sample's mean similarity to each cluster is wanted: (m, c) numbers.
     """
+    run = run.clustered
     distinct = run.distinct  # pairs are those of distinct rows
     labels = run.labels[distinct]
     m, c = len(labels), int(labels.max()) + 1

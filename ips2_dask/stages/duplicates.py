@@ -1,7 +1,8 @@
 """Equal rows become one sample: digests of each partition's rows, compared by ranges, and the first row of each kept.
 
-It is the end of the ingest. Where no two rows are equal its parts stay as they are; else the samples are those rows
-that no earlier one equals, in their order, cut into partitions of the size that the input's have.
+It is the end of the ingest. Where no two rows are equal, and none is left out for a missing value, its parts stay as
+they are; else the samples are those rows that no earlier one equals, in their order, cut into partitions of the size
+that the input's have.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import numpy as np
 
 from ips2_dask.executors import Executor, Job, Report
 from ips2_dask.kernels import copies
+from ips2_dask.stages import missing
 from ips2_dask.storage.context import Context, part_name
 
 
@@ -20,6 +22,9 @@ def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Digests of partition b's rows, sorted, and where each range of them begins."""
     keys = copies.digests(np.asarray(context.ingested(b)))
     order = np.lexsort((keys[:, 1], keys[:, 0]))
+    if context.facts["ingest"]["missing"] == "drop":
+        left_out = np.asarray(context.read("ingest", missing.PREFIX + part_name(b), "incomplete")) - context.bounds[b]
+        order = order[~np.isin(order, left_out)]
     keys = keys[order]
     n = copies.n_ranges(context.m)
     limits = np.array([(r << 64) // n for r in range(n)], np.uint64)
@@ -50,20 +55,26 @@ def distinct(context: Context, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"samples": np.ascontiguousarray(X)}, {}
 
 
-def merge(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Make one sample of equal rows; returns the bounds of the new partitions, or nothing where no rows are equal."""
+def merge(context: Context, executor: Executor, report: Report, dropped: Any) -> dict[str, Any]:
+    """Make one sample of equal rows if that is asked for, and none of the rows that are left out, ``dropped``.
+
+    Returns the bounds of the new partitions, or nothing where every row is a sample of its own.
+    """
     store, folder, parts = context.store, context.folders["ingest"], range(context.n_partitions)
-    ranges = range(copies.n_ranges(context.m))
+    ranges = range(copies.n_ranges(context.m) if context.params.merges_rows else 0)
     known = store.receipt(folder, "distinct")
     if known is None:
-        executor.map(Job("ingest", digests, "digests-"), context, parts, report)
-        executor.map(Job("ingest", compare, "ranges-", "ranges"), context, ranges, report)
-        found = [
-            np.concatenate([store.read(folder, "ranges-" + part_name(r), name) for r in ranges])
-            for name in ("repeats", "firsts")
-        ]
-        m = context.m - len(found[0])
-        known = store.write(folder, "distinct", _numbered(context.m, *found) if m < context.m else {}, {"distinct": m})
+        repeats, firsts = np.empty(0, np.int64), np.empty(0, np.int64)
+        if context.params.merges_rows:
+            executor.map(Job("ingest", digests, "digests-"), context, parts, report)
+            executor.map(Job("ingest", compare, "ranges-", "ranges"), context, ranges, report)
+            repeats, firsts = (
+                np.concatenate([store.read(folder, "ranges-" + part_name(r), name) for r in ranges])
+                for name in ("repeats", "firsts")
+            )
+        m = context.m - len(repeats) - len(dropped)
+        arrays = _numbered(context.m, repeats, firsts, dropped) if m < context.m else {}
+        known = store.write(folder, "distinct", arrays, {"distinct": m})
     for name in (*(f"digests-{part_name(b)}" for b in parts), *(f"ranges-{part_name(r)}" for r in ranges)):
         store.drop(folder, name)
     m = int(known["facts"]["distinct"])
@@ -78,9 +89,13 @@ def merge(context: Context, executor: Executor, report: Report) -> dict[str, Any
     return {"bounds": bounds}
 
 
-def _numbered(m: int, repeats: Any, firsts: Any) -> dict[str, Any]:
-    """The first row of each sample, and the sample of each row."""
+def _numbered(m: int, repeats: Any, firsts: Any, dropped: Any) -> dict[str, Any]:
+    """The first row of each sample, and the sample of each row, -1 for those that are left out."""
     own = np.arange(m)
     own[repeats] = firsts
-    kept, place = np.unique(own, return_inverse=True)
-    return {"firsts": kept, "place": place.astype(np.int32)}
+    staying = np.ones(m, np.bool_)
+    staying[dropped] = False
+    kept, sample = np.unique(own[staying], return_inverse=True)
+    place = np.full(m, -1, np.int32)
+    place[staying] = sample
+    return {"firsts": kept, "place": place}

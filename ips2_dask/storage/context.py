@@ -150,6 +150,8 @@ class Context:
         Names of the parts of the stage that may be finished; None where each task looks for its own.
     kept : int
         Bytes that a process may remember beyond what it always may.
+    clustered_only : bool
+        Whether the user's numbers of samples, and what is said of rows, are of the rows that were clustered alone.
     """
 
     store: Store
@@ -164,6 +166,7 @@ class Context:
     generation: int = 0
     there: frozenset[str] | None = None
     kept: int = 0
+    clustered_only: bool = False
 
     @property
     def m(self) -> int:
@@ -264,6 +267,8 @@ class Context:
         That of the first of equal rows, where they are one sample.
         """
         firsts = np.asarray(self.read("ingest", "distinct", "firsts")) if self.merged else None
+        if firsts is not None and self.clustered_only:
+            firsts = np.searchsorted(self.clustered_rows(), firsts)
         if self.samples_stage == "ingest":
             return firsts
         order = np.asarray(self.read("neighbors", "whole", "order"))
@@ -271,25 +276,39 @@ class Context:
 
     @property
     def merged(self) -> bool:
-        """Whether equal rows of the input are one sample, and some are."""
+        """Whether the samples are fewer than the rows of the input: equal rows are one, or incomplete ones none."""
         return "bounds" in self.facts.get("ingest", {})
 
     def place(self) -> NDArray[np.integer] | None:
-        """The run's number of each row of the input, or None where that is the row's own: (rows,)."""
+        """The run's number of each row of the input, -1 for one left out, or None where that is its own: (rows,)."""
         distinct = np.asarray(self.read("ingest", "distinct", "place")) if self.merged else None
+        if distinct is not None and self.clustered_only:
+            distinct = distinct[distinct >= 0]
         if self.samples_stage == "ingest":
             return distinct
         rank = np.argsort(np.asarray(self.read("neighbors", "whole", "order")))
-        return rank if distinct is None else rank[distinct]
+        return rank if distinct is None else np.where(distinct < 0, -1, rank[distinct])
 
     def copies(self) -> NDArray[np.int64] | None:
         """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
-        return np.bincount(np.asarray(self.place()), minlength=self.m) if self.merged else None
+        if not self.merged:
+            return None
+        place = np.asarray(self.place())
+        return np.bincount(place[place >= 0], minlength=self.m)
 
     def by_row(self, values: AnyArray) -> AnyArray:
-        """What is known of each sample, for each row of the input."""
+        """What is known of each sample, for each row of the input; -1, NaN or False for one that is left out."""
         place = self.place()
-        return values if place is None else values[place]
+        if place is None:
+            return values
+        found = values[place]
+        if (place < 0).any():
+            found[place < 0] = {"f": np.nan, "i": -1}.get(values.dtype.kind, 0)
+        return found
+
+    def clustered_rows(self) -> NDArray[np.integer]:
+        """Rows of the input that were clustered, ascending, where some may not have been."""
+        return np.flatnonzero(np.asarray(self.read("ingest", "distinct", "place")) >= 0)
 
     def receipt(self, stage: str, part: int | str) -> Receipt | None:
         """The receipt of a part, or None."""

@@ -37,7 +37,11 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "offsets": Array("where each range of digests begins among them: (ranges + 1,) int64", True),
         "repeats": Array("rows of a range that equal an earlier one, ascending: (n,) int64", True),
         "firsts": Array("the first row that each equals; or the first row of each sample: (n,) int64", True),
-        "place": Array("the sample that each row of the input is: (rows,) int32", True),
+        "place": Array("the sample that each row of the input is, -1 for one that is left out: (rows,) int32", True),
+        "incomplete": Array("rows of a partition that lack a value, ascending: (n,) int64", True),
+        "missing": Array("how many values each column of a partition lacks: (f,) int64", True),
+        "counts": Array("how often the next digits of numbers occur in each column: (2, f, 2048) int32", True),
+        "medians": Array("median of each column, 0 for one of categories: (f,) float64", False),
         "known": Array("known labels as codes: (rows of the input,) int32", True),
         "center": Array("what was taken from each column: (f,) float64", False),
         "spread": Array("what each column was divided by: (f,) float64", False),
@@ -114,8 +118,10 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "embedding": Array("spectral embedding in the run's numbering, rows of length 1: (m, d) float32", False),
         "component": Array("connected component of U of each sample, where there are several: (m,) int32", True),
         "follows": Array("sample whose label each takes, its own but for samples of islands: (m,) int32", True),
-        "labels": Array("cluster of each row of the input, counted by their first row: (rows,) int32", True),
-        "certainty": Array("share of its own cluster, of each row of the input: (rows,) float32", False),
+        "labels": Array(
+            "cluster of each row of the input, counted by their first row, -1 for one left out: (rows,) int32", True
+        ),
+        "certainty": Array("share of its own cluster, of each row of the input, or NaN: (rows,) float32", False),
         "left_out": Array("rows of the input that the tree of a density left out: (rows,) uint8, 1 where it did", True),
         "drawn": Array("samples that a tree is built on, in the run's numbering: (n,) int32", True),
         "edges": Array(

@@ -143,13 +143,39 @@ def _read_and_predict(context: Context, source: Source, low: int, high: int) -> 
 def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: Any) -> Predicted:
     """What is said of some rows of new samples, ``first`` of which is the first of these.
 
+    Where the run left out rows that lack a value, such rows get the label -1, and NaN for anything else.
+
     Raises
     ------
     BadInput
         Where a value is not finite, or too far from the training samples for float32.
     """
+    rows, numbers = np.asarray(rows), first + np.arange(len(rows))
+    rule = (context.facts["ingest"].get("missing") or {"rule": "refuse"})["rule"]
+    check_block(rows, first, name, features, gaps=rule != "refuse")
+    missing = np.isnan(rows)
+    if rule == "median":
+        rows = np.where(missing, np.asarray(context.read("ingest", "medians", "medians")), rows)
+    if rule != "drop" or not missing.any():
+        return _predict_complete(context, name, numbers, rows)
+    complete = ~missing.any(axis=1)
+    c, part = context.params.n_clusters, context.receipt("label", "embedding")
+    width = None if part is None else np.asarray(context.read("label", "embedding", "embedding")).shape[1]
+    labels = np.full(len(rows), -1, np.int32)
+    shares = np.full((len(rows), c), np.nan)
+    points = None if width is None else np.full((len(rows), width), np.nan)
+    if complete.any():
+        found = _predict_complete(context, name, numbers[complete], rows[complete])
+        labels[complete], shares[complete] = found.labels, found.probabilities
+        if points is not None and found.embedding is not None:
+            points[complete] = found.embedding
+    return Predicted(labels, shares, points)
+
+
+def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Predicted:
+    """The same of rows of these numbers that lack nothing."""
     with threads(context.threads):
-        extended = extend_rows(context, _standardized(context, name, features, first, np.asarray(rows)))
+        extended = extend_rows(context, _standardized(context, name, numbers, rows))
         points = extended.points
         if extended.shares is not None:
             labels = extended.shares.argmax(axis=1).astype(np.int32)
@@ -167,9 +193,8 @@ def predict_rows(context: Context, name: str, features: list[str] | None, first:
         return Predicted(labels, extension.responsibilities(squares, variance), embedding)
 
 
-def _standardized(context: Context, name: str, features: list[str] | None, first: int, rows: Any) -> Float32:
-    """New rows as ingest would have stored them."""
-    check_block(rows, first, name, features)
+def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Float32:
+    """New rows, of these numbers, as ingest would have stored them."""
     params = context.params
     center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))
     columns = None
@@ -177,12 +202,13 @@ def _standardized(context: Context, name: str, features: list[str] | None, first
         if context.receipt("ingest", "columns") is not None:
             columns = ingest.Columns(*(np.asarray(context.read("ingest", "columns", n)) for n in ("center", "spread")))
         wide = np.asarray(rows, np.float64)
-        check_rows(wide if columns is None else columns.of(wide), first, name, params.metric)
+        check_rows(wide if columns is None else columns.of(wide), numbers, name, params.metric)
     X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns, context.exponent)
     far = np.flatnonzero(~(np.abs(X).max(axis=1) * np.sqrt(X.shape[1]) < ingest.LARGEST))
     if len(far):
         raise BadInput(
-            name, f"row {first + far[0]}, which lies {_farthest(context, X[far[0]])} from the training samples' centre",
+            name,
+            f"row {numbers[far[0]]}, which lies {_farthest(context, X[far[0]])} from the training samples' centre",
             f"samples less than {ingest.LARGEST:.2g} times as far as the training samples are",
             "squared distances would overflow float32",
             "check that they are in the units of the training samples",

@@ -11,15 +11,15 @@ from ips2_dask.kernels.ingest import directionless
 from ips2_dask.params import TURNED
 
 
-def check_rows(rows: Any, first: int, name: str, metric: str) -> None:
+def check_rows(rows: Any, numbers: Any, name: str, metric: str) -> None:
     """Refuse rows without a direction, and negative values of what are shares of a sum.
 
     Parameters
     ----------
     rows : (rows, f) float64
         With their columns scaled.
-    first : int
-        The number of the first of them.
+    numbers : (rows,) int
+        What the user calls each of them.
     name : str
         What the user calls the input.
     metric : str
@@ -34,14 +34,14 @@ def check_rows(rows: Any, first: int, name: str, metric: str) -> None:
         bad = np.flatnonzero((rows < 0).any(axis=1))
         if len(bad):
             raise BadInput(
-                name, f"the value {rows[bad[0]].min():.6g} in row {first + bad[0]}", "values of at least 0",
+                name, f"the value {rows[bad[0]].min():.6g} in row {numbers[bad[0]]}", "values of at least 0",
                 "a negative share of a row's sum has no square root", "use metric='euclidean'",
             )  # fmt: skip
     bad = np.flatnonzero(directionless(rows, metric))
     if len(bad):
         what = "the same value in every column" if metric == "correlation" else "nothing but zeros"
         raise BadInput(
-            name, f"{what} in row {first + bad[0]}",
+            name, f"{what} in row {numbers[bad[0]]}",
             "rows that vary" if metric == "correlation" else "rows that are not zero",
             f"its {metric} with any other would be 0 / 0", "drop such rows, or use metric='euclidean'",
         )  # fmt: skip

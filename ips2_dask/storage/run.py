@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from collections.abc import Iterator
 from functools import cached_property
@@ -13,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
+from ips2_dask.features import HANDLE_UNKNOWN, FittedFeatures, check_word
 from ips2_dask.kernels.leading import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices
@@ -80,13 +82,19 @@ class Run:
 
     @cached_property
     def labels(self) -> Int32:
-        """Cluster of each sample, 0 .. c - 1, numbered by first sample: (m,) int32."""
-        return np.array(self._context.read("label", "whole", "labels"))
+        """Cluster of each row of the input, 0 .. c - 1, numbered by first sample: (m,) int32.
+
+        A row that was left out for a missing value (``missing="drop"``) has -1, as noise has in scikit-learn.
+        """
+        return self._rows_of(self._context.read("label", "whole", "labels"))
 
     @cached_property
     def certainty(self) -> Float32:
-        """How sure each sample's cluster is, 0 to 1: its own cluster's share of `shares`, (m,) float32."""
-        return np.array(self._label("whole", "certainty"))
+        """How sure each sample's cluster is, 0 to 1: its own cluster's share of `shares`, (m,) float32.
+
+        NaN for a row that was left out.
+        """
+        return self._rows_of(self._label("whole", "certainty"))
 
     def shares(self) -> Float32:
         """Each cluster's share of a sample: (m, c) float32, rows of sum 1.
@@ -105,7 +113,48 @@ class Run:
         """
         if "left_out" not in self._arrays("whole"):
             return None
-        return np.array(self._label("whole", "left_out"), np.bool_)
+        return self._rows_of(self._label("whole", "left_out")).astype(np.bool_)
+
+    @property
+    def features(self) -> FittedFeatures | None:
+        """How the input's columns became features, which new samples must have too; None where it was taken as it is.
+
+        It holds the columns that were taken, the categories of each column of ``one_hot``, and what is done about
+        missing values.
+        """
+        stored = self.manifest["input"].get("fitted_features")
+        return None if stored is None else FittedFeatures.of_dict(stored)
+
+    @cached_property
+    def dropped(self) -> NDArray[np.integer]:
+        """Rows of the input that were left out for a missing value, ascending: (n,)."""
+        if self._context.clustered_only or not _n_dropped(self._context.facts["ingest"]):
+            return np.empty(0, np.int64)
+        return np.flatnonzero(np.asarray(self._context.read("ingest", "distinct", "place")) < 0)
+
+    @cached_property
+    def rows(self) -> NDArray[np.integer]:
+        """The row of the input that each entry of `labels` is of: all of them, or of `clustered` those it has."""
+        if self._context.clustered_only:
+            return self._context.clustered_rows()
+        return np.arange(self.manifest["input"]["shape"][0])
+
+    @cached_property
+    def clustered(self) -> Run:
+        """The same run as if its input had had the rows alone that were clustered; itself where none was left out.
+
+        Labels, places and similarities are those of these rows, and rows are numbered among them; `rows` says which of
+        the input's they are.
+        """
+        if not len(self.dropped):
+            return self
+        run = Run(self._store, self.manifest, self._keep)
+        run._context.clustered_only = True
+        return run
+
+    def _rows_of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What is stored of each row of the input, for those that this run is seen by."""
+        return values[self.rows] if self._context.clustered_only else np.array(values)
 
     def _arrays(self, part: str) -> set[str]:
         """Names of a part's arrays in the label stage."""
@@ -137,7 +186,7 @@ class Run:
     def sample_names(self) -> NDArray[np.str_] | None:
         """Names of the samples, where the input had names that are not a plain range: (m,)."""
         folder = self.manifest.get("beside", {}).get(names.FOLDER)
-        return None if folder is None else names.read(self._store, folder)
+        return None if folder is None else self._rows_of(names.read(self._store, folder))
 
     def write_labels(self, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
         """Write names and labels to a .csv or .parquet file, or results into a copy of an .h5ad; the file's path.
@@ -150,9 +199,10 @@ class Run:
 
     @cached_property
     def distinct(self) -> NDArray[np.integer]:
-        """Rows of the input that no earlier row equals, ascending: (n,). All of them with ``duplicates="keep"``.
+        """Rows of the input that are samples, ascending: (n,). All that were not left out with ``duplicates="keep"``.
 
-        Each is a sample; the rows that equal it have its label, its certainty and its place in the embedding.
+        With ``duplicates="merge"`` those that no earlier row equals: the rows that equal a sample have its label, its
+        certainty and its place in the embedding.
         """
         if not self._context.merged:
             return np.arange(self.manifest["input"]["shape"][0])
@@ -160,7 +210,7 @@ class Run:
 
     @cached_property
     def first_rows(self) -> NDArray[np.integer]:
-        """The first row that equals each row, which is its own where there is none before it: (m,)."""
+        """The first row that equals each row, its own where there is none before it, -1 for one left out: (m,)."""
         if not self._context.merged:
             return self.distinct
         return self._context.by_row(np.asarray(self._order))
@@ -169,7 +219,8 @@ class Run:
     def neighbors(self) -> Neighbors:
         """The nearest neighbours of each row and their distances.
 
-        Of rows that are equal the first one stands for all of them as a neighbour of others.
+        Of rows that are equal the first one stands for all of them as a neighbour of others. A row that was left out
+        has no neighbours: -1, and NaN.
         """
         k = self.params.n_neighbors
         indices, distances = (self._context.read_all("neighbors", name)[:, :k] for name in ("indices", "distances"))
@@ -179,7 +230,8 @@ class Run:
         found = Neighbors(
             self._context.by_row(order[indices]).astype(np.int32), self._in_units(self._context.by_row(distances))
         )
-        found.indices[:, 0] = np.arange(len(found.indices))
+        own = np.arange(len(found.indices))
+        found.indices[:, 0] = np.where(found.indices[:, 0] < 0, -1, own)
         return found
 
     @property
@@ -285,7 +337,7 @@ class Run:
         kind : {"fused", "pairwise", "high_order"}
         distinct : bool
             Whether rows and columns are those of `distinct` instead of all rows of the input; equal rows are as similar
-            to each other as each is to itself.
+            to each other as each is to itself, and rows that were left out to none.
 
         Raises
         ------
@@ -307,14 +359,21 @@ class Run:
         if self._context.merged and not distinct:
             self._refuse_many(found, place)
         found = found[place][:, place]
+        gone = place < 0
         if sp.issparse(found):
             found = sp.csr_array(found)
+            if gone.any():
+                staying = sp.diags_array((~gone).astype(found.dtype))
+                found = sp.csr_array(staying @ found @ staying)
+                found.eliminate_zeros()
             found.sort_indices()
+        elif gone.any():
+            found[gone], found[:, gone] = 0.0, 0.0
         return found
 
     def _refuse_many(self, found: Any, place: Any) -> None:
         """Refuse a similarity of all rows that equal rows make too large."""
-        copies = np.bincount(place, minlength=found.shape[0])
+        copies = np.bincount(place[place >= 0], minlength=found.shape[0])
         entries = len(place) ** 2
         if sp.issparse(found):
             entries = int(
@@ -346,30 +405,35 @@ class Run:
             return None
         return self._context.by_row(np.array(self._context.read("label", "embedding", "embedding")))
 
-    def predict(self, X: Any, *, client: Any = None) -> Int32:
+    def predict(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Int32:
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
 
-        A sample that equals a training sample is treated as that one.
+        A sample that equals a training sample is treated as that one. What was done to the run's columns (`features`)
+        is done to those of X, which are found by their names: the same columns, categories and medians.
 
         Parameters
         ----------
         X : whatever `ips2_dask.run` takes, with the features of the run
         client : distributed.Client, optional
             Whose workers predict, where the run has a directory that they share.
+        handle_unknown : {"error", "ignore"}
+            Whether a category that the run has not seen is refused, or is 0 in all features of its column, as by
+            scikit-learn's ``OneHotEncoder``.
 
         Returns
         -------
         (n,) int32
+            -1 where a value is missing, if the run left such rows out.
 
         Raises
         ------
         BadInput
-            Where X can't be used, or the run keeps nothing for new samples: ``embedding='rows'``, the metrics
-            ``metric="precomputed"``, a similarity that was given.
+            Where X can't be used, lacks a column, or the run keeps nothing for new samples: ``embedding='rows'``, the
+            metric ``precomputed``, a similarity that was given.
         """
-        return self._predicted(X, client).labels
+        return self._predicted(X, client, handle_unknown).labels
 
-    def predict_proba(self, X: Any, *, client: Any = None) -> Float64:
+    def predict_proba(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Float64:
         """Share of each cluster for each new sample: (n, c), rows of sum 1; parameters as of `predict`.
 
         It is the mean of the `shares` of its nearest training samples, weighted by 1 / d^2, so that it becomes a
@@ -377,9 +441,9 @@ class Run:
         distributions of equal weight and variance around the mean rows of U. The largest share is that of the
         predicted cluster.
         """
-        return self._predicted(X, client).probabilities
+        return self._predicted(X, client, handle_unknown).probabilities
 
-    def transform(self, X: Any, *, client: Any = None) -> Float64:
+    def transform(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Float64:
         """Nystrom extension of the embedding to new samples: (n, columns), rows of length 1; parameters of `predict`.
 
         Raises
@@ -387,11 +451,24 @@ class Run:
         BadInput
             Also for ``embedding='none'``.
         """
-        return self.coordinates(self._predicted(X, client))
+        return self.coordinates(self._predicted(X, client, handle_unknown))
 
-    def predictions(self, X: Any, *, client: Any = None) -> Iterator[Predicted]:
+    def predictions(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Iterator[Predicted]:
         """Labels, probabilities and embedding of new samples block by block; parameters as of `predict`."""
-        return blocks(self._context, X if isinstance(X, Source) else open_source(X), client)
+        return blocks(self._context, self._opened(X, handle_unknown), client)
+
+    def open_new(
+        self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False, handle_unknown: str = "error"
+    ) -> Source:
+        """Open new samples, with the run's `features`; parameters as of `ips2_dask.run` and `predict`."""
+        check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
+        features = self.features
+        if features is not None:
+            features = dataclasses.replace(features, handle_unknown=handle_unknown)
+        return open_source(X, labels_column=labels_column, transpose=transpose, features=features)
+
+    def _opened(self, X: Any, handle_unknown: str) -> Source:
+        return X if isinstance(X, Source) else self.open_new(X, handle_unknown=handle_unknown)
 
     def coordinates(self, found: Predicted) -> Float64:
         """The embedding of predicted samples; refused where the run has none."""
@@ -402,8 +479,8 @@ class Run:
             )  # fmt: skip
         return found.embedding
 
-    def _predicted(self, X: Any, client: Any) -> Predicted:
-        return predict(self._context, X if isinstance(X, Source) else open_source(X), client)
+    def _predicted(self, X: Any, client: Any, handle_unknown: str) -> Predicted:
+        return predict(self._context, self._opened(X, handle_unknown), client)
 
     @cached_property
     def known_labels(self) -> Int32 | None:
@@ -411,7 +488,7 @@ class Run:
         receipt = self._context.receipt("ingest", "whole")
         if receipt is None or "known" not in receipt["arrays"]:
             return None
-        return np.array(self._context.read("ingest", "whole", "known"))
+        return self._rows_of(self._context.read("ingest", "whole", "known"))
 
     def report(self) -> dict[str, Any]:
         """Sizes, timings, peak memory, recall, residuals, components, promises and warnings, as plain values.
@@ -419,7 +496,8 @@ class Run:
         ``roundings`` are the ways in which labels were looked for: columns of the embedding, clusters, normalised cut,
         the share that a density left out, and which of them was chosen. Of each stage it says whether it was
         ``computed``, ``computed again`` or ``reused``, and why. Of each promise it says what was wanted, what was
-        found, and whether it was kept.
+        found, and whether it was kept. ``missing`` says what was done about missing values, how many there were and in
+        how many rows; ``dropped`` how many rows were left out for them.
         """
         facts = self._context.facts
         m, f = self.manifest["input"]["shape"]
@@ -427,6 +505,8 @@ class Run:
         return {
             "m": m,
             "distinct": facts["ingest"].get("bounds", [m])[-1],
+            "dropped": _n_dropped(facts["ingest"]),
+            "missing": facts["ingest"].get("missing"),
             "f": f,
             "k": self.params.n_neighbors,
             "c": self.params.n_clusters,
@@ -470,6 +550,12 @@ class Run:
                 "a tensor of m^4 entries would be built that Theorem 3.1 makes needless",
                 "use ips2_dask.explicit.tensor_similarity(X, kind='decomposable') on few samples",
             )  # fmt: skip
+
+
+def _n_dropped(facts: dict[str, Any]) -> int:
+    """Rows that the ingest left out for missing values."""
+    found = facts.get("missing") or {"rule": "refuse"}
+    return int(found["rows"]) if found["rule"] == "drop" else 0
 
 
 def check_directory(path: str, fresh: bool = False) -> None:

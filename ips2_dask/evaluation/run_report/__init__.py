@@ -55,7 +55,9 @@ def render(material: Material) -> str:
         *([sections.known] if material.scores else []), sections.again,
     ]  # fmt: skip
     method, name = run_name(material)
-    distinct = "" if facts["distinct"] == facts["m"] else f" ({facts['distinct']:,} of them distinct)"
+    distinct = (
+        "" if facts["distinct"] == facts["m"] - facts["dropped"] else f" ({facts['distinct']:,} of them distinct)"
+    )
     lead = (
         f"{facts['c']} clusters of {facts['m']:,} samples{distinct} × {facts['f']:,} features, "
         f"finished {manifest['finished']}"

@@ -33,7 +33,7 @@ UNSURE = 0.5
 class Material:
     """A run and what is to be said of it."""
 
-    run: Run
+    run: Run  # as it is seen by the rows that were clustered
     facts: dict[str, Any]  # of `Run.report`
     stages: list[Spent]
     spectrum: Spectrum
@@ -66,6 +66,7 @@ class Material:
 
 def gather(run: Run) -> Material:
     """Everything the page needs; the largest thing held is the embedding."""
+    run = run.clustered
     labels = run.labels
     stored = run.embedding is not None
     summary = summarize(run, profile=not stored)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
+from ips2_dask.features import MISSING, Features, joined_list
 from ips2_dask.params import Params
 from ips2_dask.plan import Choices, choose, partition_bounds, widest
 from ips2_dask.spelling import option
@@ -54,6 +55,11 @@ def command(run: Run) -> str:
         words += ["--labels-column", str(source["labels_column"])]
     if source.get("transpose"):
         words.append("--transpose")
+    for name, value in source.get("features", {}).items():
+        if name == "missing":
+            words += [option(name), value] if value != MISSING[0] else []
+        elif value:
+            words += [option(name), joined_list(value)]
     if run.params.max_clusters is not None:
         words += [option("n_clusters"), "auto"]
     for name, value in {**chosen(run), **resources(run)}.items():
@@ -67,4 +73,7 @@ def _call(run: Run) -> str:
     asked = ", ".join(f"{name}={value!r}" for name, value in resources(run).items())
     given = f", ips2_dask.Resources({asked})" if asked else ""
     store = f", store={run.path!r}" if run.path else ""
-    return f"ips2_dask.run(X, ips2_dask.Params({params}){given}{store})"
+    usual, asked_features = Features().as_dict(), run.manifest["input"].get("features", {})
+    listed = ", ".join(f"{name}={value!r}" for name, value in asked_features.items() if value != usual[name])
+    features = f", features=ips2_dask.Features({listed})" if listed else ""
+    return f"ips2_dask.run(X, ips2_dask.Params({params}){given}{store}{features})"

@@ -186,7 +186,14 @@ def doubtful(material: Material) -> str:
     for sample in np.argsort(margin if sure is None else sure, kind="stable")[:DOUBTFUL]:
         own = f"{material.similarities.own[sample]:.0%}"
         certain = [] if sure is None else [f"{sure[sample]:.3f}"]
-        cells = [f"{sample:,}", str(labels[sample]), str(other[sample]), *certain, f"{margin[sample]:.3f}", own]
+        cells = [
+            f"{material.run.rows[sample]:,}",
+            str(labels[sample]),
+            str(other[sample]),
+            *certain,
+            f"{margin[sample]:.3f}",
+            own,
+        ]
         rows.append(Row([*cells, *([] if known is None else [str(known[sample])])]))
     head = [
         "sample",

@@ -15,10 +15,11 @@ from ips2_dask.evaluation.sweep.criteria import Asked
 from ips2_dask.evaluation.sweep.grid import grid
 from ips2_dask.evaluation.sweep.judge import Judge
 from ips2_dask.evaluation.sweep.result import Point, Sweep, open_sweep
+from ips2_dask.features import Features
 from ips2_dask.following import Progress
 from ips2_dask.keys import keys_of
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline import plan_run, run_each, with_given
+from ips2_dask.pipeline import check_beside, how_asked, plan_run, run_each, with_given
 from ips2_dask.plan import widest
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.storage.beside import open_beside
@@ -60,6 +61,7 @@ def sweep(
     client: Client | None = None,
     labels_column: str | int | None = None,
     transpose: bool = False,
+    features: Features | None = None,
     own_cluster: bool = False,
     similarity: Any = None,
     knn_graph: Any = None,
@@ -83,7 +85,7 @@ def sweep(
     sigma : iterable of float
     params : Params, optional
         Everything else.
-    resources, client, labels_column, transpose, own_cluster, similarity, knn_graph, progress
+    resources, client, labels_column, transpose, features, own_cluster, similarity, knn_graph, progress
         As of `ips2_dask.run`.
     store : path
         The run directory.
@@ -126,17 +128,16 @@ def sweep(
     location = _directory(store)
     if files:
         check_matplotlib()
-    opened = (
-        source if isinstance(source, Source) else open_source(source, labels_column=labels_column, transpose=transpose)
-    )
+    opened = source
+    if not isinstance(source, Source):
+        opened = open_source(source, labels_column=labels_column, transpose=transpose, features=features)
+    check_beside(opened, similarity, knn_graph)
     names = _names(opened, several, resources, similarity, knn_graph)
     kept = ZarrStore(location)
     there = {name: point for name in names if (point := Point.read(kept, name, asked)) is not None}
     missing = [one for one, name in zip(several, names, strict=True) if name not in there]
-    how = {
-        "location": str(source) if isinstance(source, str | Path) else None, "labels_column": labels_column,
-        "transpose": transpose,
-    }  # fmt: skip
+    location_of_source = str(source) if isinstance(source, str | Path) else None
+    how = how_asked(location_of_source, labels_column, transpose, features)
     points = []
     with contextlib.ExitStack() as stack:
         if missing and client is None and own_cluster:

@@ -62,6 +62,7 @@ def judged(run: Run, asked: Asked) -> dict[str, Any]:
 
 
 def _judged(run: Run, asked: Asked) -> dict[str, Any]:
+    run = run.clustered
     labels, c = run.labels, run.params.n_clusters
     distinct = run.distinct
     U = run.similarity("fused", distinct=True)

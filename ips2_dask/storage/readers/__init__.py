@@ -28,15 +28,17 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.errors import BadInput
+from ips2_dask.features import Features, FittedFeatures
 from ips2_dask.storage.readers.anndata_object import is_anndata, open_anndata
 from ips2_dask.storage.readers.arrays import open_array
 from ips2_dask.storage.readers.base import Request, Source, Table, check_block
 from ips2_dask.storage.readers.dask_array import is_dask, open_dask_array
 from ips2_dask.storage.readers.faults import pickled, throw
+from ips2_dask.storage.readers.featured import of_numbers
 from ips2_dask.storage.readers.frames import index_names, is_frame, open_frame
 from ips2_dask.storage.remote import check_url, is_remote, plain
 
-__all__ = ["FORMATS", "Source", "check_block", "is_chunked", "named_like", "open_source"]
+__all__ = ["FORMATS", "Source", "check_block", "features_of", "is_chunked", "named_like", "open_source"]
 
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
 FORMATS = {
@@ -60,7 +62,13 @@ OTHER_TEXT = frozenset({".dat", ".train", ".test", ".tra", ".tes"})
 PICKLES = frozenset({".pkl", ".pickle", ".joblib", ".pt", ".pth"})
 
 
-def open_source(spec: Any, *, labels_column: str | int | None = None, transpose: bool = False) -> Source:
+def open_source(
+    spec: Any,
+    *,
+    labels_column: str | int | None = None,
+    transpose: bool = False,
+    features: Features | FittedFeatures | None = None,
+) -> Source:
     """Open a table of numbers, samples by features, without reading more of it than has to be read.
 
     Parameters
@@ -73,6 +81,8 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
         variables, the name of that which holds them.
     transpose : bool
         Whether the columns are the samples.
+    features : Features or FittedFeatures, optional
+        Which columns become features, and how; for new samples, what they became with those of a run.
 
     Returns
     -------
@@ -85,14 +95,24 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
         If it can't be read as a matrix of real numbers. Text files are checked whole; of the others the shape, type
         and names are checked here, and the values by `check_block` when they are read.
     """
+    if isinstance(features, Features) and features.is_default:
+        features = None
+    table = _open(spec, labels_column, transpose, features)
+    return table if features is None or table.fitted is not None else of_numbers(table, features)
+
+
+def _open(
+    spec: Any, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
+) -> Table:
+    """Return a table; of features already, if its format has a way of its own to them."""
     if isinstance(spec, str | os.PathLike):
-        return _open_named(os.fspath(spec), labels_column, transpose)
+        return _open_named(os.fspath(spec), labels_column, transpose, features)
     if is_dask(spec):  # first, as a Delayed claims to have every attribute
-        return open_dask_array(spec, labels_column, transpose)
+        return open_dask_array(spec, labels_column, transpose, features)
     if is_anndata(spec):
         return open_anndata(spec, labels_column, transpose)
     if is_frame(spec):
-        return open_frame(spec, labels_column, transpose)
+        return open_frame(spec, labels_column, transpose, features)
     if _is_zarr_array(spec):
         table: Table = _module("zarr_arrays").open_zarr_array(spec, labels_column, transpose)
         return table
@@ -102,6 +122,11 @@ def open_source(spec: Any, *, labels_column: str | int | None = None, transpose:
 def is_chunked(spec: Any) -> bool:
     """Return whether something is a Dask collection or a zarr.Array, which are never to be read as a whole."""
     return is_dask(spec) or _is_zarr_array(spec)
+
+
+def features_of(source: Source) -> FittedFeatures | None:
+    """Return how a source's columns became features; None where it is taken as it is."""
+    return source.fitted if isinstance(source, Table) else None
 
 
 def named_like(table: Source, spec: Any) -> Source:
@@ -117,7 +142,9 @@ def _is_zarr_array(spec: Any) -> bool:
     return zarr is not None and isinstance(spec, zarr.Array)
 
 
-def _open_named(name: str, labels_column: str | int | None, transpose: bool) -> Table:
+def _open_named(
+    name: str, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
+) -> Table:
     path, member = _split(name)
     module = _remote_format(path, name) if is_remote(path) else _format(path, name)
     if module in ("npy", "npy_remote", "text", "parquet", "mtx") and member is not None:
@@ -128,7 +155,7 @@ def _open_named(name: str, labels_column: str | int | None, transpose: bool) -> 
             "it would be ignored",
             f"leave it out: {path}",
         )
-    table: Table = _module(module).open_file(Request(name, path, member, labels_column, transpose))
+    table: Table = _module(module).open_file(Request(name, path, member, labels_column, transpose, features))
     return table
 
 

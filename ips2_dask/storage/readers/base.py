@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
+from ips2_dask.features import Features, FittedFeatures
 from ips2_dask.storage.readers import faults
 
 Block = NDArray[Any]
@@ -77,6 +78,7 @@ class Request:
     member: str | None = None
     labels_column: str | int | None = None
     transpose: bool = False
+    features: Features | FittedFeatures | None = None  # for formats that may hold text; of the others see `featured`
 
 
 class Rows:
@@ -84,6 +86,7 @@ class Rows:
 
     n_rows: int
     grain: int = 1  # rows that the storage keeps together
+    sparse: bool = False  # whether the values are stored without their zeros
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop, start < stop."""
@@ -126,6 +129,8 @@ class Table:
     feature_names: list[str] | None = None
     read_sample_names: Callable[[], NDArray[np.str_] | None] | None = None
     read_labels: Callable[[], NDArray[Any]] | None = None
+    label: int | None = None  # position of the column of labels, which is none of the table's any more
+    fitted: FittedFeatures | None = None  # how its columns became features, if anything was asked for
 
     @cached_property
     def sample_names(self) -> NDArray[np.str_] | None:
@@ -250,7 +255,9 @@ def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     )
 
 
-def check_block(block: Block, first_row: int, name: str, feature_names: list[str] | None = None) -> None:
+def check_block(
+    block: Block, first_row: int, name: str, feature_names: list[str] | None = None, *, gaps: bool = False
+) -> None:
     """Raise ``BadInput`` if a block holds a value that is not finite or too large for float32.
 
     Parameters
@@ -263,6 +270,8 @@ def check_block(block: Block, first_row: int, name: str, feature_names: list[str
         What the user wrote.
     feature_names : list of str, optional
         The f names of the columns.
+    gaps : bool
+        Whether values may be missing (NaN).
 
     Raises
     ------
@@ -276,7 +285,9 @@ def check_block(block: Block, first_row: int, name: str, feature_names: list[str
         low, high = float(block.min()), float(block.max())
     if low >= -LARGEST and high <= LARGEST:
         return
-    finite = np.isfinite(block)
+    finite = np.isfinite(block) | (np.isnan(block) if gaps else False)
+    if gaps and not (np.abs(block) > LARGEST).any():
+        return
     bad = ~finite if not finite.all() else np.abs(block) > LARGEST
     row, column = (int(index) for index in np.argwhere(bad)[0])
     named = f" ({feature_names[column]!r})" if feature_names else ""

@@ -20,7 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
+from ips2_dask.features import Features, FittedFeatures
 from ips2_dask.storage.readers.base import Block, Rows, Table, check_dtype, check_shape, digest, rebatch
+from ips2_dask.storage.readers.columns import columns_of, select, select_again
 from ips2_dask.storage.readers.labels import as_labels, find_column
 from ips2_dask.storage.readers.resident import is_sparse
 
@@ -36,7 +38,12 @@ def is_dask(thing: Any) -> bool:
     return bool(is_dask_collection(thing))
 
 
-def open_dask_array(array: Any, labels_column: str | int | None, transpose: bool) -> DaskTable:
+def open_dask_array(
+    array: Any,
+    labels_column: str | int | None,
+    transpose: bool,
+    features: Features | FittedFeatures | None = None,
+) -> DaskTable:
     """Return the table of a Dask array, of which one column may hold the labels.
 
     Its fingerprint is that of the array's name, dtype and chunks: by Dask's own rule arrays of one name hold the same
@@ -66,11 +73,18 @@ def open_dask_array(array: Any, labels_column: str | int | None, transpose: bool
             "call array.compute_chunk_sizes() first",
         )
     check_shape(NAME, array.shape)
-    read_labels = None
+    read_labels, position = None, None
+    n_columns = int(array.shape[1])
     if labels_column is not None:
-        position = find_column(NAME, labels_column, None, array.shape[1])
+        position = find_column(NAME, labels_column, None, n_columns)
         read_labels = partial(_column_labels, array, position)
-        array = array[:, np.delete(np.arange(array.shape[1]), position)]
+    fitted = _fitted(features, n_columns, position)
+    if isinstance(features, FittedFeatures):
+        array = array[:, list(select_again(NAME, features, None, n_columns, position))]
+    elif fitted is not None:
+        array = array[:, [column.number for column in fitted.columns]]
+    elif position is not None:
+        array = array[:, np.delete(np.arange(n_columns), position)]
     return DaskTable(
         name=NAME,
         shape=check_shape(NAME, array.shape),
@@ -78,8 +92,31 @@ def open_dask_array(array: Any, labels_column: str | int | None, transpose: bool
         rows=DaskRows(array),
         parallel=False,
         resident_bytes=0,
-        fingerprint=digest("dask", array.name, dtype.str, array.chunks),
+        fingerprint=digest("dask", array.name, dtype.str, array.chunks, *(() if fitted is None else (fitted.missing,))),
+        feature_names=None if fitted is None else fitted.feature_names,
         read_labels=read_labels,
+        fitted=fitted,
+    )
+
+
+def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: int | None) -> FittedFeatures | None:
+    """Return which columns become features.
+
+    Raises
+    ------
+    BadInput
+        Also for categories: to collect them the whole graph would be computed before the run, and again in it.
+    """
+    if features is not None and features.one_hot:
+        raise BadInput(
+            NAME, "one_hot with a Dask array", "an array whose categories are encoded already",
+            "its whole graph would be computed once more, to find them", "encode it first, or store it as .zarr",
+        )  # fmt: skip
+    if not isinstance(features, Features):
+        return features
+    kept, _ = select(NAME, features, None, n_columns, label)
+    return FittedFeatures(
+        columns=columns_of(kept, None, {}), n_columns=n_columns, label=label, missing=features.missing
     )
 
 

@@ -147,7 +147,8 @@ def textual(name: str, found: str) -> BadInput:
         found,
         "numbers in every column but the label column",
         "distances between samples would be undefined",
-        "drop or encode these columns, or name the label column (labels_column, --labels-column)",
+        "encode these columns (one_hot, --one-hot), drop them (drop_columns, --drop-columns), or name the label column "
+        "(labels_column, --labels-column)",
     )
 
 
@@ -158,5 +159,5 @@ def missing_value(name: str, where: str, found: str) -> BadInput:
         f"{found} at {where}",
         "finite numbers",
         "every distance to that row would be undefined",
-        "drop the row or fill the value in",
+        "drop the row or fill the value in (a value that is missing: missing, --missing)",
     )

@@ -75,6 +75,7 @@ def take_label_column(table: Table, wanted: str | int) -> Table:
         fingerprint=digest(table.fingerprint, "labels in column", position),
         feature_names=[*names[:position], *names[position + 1 :]] if names else None,
         read_labels=partial(column_labels, table.name, table.rows, position),
+        label=position,
     )
 
 
@@ -101,7 +102,7 @@ class WithoutColumn(Rows):
     position: int
 
     def __post_init__(self) -> None:
-        self.n_rows, self.grain = self.inner.n_rows, self.inner.grain
+        self.n_rows, self.grain, self.sparse = self.inner.n_rows, self.inner.grain, self.inner.sparse
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop without the column."""

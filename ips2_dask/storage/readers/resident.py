@@ -78,7 +78,7 @@ class HeldRows(Rows):
     matrix: Matrix
 
     def __post_init__(self) -> None:
-        self.n_rows = int(self.matrix.shape[0])
+        self.n_rows, self.sparse = int(self.matrix.shape[0]), is_sparse(self.matrix)
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
@@ -106,7 +106,7 @@ class LoadedRows(Rows):
                 if self.stamp:
                     self.stamp.check()
                 self._matrix = self.load()
-                self.n_rows = int(self._matrix.shape[0])
+                self.n_rows, self.sparse = int(self._matrix.shape[0]), is_sparse(self._matrix)
             return self._matrix
 
     def read(self, start: int, stop: int) -> Block:

@@ -5,17 +5,18 @@ from __future__ import annotations
 import gzip
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.base import PIECE_BYTES, check_block
-from ips2_dask.storage.readers.text_layout import MISSING, Layout, is_number
+from ips2_dask.storage.readers.text_layout import MISSING, NAN, Layout, is_number
 
 LINES_PER_BLOCK = 64  # at least, as pyarrow takes some microseconds per column and block
 LONGEST_BLOCK = 64 << 20
@@ -72,21 +73,39 @@ def lines_of(block: TextBlock, errors: str = "replace") -> Iterator[tuple[int, s
 
 
 def parse_numbers(block: TextBlock, layout: Layout, name: str, first_row: int) -> NDArray[np.float64]:
-    """Return the features of a block, (rows, f), missing values as NaN.
+    """Return the features of a block that are numbers, (rows, f), missing values as NaN.
 
     Raises
     ------
     BadInput
         For a ragged row, text, or bytes that are no text; says the line and the column.
     """
+    return parse_columns(block, layout, name, first_row).numbers
+
+
+class Columns(NamedTuple):
+    """The features of a block."""
+
+    numbers: NDArray[np.float64]  # (rows, columns of numbers), missing values as NaN
+    texts: list[Any]  # a pyarrow.StringArray for each column of text, without blanks around the fields
+
+
+def parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -> Columns:
+    """Return the features of a block, columns of numbers and columns of text apart; raises as `parse_numbers`."""
     if not block.data.strip():
-        return np.empty((0, len(layout.features)))
+        return Columns(np.empty((0, len(layout.numbers))), [pa.array([], pa.string()) for _ in layout.texts])
+    types = {str(column): pa.float64() for column in layout.numbers}
+    types |= {str(column): pa.string() for column in layout.texts}
     try:
-        table = _parse(block, layout, {str(column): pa.float64() for column in layout.features})
+        table = _parse(block, layout, types)
     except pa.ArrowException:  # a damaged block, or a spelling of numbers that pyarrow does not know
         return parse_slowly(block, layout, name, first_row)
     batch = table.combine_chunks().to_batches()[0]
-    return cast("NDArray[np.float64]", batch.to_tensor(null_to_nan=True, row_major=True).to_numpy())
+    texts = [pc.utf8_trim_whitespace(batch.column(str(column))) for column in layout.texts]
+    if not layout.numbers:
+        return Columns(np.empty((batch.num_rows, 0)), texts)
+    tensor = batch.select([str(column) for column in layout.numbers]).to_tensor(null_to_nan=True, row_major=True)
+    return Columns(cast("NDArray[np.float64]", tensor.to_numpy()), texts)
 
 
 def parse_texts(block: TextBlock, layout: Layout, column: int, name: str) -> list[str]:
@@ -127,11 +146,14 @@ def _single_blanks(data: bytes) -> bytes:
     return data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
 
 
-def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> NDArray[np.float64]:
-    """Return the features of a block as `parse_numbers` does, field by field, and raise what is wrong with it."""
+def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> Columns:
+    """Return the features of a block as `parse_columns` does, field by field, and raise what is wrong with it."""
     rows: list[list[float]] = []
+    categories: list[list[str]] = [[] for _ in layout.texts]
     text: dict[int, str] = {}  # column: the first text in it, and where
-    for number, line in lines_of(block):
+    with faults.reading(name):
+        lines = list(lines_of(block, "strict" if layout.texts else "replace"))
+    for number, line in lines:
         with faults.reading(name):
             fields = layout.split(line)
         if len(fields) != layout.n_fields:
@@ -139,7 +161,9 @@ def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) ->
                 break
             raise _ragged(name, number, len(fields), layout)
         values = []
-        for column in layout.features:
+        for column, found in zip(layout.texts, categories, strict=True):
+            found.append(fields[column].strip())
+        for column in layout.numbers:
             field = fields[column].strip()
             if not is_number(field):
                 text.setdefault(column, f"{field[:40]!r} in row {first_row + len(rows)} (line {number})")
@@ -148,23 +172,39 @@ def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) ->
         rows.append(values)
     if text:
         raise _text_columns(name, text, layout)
-    return np.array(rows, dtype=np.float64).reshape(len(rows), len(layout.features))
+    numbers = np.array(rows, dtype=np.float64).reshape(len(rows), len(layout.numbers))
+    return Columns(numbers, [pa.array(found, pa.string()) for found in categories])
 
 
 def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
     """Raise ``BadInput`` for a missing, infinite or too large value; says the line and what is written there."""
-    finite = np.isfinite(values)
+    finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
     if finite.all():
-        check_block(values, first_row, name, layout.feature_names())
+        names = layout.names
+        check_block(
+            values, first_row, name, [names[column] for column in layout.numbers] if names else None, gaps=layout.gaps
+        )
         return
     bad = np.argwhere(~finite)
     row, position = (int(index) for index in bad[0])
     number, line = list(lines_of(block))[row]
-    column = layout.features[position]
+    column = layout.numbers[position]
     field = layout.split(line)[column].strip()
     found = f"a missing value ({field!r})" if field in MISSING else f"the value {field!r}"
     more = f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
     raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", found)
+
+
+def check_texts(texts: list[Any], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
+    """Raise ``BadInput`` for a missing value in a column of categories, unless values may be missing."""
+    words = pa.array([*MISSING, *NAN])
+    for column, found in zip(layout.texts, texts, strict=True):
+        missing = np.asarray(pc.is_in(found, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
+        if missing.any() and not layout.gaps:
+            row = int(np.argmax(missing))
+            number, _ = list(lines_of(block))[row]
+            where = f"row {first_row + row} (line {number}), {layout.title(column)}"
+            raise faults.missing_value(name, where, f"a missing value ({found[row].as_py()!r})")
 
 
 def _ragged(name: str, number: int, count: int, layout: Layout) -> BadInput:

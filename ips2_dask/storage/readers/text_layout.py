@@ -6,6 +6,7 @@ import csv
 import io
 import re
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -13,7 +14,12 @@ from ips2_dask.errors import BadInput
 from ips2_dask.storage.readers import faults
 from ips2_dask.storage.readers.labels import find_column, whole_number
 
-MISSING = ("", "NA", "N/A", "?", "null", "NULL", "None")
+# What pandas.read_csv takes for a missing value, and the question mark of older collections.
+MISSING = (
+    "", "NA", "N/A", "?", "null", "NULL", "None", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND",
+    "1.#QNAN", "-1.#QNAN",
+)  # fmt: skip
+NAN = ("NaN", "-NaN", "nan", "-nan")  # the same, but numbers of a kind where a column holds numbers
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 DELIMITERS = ("\t", ";", ",", None)  # None: runs of blanks and tabs
 SAMPLE_LINES = 32
@@ -31,11 +37,21 @@ class Layout:
     index: int | None  # a column without a name that holds row names, as pandas and R write it
     offset: int
     first_line: int
+    kept: tuple[int, ...] | None = None  # the columns that are features, where not all others are
+    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
+    gaps: bool = False  # whether values may be missing
 
     @cached_property
     def features(self) -> list[int]:
         """The columns that hold features."""
+        if self.kept is not None:
+            return list(self.kept)
         return [column for column in range(self.n_fields) if column not in (self.label, self.index)]
+
+    @cached_property
+    def numbers(self) -> list[int]:
+        """Those that are read as numbers."""
+        return [column for column in self.features if column not in self.texts]
 
     def feature_names(self) -> list[str] | None:
         """Return the names of the features, if the file has a header."""
@@ -60,7 +76,9 @@ def is_number(field: str) -> bool:
     return field.strip() in MISSING or NUMBER.fullmatch(field.strip()) is not None
 
 
-def find_layout(head: bytes, name: str, labels_column: str | int | None) -> Layout:
+def find_layout(
+    head: bytes, name: str, labels_column: str | int | None, named: Collection[str | int | None] = ()
+) -> Layout:
     """Find the layout of a text table from its first block.
 
     Parameters
@@ -71,6 +89,8 @@ def find_layout(head: bytes, name: str, labels_column: str | int | None) -> Layo
         What the user wrote.
     labels_column : str or int, optional
         Name or number of the column that holds the labels.
+    named : collection of str
+        Names of other columns that must be there, if any are known: a first row that holds one of them is a header.
 
     Raises
     ------
@@ -84,8 +104,8 @@ def find_layout(head: bytes, name: str, labels_column: str | int | None) -> Layo
     with faults.reading(name):
         rows = [split_line(text, delimiter) for _, _, text in lines[:2]]
     first = [field.strip() for field in rows[0]]
-    named = isinstance(labels_column, str) and labels_column in first and whole_number(labels_column) is None
-    header = named or _is_header(rows, _label_number(labels_column, len(first)))
+    said = {title for title in (labels_column, *named) if isinstance(title, str) and whole_number(title) is None}
+    header = not said.isdisjoint(first) or _is_header(rows, _label_number(labels_column, len(first)))
     if header and len(lines) < 2:
         raise _no_rows(name)
     names = tuple(first) if header else None

@@ -1,0 +1,263 @@
+"""How the columns of a table become features: which are taken, which hold categories, and what a missing value does."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import io
+import operator
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import Any
+
+from ips2_dask.errors import BadInput
+
+MISSING = ("refuse", "median", "drop")
+"""What may be done about missing values."""
+
+HANDLE_UNKNOWN = ("error", "ignore")
+"""What may be done about a category that a run has not seen."""
+
+MOST_CATEGORIES = 1_000
+"""Categories of one column, at most: more are names or numbers of the rows, put there by mistake."""
+
+Category = str | float | None
+"""Text, a number, or None for a missing value."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Features:
+    """How the columns of a table become features.
+
+    A column is named, or numbered from 0 as for ``labels_column``: the columns of the file, that of the labels among
+    them, negative numbers from the end. A name is looked for first. Ranges have both ends included, of numbers
+    (``"7-20"``) or of names (``"height-width"``: all columns from the one to the other). Features keep the order that
+    their columns have in the table.
+
+    Parameters
+    ----------
+    columns : list of str and int, or str, optional
+        Columns that are features, by default all. A single string is a list as on the command line: ``"A,B,5,7-20"``,
+        a name that holds a comma in double quotes.
+    drop_columns : list of str and int, or str
+        Columns that are no features.
+    one_hot : list of str and int, or str
+        Columns of text or of numbers that become one column of 0 and 1 for each category, as by scikit-learn's
+        ``OneHotEncoder``: categories in ascending order, of text by code points. A column of text whose categories are
+        all numbers has these numbers as its categories. At most 1,000 categories a column.
+    missing : {"refuse", "median", "drop"}
+        What is done where a value is missing: NaN, a null, or in text files an empty field, ``?``, or any other word
+        that `pandas.read_csv` takes for one (``NA``, ``N/A``, ``NaN``, ``null``, ``None``, ...). ``refuse`` raises
+        `BadInput`. ``median`` takes the median of the column's other values, exactly; in a column of ``one_hot`` a
+        missing value is a category of its own. ``drop`` leaves the row out of the clustering: its label is -1, its
+        certainty and its place in the embedding are NaN. Infinite values are always refused.
+
+    Raises
+    ------
+    BadInput
+        Where a value is none of these.
+
+    Examples
+    --------
+    >>> from ips2_dask import Features
+    >>> Features(columns="age,7-9", one_hot=["sex"]).columns
+    ('age', '7-9')
+    """
+
+    columns: Any = None
+    drop_columns: Any = ()
+    one_hot: Any = ()
+    missing: str = "refuse"
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "drop_columns", "one_hot"):
+            given = getattr(self, name)
+            if name != "columns" or given is not None:
+                object.__setattr__(self, name, _items(name, given))
+        check_word("missing", self.missing, MISSING)
+        if self.columns == ():
+            raise BadInput(
+                "columns", "an empty list", "at least one column, or None for all", "there would be no feature",
+                "name a column, or leave columns (--columns) out",
+            )  # fmt: skip
+
+    @property
+    def is_default(self) -> bool:
+        """Whether a table is read as it is without one."""
+        return self == Features()
+
+    @property
+    def mentioned(self) -> tuple[str | int, ...]:
+        """All columns that are named or numbered, and ranges of them."""
+        return (*(self.columns or ()), *self.drop_columns, *self.one_hot)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold."""
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Column:
+    """A column of a table that became one feature, or one for each of its categories."""
+
+    number: int  # in the input, from 0
+    name: str | None
+    categories: tuple[Category, ...] | None = None  # ascending, a missing value last
+
+    @property
+    def width(self) -> int:
+        """Number of features."""
+        return 1 if self.categories is None else len(self.categories)
+
+    @property
+    def title(self) -> str:
+        """What the column is called; where it has no name, as scikit-learn calls it."""
+        return f"x{self.number}" if self.name is None else self.name
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of its features, as scikit-learn's ``get_feature_names_out`` gives them."""
+        if self.categories is None:
+            return [self.title]
+        return [f"{self.title}_{category_text(category)}" for category in self.categories]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FittedFeatures:
+    """What `Features` have become with a table: columns and categories, which new samples must have as well.
+
+    Parameters
+    ----------
+    columns : tuple of Column
+        In their order in the table.
+    n_columns : int
+        Columns of the input, that of the labels among them.
+    label : int, optional
+        Number of the column of labels.
+    missing : {"refuse", "median", "drop"}
+    handle_unknown : {"error", "ignore"}
+        Whether a category that is none of the column's is refused, or is 0 in all of the column's features: as of
+        scikit-learn's ``OneHotEncoder``.
+    """
+
+    columns: tuple[Column, ...]
+    n_columns: int
+    label: int | None = None
+    missing: str = "refuse"
+    handle_unknown: str = "error"
+
+    def __post_init__(self) -> None:
+        check_word("handle_unknown", self.handle_unknown, HANDLE_UNKNOWN)
+
+    @property
+    def feature_names(self) -> list[str]:
+        """The names of all features."""
+        return [name for column in self.columns for name in column.feature_names]
+
+    @property
+    def numeric(self) -> list[int]:
+        """The features that are numbers of a column, and not categories."""
+        return [at for at, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]
+
+    @property
+    def firsts(self) -> list[int]:
+        """The first feature of each column; where a column of categories lacks a value, all of its features do."""
+        return [0, *accumulate(column.width for column in self.columns)][:-1]
+
+    @property
+    def one_hot(self) -> tuple[Column, ...]:
+        """The columns that hold categories."""
+        return tuple(column for column in self.columns if column.categories is not None)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold; what is done about unknown categories is no part of a run."""
+        columns = [
+            {**vars(c), "categories": None if c.categories is None else list(c.categories)} for c in self.columns
+        ]
+        return {"columns": columns, "n_columns": self.n_columns, "label": self.label, "missing": self.missing}
+
+    @classmethod
+    def of_dict(cls, stored: dict[str, Any]) -> FittedFeatures:
+        """What `as_dict` gave."""
+        columns = [
+            Column(**{**column, "categories": None if column["categories"] is None else tuple(column["categories"])})
+            for column in stored["columns"]
+        ]
+        return cls(**{**stored, "columns": tuple(columns)})
+
+
+def category_text(category: Category) -> str:
+    """A category as scikit-learn writes it; whole numbers without a point."""
+    if isinstance(category, float):
+        return str(int(category)) if category.is_integer() else repr(category)
+    return "nan" if category is None else category
+
+
+def split_list(text: str, name: str) -> tuple[str, ...]:
+    """The entries of a list as it is written on the command line: divided by commas, those with a comma in quotes.
+
+    Raises
+    ------
+    BadInput
+        Where an entry is empty, or a quote does not end.
+    """
+    try:
+        entries = [entry.strip() for entry in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
+    except csv.Error:
+        raise BadInput(
+            name, f"a quote that does not end, or a text after it, in {text!r}",
+            'quotes around whole names, as in \'"a, b",c\'',
+            "it would be unclear where a name ends", "correct the quotes",
+        ) from None  # fmt: skip
+    if not entries or "" in entries:
+        raise BadInput(
+            name, f"an empty entry in {text!r}", "names, numbers and ranges divided by commas, such as A,B,5,7-20",
+            "it would be unclear which column is meant", "take the superfluous comma out",
+        )  # fmt: skip
+    return tuple(entries)
+
+
+def joined_list(entries: Iterable[str | int]) -> str:
+    """Entries as they are written on the command line; what `split_list` takes apart."""
+    stream = io.StringIO()
+    csv.writer(stream, lineterminator="").writerow(entries)
+    return stream.getvalue()
+
+
+def _items(name: str, given: Any) -> tuple[str | int, ...]:
+    if isinstance(given, str):
+        return split_list(given, name)
+    if not isinstance(given, Iterable):
+        raise _no_column(name, given)
+    return tuple(_item(name, item) for item in given)
+
+
+def _item(name: str, item: Any) -> str | int:
+    if isinstance(item, str):
+        return str(item)
+    try:
+        if not isinstance(item, bool):
+            return operator.index(item)
+    except TypeError:
+        pass
+    raise _no_column(name, item)
+
+
+def _no_column(name: str, given: Any) -> BadInput:
+    return BadInput(
+        name, repr(given), "a list of names and whole numbers", "it would be unclear which column is meant",
+        f"give {name}=['A', 5, '7-20'], for instance",
+    )  # fmt: skip
+
+
+def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+    """Refuse a word that is none of those allowed.
+
+    Raises
+    ------
+    BadInput
+    """
+    if value not in allowed:
+        raise BadInput(
+            name, repr(value), f"one of {', '.join(allowed)}", "no rule would be known for it", "choose one of them"
+        )
