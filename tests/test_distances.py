@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,7 @@ def test_a_row_without_a_direction_is_refused_by_its_number(
 @pytest.mark.parametrize("metric", METRICS)
 def test_shards_find_the_nearest_by_any_metric(metric: str) -> None:
     X = samples_for(metric, m=300)
-    params = Params(n_clusters=3, metric=metric, graph="shards", shards=3)
+    params = Params(n_clusters=3, metric=metric, graph="shards", shards=3, duplicates="keep")
     found = run(X, params, Resources(partition_rows=60))
     d = np.sort(reference.distances(X, metric), axis=1)
     assert found.report()["recall"] >= 0.95
@@ -171,7 +172,7 @@ def test_columns_are_scaled_to_the_letter_or_the_scale_is_refused(metric: str, s
     }[scale]  # fmt: skip
     if metric == "hellinger" and scale == "minmax":
         X, scaled = X[scaled.any(axis=1)], scaled[scaled.any(axis=1)]
-    params = Params(n_clusters=3, metric=metric, scale=scale)
+    params = Params(n_clusters=3, metric=metric, scale=scale, duplicates="keep")
     cut, whole = (run_on(SerialExecutor(), X, params, rows=rows) for rows in (11, None))
     wanted = reference.distances(scaled, metric)
     N = cut.neighbors.indices

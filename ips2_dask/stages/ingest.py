@@ -262,7 +262,9 @@ def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
         exponent = kernel.root_exponent(np.maximum(np.abs(merged.low - center), np.abs(merged.high - center)) / spread)
     else:
         # directions are centred, for their digits, and never stretched
-        center, spread = kernel.centering(merged, shift, context.m, "none" if metric in TURNED else scale)
+        center, spread = kernel.centering(
+            merged, shift, context.facts["ingest"]["rows"], "none" if metric in TURNED else scale
+        )
         exponent = kernel.unit_exponent(merged, spread, context.facts["ingest"]["rows"])
     return Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)
 
