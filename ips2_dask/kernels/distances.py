@@ -30,15 +30,20 @@ def code_of(metric: str) -> int:
 
 
 @njit(nogil=True, cache=True, fastmath=True)
+def _squared_run(x, y):  # type: ignore[no-untyped-def]
+    part = np.float32(0.0)
+    for t in range(x.shape[0]):
+        z = x[t] - y[t]
+        part += z * z
+    return part
+
+
+@njit(nogil=True, cache=True)
 def squared_distance(x, y):  # type: ignore[no-untyped-def]
-    """||x - y||^2 from the differences: float32 inside runs of 512 features, float64 across them."""
+    """||x - y||^2 from the differences."""
     total = 0.0
     for start in range(0, x.shape[0], 512):
-        part = np.float32(0.0)
-        for t in range(start, min(start + 512, x.shape[0])):
-            z = x[t] - y[t]
-            part += z * z
-        total += part  # type: ignore[assignment]
+        total += _squared_run(x[start : start + 512], y[start : start + 512])
     return total
 
 

@@ -15,7 +15,7 @@ from ips2_dask.kernels.components import divide
 from ips2_dask.params import Params
 from ips2_dask.storage.context import Context
 from ips2_dask.storage.layout import key_digest
-from ips2_dask.storage.similarities import read_similarity
+from ips2_dask.storage.similarities import read_affinity
 
 VERSION = 2
 
@@ -34,9 +34,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     del executor
     report(0, 1)
     params = context.params
-    U = read_similarity(context, "fused")
-    if params.high_order == "signed":
-        U = abs(U)
+    U = read_affinity(context)
     small: list[int] = []
     components = 1
     if sp.issparse(U):

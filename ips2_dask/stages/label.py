@@ -23,9 +23,9 @@ from ips2_dask.plan import Choices
 from ips2_dask.stages import islands
 from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
 from ips2_dask.storage.context import Context
-from ips2_dask.storage.similarities import read_similarity
+from ips2_dask.storage.similarities import read_affinity, read_similarity, row_weights, weighed
 
-VERSION = 8
+VERSION = 9
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
@@ -153,7 +153,7 @@ def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], 
 
 
 class _Affinity:
-    """What is embedded and walked on: U, or the graph of its rows; read when it is needed."""
+    """What is embedded and walked on: U, or the graph of its rows, both weighed by rows; read when it is needed."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -161,10 +161,13 @@ class _Affinity:
     @cached_property
     def matrix(self) -> Any:
         """CSR or dense (m, m), without negative entries."""
-        U = read_similarity(self._context, "fused")
-        if self._context.params.high_order == "signed":
+        context = self._context
+        if context.params.embedding != "rows":
+            return read_affinity(context)
+        U = read_similarity(context, "fused")
+        if context.params.high_order == "signed":
             U = abs(U)  # a signed mean may be negative, and an affinity may not
-        return _rows_graph(self._context, U) if self._context.params.embedding == "rows" else U
+        return weighed(_rows_graph(context, U), row_weights(context))
 
     @property
     def in_chunks(self) -> bool:
@@ -335,7 +338,10 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     if params.embedding == "spectral":
         weights = rounding.commute_weights(found.values, found.components, params.n_clusters)
         B = found.vectors * inverse_root(found.degrees)[:, None] * (extension.inverse_values(found.values) * weights)
-        arrays |= _basis(context, affinity.matrix, _spread_out(B, inside, context.m))
+        B, rows, U = _spread_out(B, inside, context.m), row_weights(context), affinity.matrix
+        if rows is not None:  # a new sample is one row, and its edges count as much as those of its neighbours' rows
+            B, U = B * rows[:, None], weighed(U, 1.0 / rows)
+        arrays |= _basis(context, U, B)
     promised = tol if settled is not None else FINEST
     facts |= {
         "embedding_products": solution.products,

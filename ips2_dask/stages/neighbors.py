@@ -16,7 +16,7 @@ from ips2_dask.storage import beside, measured
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.promises import LEAST_RECALL
 
-VERSION = 6
+VERSION = 7
 
 LENGTHENED = (1, 2, 4, 8)
 """How many times as long pynndescent's lists are made while the recall of the nearest among them is too low: of 100,000

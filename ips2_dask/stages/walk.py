@@ -21,6 +21,7 @@ from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.stages.chunked import chunk_partitions
 from ips2_dask.storage.context import Context, part_name
 from ips2_dask.storage.parts import present
+from ips2_dask.storage.similarities import row_weights
 from ips2_dask.storage.store import MemoryStore
 
 Float32 = NDArray[np.float32]
@@ -120,9 +121,12 @@ def _rows(context: Context, g: int, near: Sequence[int]) -> sp.csr_array:
     for place, h in enumerate(near):
         shift[h] = starts[place] - spans[h][0]
     rows, columns, values = [], [], []
+    weights = row_weights(context)
     for b in (b for h in near for b in range(*groups[h])):
         i, j = np.asarray(context.fetch("fuse", b, "entries")).T
         held = np.abs(np.asarray(context.fetch("fuse", f"fused-{part_name(b)}", "fused")))
+        if weights is not None:
+            held = held * weights[i] * weights[j]
         for own, other in ((i, j), (j, i)):
             kept = (own >= low) & (own < high) & (held != 0)
             if other is i:

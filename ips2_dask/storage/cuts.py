@@ -10,7 +10,7 @@ from ips2_dask.kernels import density, rounding
 from ips2_dask.kernels.labels import renumber
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.storage.context import Context
-from ips2_dask.storage.similarities import read_similarity
+from ips2_dask.storage.similarities import read_affinity
 
 Int32 = NDArray[np.int32]
 
@@ -43,8 +43,10 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
         )  # fmt: skip
     labels = np.full(context.m, -1, np.int32)
     labels[drawn] = found.labels
-    U = read_similarity(context, "fused")
-    U = abs(U) if context.params.high_order == "signed" else U
+    U = read_affinity(context)
     shares = rounding.spread(MatrixOperator(rounding.walk_matrix(U)).matmat, labels, n_clusters)
     labels = np.where(labels >= 0, labels, shares.argmax(axis=1)).astype(np.int32)
+    receipt = context.receipt("label", "embedding")
+    if receipt is not None and "follows" in receipt["arrays"]:
+        labels = labels[np.asarray(context.read("label", "embedding", "follows"))]
     return renumber(context.by_row(labels))

@@ -70,3 +70,29 @@ def read_similarity(context: Context, name: str) -> sp.csr_array | np.ndarray[An
             yield entries, np.asarray(context.read("fuse", f"{prefix}{part_name(b)}", name)) / scale
 
     return symmetric_csr(parts, context.m)
+
+
+def row_weights(context: Context) -> np.ndarray[Any, Any] | None:
+    """The root of the number of rows that each sample stands for, (m,), or None where each is one.
+
+    Edges are multiplied by those of both ends. Of counting a sample once, by the root and by the number of its rows,
+    in the graph and in k-means, this is the best in the mean of 13 tables with equal rows (``ips2 bench copies``).
+    """
+    copies = context.copies()
+    return None if copies is None else np.sqrt(copies.astype(np.float64))
+
+
+def read_affinity(context: Context) -> sp.csr_array | np.ndarray[Any, Any]:
+    """What is embedded, walked on and cut: U without signs, its entries times the `row_weights` of both samples."""
+    U = read_similarity(context, "fused")
+    return weighed(abs(U) if context.params.high_order == "signed" else U, row_weights(context))
+
+
+def weighed(U: Any, weights: np.ndarray[Any, Any] | None) -> Any:
+    """U_ij times the weights of i and j, (m, m)."""
+    if weights is None:
+        return U
+    if not sp.issparse(U):
+        return U * weights[:, None] * weights
+    data = U.data * np.repeat(weights, np.diff(U.indptr)) * weights[U.indices]
+    return sp.csr_array((data, U.indices, U.indptr), shape=U.shape)

@@ -21,6 +21,7 @@ from ips2_dask.kernels import restarts, rounding
 from ips2_dask.params import Params
 from ips2_dask.pipeline import run
 from ips2_dask.stages import label
+from ips2_dask.storage.similarities import read_similarity, weighed
 
 COLUMNS = ("data", "m", "distinct", "variant", "outcome", "nmi", "acc", "ari", "columns", "cut", "seconds")
 
@@ -61,11 +62,6 @@ def rounded(name: str, seed: int = 0) -> Given:
     return Given(name, 0, X, known, found.scale)
 
 
-def _weighed(U: sp.csr_array, copies: Any, power: float) -> sp.csr_array:
-    scale = sp.diags_array(copies.astype(np.float64) ** power)
-    return sp.csr_array(scale @ U @ scale)
-
-
 def _record(data: Given, variant: str, labels: Any) -> Record:
     found = scores(data.known, labels)
     return {
@@ -85,21 +81,21 @@ def _variants(data: Given, seed: int) -> Iterator[Record]:
         begun = time.perf_counter()
         kept = run(data.X, Params(n_clusters=c, random_state=seed, duplicates="keep")).labels
         yield {**_record(data, "keep", kept), **distinct, "seconds": time.perf_counter() - begun}
-    U, inside, followed = label._Affinity(context).matrix, label._inside(context), label.follows(context)
+    U, inside, followed = read_similarity(context, "fused"), label._inside(context), label.follows(context)
     copies = context.copies()
     copies = np.ones(context.m, np.int64) if copies is None else copies
     if inside is not None:
         U, copies = sp.csr_array(U[inside][:, inside]), copies[inside]
     for edges, power in POWERS.items():
-        weighed = _weighed(U, copies, power)
-        solved = kernel.spectrum(weighed, c, label.FINEST, seed, columns=c + 8, settled=kernel.SETTLED)
+        affinity = weighed(U, copies.astype(np.float64) ** power)
+        solved = kernel.spectrum(affinity, c, label.FINEST, seed, columns=c + 8, settled=kernel.SETTLED)
         points = kernel.embedding(solved, c)
         for means, other in POWERS.items():
             best: tuple[float, int, Any] | None = None
             for columns in (c + 8, c):
                 some, weights = kernel.leading_columns(points, columns), copies.astype(np.float64) ** other
                 labels = kernel.kmeans_best(some, c, seed, 0, restarts.RESTARTS, weights if other else None).labels
-                cut = rounding.cut_of(weighed, labels, c)
+                cut = rounding.cut_of(affinity, labels, c)
                 if best is None or cut < best[0]:
                     best = cut, columns, labels
             assert best is not None
