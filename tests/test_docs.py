@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ips2_dask.evaluation.bench import certainty, roundings
+from ips2_dask.evaluation.bench import certainty, copies, roundings
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))
@@ -24,7 +24,7 @@ def test_links_and_files_that_are_named_are_there(page: Path) -> None:
         assert (ROOT / name).exists(), name
 
 
-@pytest.mark.parametrize(("name", "module"), [("roundings", roundings), ("certainty", certainty)])
+@pytest.mark.parametrize(("name", "module"), [("roundings", roundings), ("copies", copies), ("certainty", certainty)])
 def test_tables_of_labels_are_those_of_their_records(name: str, module: ModuleType) -> None:
     text = (ROOT / "docs" / "labels.md").read_text(encoding="utf-8")
     shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
