@@ -165,8 +165,8 @@ class Params:
     duplicates : {"merge", "keep"}
         Whether rows that are equal once they are scaled become one sample, so that they have one label, or stay
         samples of their own, as in the paper. An edge of U counts times the root of the rows that its samples stand for
-        when labels are looked for, and a component has as many rows as they have; all else counts a sample once. With ``affinity="precomputed"``
-        all rows stay samples: a similarity that is given may tell them apart.
+        when labels are looked for, and a component has as many rows as they have; all else counts a sample once. With
+        ``affinity="precomputed"`` all rows stay samples: a similarity that is given may tell them apart.
     operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled: ``triplets`` stores its entries by partition and multiplies by rows of them,
         ``elements`` holds each neighbourhood's block in memory, ``matrix-free`` its distances alone; wherever block
