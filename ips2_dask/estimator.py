@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Cluster
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from ips2_dask.errors import BadInput, IPS2Warning
+from ips2_dask.errors import IPS2Warning
 from ips2_dask.following import Silent
 from ips2_dask.masks import refuse_masked
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
@@ -196,11 +196,6 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         chosen = {name: getattr(self, name) for name in names}
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
             chosen |= {"n_clusters": 2, "max_clusters": self.max_clusters}
-        elif self.max_clusters != MAX_CLUSTERS:
-            raise BadInput(
-                "max_clusters", f"{self.max_clusters!r} with n_clusters={self.n_clusters!r}", "n_clusters='auto'",
-                "it would count for nothing", "leave one of the two out",
-            )  # fmt: skip
         return Params(**chosen, scale=self.scale or "none", method=self._method, random_state=self._seed())
 
     def fit(self, X: Any, y: Any = None, *, similarity: Any = None, knn_graph: Any = None) -> Self:

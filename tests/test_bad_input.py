@@ -312,7 +312,8 @@ def test_odd_input_is_clustered_with_a_warning_that_counts(
     array: Callable[[], Array], said: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    assert main(["run", _npy(array)(tmp_path), "--clusters", "2", "--out", str(out), "--serial", "--json"]) == 0
+    command = ["run", _npy(array)(tmp_path), "--clusters", "2", "--out", str(out), "--serial", "--json"]
+    assert main([*command, "--duplicates", "keep"]) == 0
     printed = capsys.readouterr().out
     found = json.loads(printed.splitlines()[-1])["warnings"]
     for text in said:

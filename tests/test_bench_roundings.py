@@ -35,7 +35,7 @@ def test_the_options_know_all_peers_and_sets() -> None:
     assert tuple(roundings.PEERS) == options.ROUNDING_PEERS
     names = [name.removesuffix(roundings.LENGTH_1) for name in (*options.OPEN, *options.TABLES)]
     assert set(names) <= set(datasets.names())
-    assert set(roundings.SCALED) <= set(names)
+    assert set(roundings.SCALED) <= {*names, *(name.partition("@")[0] for name in options.COPIED)}
     assert len(options.OPEN) == 18
 
 
@@ -48,7 +48,7 @@ def test_the_options_know_all_peers_and_sets() -> None:
 )
 def test_the_candidate_that_a_run_keeps_is_found_again_from_its_parts(name: str, graph: str) -> None:
     X, c = data_of(name)
-    found = run(X, Params(n_clusters=c, graph=graph, shards=4 if graph == "shards" else None))
+    found = run(X, Params(n_clusters=c, graph=graph, shards=4 if graph == "shards" else None, duplicates="keep"))
     assert (found._order is None) == (graph == "auto")  # that of shards numbers the samples anew
     all_of_them = roundings.candidates(found)
     facts = roundings._facts(found)

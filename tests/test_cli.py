@@ -153,8 +153,8 @@ def test_every_option_of_the_method_reaches_the_run(table: Path, tmp_path: Path)
         "--high-order": ("high_order", "abs"),
         "--fusion": ("fusion", "normalized"),
         "--fusion-weight": ("fusion_weight", 0.25),
-        "--method": ("method", "ppc"),
         "--labels": ("assign_labels", "kmeans"),
+        "--duplicates": ("duplicates", "keep"),
         "--scale": ("scale", "zscore"),
         "--operator": ("operator", "triplets"),
         "--tol": ("tol", 1e-4),
@@ -167,6 +167,10 @@ def test_every_option_of_the_method_reaches_the_run(table: Path, tmp_path: Path)
     assert main(arguments) == 0
     opened = open_run(tmp_path / "run")
     assert opened.params == Params(**wanted)
+    rows = {"--method": ("method", "ppc"), "--tensor": ("tensor", "decomposable"), "--embedding": ("embedding", "none")}
+    for name, (field, value) in rows.items():
+        assert main([*arguments[: arguments.index("--clusters")], "--clusters", "3", name, value]) == 0
+        assert getattr(open_run(tmp_path / "run").params, field) == value
     X = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(4))
     assert np.array_equal(opened.labels, run(X, Params(**wanted)).labels)
 

@@ -317,7 +317,7 @@ def test_warnings_of_a_run_are_python_warnings_with_a_number() -> None:
     X[:3] = X[3]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        fitted = IPS2(n_clusters=2).fit(X)
+        fitted = IPS2(n_clusters=2, duplicates="keep").fit(X)
     said = [str(w.message) for w in caught if w.category is IPS2Warning]
     assert said == fitted.run_.report()["warnings"]
     assert any("1 of 3 columns are constant" in text for text in said)

@@ -52,4 +52,4 @@ def test_neighbours_stand_near_each_other_in_a_sharded_run(f: int) -> None:
     assert apart < np.median(np.abs(unordered[N[:, 1:]] - unordered[:, None])) / 4
     parts = range(found._context.n_partitions)
     Y = np.concatenate([found._context.read("neighbors", f"samples-p{b:06d}", "samples") for b in parts])
-    np.testing.assert_allclose(Y - Y[0], X[order] - X[order[0]], atol=1e-4)
+    np.testing.assert_allclose((Y - Y[0]) * found.unit, X[order] - X[order[0]], atol=1e-4)

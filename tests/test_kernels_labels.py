@@ -185,7 +185,9 @@ def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_o
     monkeypatch.setattr(labels, "SAMPLE", 300)
     seen = []
     fit = labels.KMeans.fit
-    monkeypatch.setattr(labels.KMeans, "fit", lambda self, X: seen.append((len(X), self.n_init)) or fit(self, X))
+    monkeypatch.setattr(
+        labels.KMeans, "fit", lambda self, X, **given: seen.append((len(X), self.n_init)) or fit(self, X, **given)
+    )
     found, again = (labels.kmeans_best(points, 5, 0, 0, 10) for _ in range(2))
     assert seen == 2 * [(300, 10), (3000, 1)]
     np.testing.assert_array_equal(found.labels, again.labels)

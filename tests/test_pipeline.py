@@ -492,7 +492,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Array, Path]:
         ({"method": "ppc"}, STAGES[:5]),
         ({"assign_labels": "kmeans"}, STAGES[:6]),
         ({"scale": "zscore"}, ()),
-        ({"tensor": "decomposable"}, STAGES[:2]),
+        ({"tensor": "decomposable", "operator": "auto"}, STAGES[:2]),
         ({"operator": "matrix-free"}, STAGES[:2]),
     ],
 )
@@ -597,7 +597,7 @@ def test_as_many_clusters_as_samples_give_each_its_own() -> None:
 @pytest.mark.parametrize("m", [12, 300])
 @pytest.mark.parametrize("affinity", ["heat-knn", "gaussian"])
 def test_equal_rows_are_clustered_somehow_and_said(m: int, affinity: str) -> None:
-    found = run(np.ones((m, 3)), Params(n_clusters=3, affinity=affinity))
+    found = run(np.ones((m, 3)), keeping(n_clusters=3, affinity=affinity))
     texts = found.report()["warnings"]
     assert any("rows are equal" in text for text in texts)
     assert any(f"{m} of {m} samples have an exact duplicate" in text for text in texts)
@@ -665,7 +665,7 @@ def test_what_float32_cannot_hold_is_refused(sigma: float, epsilon: float) -> No
 @pytest.mark.parametrize("far", [1.7e19, 1e30, 1e300])
 def test_samples_so_far_apart_that_their_squares_overflow_float32_are_clustered(far: float) -> None:
     X = np.concatenate([np.random.default_rng(0).normal(size=(30, 1)), [[far], [far]]])
-    found = run(X, Params(n_clusters=2, n_neighbors=2))
+    found = run(X, keeping(n_clusters=2, n_neighbors=2))
     assert found.neighbors.indices[30:].tolist() == [[30, 31], [31, 30]]
 
 

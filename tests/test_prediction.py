@@ -108,7 +108,9 @@ def test_nearest_are_the_users_first_of_equally_near_ones_in_a_sharded_run() -> 
     new = np.random.default_rng(6).integers(0, 5, (40, 3)).astype(np.float64)
     found = []
     for context in (plain, sharded):
-        indices, distances = prediction.nearest(context, prediction._standardized(context, "new", None, 0, new), 5)
+        indices, distances = prediction.nearest(
+            context, prediction._standardized(context, "new", np.arange(40), new), 5
+        )
         order = context.order()
         found.append((indices if order is None else order[indices], distances))
     np.testing.assert_array_equal(found[0][1], found[1][1])

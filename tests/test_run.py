@@ -115,7 +115,7 @@ def test_the_tensor_is_symmetric_and_its_entries_are_those_of_equation_7(X: Arra
     for at in rng.choice(R.nnz, 200, replace=False):
         (i, j), (p, q) = pairs[coo.row[at]].tolist(), pairs[coo.col[at]].tolist()
         assert any({i, j, p, q} <= N for N in neighborhoods)
-        both = [np.exp(-(d[i, j] + d[a, b]) / (d[i, a] + d[j, b] + 1e-4)) for a, b in ((p, q), (q, p))]
+        both = [np.exp(-(d[i, j] + d[a, b]) / (d[i, a] + d[j, b] + 1e-4 * opened.unit)) for a, b in ((p, q), (q, p))]
         wanted = sum(both) if i < j and p < q else both[0] * (np.sqrt(2.0) if (i < j) != (p < q) else 1.0)
         assert coo.data[at] == pytest.approx(wanted, rel=1e-5, abs=1e-7)
 

@@ -29,7 +29,7 @@ from ips2_dask.storage.layout import ARRAYS, STAGES
 from ips2_dask.storage.store import ZarrStore
 
 Array = npt.NDArray[Any]
-PARAMS = Params(n_clusters=3, operator="triplets")
+PARAMS = Params(n_clusters=3, operator="triplets", duplicates="keep")
 
 
 def parts(found: Run, stage: str, name: str, prefix: str = "") -> list[Array]:
@@ -99,10 +99,10 @@ def test_clean_data_are_not_warned_about(blobs: Array) -> None:
 
 def test_duplicates_and_the_islands_they_form_are_counted() -> None:
     X = DATA["duplicates"]()  # copies: 14, 3, and twice 2
-    texts = run(X, dataclasses.replace(PARAMS, duplicates="keep")).report()["warnings"]
+    texts = run(X, PARAMS).report()["warnings"]
     assert f"{14 + 3 + 2 + 2} of {len(X)} samples have an exact duplicate" in texts
     assert any(text.startswith("14 samples see only copies of themselves among their 5 nearest") for text in texts)
-    assert run(X, PARAMS).report()["warnings"] == []
+    assert run(X, dataclasses.replace(PARAMS, duplicates="merge")).report()["warnings"] == []
 
 
 def test_known_labels_are_kept_as_codes_with_their_names(blobs: Array, tmp_path: Path) -> None:
@@ -354,7 +354,8 @@ def arrays_of(store: ZarrStore, folder: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "change",
     [
-        {}, {"operator": "matrix-free"}, {"affinity": "gaussian"}, {"fusion": "normalized"}, {"tensor": "decomposable"},
+        {}, {"operator": "matrix-free"}, {"affinity": "gaussian"}, {"fusion": "normalized"},
+        {"tensor": "decomposable", "operator": "auto"},
         {"embedding": "none"}, {"assign_labels": "density"},
     ],
 )  # fmt: skip
@@ -377,7 +378,7 @@ def test_every_stage_is_harmless_to_run_twice(
 VARIANTS: dict[str, dict[str, Any]] = {
     "sparse": {"fusion": "normalized"},
     "dense": {"affinity": "gaussian"},
-    "decomposable": {"tensor": "decomposable"},
+    "decomposable": {"tensor": "decomposable", "operator": "auto"},
 }
 
 

@@ -118,7 +118,6 @@ def test_estimators_refuse_at_fit_and_every_grid_of_parameters_can_be_set() -> N
     assert clone(estimator).get_params()["fusion_weight"] == 0.2
     one_line(lambda: estimator.fit(X), "fusion_weight")
     one_line(lambda: IPS2(3, tensor="decomposable", sigma=2.0).fit(X), "sigma")
-    one_line(lambda: IPS2(3, max_clusters=7).fit(X), "max_clusters")
     assert IPS2("auto", max_clusters=7).fit(X).labels_.max() < 7
 
 
