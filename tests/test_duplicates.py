@@ -12,6 +12,7 @@ from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, Resources, run
 from ips2_dask.kernels import copies, shards
+from ips2_dask.storage.similarities import read_affinity
 
 MERGED = Params(n_clusters=3, duplicates="merge")
 
@@ -35,13 +36,33 @@ def test_equal_rows_have_the_label_of_the_distinct_row(seed: int, rows: int | No
     np.testing.assert_array_equal(found.labels[firsts], alone.labels)
     np.testing.assert_array_equal(found.labels, found.labels[found.first_rows])
     np.testing.assert_array_equal(X[found.first_rows], X)
-    # columns are centred about the mean of all rows, so that float32 rounds the distinct rows differently
-    np.testing.assert_allclose(found.certainty[firsts], alone.certainty, atol=1e-4)
     for values in (found.certainty, found.embedding):
         assert values is not None
         np.testing.assert_array_equal(values, values[found.first_rows])
     assert found.report()["distinct"] == len(firsts)
     np.testing.assert_array_equal(found.predict(X), found.labels)
+
+
+@pytest.mark.parametrize("times", [2, 4])
+def test_rows_that_are_all_repeated_as_often_change_nothing(times: int) -> None:
+    X = make_blobs(150, 4, centers=3, random_state=0)[0]
+    found, alone = run(np.repeat(X, times, axis=0), MERGED), run(X, MERGED)
+    np.testing.assert_array_equal(found.labels[::times], alone.labels)
+    np.testing.assert_allclose(found.certainty[::times], alone.certainty, atol=1e-4)
+    np.testing.assert_allclose(found.eigenvalues, alone.eigenvalues, atol=1e-5)
+
+
+def test_an_edge_counts_by_the_root_of_the_rows_of_both_samples() -> None:
+    X, _ = _repeated(5)
+    found = run(X, MERGED)
+    copies_of = np.bincount(np.searchsorted(found.distinct, found.first_rows))
+    U = found.similarity("fused", distinct=True).toarray()
+    expected = U * np.sqrt(copies_of)[:, None] * np.sqrt(copies_of)
+    order = np.argsort(found._context.order())
+    np.testing.assert_allclose(read_affinity(found._context).toarray()[order][:, order], expected, rtol=1e-6)
+    values = np.sort(np.linalg.eigvalsh(expected / np.sqrt(np.outer(expected.sum(0), expected.sum(0)))))[::-1]
+    stored = np.asarray(found._context.read("label", "embedding", "u_values"))
+    np.testing.assert_allclose(stored, values[: len(stored)], atol=1e-4)
 
 
 def test_a_similarity_is_of_all_rows_or_of_distinct_ones() -> None:
