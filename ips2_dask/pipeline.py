@@ -188,6 +188,7 @@ def run(
     >>> found.features.feature_names, found.labels[:4].tolist()
     (['height', 'width', 'kind_new', 'kind_old'], [0, 1, 1, -1])
     """
+    check_machines(resources or Resources(), client=client is not None, own_cluster=own_cluster)
     (found,) = run_each(
         source, [params], resources, store=store, client=client, labels_column=labels_column, transpose=transpose,
         features=features, progress=progress, own_cluster=own_cluster, similarity=similarity, knn_graph=knn_graph,
@@ -230,7 +231,6 @@ def run_each(
     """
     resources = resources or Resources()
     progress = progress or Silent()
-    check_machines(resources, client=client is not None, own_cluster=own_cluster)
     opened = source
     if not isinstance(source, Source):
         opened = open_source(source, labels_column=labels_column, transpose=transpose, features=features)

@@ -26,6 +26,7 @@ from ips2_dask.storage.beside import open_beside
 from ips2_dask.storage.readers import Source, open_source
 from ips2_dask.storage.run import check_directory
 from ips2_dask.storage.store import ZarrStore
+from ips2_dask.unused import check_machines
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -120,6 +121,7 @@ def sweep(
     3 4 1
     """
     params, resources = params or Params(), resources or Resources()
+    check_machines(resources, client=client is not None, own_cluster=own_cluster)
     several = grid(
         params, clusters, (params.n_neighbors,) if neighbors is None else neighbors,
         (params.sigma,) if sigma is None else sigma,
