@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+from collections.abc import Iterator
 from threading import Lock
 from typing import Any
 
+import numba
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,9 +37,28 @@ def candidates(
     from pynndescent import NNDescent  # noqa: PLC0415  its import and compilation cost half a minute
 
     width = min(times * (n + 1), len(X))
-    with _ONE_AT_A_TIME:
-        index = NNDescent(X, metric, n_neighbors=width, random_state=seed, n_jobs=threads, verbose=False)
+    with _ONE_AT_A_TIME, _started_threads() as most:
+        index = NNDescent(X, metric, n_neighbors=width, random_state=seed, n_jobs=min(threads, most), verbose=False)
         return np.asarray(index.neighbor_graph[0], np.int32)
+
+
+@contextlib.contextmanager
+def _started_threads() -> Iterator[int]:
+    """Numba's number of threads in this process, which the environment may not change any more.
+
+    Numba reads ``NUMBA_NUM_THREADS`` whenever it compiles, and refuses another value once its threads have started: a
+    process that has started workers may have had one for them then.
+    """
+    name = "NUMBA_NUM_THREADS"
+    before, most = os.environ.get(name), int(numba.config.NUMBA_NUM_THREADS)
+    os.environ[name] = str(most)
+    try:
+        yield most
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def nearest_in(
