@@ -175,7 +175,7 @@ class Params:
         How the nearest neighbours are found.
     shards : int, optional
         Number of overlapping shards of the sample graph, at least 1. None follows the shape of the data; a number asks
-        for a sharded graph where ``graph`` is ``auto``, and counts for nothing with the other builders.
+        for a sharded graph where ``graph`` is ``auto``, and is refused with the other builders.
     tol : float, optional
         Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1. By default eigenpairs are as exact as labels
         need: the solve ends when a filter hardly changes the sum of the wanted 1 - lambda any more.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 
 from ips2_dask import Params, Resources, Run
 from ips2_dask.executors import Executor, Job, Report, SerialExecutor, compute_part
@@ -111,3 +112,12 @@ def run_on(
     kept = ZarrStore(str(store)) if isinstance(store, Path) else store or MemoryStore()
     with threads(usable_cores()):  # as `run` does: BLAS on two threads sums in another order
         return execute(source, params, plan, kept, executor, Silent())
+
+
+def block_affinity(*sizes: int, seed: int = 0) -> tuple[sp.csr_array, Array]:
+    """A dense random affinity inside blocks and nothing between, shuffled, and which block each sample is in."""
+    rng = np.random.default_rng(seed)
+    blocks = [rng.uniform(0.2, 1, (size, size)) for size in sizes]
+    order = rng.permutation(sum(sizes))
+    U = sp.csr_array(sp.block_diag([block + block.T for block in blocks], format="csr")[order][:, order])
+    return U, np.repeat(np.arange(len(sizes)), sizes)[order]

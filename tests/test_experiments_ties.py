@@ -8,20 +8,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
+from harness import block_affinity
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.evaluation.experiments.ties import tie_components
 
 Array = npt.NDArray[Any]
-
-
-def block_affinity(*sizes: int, seed: int = 0) -> tuple[sp.csr_array, Array]:
-    """A dense random affinity inside blocks and nothing between, shuffled, and which block each sample is in."""
-    rng = np.random.default_rng(seed)
-    blocks = [rng.uniform(0.2, 1, (size, size)) for size in sizes]
-    order = rng.permutation(sum(sizes))
-    U = sp.csr_array(sp.block_diag([block + block.T for block in blocks], format="csr")[order][:, order])
-    return U, np.repeat(np.arange(len(sizes)), sizes)[order]
 
 
 def line(truth: Array) -> Array:

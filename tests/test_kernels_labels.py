@@ -9,6 +9,7 @@ import numpy.typing as npt
 import pytest
 import reference
 import scipy.sparse as sp
+from harness import block_affinity
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
@@ -16,15 +17,6 @@ from sklearn.metrics import adjusted_rand_score
 from ips2_dask.kernels import labels, restarts, rounding
 
 Array = npt.NDArray[Any]
-
-
-def block_affinity(*sizes: int, seed: int = 0) -> tuple[sp.csr_array, Array]:
-    """A dense random affinity inside blocks and nothing between, shuffled, and which block each sample is in."""
-    rng = np.random.default_rng(seed)
-    blocks = [rng.uniform(0.2, 1, (size, size)) for size in sizes]
-    order = rng.permutation(sum(sizes))
-    U = sp.csr_array(sp.block_diag([block + block.T for block in blocks], format="csr")[order][:, order])
-    return U, np.repeat(np.arange(len(sizes)), sizes)[order]
 
 
 def embed(U: Any, c: int, tol: float, seed: int) -> tuple[Array, Any]:
@@ -185,9 +177,7 @@ def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_o
     monkeypatch.setattr(labels, "SAMPLE", 300)
     seen = []
     fit = labels.KMeans.fit
-    monkeypatch.setattr(
-        labels.KMeans, "fit", lambda self, X, **given: seen.append((len(X), self.n_init)) or fit(self, X, **given)
-    )
+    monkeypatch.setattr(labels.KMeans, "fit", lambda self, X: seen.append((len(X), self.n_init)) or fit(self, X))
     found, again = (labels.kmeans_best(points, 5, 0, 0, 10) for _ in range(2))
     assert seen == 2 * [(300, 10), (3000, 1)]
     np.testing.assert_array_equal(found.labels, again.labels)

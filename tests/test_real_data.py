@@ -87,13 +87,16 @@ def test_soybean_at_k_7_falls_into_fewer_components_than_clusters() -> None:
 @pytest.mark.slow
 def test_letter_at_k_5_falls_into_more_components_than_clusters() -> None:
     letter = data("letter")
-    found = run(letter.X, Params(n_clusters=26, n_neighbors=5, tol=1e-3))
+    found = run(letter.X, Params(n_clusters=26, n_neighbors=5, tol=1e-3, duplicates="keep"))
     report = found.report()
     share = volumes(found)
     # 73 with ties by (distance, id), which whole-number arithmetic confirms; another order of ties gives about as many
     assert report["components"] == len(share) == 73
     assert share.max() > 0.5
-    assert (found.eigenvalues == 1.0).all()
+    _, sizes = np.unique(_component_of_samples(found), return_counts=True)
+    large = np.count_nonzero(sizes >= len(letter.X) / (10 * 31))  # 31 eigenpairs are solved, for sweeps to share
+    assert report["islands"]["pairs"] == 73 - large
+    np.testing.assert_array_equal(found.eigenvalues == 1.0, np.arange(26) < large)
     assert report["residual_max"] <= found.params.tol
     assert report["islands"]["fused"]
     assert any("too small for a cluster" in text for text in report["warnings"])

@@ -18,10 +18,10 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 LEAST_SHARE = 0.1
-"""Share of an even cluster's rows (all rows / c) below which a component is an island."""
+"""Share of an even cluster's rows (all rows / c) below which a component is an island. Not chosen by labels."""
 
 MOST_IN_ISLANDS = 0.5
-"""Share of all rows that islands hold at most. A graph in smaller pieces than that has no islands."""
+"""Share of all rows that islands hold at most. A graph in smaller pieces has no islands. Not chosen by labels."""
 
 
 class Components(NamedTuple):
@@ -35,6 +35,11 @@ class Components(NamedTuple):
     def islands(self) -> int:
         """How many components take no part."""
         return self.total - self.large
+
+    @property
+    def of_vectors(self) -> Int32:
+        """Whose component vector each sample counts to, (m,): its own, or for islands, whose entries are 0, any."""
+        return np.minimum(self.label, np.int32(self.large - 1))
 
     @property
     def inside(self) -> NDArray[np.bool_]:

@@ -26,7 +26,8 @@ FLOOR = 0.01
 LEAST_SHARE = 0.5
 """Share of an even cluster's rows, with the largest number of clusters, that a component has at least to be counted.
 
-Five times that of a known number of clusters (`components.LEAST_SHARE`): each one counted moves the gap by one."""
+Five times that of a known number of clusters (`components.LEAST_SHARE`), as each one counted moves the gap by one. It
+was found on digits, where a component of 27 samples would make 11 clusters of 10, and looked at on no other set."""
 
 CANDIDATES = 5
 

@@ -52,7 +52,7 @@ def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Flo
     degrees[~component.inside] = 0
     scale = inverse_root(degrees)
     A.data = (np.repeat(scale, np.diff(A.indptr)) * scale[A.indices]).astype(np.float32)
-    known = Known(np.sqrt(degrees), np.minimum(component.label, component.large - 1), component.large)
+    known = Known(np.sqrt(degrees), component.of_vectors, component.large)
     if m <= DENSE_BELOW:
         vectors = dense_eigenpairs(MatrixOperator(A), known, columns).vectors
         return np.asarray(vectors * scale[:, None], np.float32)

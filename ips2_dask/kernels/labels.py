@@ -154,12 +154,8 @@ class Partitioning(NamedTuple):
     labels: Int32
 
 
-def kmeans_best(
-    points: Affinity, n_clusters: int, seed: int, number: int, starts: int, weights: Float64 | None = None
-) -> Partitioning:
+def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
     """The best of several k-means++ starts of k-means, all of them decided by (seed, number).
-
-    With ``weights`` (m,) a point counts as often as they say.
 
     One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million
     points the starts see a sample, and all points move the best one's means on until they stay. (scikit-learn's
@@ -169,9 +165,8 @@ def kmeans_best(
     fitted = KMeans(n_clusters, n_init=starts, random_state=state)
     if m > SAMPLED_ABOVE:
         rows = np.sort(np.random.default_rng(state).choice(m, SAMPLE, replace=False))
-        some = None if weights is None else weights[rows]
-        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows], sample_weight=some).cluster_centers_)
-    fitted.fit(points, sample_weight=weights)
+        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
+    fitted.fit(points)
     return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
 
 

@@ -42,8 +42,7 @@ def high_order(context: Context, b: int, pairs: Any) -> Any:
     whole = {name: context.read("eigen", "whole", name) for name in ("volumes", "sums")}
     diagonal = pairs[:, 0] == pairs[:, 1]
     root = np.sqrt(solved_degrees(context, pairs, np.asarray(context.read("assemble", b, "degrees")))) * unit(pairs)
-    found = pair_components(context)
-    label = np.minimum(found.label[pairs[:, 0]], found.large - 1)
+    label = pair_components(context).of_vectors[pairs[:, 0]]
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_clusters)
     wanted = wanted_pairs(context.params.n_clusters, len(whole["volumes"]))
     kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)

@@ -68,8 +68,7 @@ def central_samples(context: Context, label: NDArray[np.integer], which: NDArray
     very many samples every n-th one is looked at.
     """
     order = context.order()
-    rank = np.empty(label.max() + 1, np.int64)
-    rank.fill(-1)
+    rank = np.full(label.max() + 1, -1)
     rank[which] = np.arange(len(which))
     members = np.flatnonzero(rank[label] >= 0)
     user = members if order is None else order[members]
@@ -80,19 +79,16 @@ def central_samples(context: Context, label: NDArray[np.integer], which: NDArray
     members = members[place % np.repeat(1 + counts // MOST_MEMBERS, counts) == 0]
     starts = np.searchsorted(rank[label[members]], np.arange(len(which)))
     out = np.empty(len(which), np.int64)
-    step = max(1, BLOCK_VALUES // max(context.n_features, 1))
-    first = 0
-    while first < len(which):
-        last = max(first + 1, int(np.searchsorted(starts, starts[first] + step, side="right")) - 1)
-        if starts[first] + step >= len(members):
-            last = len(which)
-        some = members[starts[first] : starts[last] if last < len(which) else len(members)]
-        rows, at = _rows(context, some), starts[first:last] - starts[first]
+    batch = starts // max(1, BLOCK_VALUES // max(context.n_features, 1))  # that each one's members begin in
+    for number in np.unique(batch):
+        chosen = np.flatnonzero(batch == number)
+        first, last = starts[chosen[0]], np.append(starts, len(members))[chosen[-1] + 1]
+        some, at = members[first:last], starts[chosen] - first
+        rows = _rows(context, some)
         if context.params.metric == "precomputed":
-            out[first:last] = some[kernel.central_of_distances(rows[:, some], at)]
+            out[chosen] = some[kernel.central_of_distances(rows[:, some], at)]
         else:
-            out[first:last] = some[kernel.central_rows(rows, at)]
-        first = last
+            out[chosen] = some[kernel.central_rows(rows, at)]
     return out
 
 

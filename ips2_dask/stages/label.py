@@ -23,7 +23,7 @@ from ips2_dask.plan import Choices
 from ips2_dask.stages import islands
 from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
 from ips2_dask.storage.context import Context
-from ips2_dask.storage.similarities import read_affinity, read_similarity, row_weights, weighed
+from ips2_dask.storage.similarities import read_affinity, read_similarity, read_unsigned, row_weights, weighed
 
 VERSION = 9
 
@@ -164,10 +164,7 @@ class _Affinity:
         context = self._context
         if context.params.embedding != "rows":
             return read_affinity(context)
-        U = read_similarity(context, "fused")
-        if context.params.high_order == "signed":
-            U = abs(U)  # a signed mean may be negative, and an affinity may not
-        return weighed(_rows_graph(context, U), row_weights(context))
+        return weighed(_rows_graph(context, read_unsigned(context)), row_weights(context))
 
     @property
     def in_chunks(self) -> bool:
@@ -269,7 +266,7 @@ class _Found:
         starts = [
             kernel.Partitioning(float(self._read(t, "inertia")[0]), np.asarray(self._read(t, "labels"))) for t in tasks
         ]
-        labels = self._whole(kernel.best(starts).labels)
+        labels = self._with_islands(kernel.best(starts).labels)
         one = rounding.Candidate("kmeans", columns, len(np.unique(labels)), None, 0.0)
         self.candidates.append(one)
         self._add_cut(one, labels, None)
@@ -287,7 +284,7 @@ class _Found:
         drawn, leaves = np.asarray(self._read(task, "drawn")), np.asarray(self._read(task, "labels"))
         labels, left_out = np.full(context.m, -1, np.int32), np.zeros(context.m, np.uint8)
         labels[drawn], left_out[drawn] = leaves, leaves < 0
-        labels = self._whole(self._walk.spread(labels))
+        labels = self._with_islands(self._walk.spread(labels))
         if (labels < 0).any():  # a large component without a leaf
             component = np.zeros(context.m, np.int32)
             if "component" in (context.receipt("label", "embedding") or {"arrays": {}})["arrays"]:
@@ -295,7 +292,7 @@ class _Found:
             labels = labels[islands.followed(context, component, labels >= 0)]
         return labels, left_out
 
-    def _whole(self, labels: Any) -> Any:
+    def _with_islands(self, labels: Any) -> Any:
         """Labels where samples of islands have those that they take."""
         return labels if self._follows is None else labels[self._follows]
 

@@ -293,8 +293,13 @@ class Context:
         """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
         if not self.merged:
             return None
-        place = np.asarray(self.place())
-        return np.bincount(place[place >= 0], minlength=self.m)
+
+        def make() -> NDArray[np.int64]:
+            place = np.asarray(self.place())
+            return np.bincount(place[place >= 0], minlength=self.m)
+
+        copies: NDArray[np.int64] = self.remembered(self.samples_stage, "rows-of-samples", make, 8 * self.m)
+        return copies
 
     def by_row(self, values: AnyArray) -> AnyArray:
         """What is known of each sample, for each row of the input; -1, NaN or False for one that is left out."""

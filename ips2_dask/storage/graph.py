@@ -226,7 +226,7 @@ def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
 def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Float64 | None = None) -> Known:
     """The eigenvectors of eigenvalue 1 on some pairs, whose ``degrees`` are those in the solve."""
     found = pair_components(context)
-    label = np.minimum(found.label[pairs[:, 0]], found.large - 1)  # islands' pairs have a degree of 0 there
+    label = found.of_vectors[pairs[:, 0]]
     if len(label) and (label == label[0]).all():
         label = np.broadcast_to(label[0], label.shape)  # one number, not one a row
     return Known(np.sqrt(degrees) * unit(pairs), label, found.large, volumes)

@@ -238,8 +238,8 @@ class Run:
     def unit(self) -> float:
         """The power of two that the centred and scaled samples were divided by, so that any unit fits into float32.
 
-        It makes their root mean squared distance from the centre 32 to 64; ``epsilon`` is in this unit. 1.0 for runs of
-        earlier versions.
+        It makes their root mean squared distance from the centre 32 to 64; ``epsilon`` is in this unit. 1.0 for
+        metrics whose distances have none, and for runs of earlier versions.
         """
         return self._context.unit
 

@@ -83,9 +83,14 @@ def row_weights(context: Context) -> np.ndarray[Any, Any] | None:
 
 
 def read_affinity(context: Context) -> sp.csr_array | np.ndarray[Any, Any]:
-    """What is embedded, walked on and cut: U without signs, its entries times the `row_weights` of both samples."""
+    """What is embedded, walked on and cut: `read_unsigned`, its entries times the `row_weights` of both samples."""
+    return weighed(read_unsigned(context), row_weights(context))
+
+
+def read_unsigned(context: Context) -> sp.csr_array | np.ndarray[Any, Any]:
+    """U; where a signed mean may be negative, its absolute values: an affinity may not be."""
     U = read_similarity(context, "fused")
-    return weighed(abs(U) if context.params.high_order == "signed" else U, row_weights(context))
+    return abs(U) if context.params.high_order == "signed" else U
 
 
 def weighed(U: Any, weights: np.ndarray[Any, Any] | None) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from sklearn.cluster import KMeans
 
 from ips2_dask.evaluation.bench.document import Record
 from ips2_dask.evaluation.bench.roundings import SCORES, Given, given, measuring
@@ -93,8 +94,9 @@ def _variants(data: Given, seed: int) -> Iterator[Record]:
         for means, other in POWERS.items():
             best: tuple[float, int, Any] | None = None
             for columns in (c + 8, c):
-                some, weights = kernel.leading_columns(points, columns), copies.astype(np.float64) ** other
-                labels = kernel.kmeans_best(some, c, seed, 0, restarts.RESTARTS, weights if other else None).labels
+                model = KMeans(c, n_init=restarts.RESTARTS, random_state=seed)
+                weights = copies.astype(np.float64) ** other
+                labels = model.fit(kernel.leading_columns(points, columns), sample_weight=weights).labels_
                 cut = rounding.cut_of(affinity, labels, c)
                 if best is None or cut < best[0]:
                     best = cut, columns, labels

@@ -119,7 +119,7 @@ def measure(
         if todo and study.warm_up:
             for operator, k in sorted({(job.operator, job.k) for job in todo}):
                 sizes = [job.m for job in todo if (job.operator, job.k) == (operator, k)]
-                params, resources = _params(study, k, operator), _resources(study, max(1, study.workers))
+                params, resources = _params(study, k, operator), _resources(study, study.workers)
                 compile_kernels(sizes, study.features, params, resources, study.workers == 0, folder)
         for at, job in enumerate(todo, 1):
             found = list(_run(study, job, folder))
@@ -138,6 +138,8 @@ def _params(study: Study, k: int, operator: str) -> Params:
 
 
 def _resources(study: Study, workers: int) -> Resources:
+    if workers == 0:  # one process computes alone
+        return Resources()
     if study.scheduler is not None:
         return Resources(scheduler=study.scheduler)
     return Resources(n_workers=workers, cluster=study.cluster)
@@ -146,7 +148,7 @@ def _resources(study: Study, workers: int) -> Resources:
 def _run(study: Study, job: Job, folder: Path) -> Iterator[Record]:
     data = generated(job.m, study.features, study.clusters, study.seed, folder)
     given, serial = Input(data.name, data.X, data.labels), job.workers == 0
-    params, resources = _params(study, job.k, job.operator), _resources(study, max(1, job.workers))
+    params, resources = _params(study, job.k, job.operator), _resources(study, job.workers)
     try:
         outcome = run_apart(given, params, resources, serial, folder, study.limit)
         for record in records(given, params, resources, serial, outcome):
