@@ -9,7 +9,7 @@ pairwise similarity S (Algorithm 1, step 1)            kernels/similarity.py
 k nearest neighbours (section 3.6)                     kernels/neighbors.py, stages/neighbors.py
 indecomposable tensor, eq. (7), on neighbourhoods      kernels/tensor.py, stages/tensor.py
 unfolding T-hat, Definition 3.1                        kernels/tensor.py (pairs), explicit.py (dense)
-Laplacian L-hat = D^-1/2 T-hat D^-1/2                  kernels/operator.py, stages/assemble.py
+Laplacian L-hat = D^-1/2 T-hat D^-1/2                  kernels/operator.py, stages/degrees.py
 top c eigenvectors (step 3)                            kernels/eigen.py, stages/eigen.py
 decomposable tensor, Theorems 3.1 and 3.2              kernels/decomposable.py
 high-order similarity V (Definition 3.3, step 4)       kernels/fusion.py, stages/fuse.py
@@ -24,22 +24,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from ips2_dask._version import __version__
-
 if TYPE_CHECKING:
     from ips2_dask import explicit, plots
     from ips2_dask.clusters import cluster
     from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused, StoreFailure, WorkersKilled
     from ips2_dask.estimator import IPS2, PPC
-    from ips2_dask.evaluation.run_report import report
-    from ips2_dask.evaluation.sweep import open_sweep, sweep
-    from ips2_dask.features import Features
     from ips2_dask.params import PAPER, Params, Resources
-    from ips2_dask.pipeline import run
-    from ips2_dask.storage.garbage import gc
-    from ips2_dask.storage.run import Run, open_run
-    from ips2_dask.storage.status import status
-    from ips2_dask.storage.verify import verify
+    from ips2_dask.pipeline.run import run
+    from ips2_dask.readers.features import Features
+    from ips2_dask.reports import report
+    from ips2_dask.runs.garbage import gc
+    from ips2_dask.runs.run import Run, open_run
+    from ips2_dask.runs.status import status
+    from ips2_dask.runs.verify import verify
+    from ips2_dask.sweeps import open_sweep, sweep
+
+__version__ = "0.1.0"
 
 __all__ = [
     "IPS2",
@@ -74,15 +74,15 @@ _HOMES = {
     "clusters": ("cluster",),
     "errors": ("BadInput", "Damaged", "IPS2Error", "IPS2Warning", "Refused", "StoreFailure", "WorkersKilled"),
     "estimator": ("IPS2", "PPC"),
-    "evaluation.run_report": ("report",),
-    "evaluation.sweep": ("open_sweep", "sweep"),
-    "features": ("Features",),
+    "reports": ("report",),
+    "sweeps": ("open_sweep", "sweep"),
+    "readers.features": ("Features",),
     "params": ("PAPER", "Params", "Resources"),
-    "pipeline": ("run",),
-    "storage.garbage": ("gc",),
-    "storage.run": ("Run", "open_run"),
-    "storage.status": ("status",),
-    "storage.verify": ("verify",),
+    "pipeline.run": ("run",),
+    "runs.garbage": ("gc",),
+    "runs.run": ("Run", "open_run"),
+    "runs.status": ("status",),
+    "runs.verify": ("verify",),
 }
 """Where each public name is, imported when it is first asked for: a command that needs no SciPy, Numba or Dask does not
 wait two seconds for them."""

@@ -11,11 +11,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
-from ips2_dask.following import Silent
-from ips2_dask.masks import refuse_masked
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
-from ips2_dask.pipeline import run
-from ips2_dask.storage.readers import is_chunked, named_like, open_source
+from ips2_dask.pipeline.run import run
+from ips2_dask.progress import Silent
+from ips2_dask.readers import is_chunked, named_like, open_source
+from ips2_dask.readers.masks import refuse_masked
 
 
 class _Spoken(Silent):

@@ -9,6 +9,9 @@ from typing import Any
 
 from ips2_dask.errors import BadInput
 
+LEAST_RECALL = 0.95
+"""Recall of the sample graph, below which neighbours are missing that clusters live on."""
+
 N_AFFINITY_NEIGHBORS = 5
 """How many nearest others the heat-kernel graph joins a sample with, whatever ``n_neighbors`` is."""
 

@@ -33,9 +33,9 @@ from pathlib import Path
 import pandas as pd
 from IPython.display import Image, display
 
-from ips2_dask.evaluation.experiments import runnable
-from ips2_dask.evaluation.report.figures import curves
-from ips2_dask.evaluation.reproduce import reproduce
+from ips2_dask.paper.experiments import runnable
+from ips2_dask.paper.report.figures import curves
+from ips2_dask.paper.reproduce import reproduce
 
 made = Path(tempfile.mkdtemp())
 parts = [name for name in only if name in runnable(data)]

@@ -48,7 +48,7 @@ bench = "results/scaling.json"  # of `ips2 bench scaling --json`, shown beside t
 import matplotlib.pyplot as plt
 import pandas as pd
 
-from ips2_dask.evaluation import study
+from ips2_dask.bench import study
 
 asked = study.Study(
     name=name, sizes=sizes, neighbors=neighbors, operators=operators, features=features, clusters=clusters,

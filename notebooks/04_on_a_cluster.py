@@ -39,7 +39,7 @@ from pathlib import Path
 import numpy as np
 
 import ips2_dask
-from ips2_dask.evaluation.datasets import curved_gaussians
+from ips2_dask.datasets import curved_gaussians
 
 folder = Path(work or tempfile.mkdtemp())
 os.environ.setdefault("IPS2_STATE", str(folder / "jobs"))  # records of submitted jobs; by default in your home

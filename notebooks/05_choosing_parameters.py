@@ -20,7 +20,7 @@
 # numbers, and the **stability** of what the sweep ranks first.
 
 # %% tags=["parameters"]
-data = "digits"  # a name of ips2_dask.evaluation.datasets, or a file
+data = "digits"  # a name of ips2_dask.datasets, or a file
 samples = 900  # a sample of so many; None takes all
 clusters = [4, 6, 8, 9, 10, 11, 12, 14]
 neighbors = [5, 10]
@@ -36,9 +36,9 @@ import numpy as np
 import pandas as pd
 
 from ips2_dask import Params, plots, run, sweep
-from ips2_dask.evaluation.datasets import load, names
-from ips2_dask.evaluation.sweep.picture import draw
-from ips2_dask.storage.readers import open_source
+from ips2_dask.datasets import load, names
+from ips2_dask.sweeps.picture import draw
+from ips2_dask.readers import open_source
 
 if data in names():
     X, known = load(data).X, load(data).labels
@@ -110,7 +110,7 @@ draw(found, list(axes.flat))
 
 # %%
 if known is not None:
-    from ips2_dask.evaluation.metrics import scores
+    from ips2_dask.metrics import scores
 
     nmi = [scores(known, found.run(rank + 1).labels)["nmi"] for rank in range(len(found.points))]
     print(f"NMI of the first {nmi[0]:.3f}, of auto {scores(known, auto.labels)['nmi']:.3f}, "

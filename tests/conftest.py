@@ -10,8 +10,8 @@ from harness import DATA, Array
 from hypothesis import settings
 
 from ips2_dask import Resources, clusters
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.executors import Executor, SerialExecutor
+from ips2_dask.executors.base import Executor, SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
 
 # a test that compiles a kernel, or meets a busy machine, is not a slow test; and what passed once passes again
 settings.register_profile("ips2", deadline=None, derandomize=True)

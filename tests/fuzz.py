@@ -26,12 +26,12 @@ import numpy as np
 from test_readers import FORMATS, written
 
 from ips2_dask import Params, open_run, run
-from ips2_dask.cli import main as ips2
+from ips2_dask.cli.main import main as ips2
 from ips2_dask.clusters import shipped
 from ips2_dask.clusters.loading import NOT_CLUSTERS
 from ips2_dask.errors import BadInput, Damaged
-from ips2_dask.storage.context import cache
-from ips2_dask.storage.readers import open_source
+from ips2_dask.readers import open_source
+from ips2_dask.store.context import cache
 
 MOST = 10_000  # rows and columns that are read of a table whose damaged header promises more
 LIMIT_SECONDS = 30.0

@@ -11,12 +11,12 @@ import numpy.typing as npt
 import scipy.sparse as sp
 
 from ips2_dask import Params, Resources, Run
-from ips2_dask.executors import Executor, Job, Report, SerialExecutor, compute_part
+from ips2_dask.executors.base import Executor, Job, Report, SerialExecutor, compute_part
 from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.pipeline import Silent, execute, plan_run
-from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.readers import open_source
-from ips2_dask.storage.store import MemoryStore, Receipt, Store, ZarrStore
+from ips2_dask.pipeline.run import Silent, execute, plan_run
+from ips2_dask.readers import open_source
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.zarr_store import MemoryStore, Receipt, Store, ZarrStore
 
 Array = npt.NDArray[Any]
 

@@ -15,7 +15,7 @@ import pytest
 import scipy.sparse as sp
 import zarr
 
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 
 Array = npt.NDArray[Any]
 Maker = Callable[[Path], str]

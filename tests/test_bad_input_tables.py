@@ -22,9 +22,9 @@ from test_clusters_config import WRONG
 from test_readers import FORMATS, written
 
 from ips2_dask import BadInput, Params, Resources, open_run, run
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 from ips2_dask.errors import IPS2Error
-from ips2_dask.storage.run import FORMAT
+from ips2_dask.runs.run import FORMAT
 
 Array = npt.NDArray[Any]
 X = np.random.default_rng(0).normal(size=(20, 3))

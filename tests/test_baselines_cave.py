@@ -15,8 +15,8 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ips2_dask.baselines import CAVE, _common, cave
 from ips2_dask.errors import BadInput
+from ips2_dask.paper.baselines import CAVE, _common, cave
 
 Array = npt.NDArray[np.float64]
 Hyperedges = npt.NDArray[np.int64]

@@ -17,8 +17,8 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ips2_dask.baselines import HGC, hgc
 from ips2_dask.errors import BadInput
+from ips2_dask.paper.baselines import HGC, hgc
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]

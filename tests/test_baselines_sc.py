@@ -16,8 +16,8 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ips2_dask.baselines import SC, _common
 from ips2_dask.errors import BadInput, IPS2Warning
+from ips2_dask.paper.baselines import SC, _common
 
 Array = npt.NDArray[np.float64]
 

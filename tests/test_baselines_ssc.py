@@ -12,8 +12,8 @@ from sklearn.linear_model import Lasso, orthogonal_mp
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from ips2_dask.baselines import SSC, ssc
 from ips2_dask.errors import BadInput
+from ips2_dask.paper.baselines import SSC, ssc
 
 Array = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.int64]

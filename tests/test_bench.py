@@ -11,8 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ips2_dask.cli import main
-from ips2_dask.evaluation.bench import (
+from ips2_dask.bench import (
     builders,
     change,
     document,
@@ -25,11 +24,12 @@ from ips2_dask.evaluation.bench import (
     product,
     scaling,
 )
-from ips2_dask.evaluation.bench import solve as solving
-from ips2_dask.evaluation.datasets import curved_gaussians
+from ips2_dask.bench import solve as solving
+from ips2_dask.cli.main import main
+from ips2_dask.datasets import curved_gaussians
 from ips2_dask.kernels.neighbors import exact_neighbors, recall
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.store.layout import STAGES
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc, which Linux has")
 

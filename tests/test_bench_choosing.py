@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ips2_dask.evaluation.bench import choosing, options
+from ips2_dask.bench import choosing, options
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,7 +19,7 @@ def test_the_options_know_all_systems() -> None:
 
 @pytest.mark.slow
 def test_every_system_has_a_record_or_says_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ips2_dask.evaluation.datasets import load  # noqa: PLC0415  replaced below
+    from ips2_dask.datasets import load  # noqa: PLC0415  replaced below
 
     whole = load("digits")
     rows = np.random.default_rng(0).choice(len(whole.X), 150, replace=False)

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
-from ips2_dask.cli import main
-from ips2_dask.evaluation import datasets
-from ips2_dask.evaluation.bench import copies, islands, options, roundings
-from ips2_dask.storage.similarities import weighed
+from ips2_dask import datasets
+from ips2_dask.bench import copies, islands, options, roundings
+from ips2_dask.cli.main import main
+from ips2_dask.stages.similarity_views import weighed
 
 Record = dict[str, Any]
 

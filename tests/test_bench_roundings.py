@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from sklearn.datasets import make_moons
 
-from ips2_dask import Params, run
-from ips2_dask.cli import main
-from ips2_dask.evaluation import datasets
-from ips2_dask.evaluation.bench import certainty, options, roundings
-from ips2_dask.evaluation.metrics import accuracy, adjusted_rand
+from ips2_dask import Params, datasets, run
+from ips2_dask.bench import certainty, options, roundings
+from ips2_dask.cli.main import main
 from ips2_dask.kernels import density, rounding
+from ips2_dask.metrics import accuracy, adjusted_rand
 
 Record = dict[str, Any]
 

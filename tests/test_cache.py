@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.storage import context as remembered
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.store import context as remembered
+from ips2_dask.store.zarr_store import ZarrStore
 
 
 def held(cache: Any) -> set[str]:

@@ -12,15 +12,15 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, run, verify
-from ips2_dask.cli import main
-from ips2_dask.evaluation.datasets import load, synthetic
-from ips2_dask.evaluation.run_report import remake
-from ips2_dask.following import Silent
+from ips2_dask.cli.main import main
+from ips2_dask.datasets import load, synthetic
 from ips2_dask.kernels import eigengap
-from ips2_dask.pipeline import plan_run
+from ips2_dask.pipeline.run import plan_run
+from ips2_dask.progress import Silent
+from ips2_dask.readers import open_source
+from ips2_dask.reports import remake
 from ips2_dask.stages import choose
-from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.readers import open_source
+from ips2_dask.store.layout import STAGES
 
 Array = npt.NDArray[Any]
 

@@ -21,14 +21,14 @@ import pytest
 from sklearn.datasets import load_digits
 
 from ips2_dask import IPS2, Params, clusters, open_run, run
-from ips2_dask.cli import _parser, main
-from ips2_dask.evaluation.metrics import scores
+from ips2_dask.cli.display import LiveProgress
+from ips2_dask.cli.main import _parser, main
+from ips2_dask.cli.stopping import Stopping
+from ips2_dask.metrics import scores
 from ips2_dask.params import CHOICES, PAPER, Resources
-from ips2_dask.progress import LiveProgress
-from ips2_dask.spelling import size
-from ips2_dask.stopping import Stopping
-from ips2_dask.storage.context import cache
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.store.context import cache
+from ips2_dask.store.layout import STAGES
+from ips2_dask.wording import size
 
 KEYS = {
     "m", "f", "k", "c", "P", "nnz", "stages", "peak_rss_bytes", "eigenvalues", "residual_max", "components", "recall",
@@ -447,7 +447,7 @@ def test_signals_are_handled_as_before_once_a_command_is_over(capsys: pytest.Cap
 def test_a_second_interrupt_ends_the_process_at_once() -> None:
     script = """
 import signal
-from ips2_dask.stopping import Stopping
+from ips2_dask.cli.stopping import Stopping
 with Stopping():
     try:
         signal.raise_signal(signal.SIGINT)

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from ips2_dask import BadInput, Resources
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 from ips2_dask.clusters import config_of, load, shipped
 from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, keys_of
 from ips2_dask.clusters.connect import settled

@@ -12,7 +12,7 @@ from dask.utils import parse_timedelta
 
 import ips2_dask
 from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 from ips2_dask.clusters import extras, local
 from ips2_dask.clusters.loading import load
 from ips2_dask.clusters.probe import probe, versions

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from ips2_dask import BadInput, open_run
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 from ips2_dask.clusters.jobs import Job, cancel, find, jobs, log_lines, state
 
 DEADLINE = 120
@@ -177,7 +177,7 @@ def test_the_driver_leaves_its_exit_status_where_the_batch_system_put_it(table: 
     folder.mkdir()
     arguments = ["run", "x.npy", "--clusters", "3", "--out", "run", "--serial", "--quiet"]
     (folder / "job.json").write_text(json.dumps({"cwd": str(tmp_path), "arguments": arguments}))
-    done = subprocess.run([sys.executable, "-m", "ips2_dask.driver", str(folder)], check=False)
+    done = subprocess.run([sys.executable, "-m", "ips2_dask.cli.driver", str(folder)], check=False)
     assert done.returncode == 0
     assert json.loads((folder / "exit.json").read_text())["status"] == 0
     assert (tmp_path / "run" / "manifest.json").exists()

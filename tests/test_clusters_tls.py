@@ -17,7 +17,7 @@ import pytest
 from distributed import Client
 
 from ips2_dask import BadInput, Params, Resources, cluster, run
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 from ips2_dask.clusters import tls
 from ips2_dask.clusters.certs import make
 

@@ -13,12 +13,12 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import Damaged, Params, Resources, open_run, run, verify
-from ips2_dask.cli import main
-from ips2_dask.storage import arrays
-from ips2_dask.storage.arrays import chunks_of
-from ips2_dask.storage.context import cache
-from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.cli.main import main
+from ips2_dask.store import arrays
+from ips2_dask.store.arrays import chunks_of
+from ips2_dask.store.context import cache
+from ips2_dask.store.layout import STAGES
+from ips2_dask.store.zarr_store import ZarrStore
 
 Array = npt.NDArray[Any]
 

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ips2_dask import datasets
+from ips2_dask.datasets import files, manifold, sources, synthetic
 from ips2_dask.errors import BadInput
-from ips2_dask.evaluation import datasets
-from ips2_dask.evaluation.datasets import files, manifold, sources, synthetic
 
 DATA = os.environ.get(files.VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")
@@ -402,7 +402,7 @@ def test_rows_do_not_depend_on_how_many_there_are() -> None:
 def test_curved_gaussians_are_clustered_better_by_neighbors_than_by_means_and_perfectly_by_neither() -> None:
     from sklearn.cluster import KMeans, SpectralClustering  # noqa: PLC0415 - slow to import, and for this test only
 
-    from ips2_dask.evaluation.metrics import nmi  # noqa: PLC0415
+    from ips2_dask.metrics import nmi  # noqa: PLC0415
 
     X, labels = datasets.curved_gaussians(2000)
     spectral = SpectralClustering(20, affinity="nearest_neighbors", n_neighbors=10, random_state=0).fit_predict(X)

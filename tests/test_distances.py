@@ -14,13 +14,15 @@ from harness import run_on
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.evaluation.datasets import curved_gaussians
-from ips2_dask.executors import Executor, SerialExecutor
-from ips2_dask.kernels import approximate, compared, neighbors, precomputed, similarity
+from ips2_dask.datasets import curved_gaussians
+from ips2_dask.executors.base import Executor, SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.kernels import approximate, neighbors, precomputed, similarity
+from ips2_dask.kernels import candidates as compared
 from ips2_dask.kernels.distances import CODES
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.storage import measured, prediction
+from ips2_dask.runs import predict
+from ips2_dask.stages import metric_views
 
 Array = npt.NDArray[Any]
 METRICS = ["manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine", "correlation",
@@ -190,10 +192,10 @@ def test_new_samples_are_compared_by_the_runs_metric(metric: str, affinity: str)
     found = run(X[:120], params, Resources(partition_rows=50))
     context = found._context
     d = reference.distances(X, metric) / found.unit
-    ready = prediction._standardized(context, "new", np.arange(20), X[120:])
-    _, lengths = prediction.nearest(context, ready, 5)
+    ready = predict._standardized(context, "new", np.arange(20), X[120:])
+    _, lengths = predict.nearest(context, ready, 5)
     np.testing.assert_allclose(lengths, np.sort(d[120:, :120], axis=1)[:, :5], rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(measured.lengths_to_all(context, ready), d[120:, :120], rtol=1e-4, atol=2e-4)
+    np.testing.assert_allclose(metric_views.lengths_to_all(context, ready), d[120:, :120], rtol=1e-4, atol=2e-4)
     first = np.sort(np.unique(X[:120], axis=0, return_index=True)[1])  # a copy of a sample is that sample
     np.testing.assert_array_equal(found.predict(X[first]), found.labels[first])
     assert found.predict_proba(X[120:]).shape == (20, 3)

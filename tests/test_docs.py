@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-from ips2_dask.evaluation.bench import certainty, copies, roundings
+from ips2_dask.bench import certainty, copies, roundings
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted((ROOT / "docs").glob("*.md"))

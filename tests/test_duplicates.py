@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.kernels import copies, shards
-from ips2_dask.storage.similarities import read_affinity
+from ips2_dask.kernels import duplicates, shards
+from ips2_dask.stages.similarity_views import read_affinity
 
 MERGED = Params(n_clusters=3, duplicates="merge")
 
@@ -112,12 +112,12 @@ def test_given_distances_and_a_given_graph_are_those_of_distinct_rows() -> None:
 
 def test_zero_equals_negative_zero_and_digests_follow_rows() -> None:
     X = np.random.default_rng(0).integers(0, 3, (500, 4)).astype(np.float32)
-    found = copies.repeats(copies.digests(np.where(X == 0, -X, X)), np.arange(500))
+    found = duplicates.repeats(duplicates.digests(np.where(X == 0, -X, X)), np.arange(500))
     _, first, inverse = np.unique(X, axis=0, return_index=True, return_inverse=True)
     expected = np.flatnonzero(first[inverse.ravel()] != np.arange(500))
     np.testing.assert_array_equal(found.rows, expected)
     np.testing.assert_array_equal(found.firsts, first[inverse.ravel()][expected])
-    np.testing.assert_array_equal(copies.digests(X), copies.digests(np.where(X == 0, -X, X)))
+    np.testing.assert_array_equal(duplicates.digests(X), duplicates.digests(np.where(X == 0, -X, X)))
 
 
 def test_the_draw_for_the_cells_does_not_depend_on_partitions() -> None:

@@ -7,12 +7,12 @@ from typing import Any
 from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 
 from ips2_dask import Params
-from ips2_dask.executors import Executor, Job
-from ips2_dask.following import Reporter, Silent
+from ips2_dask.executors.base import Executor, Job
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.plan import choose
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.store import MemoryStore, ZarrStore
+from ips2_dask.plan.plan import choose
+from ips2_dask.progress import Reporter, Silent
+from ips2_dask.store.context import Context
+from ips2_dask.store.zarr_store import MemoryStore, ZarrStore
 
 
 def openmp(context: Context, item: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -17,19 +17,18 @@ from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask import IPS2
-from ips2_dask.baselines import CAVE, SC, SSC
+from ips2_dask import IPS2, datasets
+from ips2_dask.datasets import Dataset, files
 from ips2_dask.errors import BadInput
-from ips2_dask.evaluation import datasets
-from ips2_dask.evaluation.datasets import Dataset, files
-from ips2_dask.evaluation.experiments import beyond, catalog, paper, ranks, series, table2, tuning
-from ips2_dask.evaluation.experiments import settings as choices
-from ips2_dask.evaluation.experiments.methods import Fitted, estimator, quiet, scaled
-from ips2_dask.evaluation.experiments.records import FIELDS, record
-from ips2_dask.evaluation.experiments.runner import ordered, run_tasks
-from ips2_dask.evaluation.experiments.scope import Scope, quick
-from ips2_dask.evaluation.experiments.tasks import Done, Given, Task
-from ips2_dask.evaluation.experiments.trials import load, score, seeds_of, summary
+from ips2_dask.paper.baselines import CAVE, SC, SSC
+from ips2_dask.paper.experiments import beyond, catalog, paper, ranks, series, table2, tuning
+from ips2_dask.paper.experiments import settings as choices
+from ips2_dask.paper.experiments.methods import Fitted, estimator, quiet, scaled
+from ips2_dask.paper.experiments.records import FIELDS, record
+from ips2_dask.paper.experiments.runner import ordered, run_tasks
+from ips2_dask.paper.experiments.scope import Scope, quick
+from ips2_dask.paper.experiments.tasks import Done, Given, Task
+from ips2_dask.paper.experiments.trials import load, score, seeds_of, summary
 
 DATA = os.environ.get(files.VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")

@@ -18,7 +18,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, open_run, run
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 
 Array = npt.NDArray[Any]
 NAMES = [f"cell {i}, ä" for i in range(40)]

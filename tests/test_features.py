@@ -22,12 +22,12 @@ from sklearn.preprocessing import OneHotEncoder
 from test_bad_input import refused
 
 from ips2_dask import BadInput, Features, Params, Resources, open_run, run, sweep
-from ips2_dask.cli import main
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.evaluation.run_report.remake import command
-from ips2_dask.features import MOST_CATEGORIES, FittedFeatures, joined_list, split_list
-from ips2_dask.storage.readers import open_source, text_blocks
-from ips2_dask.storage.readers.columns import select
+from ips2_dask.cli.main import main
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.readers import open_source, text_blocks
+from ips2_dask.readers.columns import select
+from ips2_dask.readers.features import MOST_CATEGORIES, FittedFeatures, joined_list, split_list
+from ips2_dask.reports.remake import command
 
 Array = NDArray[Any]
 NAMES = ["a", "b", "c-d", "c", "d", "e", "7"]

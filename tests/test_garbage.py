@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from ips2_dask import BadInput, Damaged, Params, gc, open_run, run, verify
-from ips2_dask.cli import main
-from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.cli.main import main
+from ips2_dask.store.layout import STAGES
+from ips2_dask.store.zarr_store import ZarrStore
 
 X = np.random.default_rng(4).normal(size=(40, 3))
 

@@ -12,10 +12,10 @@ import pytest
 from harness import run_on
 
 from ips2_dask import Params
-from ips2_dask.executors import SerialExecutor
+from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.executors.placement import Thing
 from ips2_dask.kernels import eigen
-from ips2_dask.locality import Thing
-from ips2_dask.stages.chunked import Homes
+from ips2_dask.stages.block_operator import Homes
 
 HOMES = {"one": lambda g: 0, "two by turns": lambda g: g % 2, "two halves": lambda g: int(g > 2), "alone": lambda g: g}
 

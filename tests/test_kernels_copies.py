@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from ips2_dask.kernels.copies import group_rows, nearest_rows, neighbors_among_copies
+from ips2_dask.kernels.duplicates import group_rows, nearest_rows, neighbors_among_copies
 from ips2_dask.kernels.neighbors import exact_neighbors
 
 

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.linalg import eigsh
 
-from ips2_dask.kernels import decomposable, graph, tensor
+from ips2_dask.kernels import decomposable, tensor, warm_start
 from ips2_dask.kernels.antisymmetric import largest_eigenvalue
 from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.eigen import (
@@ -45,7 +45,7 @@ from ips2_dask.kernels.eigen import (
 )
 from ips2_dask.kernels.operator import MatrixOperator, normalized
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.kernels.reverse import reverse_lists
+from ips2_dask.kernels.transpose import reverse_lists
 
 Array = npt.NDArray[Any]
 
@@ -485,7 +485,7 @@ def test_the_sample_graphs_vectors_are_eigenvectors_of_its_laplacian(m: int) -> 
     A = np.maximum(A, A.T)
     label = reference.components(A).astype(np.int32)
     count = int(label.max()) + 1
-    w = graph.graph_start(N, Components(label, count, count), 6, 0)
+    w = warm_start.graph_start(N, Components(label, count, count), 6, 0)
     u = w * np.sqrt(A.sum(axis=1))[:, None]
     L = reference.laplacian(A)
     values = np.linalg.eigvalsh(L)[::-1][count:]
@@ -496,7 +496,7 @@ def test_the_sample_graphs_vectors_are_eigenvectors_of_its_laplacian(m: int) -> 
 
 def test_the_start_on_pairs_is_the_sum_of_both_samples_times_the_pairs_root() -> None:
     w = np.array([[1.0, -2], [3, 4], [5, 6]])
-    found = graph.start_on_pairs(w, np.array([[0, 0], [0, 2], [1, 2]], np.int32), np.array([1.0, 2.0, 0.5]))
+    found = warm_start.start_on_pairs(w, np.array([[0, 0], [0, 2], [1, 2]], np.int32), np.array([1.0, 2.0, 0.5]))
     np.testing.assert_allclose(found, [[2, -4], [12, 8], [4, 5]])
     assert found.dtype == np.float32
 
@@ -504,7 +504,7 @@ def test_the_start_on_pairs_is_the_sum_of_both_samples_times_the_pairs_root() ->
 @pytest.mark.parametrize("columns", [3, 12, 40])
 def test_few_samples_start_as_many_columns_as_they_can(columns: int) -> None:
     N, _ = sample_graph(20)
-    w = graph.graph_start(N, Components(np.zeros(20, np.int32), 1, 1), columns, 0)
+    w = warm_start.graph_start(N, Components(np.zeros(20, np.int32), 1, 1), columns, 0)
     assert w.shape[0] == 20
     assert 0 < w.shape[1] <= columns
     assert np.isfinite(w).all()

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ips2_dask.evaluation.datasets import curved_gaussians
+from ips2_dask.datasets import curved_gaussians
 from ips2_dask.kernels import halving
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline import run
+from ips2_dask.pipeline.run import run
 
 
 @given(st.integers(0, 60), st.integers(1, 5), st.integers(0, 99))

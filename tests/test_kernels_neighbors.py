@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from ips2_dask.kernels import approximate, neighbors, similarity
 from ips2_dask.kernels.parallel import map_chunks, threads
-from ips2_dask.kernels.reverse import components, reverse_lists
 from ips2_dask.kernels.tensor import block_distances
+from ips2_dask.kernels.transpose import components, reverse_lists
 
 Array = npt.NDArray[Any]
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from ips2_dask.kernels import sorting, tensor
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.kernels.reverse import reverse_lists
+from ips2_dask.kernels.transpose import reverse_lists
 
 Array = npt.NDArray[Any]
 

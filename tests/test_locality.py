@@ -13,14 +13,15 @@ import numpy as np
 import pytest
 from distributed import get_worker
 
-from ips2_dask import Params, Resources, dask_executor, run
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.executors import Job, partition
-from ips2_dask.following import Reporter, Silent
-from ips2_dask.locality import Owners
-from ips2_dask.plan import choose
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask import Params, Resources, run
+from ips2_dask.executors import dask as dask_executor
+from ips2_dask.executors.base import Job, partition
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.executors.placement import Owners
+from ips2_dask.plan.plan import choose
+from ips2_dask.progress import Reporter, Silent
+from ips2_dask.store.context import Context
+from ips2_dask.store.zarr_store import ZarrStore
 
 PARTS = 12
 
@@ -203,7 +204,7 @@ def test_owners_of_another_store_or_numbering_are_not_asked(context: Context) ->
 def test_no_graph_that_is_sent_to_the_scheduler_holds_a_large_object(
     vectors: str, dask_executor: DaskExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ips2_dask.dask_executor.TOGETHER_BYTES", LARGE // 4)
+    monkeypatch.setattr("ips2_dask.executors.dask.TOGETHER_BYTES", LARGE // 4)
     rng = np.random.default_rng(5)
     islands = 10 * rng.normal(size=(600, 12))  # each a component of its own: the solver deflates them all
     X = np.repeat(islands, 7, axis=0) + 0.01 * rng.normal(size=(4200, 12))

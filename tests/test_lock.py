@@ -16,18 +16,18 @@ import numpy as np
 import pytest
 
 from ips2_dask import BadInput, Params, StoreFailure, open_run, run, status
-from ips2_dask.cli import main
-from ips2_dask.storage import lock
-from ips2_dask.storage.files import LocalFiles, RemoteFiles
-from ips2_dask.storage.receipts import sealed
+from ips2_dask.cli.main import main
+from ips2_dask.store import lock
+from ips2_dask.store.files import LocalFiles, RemoteFiles
+from ips2_dask.store.receipts import sealed
 
 X = np.random.default_rng(3).normal(size=(30, 2))
 PARAMS = Params(n_clusters=2)
 
 HOLD = """
 import sys
-from ips2_dask.storage.files import LocalFiles
-from ips2_dask.storage.lock import lock
+from ips2_dask.store.files import LocalFiles
+from ips2_dask.store.lock import lock
 with lock(LocalFiles(sys.argv[1]), sys.argv[1]):
     print("held", flush=True)
     sys.stdin.read()

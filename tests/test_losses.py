@@ -13,9 +13,9 @@ from harness import run_on
 
 from ips2_dask import Params, Resources, run
 from ips2_dask.clusters.loading import load
-from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import Lost
-from ips2_dask.losses import PATIENCE, losses, patience_of
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.executors.failures import PATIENCE, losses, patience_of
 
 X = np.random.default_rng(3).normal(size=(60, 4))
 PARAMS = Params(n_clusters=3)

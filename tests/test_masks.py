@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import IPS2, PPC, BadInput, Params, explicit, run, sweep
-from ips2_dask.baselines import CAVE, HGC, SC, SSC
-from ips2_dask.storage.readers import open_source
+from ips2_dask.paper.baselines import CAVE, HGC, SC, SSC
+from ips2_dask.readers import open_source
 
 Array = npt.NDArray[Any]
 X = np.random.default_rng(5).normal(size=(40, 4)) + 3 * np.eye(3, 4)[np.arange(40) % 3]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix, pair_confusion_matrix
 
+from ips2_dask import metrics
 from ips2_dask.errors import BadInput
-from ips2_dask.evaluation import metrics
 
 # six samples: class a is split 2 + 1, class b is 1 + 2
 TRUE = ["a", "a", "a", "b", "b", "b"]

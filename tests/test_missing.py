@@ -23,11 +23,11 @@ from sklearn.impute import SimpleImputer
 from test_bad_input import refused
 
 from ips2_dask import BadInput, Features, Params, Resources, open_run, plots, report, run, sweep
-from ips2_dask.cli import main
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.evaluation.metrics import scores
+from ips2_dask.cli.main import main
+from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import median
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.metrics import scores
+from ips2_dask.store.zarr_store import ZarrStore
 
 Array = NDArray[Any]
 MEDIAN, DROP = Features(missing="median"), Features(missing="drop")

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from ips2_dask.evaluation.experiments import series
-from ips2_dask.evaluation.experiments.ranks import PAPER_SETS
-from ips2_dask.evaluation.experiments.records import record
-from ips2_dask.evaluation.experiments.settings import COMPARED, METHODS
+from ips2_dask.paper.experiments import series
+from ips2_dask.paper.experiments.ranks import PAPER_SETS
+from ips2_dask.paper.experiments.records import record
+from ips2_dask.paper.experiments.settings import COMPARED, METHODS
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NAMES = ["01_quickstart", "02_paper", "03_scaling_study", "04_on_a_cluster", "05_choosing_parameters"]

@@ -13,11 +13,11 @@ from harness import run_on
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask import Params, Run, open_run
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.executors import SerialExecutor
+from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels.operator import rows_between
-from ips2_dask.plan import choose, make_plan
-from ips2_dask.stages import chunked
+from ips2_dask.plan.plan import choose, make_plan
+from ips2_dask.stages import block_operator
 
 Array = npt.NDArray[Any]
 OPERATORS = ("triplets", "elements", "matrix-free")
@@ -47,12 +47,12 @@ def test_chunks_of_any_operator_have_the_oracles_rows_and_degrees(operator: str,
     np.testing.assert_array_equal(found.pairs, pairs)
     np.testing.assert_allclose(found.tensor().toarray(), R, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.degrees, reference.degrees(R, pairs), rtol=1e-4)
-    context, bounds = found._context, chunked.rows_of_chunks(found._context)
+    context, bounds = found._context, block_operator.rows_of_chunks(found._context)
     assert len(bounds) > 3
     x = np.random.default_rng(k).normal(size=(len(pairs), 3))
     for g, low in enumerate(bounds[:-1]):
-        made = chunked.operator(context, g)
-        touched = np.asarray(chunked._touched(context, g))
+        made = block_operator.operator(context, g)
+        touched = np.asarray(block_operator._touched(context, g))
         np.testing.assert_array_equal(touched[made.own], np.arange(low, bounds[g + 1]))
         product = made.product(x[touched], np.ones(len(touched)))
         np.testing.assert_allclose(product, R[low : bounds[g + 1]] @ x, rtol=1e-4, atol=1e-5)
@@ -80,7 +80,7 @@ def test_workers_give_the_bits_of_one_process(dask_executor: DaskExecutor, tmp_p
 def test_triplets_are_stored_with_their_chunks_and_read_again(tmp_path: Path) -> None:
     found = found_with("triplets", store=tmp_path / "run")
     context = open_run(tmp_path / "run")._context
-    folder, n_chunks = context.folders["tensor"], len(chunked.rows_of_chunks(context)) - 1
+    folder, n_chunks = context.folders["tensor"], len(block_operator.rows_of_chunks(context)) - 1
     for b in range(context.n_partitions):
         rows, columns = (context.store.read(folder, f"p{b:06d}", name) for name in ("indices_0", "indices_1"))
         assert (rows <= columns).all()

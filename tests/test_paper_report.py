@@ -12,18 +12,18 @@ from pathlib import Path
 
 import pytest
 
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
+from ips2_dask.datasets import files
 from ips2_dask.errors import BadInput
-from ips2_dask.evaluation.datasets import files
-from ips2_dask.evaluation.experiments import beyond, catalog
-from ips2_dask.evaluation.experiments.records import FIELDS, Record, record
-from ips2_dask.evaluation.experiments.scope import Family, Scope
-from ips2_dask.evaluation.experiments.settings import METHODS
-from ips2_dask.evaluation.experiments.tasks import Done
-from ips2_dask.evaluation.markup import Cell, Row, number, table
-from ips2_dask.evaluation.report import findings, write_report
-from ips2_dask.evaluation.report.figures import groups
-from ips2_dask.evaluation.reproduce import reproduce
+from ips2_dask.paper.experiments import beyond, catalog
+from ips2_dask.paper.experiments.records import FIELDS, Record, record
+from ips2_dask.paper.experiments.scope import Family, Scope
+from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.experiments.tasks import Done
+from ips2_dask.paper.report import findings, write_report
+from ips2_dask.paper.report.figures import groups
+from ips2_dask.paper.reproduce import reproduce
+from ips2_dask.reports.markup import Cell, Row, number, table
 
 DATA = os.environ.get(files.VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")

@@ -20,14 +20,14 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import BadInput, Params, Resources, Run, clusters, open_run, run
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.executors import SerialExecutor
+from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import eigen
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.restarts import FEW
 from ips2_dask.params import CHOICES
-from ips2_dask.storage import graph
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.stages import views
+from ips2_dask.store.layout import STAGES
 
 Array = npt.NDArray[Any]
 EXACT = 1e-7
@@ -726,7 +726,7 @@ def test_pairs_may_be_looked_up_in_any_number_of_pieces(
 ) -> None:
     params, resources = Params(n_clusters=10, operator=operator), Resources(vectors=vectors, partition_rows=150)
     whole = run(digits[:900], params, resources)
-    monkeypatch.setattr(graph, "PAIRS_AT_ONCE", 700)
+    monkeypatch.setattr(views, "PAIRS_AT_ONCE", 700)
     found = run(digits[:900], params, resources)
     np.testing.assert_array_equal(found.degrees, whole.degrees)
     np.testing.assert_array_equal(found.labels, whole.labels)

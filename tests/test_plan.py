@@ -18,17 +18,25 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from ips2_dask import Params, Refused, Resources, run
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import Job, Report, SerialExecutor
+from ips2_dask.executors.base import Job, Report, SerialExecutor
 from ips2_dask.params import parse_bytes
-from ips2_dask.pipeline import Silent, execute, plan_run
-from ips2_dask.plan import MOST_PARTITIONS, MOST_TASKS, check_memory, check_shape, choose, make_plan, partition_bounds
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.readers import open_source
-from ips2_dask.storage.store import Receipt, ZarrStore
-from ips2_dask.traffic import PARTS, WHOLE, Case, product_traffic
+from ips2_dask.pipeline.run import Silent, execute, plan_run
+from ips2_dask.plan.plan import (
+    MOST_PARTITIONS,
+    MOST_TASKS,
+    check_memory,
+    check_shape,
+    choose,
+    make_plan,
+    partition_bounds,
+)
+from ips2_dask.plan.traffic import PARTS, WHOLE, Case, product_traffic
+from ips2_dask.readers import open_source
+from ips2_dask.store.context import Context
+from ips2_dask.store.layout import STAGES
+from ips2_dask.store.zarr_store import Receipt, ZarrStore
 
 
 @given(m=st.integers(2, 10**9), f=st.integers(1, 10**5))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ips2_dask.evaluation.bench import scaling
+from ips2_dask.bench import scaling
 from ips2_dask.params import Params, Resources
 
 SIZES = (3_000, 12_000, 48_000)

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from sklearn.metrics import silhouette_samples
 
 from ips2_dask import PAPER, Params, Resources, Run, plots, run
-from ips2_dask.pipeline import plan_run
+from ips2_dask.pipeline.run import plan_run
 from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker
-from ips2_dask.storage.readers import open_source
+from ips2_dask.readers import open_source
 
 Array = npt.NDArray[Any]
 C = 3

@@ -13,7 +13,7 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, open_run, run
-from ips2_dask.cli import main
+from ips2_dask.cli.main import main
 
 Array = npt.NDArray[Any]
 

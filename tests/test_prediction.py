@@ -16,8 +16,8 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
 from ips2_dask import IPS2, PPC, BadInput, Params, Resources, Run, open_run, run
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.storage import prediction
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.runs import predict
 
 Array = npt.NDArray[Any]
 
@@ -85,7 +85,7 @@ def test_a_prediction_does_not_depend_on_what_is_predicted_with_it(
     found = run(X[:150], Params(n_clusters=3))
     whole = found.transform(X[150:])
     np.testing.assert_allclose(np.concatenate([found.transform(X[[i]]) for i in range(150, 240)]), whole, atol=1e-6)
-    monkeypatch.setattr(prediction, "partition_bounds", lambda n, f: (*range(0, n, 7), n))
+    monkeypatch.setattr(predict, "partition_bounds", lambda n, f: (*range(0, n, 7), n))
     np.testing.assert_allclose(found.transform(X[150:]), whole, atol=1e-6)
 
 
@@ -108,9 +108,7 @@ def test_nearest_are_the_users_first_of_equally_near_ones_in_a_sharded_run() -> 
     new = np.random.default_rng(6).integers(0, 5, (40, 3)).astype(np.float64)
     found = []
     for context in (plain, sharded):
-        indices, distances = prediction.nearest(
-            context, prediction._standardized(context, "new", np.arange(40), new), 5
-        )
+        indices, distances = predict.nearest(context, predict._standardized(context, "new", np.arange(40), new), 5)
         order = context.order()
         found.append((indices if order is None else order[indices], distances))
     np.testing.assert_array_equal(found[0][1], found[1][1])
@@ -128,7 +126,7 @@ def test_workers_predict_what_this_process_does(
     np.save(tmp_path / "new.npy", X[150:])
     np.savetxt(tmp_path / "new.csv", X[150:], delimiter=",", fmt="%.17g")
     expected = found.transform(X[150:])
-    monkeypatch.setattr(prediction, "partition_bounds", lambda n, f: (*range(0, n, 20), n))
+    monkeypatch.setattr(predict, "partition_bounds", lambda n, f: (*range(0, n, 20), n))
     for new in (X[150:], tmp_path / "new.npy", tmp_path / "new.csv", da.from_array(X[150:], chunks=(33, -1))):
         np.testing.assert_allclose(found.transform(new, client=dask_executor.client), expected, atol=1e-6)
 

@@ -14,11 +14,11 @@ import pytest
 from rich.console import Console
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.cli import main
-from ips2_dask.pipeline import Silent
-from ips2_dask.progress import JsonLog, LiveProgress, Pace, PlainProgress, logged
-from ips2_dask.spelling import duration
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.cli.display import JsonLog, LiveProgress, Pace, PlainProgress, logged
+from ips2_dask.cli.main import main
+from ips2_dask.pipeline.run import Silent
+from ips2_dask.store.layout import STAGES
+from ips2_dask.wording import duration
 
 
 class Noted(Silent):

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from ips2_dask import Params, run
-from ips2_dask.cli import main
-from ips2_dask.storage.promises import promises
+from ips2_dask.cli.main import main
+from ips2_dask.runs.quality import promises
 
 X = np.random.default_rng(7).normal(size=(60, 3))
 

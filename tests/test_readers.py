@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from scipy import sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import Source, open_source
+from ips2_dask.readers import Source, open_source
 
 M, F = 37, 5
 Array = NDArray[Any]

@@ -17,8 +17,8 @@ from test_readers import F, M, table
 from zarr.storage import MemoryStore, ZipStore
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import Source, open_source
-from ips2_dask.storage.readers.base import rebatch
+from ips2_dask.readers import Source, open_source
+from ips2_dask.readers.base import rebatch
 
 
 def refused(spec: Any, **options: Any) -> BadInput:

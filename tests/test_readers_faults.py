@@ -19,7 +19,7 @@ from scipy import sparse
 from test_readers import FORMATS, matlab, table, written
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import check_block, open_source
+from ips2_dask.readers import check_block, open_source
 
 
 def refused(spec: Any, **options: Any) -> BadInput:

@@ -14,7 +14,7 @@ from scipy import sparse
 from test_readers import F, M, matlab, table, write_h5ad, write_h5ad_csc, write_h5ad_csr, write_mat73_sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import open_source
+from ips2_dask.readers import open_source
 
 NAMES = ["b", "a", "c"]
 

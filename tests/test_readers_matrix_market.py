@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 
-from ips2_dask.storage.readers import open_source
+from ips2_dask.readers import open_source
 
 
 def dense(matrix: Any) -> Any:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import faults, open_source, parquet
+from ips2_dask.readers import faults, open_source, parquet
 
 
 def write(folder: Path, columns: dict[str, Any] | Any, **options: Any) -> Path:

@@ -11,7 +11,7 @@ import pytest
 import scipy.io
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import open_source
+from ips2_dask.readers import open_source
 
 DATA = Path(os.environ.get("IPS2_DATA", "nowhere"))
 

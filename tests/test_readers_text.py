@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.readers import Source, base, open_source, text_blocks
+from ips2_dask.readers import Source, base, open_source, text_blocks
 
 
 def opened(folder: Path, text: str | bytes, ending: str = "csv", **options: Any) -> Source:
@@ -213,7 +213,7 @@ def test_reading_the_end_of_a_plain_file_does_not_read_its_start(
     parsed: list[int] = []
     parse = text_blocks.parse_numbers
     monkeypatch.setattr(
-        "ips2_dask.storage.readers.text.parse_numbers",
+        "ips2_dask.readers.text.parse_numbers",
         lambda block, *rest: parsed.append(block.offset) or parse(block, *rest),  # type: ignore[func-returns-value]
     )
     assert source.read(9000, 9001).tolist() == [[9000, 9000]]

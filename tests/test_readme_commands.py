@@ -20,7 +20,7 @@ import zarr
 from readme import ALL, README, ROOT, TEXTS, blocks
 
 from ips2_dask import cluster
-from ips2_dask.cli import _parser
+from ips2_dask.cli.main import _parser
 
 ON_A_RUN = (
     "run wine.csv", "status wine-run", "verify wine-run", "gc wine-run", "predict wine-run", "report wine-run",

@@ -12,8 +12,8 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask import IPS2, Params, Resources, Run, run
-from ips2_dask.evaluation.datasets import Dataset, available, load
-from ips2_dask.evaluation.metrics import scores
+from ips2_dask.datasets import Dataset, available, load
+from ips2_dask.metrics import scores
 
 Array = npt.NDArray[Any]
 

@@ -16,9 +16,9 @@ from zarr.storage import FsspecStore
 
 from ips2_dask import BadInput, Params, Resources, open_run, run
 from ips2_dask.errors import Damaged
-from ips2_dask.storage import remote
-from ips2_dask.storage.readers import open_source
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.readers import open_source
+from ips2_dask.store import remote
+from ips2_dask.store.zarr_store import ZarrStore
 
 Array = npt.NDArray[Any]
 

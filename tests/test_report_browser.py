@@ -10,8 +10,8 @@ import browser
 import pytest
 from test_paper_report import DATA, GENERATED, made, needs_data
 
-from ips2_dask.evaluation.experiments import catalog
-from ips2_dask.evaluation.experiments.scope import Scope
+from ips2_dask.paper.experiments import catalog
+from ips2_dask.paper.experiments.scope import Scope
 
 pytestmark = [
     pytest.mark.cluster,

@@ -15,8 +15,8 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.executors import SerialExecutor
+from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import density, rounding
 from ips2_dask.stages import label, walk
 

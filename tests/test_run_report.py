@@ -16,10 +16,10 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import PAPER, BadInput, Params, Resources, Run, open_run, report, run
-from ips2_dask.cli import main
-from ips2_dask.console import print_report
-from ips2_dask.evaluation.run_report.remake import command
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.cli.console import print_report
+from ips2_dask.cli.main import main
+from ips2_dask.reports.remake import command
+from ips2_dask.store.layout import STAGES
 
 Array = npt.NDArray[Any]
 

@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ips2_dask import Params, Resources, open_run, plan, run
-from ips2_dask.cli import main
-from ips2_dask.evaluation.datasets import curved_gaussians
-from ips2_dask.kernels import copies, projection, shards
+from ips2_dask import Params, Resources, open_run, run
+from ips2_dask.cli.main import main
+from ips2_dask.datasets import curved_gaussians
+from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.kernels.reverse import reverse_lists
+from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.plan import plan
 from ips2_dask.stages import sharding
 
 Array = npt.NDArray[Any]
@@ -95,9 +96,9 @@ def test_narrowing_down_finds_the_nearest_of_wide_data_and_measures_them_exactly
     narrow = projection.narrowed(X, 0)
     assert narrow is not None
     rows = np.arange(len(X))
-    groups = copies.group_rows(X)
+    groups = duplicates.group_rows(X)
     assert (groups is None) is not repeated
-    N, d = copies.nearest_rows(rows, X, groups, 6, narrow)
+    N, d = duplicates.nearest_rows(rows, X, groups, 6, narrow)
     exact, lengths = exact_neighbors(X, 0, X, 6)
     right = exact == N
     assert right.mean() >= 0.99

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from ips2_dask import Params, run
-from ips2_dask.evaluation.datasets import curved_gaussians
-from ips2_dask.plan import SHARED_CLUSTERS, SHARED_SAMPLES, choose
+from ips2_dask.datasets import curved_gaussians
+from ips2_dask.plan.plan import SHARED_CLUSTERS, SHARED_SAMPLES, choose
 
 M = SHARED_SAMPLES[0]
 

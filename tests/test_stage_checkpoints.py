@@ -13,12 +13,12 @@ import pytest
 from harness import run_on
 
 from ips2_dask import Params, Resources, Run, run
-from ips2_dask.executors import SerialExecutor
+from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.stages import sharding
 from ips2_dask.stages.checkpoints import PLACES
-from ips2_dask.storage.context import part_name
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.store.context import part_name
+from ips2_dask.store.zarr_store import ZarrStore
 
 X: npt.NDArray[np.float64] = np.random.default_rng(7).normal(size=(300, 10))
 PARAMS = Params(n_clusters=8, tol=2e-5)

@@ -20,13 +20,14 @@ from harness import DATA, run_on
 from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask import BadInput, Damaged, Params, Resources, Run, open_run, pipeline, run
-from ips2_dask.executors import Executor
+from ips2_dask import BadInput, Damaged, Params, Resources, Run, open_run, run
+from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import tensor as tensor_kernel
-from ips2_dask.kernels.reverse import reverse_lists
-from ips2_dask.storage.context import cache
-from ips2_dask.storage.layout import ARRAYS, STAGES
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.pipeline import run as pipeline
+from ips2_dask.store.context import cache
+from ips2_dask.store.layout import ARRAYS, STAGES
+from ips2_dask.store.zarr_store import ZarrStore
 
 Array = npt.NDArray[Any]
 PARAMS = Params(n_clusters=3, operator="triplets", duplicates="keep")
@@ -256,7 +257,7 @@ def test_above_the_dense_limit_a_gaussian_similarity_lives_on_the_active_pairs(
 ) -> None:
     params = dataclasses.replace(PARAMS, affinity="gaussian")
     everywhere = np.asarray(run(blobs, params).similarity("pairwise"))
-    monkeypatch.setattr("ips2_dask.storage.graph.DENSE_MAX_SAMPLES", 50)
+    monkeypatch.setattr("ips2_dask.stages.views.DENSE_MAX_SAMPLES", 50)
     found = run(blobs, params, Resources(partition_rows=25))
     S = sp.csr_array(found.similarity("pairwise"))
     i, j = found.pairs.T
@@ -569,7 +570,7 @@ def test_empty_arrays_are_stored_like_any_other(tmp_path: Path, shape: tuple[int
 def test_arrays_longer_than_a_chunk_are_cut_by_rows_and_each_chunk_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ips2_dask.storage.arrays.CHUNK_BYTES", 100)
+    monkeypatch.setattr("ips2_dask.store.arrays.CHUNK_BYTES", 100)
     store = ZarrStore(str(tmp_path))
     array = np.random.default_rng(0).normal(size=(50, 4)).astype(np.float32)
     store.write("ingest-x", "p000000", {"samples": array}, {})

@@ -15,13 +15,14 @@ import numpy as np
 import pytest
 from harness import run_on
 
-from ips2_dask import Params, Resources, StoreFailure, WorkersKilled, gc, open_run, pipeline, run, verify
-from ips2_dask.cli import main
+from ips2_dask import Params, Resources, StoreFailure, WorkersKilled, gc, open_run, run, verify
+from ips2_dask.cli.main import main
 from ips2_dask.clusters import executor as cluster
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.executors import Job
+from ips2_dask.executors.base import Job
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.pipeline import run as pipeline
 from ips2_dask.stages import tensor
-from ips2_dask.storage.context import cache
+from ips2_dask.store.context import cache
 
 X = np.random.default_rng(8).normal(size=(400, 8))
 PARAMS, RESOURCES = Params(n_clusters=3, operator="triplets"), Resources(partition_rows=100)

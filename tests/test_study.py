@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from ips2_dask import BadInput
-from ips2_dask.cli import main
-from ips2_dask.evaluation import study
-from ips2_dask.evaluation.study.measure import Job, jobs
+from ips2_dask.bench import study
+from ips2_dask.bench.study.measure import Job, jobs
+from ips2_dask.cli.main import main
 
 EXAMPLE = Path(__file__).parent.parent / "notebooks" / "study.yaml"
 

@@ -13,9 +13,9 @@ import pytest
 from sklearn.datasets import make_blobs
 
 from ips2_dask import BadInput, Params, gc, open_run, open_sweep, run, sweep, verify
-from ips2_dask.cli import main
-from ips2_dask.evaluation.sweep.grid import grid, numbers, whole_numbers
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.cli.main import main
+from ips2_dask.store.layout import STAGES
+from ips2_dask.sweeps.grid import grid, numbers, whole_numbers
 
 Array = npt.NDArray[Any]
 

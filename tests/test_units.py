@@ -17,7 +17,7 @@ from scipy import sparse
 from sklearn.datasets import load_iris
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run, sweep
-from ips2_dask.executors import SerialExecutor
+from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import ingest
 
 Array = npt.NDArray[Any]

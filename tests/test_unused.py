@@ -15,8 +15,8 @@ from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid
 
 from ips2_dask import IPS2, PPC, BadInput, Params, Resources, open_run, run, sweep
-from ips2_dask.cli import main
-from ips2_dask.unused import MACHINES, NOT_READ, check_machines, check_params
+from ips2_dask.cli.main import main
+from ips2_dask.pipeline.option_checks import MACHINES, NOT_READ, check_machines, check_params
 
 X = np.random.default_rng(6).normal(size=(60, 3)) + 4 * np.eye(3)[np.arange(60) % 3]
 S = np.exp(-np.square(X[:, None] - X).sum(axis=2))
@@ -51,8 +51,8 @@ def test_such_a_parameter_is_really_read_by_no_stage(decider: str, value: str, n
     """Where it would be read, refusing it would be wrong: past the check, labels and U are the same bits."""
     from harness import run_on  # noqa: PLC0415  with the check left out
 
-    from ips2_dask import pipeline  # noqa: PLC0415
-    from ips2_dask.executors import SerialExecutor  # noqa: PLC0415
+    from ips2_dask.executors.base import SerialExecutor  # noqa: PLC0415
+    from ips2_dask.pipeline import run as pipeline  # noqa: PLC0415
 
     found = []
     with pytest.MonkeyPatch.context() as patch:
@@ -194,8 +194,8 @@ def test_benchmarks_refuse_options_of_generated_data_beside_named_data(capsys: p
 
 @pytest.mark.slow
 def test_the_seed_of_bench_change_is_that_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ips2_dask.evaluation.bench import change  # noqa: PLC0415
-    from ips2_dask.evaluation.bench.inputs import named  # noqa: PLC0415
+    from ips2_dask.bench import change  # noqa: PLC0415
+    from ips2_dask.bench.inputs import named  # noqa: PLC0415
 
     seeds = []
     monkeypatch.setattr(change.shutil, "rmtree", lambda folder, **_: seeds.append(open_run(folder).params.random_state))

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ips2_dask import Params, Resources, open_run, pipeline, run, status
-from ips2_dask.cli import main
-from ips2_dask.storage.layout import STAGES
+from ips2_dask import Params, Resources, open_run, run, status
+from ips2_dask.cli.main import main
+from ips2_dask.pipeline import run as pipeline
+from ips2_dask.store.layout import STAGES
 
 X = np.random.default_rng(6).normal(size=(50, 3))
 FIRST = Params(n_clusters=3, operator="triplets")

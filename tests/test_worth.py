@@ -13,15 +13,15 @@ import numpy.typing as npt
 import pytest
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.dask_executor import DaskExecutor
-from ips2_dask.executors import Executor, Job
-from ips2_dask.keys import keys_of
-from ips2_dask.pipeline import run_each
-from ips2_dask.plan import Plan, make_plan
-from ips2_dask.storage.layout import STAGES
-from ips2_dask.storage.parts import MemoryStore
-from ips2_dask.storage.store import Receipt
-from ips2_dask.worth import FOUNDATION, is_worth_a_cluster
+from ips2_dask.executors.base import Executor, Job
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.pipeline.cluster_choice import FOUNDATION, is_worth_a_cluster
+from ips2_dask.pipeline.keys import keys_of
+from ips2_dask.pipeline.run import run_each
+from ips2_dask.plan.plan import Plan, make_plan
+from ips2_dask.store.base import MemoryStore
+from ips2_dask.store.layout import STAGES
+from ips2_dask.store.zarr_store import Receipt
 
 PARAMS = Params(n_clusters=3)
 

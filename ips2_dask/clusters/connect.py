@@ -16,8 +16,8 @@ from distributed import Client
 from ips2_dask.clusters import tls as certificates
 from ips2_dask.clusters.config import MOST_WORKERS, TAKES, Config, Running, Ssh, Worker, taken_by
 from ips2_dask.clusters.loading import load
-from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import BadInput
+from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources
 

@@ -10,9 +10,9 @@ import distributed
 from distributed import Client
 
 from ips2_dask.clusters.extras import need
-from ips2_dask.dask_executor import DaskExecutor
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import Executor
+from ips2_dask.executors.base import Executor
+from ips2_dask.executors.dask import DaskExecutor
 
 
 def dashboard(client: Client) -> str | None:

@@ -8,10 +8,10 @@ import os
 import sys
 from typing import Any
 
-from ips2_dask import executors
-from ips2_dask.hard_limit import limit_memory
+from ips2_dask.executors import base
+from ips2_dask.executors.memory_limit import limit_memory
 
-__all__ = ["dask_setup", "executors"]
+__all__ = ["base", "dask_setup"]  # importing base imports what tasks need
 
 
 def dask_setup(worker: Any) -> None:

@@ -13,9 +13,9 @@ from typing import Any
 
 from distributed import Client, get_worker
 
-from ips2_dask._version import __version__
+from ips2_dask import __version__
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.storage.files import open_files
+from ips2_dask.store.files import open_files
 
 PACKAGES = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
 """Whose versions the labels depend on, or the talk between processes."""

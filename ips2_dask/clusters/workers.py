@@ -7,7 +7,7 @@ import os
 from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.errors import BadInput
 
-WARM = "ips2_dask.warm"
+WARM = "ips2_dask.pipeline.compile_kernels"
 """The preload that compiles the kernels once a node."""
 
 PATIENCE = 300

@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.compared import nearest_in as nearest_compared
+from ips2_dask.kernels.candidates import nearest_in as nearest_compared
 from ips2_dask.kernels.distances import CODES
 from ips2_dask.kernels.neighbors import settle_candidates
 

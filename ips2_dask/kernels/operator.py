@@ -8,7 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import memory
+from ips2_dask.kernels import buffers
+from ips2_dask.kernels.llvm_rows import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (
     add_slots,
@@ -19,7 +20,6 @@ from ips2_dask.kernels.product import (
     multiply,
     product_tables,
 )
-from ips2_dask.kernels.rows import recur_rows
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -345,7 +345,7 @@ class ChunkOperator(_Rows):
     def product(self, x: Float, scale: Float) -> Float:
         """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
         kind = np.float64 if x.dtype == np.float64 else np.float32
-        y = memory.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
+        y = buffers.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
         nowhere = np.empty((0, x.shape[1]), kind)
         multiply(
             self._blocks, self._owned, self._elements, self._ids, self._ids, self.own.start, *self._tables,

@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.lanes import LANES, ROWS, WIDTHS, cut_strip, double_8, evaluate, tile_8, tile_16, tile_32
+from ips2_dask.kernels.llvm_tiles import LANES, ROWS, WIDTHS, cut_strip, double_8, evaluate, tile_8, tile_16, tile_32
 from ips2_dask.kernels.tensor import local_pairs
 
 WIDEST = max(WIDTHS)

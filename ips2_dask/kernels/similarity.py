@@ -10,8 +10,8 @@ from sklearn.metrics.pairwise import euclidean_distances
 from ips2_dask.kernels.distances import EUCLIDEAN
 from ips2_dask.kernels.distances import length as _length
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.reverse import Reverse
 from ips2_dask.kernels.sorting import sort_together
+from ips2_dask.kernels.transpose import Reverse
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

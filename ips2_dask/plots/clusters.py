@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette, stored_certainty
 from ips2_dask.plots.style import INK, MUTED, PAPER, axis, color, halo, hatch, marker, titled
-from ips2_dask.storage.run import Run
+from ips2_dask.runs.run import Run
 
 DRAWN = 2_000
 """Points of a scatter: more would hide one another."""

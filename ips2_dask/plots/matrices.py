@@ -8,7 +8,7 @@ import numpy as np
 
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.style import INK, MUTED, PALETTE, SEQUENTIAL, axis, heading, titled
-from ips2_dask.storage.run import Run
+from ips2_dask.runs.run import Run
 
 LABELLED = 0.04
 """Share of all samples from which on a cluster's number finds room on an axis."""

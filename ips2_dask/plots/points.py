@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.plots.similarities import Summary, summarize
-from ips2_dask.storage.run import Run
+from ips2_dask.runs.run import Run
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

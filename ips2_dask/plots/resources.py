@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
-from ips2_dask.storage.run import Run
+from ips2_dask.runs.run import Run
 
 
 class Spent(NamedTuple):

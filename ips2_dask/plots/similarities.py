@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.plots.style import KINDS
-from ips2_dask.storage.run import Run
+from ips2_dask.runs.run import Run
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
-from ips2_dask.storage.run import Run
+from ips2_dask.runs.run import Run
 
 
 class Spectrum(NamedTuple):

@@ -8,14 +8,14 @@ import numpy as np
 import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
-from ips2_dask.executors import Executor, Report
+from ips2_dask.executors.base import Executor, Report
 from ips2_dask.kernels import eigengap
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import divide
 from ips2_dask.params import Params
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.layout import key_digest
-from ips2_dask.storage.similarities import read_affinity
+from ips2_dask.stages.similarity_views import read_affinity
+from ips2_dask.store.context import Context
+from ips2_dask.store.layout import key_digest
 
 VERSION = 2
 

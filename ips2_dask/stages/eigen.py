@@ -8,16 +8,15 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from ips2_dask.executors import Executor, Report
-from ips2_dask.kernels import decomposable, graph
+from ips2_dask.executors.base import Executor, Report
+from ips2_dask.kernels import decomposable, warm_start
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels.leading import solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
 from ips2_dask.params import Params
-from ips2_dask.plan import Choices
-from ips2_dask.stages import checkpoints, chunked
-from ips2_dask.storage.context import Context, part_name, tidy
-from ips2_dask.storage.graph import (
+from ips2_dask.plan.plan import Choices
+from ips2_dask.stages import block_operator, checkpoints
+from ips2_dask.stages.views import (
     assembled_operator,
     dense_pairwise,
     heat_edges,
@@ -31,7 +30,8 @@ from ips2_dask.storage.graph import (
     solved_degrees,
     unit,
 )
-from ips2_dask.storage.parts import present
+from ips2_dask.store.base import present
+from ips2_dask.store.context import Context, part_name, tidy
 
 VERSION = 6
 
@@ -96,7 +96,7 @@ def _finished(context: Context) -> dict[str, Any] | None:
 def _graph_start(context: Context, width: int) -> Any:
     """The sample graph's leading eigenvectors: (m, <= width)."""
     N, _ = neighborhoods(context, context.params.n_neighbors)
-    return graph.graph_start(N, pair_components(context), width, context.params.random_state)
+    return warm_start.graph_start(N, pair_components(context), width, context.params.random_state)
 
 
 def _in_core(context: Context, report: Report) -> dict[str, Any]:
@@ -131,7 +131,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
             if panels > 1:
                 tidy()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
-            graph.start_on_pairs(found, pairs, root, y)
+            warm_start.start_on_pairs(found, pairs, root, y)
             return y
 
         solution = _solve(space, wanted, start, stored.latest(), stored, params, report)
@@ -171,7 +171,7 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     width = kernel.block_width(wanted)
     _store_start(context, width)
     tidy()  # the graph stood in this process for the start alone
-    space = chunked.ChunkedSpace(context, executor, width)
+    space = block_operator.ChunkedSpace(context, executor, width)
     stored = checkpoints.Chunked(context, space)
     solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)
     kept, warnings = _judge(solution, wanted, params)

@@ -7,15 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import decomposable, similarity
 from ips2_dask.kernels import fusion as kernel
 from ips2_dask.kernels.leading import wanted_pairs, with_ties
 from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.params import Params
-from ips2_dask.plan import Choices
-from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.graph import (
+from ips2_dask.plan.plan import Choices
+from ips2_dask.stages.views import (
     active_lengths,
     bandwidth,
     dense_pairwise,
@@ -25,6 +24,7 @@ from ips2_dask.storage.graph import (
     solved_degrees,
     unit,
 )
+from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
 

@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import Executor, Job, Report, stage_source
-from ips2_dask.features import FittedFeatures
+from ips2_dask.executors.base import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
 from ips2_dask.params import AS_THEY_ARE, TURNED, Params
-from ips2_dask.plan import Choices, check_shape
-from ips2_dask.stages import distances, duplicates, missing
-from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.readers import check_block, features_of
-from ips2_dask.storage.rows import check_rows
+from ips2_dask.plan.plan import Choices, check_shape
+from ips2_dask.readers import check_block, features_of
+from ips2_dask.readers.features import FittedFeatures
+from ips2_dask.stages import ingest_distances, ingest_duplicates, ingest_missing
+from ips2_dask.stages.row_checks import check_rows
+from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
 
@@ -37,9 +37,9 @@ def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
     """Rows of partition b as the source has them, with medians where values are missing and shall have them."""
     if context.source is not None:
         return np.asarray(context.source.read(*context.span(b)))
-    block = missing.raw_block(context, b)
+    block = ingest_missing.raw_block(context, b)
     if context.facts["ingest"].get("missing") == "median":
-        return missing.filled(block, np.asarray(context.read("ingest", "medians", "medians")))
+        return ingest_missing.filled(block, np.asarray(context.read("ingest", "medians", "medians")))
     return block
 
 
@@ -110,12 +110,12 @@ def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def given_rows(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """One partition of a matrix of distances."""
-    return {"samples": distances.in_unit(context, _block(context, b))}, {"rounded": 0}
+    return {"samples": ingest_distances.in_unit(context, _block(context, b))}, {"rounded": 0}
 
 
 def given_sizes(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check one partition of a matrix of distances, and sum up the squares of its rows."""
-    return distances.sizes(context, b, _block(context, b))
+    return ingest_distances.sizes(context, b, _block(context, b))
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         wanted = _unread(context, rule)
         stage_source(executor, job, dataclasses.replace(context, source=None), source, report, wanted)
     elif staged:
-        executor.map(Job("ingest", missing.staged, "raw-"), context, _unread(context, rule), report)
+        executor.map(Job("ingest", ingest_missing.staged, "raw-"), context, _unread(context, rule), report)
     inner = dataclasses.replace(context, facts={"ingest": {}}, source=None if staged else source)
     facts = inner.facts["ingest"]
     facts["source"] = {"name": source.name, "feature_names": source.feature_names}
@@ -148,9 +148,9 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     vanishing, statistics_ = 0, None
     if context.params.metric == "precomputed":
         sizes = executor.map(Job("ingest", given_sizes, "statistics-"), inner, parts, report)
-        facts["exponent"] = distances.unit_exponent(inner, sizes)
+        facts["exponent"] = ingest_distances.unit_exponent(inner, sizes)
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
-        distances.check_symmetric(inner, executor, report)
+        ingest_distances.check_symmetric(inner, executor, report)
         given = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
         store.write(folder, "whole", given | _known(source), {})
     else:
@@ -166,7 +166,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     rounded = sum(r["facts"]["rounded"] for r in receipts)
     merged: dict[str, Any] = {}
     if context.params.merges_rows or len(dropped):
-        merged = duplicates.merge(inner, executor, report, dropped)
+        merged = ingest_duplicates.merge(inner, executor, report, dropped)
     if rule != "refuse":
         merged["missing"] = {"rule": rule, **lacking}
     return {
@@ -181,11 +181,11 @@ def _missing(
     """How many values and rows lack something, and the rows that are left out; medians are stored on the way."""
     if fitted is None or fitted.missing == "refuse":
         return {}, np.empty(0, np.int64)
-    missing.find(context, executor, report)
-    rows = missing.incomplete(context)
-    lacking = {"values": int(missing.missing_by_column(context)[fitted.firsts].sum()), "rows": len(rows)}
+    ingest_missing.find(context, executor, report)
+    rows = ingest_missing.incomplete(context)
+    lacking = {"values": int(ingest_missing.missing_by_column(context)[fitted.firsts].sum()), "rows": len(rows)}
     if fitted.missing == "median":
-        missing.keep_medians(context, fitted.numeric, executor, report)
+        ingest_missing.keep_medians(context, fitted.numeric, executor, report)
         return lacking, np.empty(0, np.int64)
     name = context.facts["ingest"]["source"]["name"]
     if len(rows) == context.m:
@@ -205,7 +205,7 @@ def _unread(context: Context, rule: str) -> list[int]:
     if rule == "drop" or (rule == "median" and context.receipt("ingest", "medians") is None):
         return list(range(context.n_partitions))  # the first complete row may be in any, and medians are of all
     if rule == "median":
-        needed = (*needed, missing.PREFIX)
+        needed = (*needed, ingest_missing.PREFIX)
     return [
         b for b in range(context.n_partitions)
         if b == 0 or any(context.receipt("ingest", prefix + part_name(b)) is None for prefix in needed)

@@ -15,8 +15,8 @@ from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.kernels import components as kernel
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.storage import measured
-from ips2_dask.storage.context import Context
+from ips2_dask.stages import metric_views
+from ips2_dask.store.context import Context
 
 Int64 = NDArray[np.int64]
 
@@ -52,7 +52,7 @@ def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
     rows = _rows(context, samples)
     if context.params.metric == "precomputed":
         return np.argsort(rows[:, samples] + np.diag(np.full(len(samples), np.inf)), axis=1, kind="stable")[:, : n - 1]
-    return exact_neighbors(rows, 0, rows, n, measured.search(context))[0][:, 1:]
+    return exact_neighbors(rows, 0, rows, n, metric_views.search(context))[0][:, 1:]
 
 
 def _rows(context: Context, samples: Int64) -> Any:
@@ -98,7 +98,7 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
     One pass over X, partition after partition.
     """
     order, rows = context.order(), _rows(context, samples)
-    nearest = None if context.params.metric == "precomputed" else measured.search(context)
+    nearest = None if context.params.metric == "precomputed" else metric_views.search(context)
     best, user = np.full(len(samples), np.inf), np.full(len(samples), np.iinfo(np.int64).max)
     out = np.full(len(samples), -1, np.int64)
     for b in range(context.n_partitions):

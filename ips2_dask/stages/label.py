@@ -11,19 +11,19 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.errors import BadInput
-from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import density, eigen, extension, restarts, rounding, similarity
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.operator import assemble, inverse_root
-from ips2_dask.kernels.reverse import reverse_lists
+from ips2_dask.kernels.transpose import reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
-from ips2_dask.plan import Choices
+from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import islands
+from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
 from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.similarities import read_affinity, read_similarity, read_unsigned, row_weights, weighed
+from ips2_dask.store.context import Context
 
 VERSION = 9
 

@@ -6,15 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import approximate, copies, distances, precomputed, shards, similarity
+from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.kernels import approximate, distances, duplicates, precomputed, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
-from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, Params
-from ips2_dask.plan import Choices
-from ips2_dask.stages import sharding
-from ips2_dask.storage import beside, measured
-from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.promises import LEAST_RECALL
+from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, LEAST_RECALL, Params
+from ips2_dask.plan.plan import Choices
+from ips2_dask.stages import metric_views, sharding, side_inputs
+from ips2_dask.store.context import Context, part_name
 
 VERSION = 7
 
@@ -53,9 +51,9 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     X = context.all_samples()
     groups = None
     if not context.params.merges_rows:
-        groups = context.remembered("ingest", "copies", lambda: copies.group_rows(X), 24 * context.m)
-    nearest = measured.search(context)
-    indices, distances = copies.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
+        groups = context.remembered("ingest", "copies", lambda: duplicates.group_rows(X), 24 * context.m)
+    nearest = metric_views.search(context)
+    indices, distances = duplicates.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
     return {"indices": indices, "distances": distances}, {}
 
 
@@ -71,7 +69,7 @@ def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     start = low
     while start < high:
         stop = min(high, start + max(1, GIVEN_AT_ONCE // width))
-        found = beside.given_candidates(context, start, stop)
+        found = side_inputs.given_candidates(context, start, stop)
         if found.shape[1] > width and found.size > GIVEN_AT_ONCE and stop - start > 1:
             width = found.shape[1]  # a hub: fewer rows at once
             continue
@@ -79,14 +77,14 @@ def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         used = np.unique(np.concatenate([found[found >= 0], rows]))
         place[used] = np.arange(len(used), dtype=np.int32)
         X = np.asarray(context.samples(used))
-        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, measured.code(context))
+        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, metric_views.code(context))
         at = slice(start - low, stop - low)
         shards.merge_lists(indices[at], distances[at], found, lengths, rows, same, same)
         start = stop
     short = np.flatnonzero((indices < 0).any(axis=1))
     if len(short):  # all that was given for it are rows that equal it
         X = context.all_samples()
-        near = measured.search(context)(X[low + short], low + short, X, n - 1)
+        near = metric_views.search(context)(X[low + short], low + short, X, n - 1)
         indices[short, 1:], distances[short, 1:] = near
     return {"indices": indices, "distances": distances}, {}
 
@@ -132,7 +130,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     else:
         facts |= _approximate(context, executor, report)
     rows = kernel.bandwidth_rows(context.m, DENSE_MAX_SAMPLES, context.params.random_state)
-    lengths = measured.all_lengths(context, rows)
+    lengths = metric_views.all_lengths(context, rows)
     whole["bandwidths"] = np.array(similarity.bandwidths(lengths))
     context.store.write(context.folders["neighbors"], "whole", whole, {})
     facts["warnings"] = [*facts["warnings"], *_duplicates(context)]
@@ -146,14 +144,14 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     """
     X = context.all_samples()
     n, seed = min(context.params.n_stored_neighbors, context.m), context.params.random_state
-    nearest = measured.search(context)
-    metric = "euclidean" if measured.is_euclidean(context) else context.params.metric
+    nearest = metric_views.search(context)
+    metric = "euclidean" if metric_views.is_euclidean(context) else context.params.metric
     rows = kernel.recall_rows(context.m, seed)
     reach = nearest(X[rows], rows, X, n - 1)[1][:, -1]
     history: list[float] = []
     for times in LENGTHENED:
         found = approximate.candidates(X, n, seed, metric, times)
-        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, measured.code(context))
+        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, metric_views.code(context))
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break

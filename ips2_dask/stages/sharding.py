@@ -17,16 +17,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors import Executor, Job, Report
-from ips2_dask.kernels import copies, halving, projection, shards
+from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.placement import Thing
+from ips2_dask.kernels import duplicates, halving, projection, shards
 from ips2_dask.kernels import neighbors as kernel
-from ips2_dask.locality import Thing
-from ips2_dask.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
-from ips2_dask.storage import measured
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.graph import neighborhoods
-from ips2_dask.storage.promises import LEAST_RECALL
-from ips2_dask.storage.store import Receipt
+from ips2_dask.params import LEAST_RECALL
+from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
+from ips2_dask.stages import metric_views
+from ips2_dask.stages.views import neighborhoods
+from ips2_dask.store.context import Context
+from ips2_dask.store.zarr_store import Receipt
 
 MOST_ROUNDS = 5
 
@@ -84,9 +84,9 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     narrow = None
     if len(members):  # they ascend: so ties are decided by the user's numbers
         narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
-        nearest = measured.shard_search(context, len(members))
-        groups = None if context.params.merges_rows else copies.group_rows(X)
-        local, lengths = copies.nearest_rows(np.arange(len(members)), X, groups, inside, narrow, nearest)
+        nearest = metric_views.shard_search(context, len(members))
+        groups = None if context.params.merges_rows else duplicates.group_rows(X)
+        local, lengths = duplicates.nearest_rows(np.arange(len(members)), X, groups, inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = members[local], lengths
     start, stop = facts["starts"][s : s + 2]
     own = np.searchsorted(members, context.store.read_rows(folder, "membership", "by_cell", start, stop))
@@ -100,7 +100,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _narrows(context: Context) -> bool:
     """Whether searches of shards are narrowed down: principal directions keep Euclidean distances alone."""
-    return context.n_features > projection.WORTHWHILE and measured.is_euclidean(context)
+    return context.n_features > projection.WORTHWHILE and metric_views.is_euclidean(context)
 
 
 def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -137,7 +137,7 @@ def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
     X = np.asarray(context.samples(np.arange(low, high)))
-    return {"distances": measured.search(context)(queries, rows, X, n - 1, low)[1]}, {}
+    return {"distances": metric_views.search(context)(queries, rows, X, n - 1, low)[1]}, {}
 
 
 def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -145,7 +145,9 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
-    if _narrows(context) or not measured.is_euclidean(context):  # whoever shares a cell may have been passed over there
+    if _narrows(context) or not metric_views.is_euclidean(
+        context
+    ):  # whoever shares a cell may have been passed over there
         both = np.repeat(np.arange(context.m, dtype=np.int32)[:, None], 2, axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
@@ -158,7 +160,7 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
     lengths = shards.candidate_lengths(
-        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, measured.code(context)
+        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, metric_views.code(context)
     )
     changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {"changed": changed}
@@ -184,7 +186,7 @@ def exactly(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         if start <= low < stop:
             own = np.argsort(ascending)[rows - start]
         others = np.asarray(context.samples(np.arange(start, stop)))[ascending - start]
-        places, lengths = measured.search(context)(X, own, others, n - 1)
+        places, lengths = metric_views.search(context)(X, own, others, n - 1)
         found = np.where(places < 0, -1, ascending[places]).astype(np.int32)
         shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {}

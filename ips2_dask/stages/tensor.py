@@ -7,14 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import tensor as kernel
 from ips2_dask.params import Params
-from ips2_dask.plan import Choices
-from ips2_dask.stages import chunked
-from ips2_dask.storage import measured
-from ips2_dask.storage.context import Context
-from ips2_dask.storage.graph import n_pairs, neighborhoods, numbered_ids
+from ips2_dask.plan.plan import Choices
+from ips2_dask.stages import block_operator, metric_views
+from ips2_dask.stages.views import n_pairs, neighborhoods, numbered_ids
+from ips2_dask.store.context import Context
 
 VERSION = 1
 
@@ -41,7 +40,7 @@ def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     params = context.params
     N, reverse = neighborhoods(context, params.n_neighbors)
     low, high = context.span(b)
-    distances = measured.block_distances(context, N[low:high])
+    distances = metric_views.block_distances(context, N[low:high])
     owned = kernel.owned_subsets(N, reverse, low, high)
     arrays = {"blocks": distances, "owned": np.packbits(owned, axis=1)}
     facts = {"entries": kernel.count_entries(owned, N.shape[1])}
@@ -66,8 +65,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts["nnz"] = 2 * sum(int(r["facts"]["entries"]) for r in receipts) - sum(counts)
         if context.choices.vectors == "chunked":
             inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
-            chunks = range(len(chunked.chunk_partitions(inner)))
-            job = Job("tensor", chunked.prepare, "chunk-", chunked.KIND)
-            chunked.settle(inner, executor)
+            chunks = range(len(block_operator.chunk_partitions(inner)))
+            job = Job("tensor", block_operator.prepare, "chunk-", block_operator.KIND)
+            block_operator.settle(inner, executor)
             executor.map(job, inner, chunks, report)
     return facts

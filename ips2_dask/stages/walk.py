@@ -15,14 +15,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.executors import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import rounding as kernel
 from ips2_dask.kernels.operator import MatrixOperator
-from ips2_dask.stages.chunked import chunk_partitions
-from ips2_dask.storage.context import Context, part_name
-from ips2_dask.storage.parts import present
-from ips2_dask.storage.similarities import row_weights
-from ips2_dask.storage.store import MemoryStore
+from ips2_dask.stages.block_operator import chunk_partitions
+from ips2_dask.stages.similarity_views import row_weights
+from ips2_dask.store.base import present
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.zarr_store import MemoryStore
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]

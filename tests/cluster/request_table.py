@@ -23,10 +23,10 @@ from shell import groups
 
 import ips2_dask
 from ips2_dask import Params, Resources
-from ips2_dask.pipeline import Silent
+from ips2_dask.pipeline.run import Silent
 from ips2_dask.stages import checkpoints
-from ips2_dask.storage import lock
-from ips2_dask.storage.layout import STAGES
+from ips2_dask.store import lock
+from ips2_dask.store.layout import STAGES
 
 PARTITIONS = (4, 8, 16)
 """Even numbers: a chunk of block vectors is two partitions here."""

@@ -16,7 +16,7 @@ from slurm_server import Slurm
 from ssh_server import SSH
 
 from ips2_dask import open_run
-from ips2_dask.storage.store import ZarrStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

@@ -14,7 +14,7 @@ from s3_server import KEY, S3, SECRET
 from shell import Shell, Table, groups
 
 from ips2_dask import BadInput, Params, open_run, run
-from ips2_dask.storage.readers import open_source
+from ips2_dask.readers import open_source
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 

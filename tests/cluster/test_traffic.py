@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 import traffic
 
-from ips2_dask.plan import make_plan
-from ips2_dask.traffic import Case, product_traffic
+from ips2_dask.plan.plan import make_plan
+from ips2_dask.plan.traffic import Case, product_traffic
 
 pytestmark = [
     pytest.mark.cluster,

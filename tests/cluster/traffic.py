@@ -26,7 +26,7 @@ from distributed import Client, Scheduler, SchedulerPlugin
 import ips2_dask
 from ips2_dask.kernels.eigen import block_width
 from ips2_dask.kernels.leading import solved_pairs
-from ips2_dask.pipeline import Silent
+from ips2_dask.pipeline.run import Silent
 
 PARAMS = ips2_dask.Params(n_clusters=20)
 
@@ -191,7 +191,7 @@ def _ports_of(counts: Counts, central: int) -> set[int]:
 
 
 def _import() -> None:
-    import ips2_dask.pipeline  # noqa: F401, PLC0415  on a worker, so that no first task does
+    import ips2_dask.pipeline.run  # noqa: F401, PLC0415  on a worker, so that no first task does
 
 
 def main() -> int:

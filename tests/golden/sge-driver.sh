@@ -13,4 +13,4 @@
 module load python
 ulimit -c 0
 cd '/home/me/my work'
-exec /opt/python -m ips2_dask.driver /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd
+exec /opt/python -m ips2_dask.cli.driver /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd

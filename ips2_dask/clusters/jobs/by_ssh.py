@@ -19,7 +19,7 @@ from ips2_dask.clusters.extras import need
 from ips2_dask.clusters.jobs.record import CONFIG, Job
 from ips2_dask.clusters.loading import load
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.files import LocalFiles
+from ips2_dask.store.files import LocalFiles
 
 THERE = "ips2_dask.clusters.jobs.there"
 CONNECT_SECONDS = 30

@@ -21,7 +21,7 @@ _children: dict[int, subprocess.Popen[bytes]] = {}
 
 def command(job: Job) -> list[str]:
     """What runs a job's driver."""
-    return [sys.executable, "-m", "ips2_dask.driver", str(job.folder)]
+    return [sys.executable, "-m", "ips2_dask.cli.driver", str(job.folder)]
 
 
 def launch(job: Job, config: Config | None = None) -> dict[str, Any]:

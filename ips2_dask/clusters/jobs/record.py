@@ -14,7 +14,7 @@ from typing import Any
 import platformdirs
 
 from ips2_dask.errors import BadInput
-from ips2_dask.storage.files import LocalFiles
+from ips2_dask.store.files import LocalFiles
 
 VARIABLE = "IPS2_STATE"
 """Environment variable that names another state folder."""

@@ -142,9 +142,9 @@ def watch_chunks(module: Any) -> None:
 
 
 WATCHED = {
-    "ips2_dask.storage.store": watch_store,
+    "ips2_dask.store.zarr_store": watch_store,
     "ips2_dask.kernels.eigen": watch_solver,
-    "ips2_dask.stages.chunked": watch_chunks,
+    "ips2_dask.stages.block_operator": watch_chunks,
 }
 
 

@@ -1,0 +1,111 @@
+"""`ips2 bench certainty`: how often labels are right among samples of a certainty, on known data sets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.optimize import linear_sum_assignment
+from sklearn.metrics import roc_auc_score
+
+from ips2_dask.bench.document import Record
+from ips2_dask.bench.roundings import given, measuring
+from ips2_dask.errors import BadInput
+from ips2_dask.metrics import contingency
+from ips2_dask.params import Params
+from ips2_dask.pipeline.run import run
+from ips2_dask.plots.style import INK, axis, check_matplotlib, color, marker, titled
+
+COLUMNS = ("data", "tenth", "least", "most", "samples", "accuracy", "auc")
+
+
+def right(known: Any, labels: Any) -> Any:
+    """Which labels are right under the best matching of clusters to classes, as `metrics.accuracy` counts them: (m,).
+
+    A cluster without a class is wrong.
+    """
+    classes, clusters = (np.unique(each, return_inverse=True)[1] for each in (known, labels))
+    rows, columns = linear_sum_assignment(contingency(classes, clusters).toarray(), maximize=True)
+    class_of = np.full(int(clusters.max()) + 1, -1)
+    class_of[columns] = rows
+    return class_of[clusters] == classes
+
+
+def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
+    """A record for each tenth of the samples of a set, the least certain first.
+
+    ``auc``, the same for all tenths, is the area under the curve of right labels told from wrong ones by certainty:
+    the probability that a right one has the larger certainty; None where all are right or all wrong. Where samples of
+    equal certainty fall into two tenths, the earlier ones come first.
+
+    Parameters
+    ----------
+    names : sequence of str
+        As of `roundings.given`.
+    seed : int
+    """
+    for name in names:
+        data = given(name)
+        with measuring():
+            found = run(data.X, Params(n_clusters=data.classes, random_state=seed))
+        hit, certainty = right(data.known, found.labels), np.asarray(found.certainty, np.float64)
+        auc = float(roc_auc_score(hit, certainty)) if hit.any() and not hit.all() else None
+        for tenth, rows in enumerate(np.array_split(np.argsort(certainty, kind="stable"), 10), start=1):
+            if len(rows):
+                yield {
+                    "data": name, "m": len(hit), "classes": data.classes, "tenth": tenth,
+                    "least": float(certainty[rows[0]]), "most": float(certainty[rows[-1]]), "samples": len(rows),
+                    "accuracy": float(hit[rows].mean()), "auc": auc,
+                }  # fmt: skip
+
+
+FIGURES = (".png", ".svg", ".pdf")
+
+
+def check_figure(path: Path) -> None:
+    """Refuse a figure that could not be drawn or written.
+
+    Raises
+    ------
+    BadInput
+    """
+    check_matplotlib()
+    if path.suffix.lower() not in FIGURES or not path.absolute().parent.is_dir():
+        raise BadInput(
+            "--figure", str(path), f"a file in a folder that exists, ending in {', '.join(FIGURES)}",
+            "the curve would be lost", "name another file",
+        )  # fmt: skip
+
+
+def draw(records: Sequence[Record], path: Path) -> None:
+    """Accuracy over the tenths of the samples, the least certain first: a line for each set."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  the extra [report]
+
+    figure = Figure(figsize=(6.4, 3.6), layout="constrained")
+    ax = axis(figure.add_subplot())
+    for at, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
+        of = [r for r in records if r["data"] == name]
+        tenths, hits = ([r[key] for r in of] for key in ("tenth", "accuracy"))
+        ax.plot(tenths, hits, marker=marker(at), markersize=5, color=color(at), label=f"{name}, {of[0]['m']:,} samples")
+    ax.set_xticks(range(1, 11))
+    ax.set_ylim(0, 1.02)
+    ax.legend(frameon=False, labelcolor=INK, loc="lower right")
+    titled(ax, "How often labels are right", "tenth of the samples, the least certain first", "accuracy")
+    figure.savefig(path, dpi=150)
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """A table for each set."""
+    parts = []
+    for name in dict.fromkeys(str(r["data"]) for r in records):
+        of = [r for r in records if r["data"] == name]
+        area = "" if of[0]["auc"] is None else f"; right above wrong with probability {of[0]['auc']:.3f}"
+        lines = [
+            f"{name}, {of[0]['m']:,} samples{area}", "",
+            "| tenth of the samples | certainty | accuracy |", "|---|---|---|",
+        ]  # fmt: skip
+        lines += [f"| {r['tenth']} | {r['least']:.3f} to {r['most']:.3f} | {r['accuracy']:.3f} |" for r in of]
+        parts.append("\n".join(lines) + "\n")
+    return "\n".join(parts)

@@ -1,0 +1,212 @@
+"""`ips2 bench choosing`: what a user without labels gets on known data sets, beside what others offer, with time."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.cluster import HDBSCAN, KMeans, SpectralClustering
+from sklearn.preprocessing import StandardScaler
+
+from ips2_dask.bench.document import Record
+from ips2_dask.datasets import load
+from ips2_dask.kernels.parallel import threads, usable_cores
+from ips2_dask.metrics import scores
+from ips2_dask.params import Params
+from ips2_dask.pipeline.run import run
+from ips2_dask.sweeps import sweep
+
+COLUMNS = ("data", "m", "classes", "system", "outcome", "clusters", "k", "sigma", "nmi", "acc", "ari", "seconds")
+
+SCALED = ("scadi", "wine", "glass")
+"""Data sets whose columns have other units: they are standardised for every system."""
+
+MOST = 30
+"""Clusters up to which auto and the sweep look."""
+
+NEIGHBORS = (5, 10)
+FEW = 1_000
+"""Up to so many samples a sweep tries all of these k; above it, where k = 10 costs ten times as much, the first."""
+
+
+class Given(NamedTuple):
+    """What a system is given."""
+
+    X: Any  # (m, f)
+    classes: int
+    graph: Any  # S of IPS2's defaults (m, m), for those that work on a graph
+    folder: Path
+    seed: int
+
+
+class Found(NamedTuple):
+    """What it gives."""
+
+    labels: Any
+    facts: Record
+
+
+def _default(given: Given) -> Found:
+    return Found(run(given.X, Params(n_clusters=given.classes, random_state=given.seed)).labels, {})
+
+
+def _plain(given: Given) -> Found:
+    params = Params(n_clusters=given.classes, n_components=given.classes, random_state=given.seed)
+    return Found(run(given.X, params).labels, {})
+
+
+def _auto(given: Given) -> Found:
+    most = min(MOST, len(given.X) - 1)
+    return Found(run(given.X, Params(max_clusters=most, random_state=given.seed)).labels, {})
+
+
+def _sweep(given: Given) -> Found:
+    most = min(MOST, len(given.X) // 3)
+    neighbors = NEIGHBORS if len(given.X) <= FEW else NEIGHBORS[:1]
+    params = Params(random_state=given.seed)
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        found = sweep(given.X, range(2, most + 1), neighbors, params=params, store=f"{name}/sweep", files=False)
+        best = found.best.params
+        return Found(found.run().labels, {"k": best.n_neighbors, "sigma": best.sigma, "points": len(found.points)})
+
+
+def _spectral(given: Given) -> Found:
+    k = min(10, len(given.X) - 1)
+    model = SpectralClustering(given.classes, affinity="nearest_neighbors", n_neighbors=k, random_state=given.seed)
+    return Found(model.fit(given.X).labels_, {})
+
+
+def _kmeans(given: Given) -> Found:
+    return Found(KMeans(given.classes, n_init=10, random_state=given.seed).fit(given.X).labels_, {})
+
+
+def _hdbscan(given: Given) -> Found:
+    labels = HDBSCAN(copy=True).fit(given.X).labels_
+    return Found(labels, {"noise": float(np.mean(labels < 0))})
+
+
+def _leiden(given: Given) -> Found:
+    import igraph  # noqa: PLC0415  the extra [bench]
+    import leidenalg  # noqa: PLC0415  the same
+
+    upper = sp.triu(given.graph, 1).tocoo()
+    graph = igraph.Graph(n=given.graph.shape[0], edges=np.stack([upper.row, upper.col], axis=1))
+    found = leidenalg.find_partition(
+        graph, leidenalg.ModularityVertexPartition, weights=upper.data.astype(float), seed=given.seed
+    )
+    return Found(np.array(found.membership), {})
+
+
+class System(NamedTuple):
+    """A way to cluster, whether it is told the number of classes, and the package that it needs."""
+
+    call: str
+    fit: Callable[[Given], Found]
+    knows_c: bool
+    module: str = ""
+
+
+SYSTEMS = {
+    "ips2": System("IPS2(c)", _default, True),
+    "plain": System("IPS2(c, n_components=c)", _plain, True),
+    "auto": System(f'IPS2("auto", max_clusters={MOST})', _auto, False),
+    "sweep": System(
+        f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}", _sweep, False
+    ),
+    "spectral": System('SpectralClustering(c, affinity="nearest_neighbors")', _spectral, True),
+    "kmeans": System("KMeans(c, n_init=10)", _kmeans, True),
+    "hdbscan": System("HDBSCAN()", _hdbscan, False),
+    "leiden": System("leidenalg, modularity, on IPS2's S", _leiden, False, "leidenalg"),
+}
+
+
+def measure(names: Sequence[str], systems: Sequence[str], folder: Path, seed: int = 0) -> Iterator[Record]:
+    """A record for each data set and system: clusters found, scores, seconds in this process, kernels compiled before.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Of `datasets.load`.
+    systems : sequence of str
+        Of ``SYSTEMS``; one whose package is missing is named and left out.
+    folder : Path
+        For temporary files.
+    seed : int
+    """
+    rng = np.random.default_rng(seed)
+    run(rng.standard_normal((60, 3)), Params(n_clusters=2))  # compiles
+    for name in names:
+        found = load(name)
+        X = np.asarray(found.X, np.float64)
+        if name in SCALED:
+            X = StandardScaler().fit_transform(X)
+        known = np.unique(found.labels, return_inverse=True)[1]
+        graph = sp.csr_array(run(X, Params(n_clusters=2, random_state=seed)).similarity("pairwise"))
+        given = Given(X, found.n_clusters, graph, folder, seed)
+        for system in systems:
+            yield {
+                "data": name, "m": len(X), "f": X.shape[1], "classes": found.n_clusters,
+                "scale": "zscore" if name in SCALED else "none", "system": system, **_measured(system, given, known),
+            }  # fmt: skip
+
+
+def _measured(name: str, given: Given, known: Any) -> Record:
+    system = SYSTEMS[name]
+    said: Record = {"call": system.call, "knows_c": system.knows_c}
+    if system.module and importlib.util.find_spec(system.module) is None:
+        return {**said, "outcome": f"skipped: {system.module} is not installed"}
+    with warnings.catch_warnings(), threads(usable_cores()):
+        warnings.simplefilter("ignore")  # what a result is worth is measured here
+        begun = time.perf_counter()
+        labels, facts = system.fit(given)
+        seconds = time.perf_counter() - begun
+    found = scores(known, labels)
+    clusters = len(np.unique(labels[labels >= 0]))
+    return {
+        **said, "outcome": "finished", "clusters": clusters, **facts, "nmi": found["nmi"], "acc": found["acc"],
+        "ari": found["ari"], "seconds": seconds,
+    }  # fmt: skip
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The records as a table: NMI, seconds, and the number of clusters where a system has chosen it."""
+    names = list(dict.fromkeys(str(r["system"]) for r in records))
+    lines = [
+        "| data, samples x features, classes | " + " | ".join(HEADS[name] for name in names) + " |",
+        "|---|" + "---|" * len(names),
+    ]
+    for data in dict.fromkeys(str(r["data"]) for r in records):
+        of = {str(r["system"]): r for r in records if r["data"] == data}
+        first = next(iter(of.values()))
+        best = max(float(r["nmi"]) for r in of.values() if r.get("nmi") is not None)  # type: ignore[arg-type]
+        cells = [_cell(of.get(name), best) for name in names]
+        lines.append(f"| {data}, {first['m']:,} x {first['f']:,}, {first['classes']} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+HEADS = {
+    "ips2": "IPS2(c)", "plain": "IPS2(c), c columns", "auto": 'IPS2("auto")', "sweep": "best of a sweep",
+    "spectral": "SpectralClustering(c)", "kmeans": "KMeans(c)", "hdbscan": "HDBSCAN", "leiden": "Leiden",
+}  # fmt: skip
+
+
+def _cell(record: Record | None, best: float) -> str:
+    """One result; the best of its line is bold."""
+    if record is None or record.get("nmi") is None:
+        return "–"
+    nmi, seconds = float(record["nmi"]), float(record["seconds"])  # type: ignore[arg-type]
+    text = f"{nmi:.3f}".removeprefix("0") if nmi < 1 else "1"
+    text = f"**{text}**" if nmi > best - 5e-4 else text
+    chosen = "" if record["knows_c"] else f", c = {record['clusters']}"
+    return f"{text} ({_short(seconds)}{chosen})"
+
+
+def _short(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"

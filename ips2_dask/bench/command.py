@@ -1,0 +1,237 @@
+"""`ips2 bench`: from options to a benchmark, its records printed as they come and written when they are all there."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+
+from ips2_dask.bench import (
+    certainty,
+    change,
+    choosing,
+    copies,
+    document,
+    end_to_end,
+    graph,
+    islands,
+    peers,
+    product,
+    roundings,
+    scaling,
+    solve,
+    sweeping,
+)
+from ips2_dask.bench.document import Record
+from ips2_dask.bench.inputs import CLUSTERS, Data, generated, kept, named
+from ips2_dask.bench.options import FEATURES
+from ips2_dask.bench.runs import Input
+from ips2_dask.errors import BadInput
+from ips2_dask.params import Params, Resources
+from ips2_dask.store.layout import folder_of
+
+MODULES: dict[str, ModuleType] = {
+    "product": product,
+    "graph": graph,
+    "solve": solve,
+    "end-to-end": end_to_end,
+    "peers": peers,
+    "scaling": scaling,
+    "choosing": choosing,
+    "roundings": roundings,
+    "copies": copies,
+    "islands": islands,
+    "certainty": certainty,
+    "sweep": sweeping,
+    "change": change,
+}
+
+
+def bench(
+    options: argparse.Namespace,
+    params_of: Callable[[argparse.Namespace], Params],
+    resources_of: Callable[[argparse.Namespace], Resources],
+) -> int:
+    """Run the benchmark that ``options`` name; ``options.given`` is the command as it was typed.
+
+    Raises
+    ------
+    BadInput
+        Where the data, a parameter or the result file can't be used.
+    """
+    if options.json is not None:
+        document.check_writable(options.json)
+    facts = {
+        "machine": document.machine(),
+        "versions": document.versions(),
+        "command": document.command_line(options.given),
+    }
+    if getattr(options, "figure", None) is not None:
+        certainty.check_figure(options.figure)
+    module, table = MODULES[options.benchmark], getattr(options, "markdown", False)
+    results: list[Record] = []
+    scratch = getattr(options, "scratch", None)
+    with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as name:
+        for record in _records(options, params_of, resources_of, Path(name)):
+            print(document.line(record, module.COLUMNS), flush=True, file=sys.stderr if table else sys.stdout)
+            results.append(record)
+            if options.stopping.asked:  # an interrupt that a callback of the garbage collector has lost
+                raise KeyboardInterrupt
+    if options.json is not None:
+        document.write(options.json, facts, results)
+    if table:
+        print(module.markdown(results), end="")
+    if getattr(options, "figure", None) is not None:
+        certainty.draw(results, options.figure)
+    return 0
+
+
+def _records(
+    options: argparse.Namespace,
+    params_of: Callable[[argparse.Namespace], Params],
+    resources_of: Callable[[argparse.Namespace], Resources],
+    folder: Path,
+) -> Iterator[Record]:
+    if options.benchmark in ("end-to-end", "scaling"):
+        if not (options.workers or options.serial or options.scheduler or options.cluster):
+            options.workers = 2
+        params, resources = params_of(options), resources_of(options)
+        if options.benchmark == "scaling":
+            return _scaling(options, params, resources, folder)
+        return _end_to_end(options, params, resources, folder)
+    if options.benchmark == "choosing":
+        return choosing.measure(options.data, options.systems, folder, options.random_state)
+    if options.benchmark == "roundings":
+        return roundings.measure(options.data, options.draws, options.peers, options.random_state)
+    if options.benchmark == "copies":
+        return copies.measure(options.data, options.random_state)
+    if options.benchmark == "islands":
+        return islands.measure(options.samples, options.features, options.groups, options.random_state)
+    if options.benchmark == "certainty":
+        return certainty.measure(options.data, options.random_state)
+    parts = {
+        "product": _product, "graph": _graph, "solve": _solve, "peers": _peers, "sweep": _sweep, "change": _change,
+    }  # fmt: skip
+    return parts[options.benchmark](options, folder)
+
+
+def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    del folder
+    return product.measure(
+        options.samples, options.features, options.neighbors, options.columns, options.operators, options.repeats,
+        options.threads, options.random_state,
+    )  # fmt: skip
+
+
+def _graph(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return graph.measure(data, folder, options.neighbors, options.builders, options.recall, options.limit)
+
+
+def _solve(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return solve.measure(
+        data, folder, options.neighbors, options.clusters, options.tol, options.solvers, options.limit,
+        options.random_state,
+    )  # fmt: skip
+
+
+def _peers(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return peers.measure(
+        data, folder, options.systems, options.clusters, options.workers or 0, options.limit, options.repeats,
+        options.random_state, cold=not options.compiled, report=lambda text: print(text, file=sys.stderr),
+    )  # fmt: skip
+
+
+def _sweep(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    lists = sweeping.Lists(options.swept_clusters, options.swept_neighbors, options.swept_sigma)
+    params, resources = Params(random_state=options.random_state), Resources(n_workers=options.workers)
+    return sweeping.measure(data, lists, params, resources, folder, options.limit)
+
+
+def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    data = _data(options, folder)
+    return change.measure(
+        data, folder, options.clusters, options.then, options.repeats, options.limit, options.random_state
+    )
+
+
+def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
+    if options.keep is not None and (options.repeats > 1 or options.against is not None):
+        raise BadInput(
+            "--keep", "more than one run", "one, without --repeats and --against",
+            "later runs would find the stages of the first", "leave --keep out",
+        )  # fmt: skip
+    for name, value in (("--labels-column", options.labels_column), ("--transpose", options.transpose or None)):
+        if value is not None and options.input is None:
+            raise BadInput(
+                name, "no --input", "one of a file, with --input", "it would count for nothing", f"leave {name} out"
+            )
+    if options.input is not None and options.features != FEATURES:
+        raise BadInput(
+            "--features", "one with --input", "generated data (--samples)", "it would count for nothing",
+            "leave --features out",
+        )  # fmt: skip
+    if options.input is not None:
+        given = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
+    else:
+        make = partial(_data, options, seed=params.random_state)
+        data = make(folder) if options.keep is None else kept(options.keep / _data_folder(options, params), make)
+        given = Input(data.name, data.X, data.labels)
+        if options.n_clusters is None:
+            params = dataclasses.replace(params, n_clusters=data.c)
+    return end_to_end.measure(
+        given, params, resources, folder, options.serial, options.repeats, options.limit, options.against,
+        None if options.keep is None else options.keep / "run",
+    )  # fmt: skip
+
+
+def _scaling(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
+    if options.n_clusters is None:
+        params = dataclasses.replace(params, n_clusters=CLUSTERS)
+    return scaling.measure(
+        options.sizes, options.features, params, resources, folder, options.serial, options.limit,
+        warm_up=not options.no_warm_up,
+    )  # fmt: skip
+
+
+def _data_folder(options: argparse.Namespace, params: Params) -> str:
+    """The folder's name for the data that are asked for: others have another."""
+    if options.samples is None and options.data is not None:
+        return folder_of("data", {"name": options.data})
+    made = {"samples": options.samples or options.default_samples, "features": options.features}
+    return folder_of("data", {**made, "clusters": options.n_clusters, "seed": params.random_state})
+
+
+DRAWS_NOTHING = ("graph",)
+"""Benchmarks whose seed is that of generated data alone."""
+
+
+def _check_named(options: argparse.Namespace) -> None:
+    """Refuse options of generated data beside named ones."""
+    given = {"--features": options.features != FEATURES}
+    if options.benchmark in DRAWS_NOTHING:
+        given["--seed"] = options.random_state != 0
+    for name, wrong in given.items():
+        if wrong:
+            raise BadInput(
+                name, f"one with the data set {options.data}", "generated data (--samples)",
+                "it would count for nothing, as these data are what they are", f"leave {name} out, or give --samples",
+            )  # fmt: skip
+
+
+def _data(options: argparse.Namespace, folder: Path, seed: int | None = None) -> Data:
+    """Named data, or generated ones where their number is given or no name is."""
+    if options.samples is None and options.data is not None:
+        _check_named(options)
+        return named(options.data, folder)
+    clusters = getattr(options, "clusters", None) or getattr(options, "n_clusters", None) or CLUSTERS
+    m = options.samples or options.default_samples
+    return generated(m, options.features, clusters, options.random_state if seed is None else seed, folder)

@@ -1,0 +1,95 @@
+"""What is measured on: a generated set or one by name, written once as .npy files that every process can read."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.datasets import curved_gaussians, load
+from ips2_dask.datasets.manifold import BLOCK
+from ips2_dask.errors import BadInput
+
+CLUSTERS = 20
+"""Clusters of generated data, unless told."""
+
+
+class Data(NamedTuple):
+    """Samples and known labels in files; ``c`` known classes."""
+
+    name: str
+    X: str  # (m, f), raw values
+    labels: str  # (m,) int64
+    m: int
+    f: int
+    c: int
+
+    def load(self) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
+        """Both in memory."""
+        return np.load(self.X), np.load(self.labels)
+
+
+def generated(m: int, f: int, c: int, seed: int, folder: Path) -> Data:
+    """`datasets.curved_gaussians`, written block by block: it needs memory for one block."""
+    data = Data("curved_gaussians", str(folder / f"X-{m}x{f}.npy"), str(folder / f"labels-{m}x{f}.npy"), m, f, c)
+    X = np.lib.format.open_memmap(data.X, "w+", np.float32, (m, f))
+    labels = np.lib.format.open_memmap(data.labels, "w+", np.int64, (m,))
+    for start in range(0, m, BLOCK):
+        rows = slice(start, min(start + BLOCK, m))
+        X[rows], labels[rows] = curved_gaussians(m, f, c, seed, rows)
+    X.flush()
+    labels.flush()
+    return data
+
+
+def named(name: str, folder: Path) -> Data:
+    """A data set of `datasets.load`, as the publisher has it.
+
+    Raises
+    ------
+    BadInput
+        Where there is no such set, or its files are not there.
+    """
+    found = load(name)
+    labels = np.unique(found.labels, return_inverse=True)[1].astype(np.int64)
+    m, f = found.X.shape
+    data = Data(name, str(folder / "X.npy"), str(folder / "labels.npy"), m, f, found.n_clusters)
+    np.save(data.X, found.X)
+    np.save(data.labels, labels)
+    return data
+
+
+def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
+    """What is in ``folder``, or what ``make`` writes into it: once, so that a run knows its input again by its time.
+
+    Raises
+    ------
+    BadInput
+        Where nothing can be written there, or what is there is not whole.
+    """
+    facts = folder / "data.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if not facts.exists():
+            data = make(folder)
+            facts.write_text(json.dumps(data._asdict()))
+        return Data(**json.loads(facts.read_text()))
+    except BadInput:
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # empty: nothing was made
+        raise
+    except (OSError, ValueError, TypeError) as error:
+        raise BadInput(
+            "--keep", f"{folder}: {error}", "a folder that can be written, or one of a benchmark that was kept",
+            "there would be no data", "name another folder",
+        ) from error  # fmt: skip
+
+
+def centred(X: NDArray[np.floating]) -> NDArray[np.float32]:
+    """X as a run sees it after ingest: centred in float64, then float32 (DESIGN 1.13)."""
+    return np.ascontiguousarray(X - X.mean(axis=0, dtype=np.float64), np.float32)

@@ -1,0 +1,280 @@
+"""The options of `ips2 bench`; light to import, for the command line builds its parser before it knows the command."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+Add = Callable[[argparse.ArgumentParser], None]
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """``10000,31623`` as numbers above 0."""
+    try:
+        found = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        found = ()
+    if not found or min(found) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers above 0 such as 5,10")
+    return found
+
+
+def whole_number(text: str) -> int:
+    """A number above 0."""
+    found = whole_numbers(text)
+    if len(found) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return found[0]
+
+
+def number_from_0(text: str) -> int:
+    """A number of at least 0."""
+    return 0 if text == "0" else whole_number(text)
+
+
+def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """``exact,shards`` as words of ``allowed``."""
+    found = tuple(text.split(","))
+    if not set(found) <= set(allowed):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(allowed)}")
+    return found
+
+
+OPERATORS = ("matrix-free", "elements", "triplets")
+BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
+SOLVERS = ("ips2", "lobpcg", "eigsh")
+SYSTEMS = (
+    "ips2", "ips2-k10", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans", "evoc",
+)  # fmt: skip
+CHOOSING = ("ips2", "plain", "auto", "sweep", "spectral", "kmeans", "hdbscan", "leiden")
+SETS = (
+    "soybean", "scadi", "bbcsport", "yale", "allaml", "lung", "wine", "glass", "usps", "pendigits", "letter",
+    "mnist10k",
+)  # fmt: skip
+OPEN = (*SETS, "digits", "iris", "breast_cancer", "colon", "leukemia", "bbcsport-l2")
+TABLES = ("htru2", "satimage")
+COPIED = (
+    "iris", "breast_cancer:2", "digits:6", "satimage:16", "pendigits:20", "pendigits:34", "htru2:.5", "htru2:1",
+    "letter", "letter:2", "kddcup-all@10000", "kddcup-all@50000", "kddcup-all",
+)  # fmt: skip
+"""Tables with equal rows: as they are, or rounded down to multiples of a step, or a draw of so many rows."""
+ROUNDING_PEERS = ("kmeans", "spectral", "evoc")
+FEATURES = 64
+LIST_OF_SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
+
+
+def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -> None:
+    """Give ``ips2 bench`` its benchmarks.
+
+    Parameters
+    ----------
+    parser : ArgumentParser
+        That of ``ips2 bench``.
+    method, machine : callable
+        Add the options of ``ips2 run``, for the benchmarks that run all of it.
+    """
+    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
+    add = partial(_add, benchmarks)
+    _product(add("product", "one product with the tensor's Laplacian, by level of assembly, against SciPy's CSR"))
+    _graph(add("graph", "builders of the nearest-neighbour graph at equal recall"))
+    _solve(add("solve", "the eigensolver against SciPy's lobpcg and eigsh"))
+    whole = add("end-to-end", "stages of a run, with their peak memory and the plan's")
+    _end_to_end(whole)
+    peers = add("peers", "IPS2 against scikit-learn's SpectralClustering and KMeans")
+    _peers(peers)
+    scaling = add("scaling", "stages of runs of growing size, and how their time grows")
+    _scaling(scaling)
+    _change(add("change", "another number of clusters in a finished run's directory, beside the run"))
+    _choosing(add("choosing", "without labels: defaults, auto c and sweeps beside what others offer, on known data"))
+    _roundings(add("roundings", "ways from an embedding to labels, and rules that choose one, beside peers told c"))
+    _copies(add("copies", "whether a row that stands for many equal ones counts more"))
+    _islands(add("islands", "labels and products where small groups of samples touch no others"))
+    _certainty(add("certainty", "how often labels are right among samples of a certainty, on known data"))
+    _sweep(add("sweep", "a sweep, against one run with its largest c and k"))
+    for each in (whole, scaling):
+        method(each)
+        machine(each)
+
+
+def _add(
+    benchmarks: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str
+) -> argparse.ArgumentParser:
+    parser = benchmarks.add_parser(name, allow_abbrev=False, help=what, description=what)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write machine, versions, command, results")
+    return parser
+
+
+def _number(parser: argparse.ArgumentParser, name: str, default: int | None, what: str) -> None:
+    text = what if default is None else f"{what} (default {default})"
+    parser.add_argument(name, type=whole_number, default=default, metavar="N", help=text)
+
+
+def _limit(parser: argparse.ArgumentParser, default: float) -> None:
+    what = f"after which a measured process is killed (default {default:g})"
+    parser.add_argument("--limit", type=float, default=default, metavar="SECONDS", help=what)
+
+
+def _seed(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--seed", dest="random_state", type=int, default=0, metavar="N", help="of data and starts")
+
+
+def _data(parser: argparse.ArgumentParser, name: str | None, samples: int, file: bool = False) -> None:
+    """Named data, generated data or, where it may be, a file."""
+    which = parser.add_mutually_exclusive_group()
+    default = " (default: {})"
+    known = default.format(name) if name else ""
+    made = "" if name else default.format(f"{samples:,}")
+    which.add_argument("--data", default=name, metavar="NAME", help=f"a set of evaluation.datasets{known}")
+    which.add_argument("--samples", type=whole_number, metavar="N", help=f"so many generated samples{made}")
+    if file:
+        which.add_argument("--input", metavar="FILE", help="whatever `ips2 run` reads")
+        parser.add_argument("--labels-column", metavar="NAME", help="of --input")
+        parser.add_argument("--transpose", action="store_true", help="--input is features by samples")
+    _number(parser, "--features", FEATURES, "of generated samples")
+    parser.set_defaults(default_samples=samples)
+
+
+def _product(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--samples", 20_000, "generated samples")
+    _number(parser, "--features", 64, "their features")
+    parser.add_argument("--neighbors", type=whole_numbers, default=(10,), metavar="K,...", help="(default 10)")
+    _number(parser, "--columns", 10, "of the block that is multiplied")
+    _number(parser, "--repeats", 9, "products whose median counts")
+    _number(parser, "--threads", None, "of ours (default: all cores); SciPy takes one")
+    _list(parser, "--operators", OPERATORS)
+    _seed(parser)
+
+
+def _list(parser: argparse.ArgumentParser, name: str, allowed: tuple[str, ...]) -> None:
+    kind = partial(words, allowed)
+    parser.add_argument(name, type=kind, default=allowed, metavar="NAME,...", help=f"of {', '.join(allowed)}")
+
+
+def _graph(parser: argparse.ArgumentParser) -> None:
+    _data(parser, "mnist", 70_000)
+    _number(parser, "--neighbors", 6, "columns of the graph, the sample itself included")
+    _list(parser, "--builders", BUILDERS)
+    parser.add_argument("--recall", type=float, default=0.95, metavar="X", help="to be reached (default .95)")
+    _limit(parser, 900)
+    _seed(parser)
+
+
+def _solve(parser: argparse.ArgumentParser) -> None:
+    _data(parser, None, 20_000)
+    _number(parser, "--neighbors", 5, "k")
+    _number(parser, "--clusters", None, "c (default: the classes of the data, 20 of generated data)")
+    parser.add_argument("--tol", type=float, default=1e-3, metavar="X", help="largest residual (default .001)")
+    _list(parser, "--solvers", SOLVERS)
+    _limit(parser, 900)
+    _seed(parser)
+
+
+def _end_to_end(parser: argparse.ArgumentParser) -> None:
+    _data(parser, None, 20_000, file=True)
+    _number(parser, "--repeats", 1, "runs")
+    _number(
+        parser, "--against", None, "workers of other runs, made by turns with these: how many times faster these are"
+    )
+    parser.add_argument(
+        "--keep",
+        type=Path,
+        metavar="DIR",
+        help="where generated data and the run's directory stay; both are gone on with",
+    )
+    _limit(parser, 7200)
+
+
+def _peers(parser: argparse.ArgumentParser) -> None:
+    _data(parser, "mnist", 70_000)
+    _number(parser, "--clusters", None, "c (default: the classes of the data, 20 of generated data)")
+    _list(parser, "--systems", SYSTEMS)
+    _number(parser, "--workers", None, "processes of a cluster for IPS2 (default: one process on all cores)")
+    _number(parser, "--repeats", 1, "fits of each, whose median counts")
+    parser.add_argument("--compiled", action="store_true", help="leave Numba's cache: time from a user's second run on")
+    _limit(parser, 900)
+    _seed(parser)
+
+
+def _scaling(parser: argparse.ArgumentParser) -> None:
+    text = f"(default {','.join(map(str, LIST_OF_SIZES))})"
+    parser.add_argument("--sizes", type=whole_numbers, default=LIST_OF_SIZES, metavar="M,...", help=text)
+    _number(parser, "--features", 64, "of generated samples")
+    parser.add_argument("--no-warm-up", action="store_true", help="compile inside the first sizes' times")
+    _limit(parser, 7200)
+
+
+def _change(parser: argparse.ArgumentParser) -> None:
+    _data(parser, "mnist10k", 10_000)
+    _number(parser, "--clusters", None, "c of the whole run (default: the classes of the data, 20 of generated data)")
+    text = "c of the runs that follow, one after the other (default 12,9,15)"
+    parser.add_argument("--then", type=whole_numbers, default=(12, 9, 15), metavar="C,...", help=text)
+    _number(parser, "--repeats", 1, "whole runs, each with those that follow")
+    _limit(parser, 900)
+    _seed(parser)
+
+
+def _choosing(parser: argparse.ArgumentParser) -> None:
+    known = partial(words, (*SETS, "digits"))
+    text = f"(default {','.join(SETS)})"
+    parser.add_argument("--data", type=known, default=SETS, metavar="NAME,...", help=text)
+    _list(parser, "--systems", CHOOSING)
+    _seed(parser)
+
+
+def _known(parser: argparse.ArgumentParser, default: tuple[str, ...]) -> None:
+    """Known sets, and whether they are to be a table."""
+    kind = partial(words, tuple(dict.fromkeys((*OPEN, *TABLES, "mnist", *default))))
+    text = f"(default {','.join(default)})"
+    parser.add_argument("--data", type=kind, default=default, metavar="NAME,...", help=text)
+    text = "print tables in Markdown at the end and nothing else; lines as they come go to standard error"
+    parser.add_argument("--markdown", action="store_true", help=text)
+    _seed(parser)
+
+
+def _roundings(parser: argparse.ArgumentParser) -> None:
+    _known(parser, (*OPEN, *TABLES))
+    text = "random draws of 80 %% of each set, besides the whole (default 5)"
+    parser.add_argument("--draws", type=number_from_0, default=5, metavar="N", help=text)
+    _list(parser, "--peers", ROUNDING_PEERS)
+
+
+def _copies(parser: argparse.ArgumentParser) -> None:
+    _known(parser, COPIED)
+
+
+def _islands(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--samples", 240_000, "generated samples")
+    _number(parser, "--features", 64, "their features")
+    text = "numbers of groups, besides none (default 30,100)"
+    parser.add_argument("--groups", type=whole_numbers, default=(30, 100), metavar="N,...", help=text)
+    _seed(parser)
+
+
+def _certainty(parser: argparse.ArgumentParser) -> None:
+    _known(parser, ("mnist10k",))
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw the curve: .png, .svg or .pdf")
+
+
+def _sweep(parser: argparse.ArgumentParser) -> None:
+    from ips2_dask.sweeps.grid import numbers  # noqa: PLC0415  only this benchmark's parser needs it
+    from ips2_dask.sweeps.grid import whole_numbers as ranges  # noqa: PLC0415  the same
+
+    _data(parser, "mnist10k", 10_000)
+    for name, kind, default in (
+        ("clusters", ranges, "5:15"),
+        ("neighbors", ranges, "7,10"),
+        ("sigma", numbers, ".2,1,4"),
+    ):
+        parser.add_argument(
+            f"--{name}",
+            dest=f"swept_{name}",
+            type=kind,
+            default=kind(default),
+            metavar="LIST",
+            help=f"(default {default})",
+        )
+    _number(parser, "--workers", 2, "processes of each cluster")
+    _limit(parser, 3600)
+    _seed(parser)

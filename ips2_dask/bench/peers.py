@@ -1,0 +1,195 @@
+"""`ips2 bench peers`: IPS2 and what a user would pick instead, fed the same raw X, each in a fresh process."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.cluster import KMeans, SpectralClustering
+
+from ips2_dask.bench.document import Record, Value
+from ips2_dask.bench.inputs import Data
+from ips2_dask.bench.memory import peak
+from ips2_dask.bench.process import FINISHED, Outcome, work_apart
+from ips2_dask.estimator import IPS2
+from ips2_dask.metrics import scores
+from ips2_dask.params import Params, Resources
+from ips2_dask.pipeline.run import run
+
+COLUMNS = ("system", "outcome", "seconds", "ratio", "nmi", "acc", "ari", "clusters", "noise", "peak_bytes")
+MEASURED = ("nmi", "acc", "ari", "clusters", "noise")
+SPECTRAL = "spectral-"
+"""What the names of scikit-learn's SpectralClustering begin with, whose fastest one that finished is ratio 1."""
+
+Labels = Any
+
+
+class System(NamedTuple):
+    """A way to cluster, as a user would write it, and what it needs besides our dependencies."""
+
+    call: str
+    fit: Callable[[Any, int, int, int], Labels]  # from X, c, seed and workers to labels
+    module: str = ""
+
+
+def _ips2(**arguments: Any) -> Callable[[Any, int, int, int], Labels]:
+    def fit(X: Any, c: int, seed: int, workers: int) -> Labels:
+        if not workers:
+            return IPS2(c, random_state=seed, **arguments).fit(X).labels_
+        params = Params(n_clusters=c, random_state=seed, **arguments)
+        return run(X, params, Resources(n_workers=workers), own_cluster=True).labels
+
+    return fit
+
+
+def _spectral(solver: str) -> Callable[[Any, int, int, int], Labels]:
+    def fit(X: Any, c: int, seed: int, workers: int) -> Labels:
+        del workers
+        model = SpectralClustering(
+            c, affinity="nearest_neighbors", n_neighbors=10, eigen_solver=solver, random_state=seed
+        )
+        return model.fit(X).labels_
+
+    return fit
+
+
+def _kmeans(X: Any, c: int, seed: int, workers: int) -> Labels:
+    del workers
+    return KMeans(c, random_state=seed).fit(X).labels_
+
+
+def _evoc(X: Any, c: int, seed: int, workers: int) -> Labels:
+    """As it comes: with a seed it would take its slower, reproducible way."""
+    del c, seed, workers
+    return importlib.import_module("evoc").EVoC().fit(X).labels_
+
+
+def _spectral_system(solver: str, module: str = "") -> System:
+    call = f'SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=10, eigen_solver="{solver}")'
+    return System(call, _spectral(solver), module)
+
+
+SYSTEMS = {
+    "ips2": System("IPS2(c)", _ips2()),
+    "ips2-k10": System("IPS2(c, n_neighbors=10)", _ips2(n_neighbors=10)),
+    "ips2-kmeans": System('IPS2(c, assign_labels="kmeans")', _ips2(assign_labels="kmeans")),
+    "spectral-lobpcg": _spectral_system("lobpcg"),
+    "spectral-amg": _spectral_system("amg", "pyamg"),
+    "spectral-arpack": _spectral_system("arpack"),
+    "kmeans": System("KMeans(c)", _kmeans),
+    "evoc": System("EVoC()", _evoc, "evoc"),
+}
+
+
+def measure(
+    data: Data,
+    folder: Path,
+    systems: Sequence[str] = tuple(SYSTEMS),
+    clusters: int | None = None,
+    workers: int = 0,
+    limit: float | None = None,
+    repeats: int = 1,
+    seed: int = 0,
+    cold: bool = True,
+    report: Callable[[str], None] = lambda _: None,
+) -> Iterator[Record]:
+    """A record for each system.
+
+    ``seconds`` is the median over ``repeats`` fresh processes of the time of `fit` on the raw X in memory: imports and
+    the reading of X are left out, compilation is not, for every process starts with an empty folder for Numba's
+    compiled code (``cold``). ``ratio`` is ``seconds`` over those of the fastest of scikit-learn's SpectralClustering
+    that finished; None where none did. All systems run by turns, with the threads that they take by themselves; one
+    that does not finish is not run again. ``noise`` is the share of samples that a system puts into no cluster: they
+    are scored as a cluster of their own, which ``clusters`` does not count.
+
+    Parameters
+    ----------
+    data : Data
+    folder : Path
+        For temporary files.
+    systems : sequence of str
+        Of ``SYSTEMS``; one whose package is missing is named and left out.
+    clusters : int, optional
+        c; by default the data's number of classes.
+    workers : int
+        Processes of a local cluster for IPS2, its start counted; 0 for `IPS2` in one process on all cores.
+    limit : float, optional
+        Seconds of one fit with its imports, after which its processes are killed.
+    repeats : int
+    seed : int
+    cold : bool
+        False leaves Numba's folder as it is: the time from a user's second run on.
+    report : callable, optional
+        Is told of each fit when it ends: the records come when all have.
+    """
+    job = {"X": data.X, "labels": data.labels, "c": clusters or data.c, "seed": seed, "workers": workers}
+    outcomes: dict[str, list[Outcome]] = {name: [] for name in systems}
+    for _ in range(repeats):
+        for name, ended in outcomes.items():
+            if not _missing(name) and all(outcome.finished for outcome in ended):
+                ended.append(work_apart("peers", {**job, "system": name}, folder, limit, cold=cold))
+                report(f"{name}: {ended[-1].word} {ended[-1].answer.get('seconds', '')}")
+    fastest = min(
+        (seconds for name, ended in outcomes.items() if name.startswith(SPECTRAL) if (seconds := _seconds(ended))),
+        default=None,
+    )
+    for name, ended in outcomes.items():
+        seconds = _seconds(ended)
+        yield {
+            "system": name,
+            "call": SYSTEMS[name].call,
+            "data": data.name,
+            "m": data.m,
+            "f": data.f,
+            "c": clusters or data.c,
+            "outcome": ended[-1].word if ended else f"skipped: {SYSTEMS[name].module} is not installed",
+            "seconds": seconds,
+            **_scores(ended),
+            "ratio": seconds / fastest if seconds and fastest else None,
+            "repeats": len(ended),
+            "limit_seconds": limit,
+            "compilation": "included" if cold else "as Numba's cache had it",
+            "workers": workers if name.startswith("ips2") else None,
+            "peak_bytes": max((most.tree for o in ended if (most := peak(o.samples))), default=None),
+        }
+
+
+def _missing(name: str) -> bool:
+    return bool(SYSTEMS[name].module) and importlib.util.find_spec(SYSTEMS[name].module) is None
+
+
+def _seconds(ended: Sequence[Outcome]) -> float | None:
+    """The median; None where there is none, or one did not finish."""
+    if not ended or any(outcome.word != FINISHED for outcome in ended):
+        return None
+    return statistics.median(outcome.answer["seconds"] for outcome in ended)
+
+
+def _scores(ended: Sequence[Outcome]) -> dict[str, Value]:
+    """Of the first fit; with one seed the others' labels are the same."""
+    answer = ended[0].answer if ended else {}
+    return {name: answer.get(name) for name in MEASURED}
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """One fit, in a process of its own."""
+    system = SYSTEMS[job["system"]]
+    if system.module:
+        importlib.import_module(system.module)
+    X, known = np.load(job["X"]), np.load(job["labels"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what a result is worth is measured here
+        begun = time.perf_counter()
+        labels = system.fit(X, job["c"], job["seed"], job["workers"])
+        seconds = time.perf_counter() - begun
+    labels = np.asarray(labels)
+    held = labels >= 0
+    facts = {**scores(known, labels), "clusters": len(np.unique(labels[held])), "noise": float(np.mean(~held))}
+    return {"seconds": seconds, **{name: facts[name] for name in MEASURED}}

@@ -1,0 +1,128 @@
+"""A piece of work in a fresh process with a time limit, its memory sampled; the whole tree ends with it."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ips2_dask.bench.memory import Sample, TreeSampler
+
+FINISHED = "finished"
+GRACE = 10.0
+
+
+class Outcome(NamedTuple):
+    """How a piece of work ended.
+
+    ``word`` is "finished", "stopped at the limit", "ended by signal 9" or "failed: MemoryError".
+    """
+
+    word: str
+    answer: dict[str, Any]  # empty unless it finished
+    samples: list[Sample]
+
+    @property
+    def finished(self) -> bool:
+        """Whether there is an answer."""
+        return self.word == FINISHED
+
+
+def work_apart(
+    module: str, job: Mapping[str, Any], folder: Path, limit: float | None = None, *, cold: bool = False
+) -> Outcome:
+    """``work(job)`` of a module of this package in a fresh interpreter.
+
+    Parameters
+    ----------
+    module : str
+        Name of the module in this package.
+    job : mapping
+        What `work` is given; JSON must be able to hold it, and what `work` returns.
+    folder : Path
+        Temporary files go in here, those of the work too.
+    limit : float, optional
+        Seconds from the start of the interpreter after which the process and its descendants are killed.
+    cold : bool
+        Give it an empty folder for Numba's compiled code, so that its time holds compilation.
+
+    Returns
+    -------
+    Outcome
+        Work that fails shows the end of its standard error on ours.
+    """
+    with tempfile.TemporaryDirectory(prefix=f"{module}-", dir=folder, ignore_cleanup_errors=True) as name:
+        return _work(module, job, Path(name), limit, cold)
+
+
+def _work(module: str, job: Mapping[str, Any], place: Path, limit: float | None, cold: bool) -> Outcome:
+    (place / "job.json").write_text(json.dumps(dict(job)))
+    environment = {**os.environ, "TMPDIR": str(place)}
+    if cold:
+        environment["NUMBA_CACHE_DIR"] = str(place / "numba")
+    with (place / "errors").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, module, str(place)],
+            stdin=subprocess.PIPE, stdout=errors, stderr=errors, env=environment, start_new_session=True,
+        )  # fmt: skip
+        try:
+            with TreeSampler(process.pid) as sampler:
+                status = process.wait(limit)
+        except subprocess.TimeoutExpired:
+            return Outcome("stopped at the limit", {}, sampler.samples)
+        finally:
+            _end(process)
+    if status == 0:
+        return Outcome(FINISHED, json.loads((place / "answer.json").read_text()), sampler.samples)
+    return Outcome(_failure(status, place / "errors"), {}, sampler.samples)
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the process and its descendants, which share a process group of their own."""
+    if hasattr(os, "killpg"):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    elif process.poll() is None:
+        process.kill()
+    process.wait(GRACE)
+    if process.stdin is not None:
+        process.stdin.close()
+
+
+def _failure(status: int, errors: Path) -> str:
+    """How it failed, in a few words without paths; the end of what it said goes to standard error."""
+    if status < 0:
+        return f"ended by signal {-status}"
+    lines = errors.read_text(errors="replace").strip().splitlines() or ["no message"]
+    print("\n".join(lines[-5:]), file=sys.stderr)
+    name = lines[-1].partition(":")[0].rpartition(".")[2]
+    return f"failed: {name}" if name.isidentifier() else f"failed with status {status}"
+
+
+def _end_with_parent() -> None:
+    """Kill this process and its descendants when nobody holds the other end of standard input any more."""
+    os.read(0, 1)
+    if hasattr(os, "killpg"):
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
+
+
+def main(module: str, place: Path) -> None:
+    """What the fresh interpreter does."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    work = importlib.import_module(f"ips2_dask.bench.{module}").work
+    answer = work(json.loads((place / "job.json").read_text()))
+    (place / "answer.json").write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

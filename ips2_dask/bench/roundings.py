@@ -1,0 +1,456 @@
+"""`ips2 bench roundings`: ways from one embedding to labels, rules that choose among them, and peers told c.
+
+All sets come with known classes, which score the labels and choose nothing, but for the variant that is said to be an
+oracle.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from sklearn.cluster import KMeans, SpectralClustering
+from sklearn.neighbors import KNeighborsClassifier
+from sklearn.preprocessing import StandardScaler, normalize
+
+from ips2_dask.bench.document import Record
+from ips2_dask.bench.options import TABLES
+from ips2_dask.datasets import load
+from ips2_dask.kernels import density, rounding
+from ips2_dask.kernels.parallel import threads, usable_cores
+from ips2_dask.metrics import scores
+from ips2_dask.params import Params
+from ips2_dask.pipeline.run import run
+from ips2_dask.runs.run import Run
+from ips2_dask.stages import label
+from ips2_dask.stages.walk import LocalWalk
+
+COLUMNS = (
+    "data", "draw", "variant", "outcome", "nmi", "acc", "ari", "rounding", "columns", "cut", "left_out", "seconds",
+)  # fmt: skip
+
+SCALED = ("htru2", "iris", "breast_cancer", "scadi", "wine", "glass", "kddcup-all")
+"""Data sets whose columns have other units: they are standardised for every system."""
+
+LENGTH_1 = "-l2"
+"""What the name of a set ends with whose rows are scaled to length 1."""
+
+SHARE = 0.8
+"""Of the samples of a set that a draw holds."""
+
+LARGE = 1_000
+"""Samples of a set that has a group of its own in the tables, at least."""
+
+TOL = 1e-3
+"""The tolerance of earlier versions: where it is asked for, no solve stops for another reason."""
+
+SCORES = ("nmi", "acc", "ari")
+
+
+class Given(NamedTuple):
+    """A data set or a part of it, as every system gets it."""
+
+    name: str
+    draw: int  # 0 for the whole
+    X: Any  # (m, f)
+    known: Any  # (m,) classes, for scoring
+    scale: str
+
+    @property
+    def classes(self) -> int:
+        """How many of them there are, which systems are told."""
+        return len(np.unique(self.known))
+
+
+class Rounded(NamedTuple):
+    """A candidate and its labels in the user's numbering."""
+
+    candidate: rounding.Candidate
+    labels: Any  # (m,)
+
+
+class Peer(NamedTuple):
+    """Another way to cluster that is told c."""
+
+    name: str
+    call: str
+    fit: Callable[[Any, int, int], Any]  # from X, c and seed to labels
+    module: str = ""
+
+
+def given(name: str, draw: int = 0, seed: int = 0) -> Given:
+    """A data set, or a draw of `SHARE` of it without repeats, scaled as it is for every system.
+
+    Parameters
+    ----------
+    name : str
+        Of `datasets.load`; with ``-l2`` at its end its rows have length 1.
+    draw : int
+        0 for the whole set.
+    seed : int
+    """
+    found = load(name.removesuffix(LENGTH_1))
+    X, known = np.asarray(found.X, np.float64), np.unique(found.labels, return_inverse=True)[1]
+    if draw:
+        rows = np.random.default_rng([seed, draw]).choice(len(X), round(SHARE * len(X)), replace=False)
+        rows.sort()
+        X, known = X[rows], known[rows]
+    if name.endswith(LENGTH_1):
+        return Given(name, draw, normalize(X), known, "l2")
+    if name in SCALED:
+        return Given(name, draw, StandardScaler().fit_transform(X), known, "zscore")
+    return Given(name, draw, X, known, "none")
+
+
+# ---- ours
+
+
+def candidates(found: Run) -> list[Rounded]:
+    """All ways to round the embedding of a run in memory or on disk, with their normalised cuts, from its stored parts.
+
+    A density that has no cut with c clusters is not among them. The run itself spreads only the density that left the
+    fewest samples out.
+    """
+    context = found._context
+    tasks = label.roundings(context.params, context.m, density.available())
+    receipts = {task: context.receipt("label", f"{label.PREFIX}{task.part}") for task in tasks}
+    walk = LocalWalk(context, label._Affinity(context).matrix)
+    parts = label._Found(context, walk, receipts)
+    parts.candidates = [one for one in parts._densities() if one.clusters]
+    for one in list(parts.candidates):
+        parts._add_cut(one, *parts._spread(one))
+    for columns in dict.fromkeys(task.columns for task in tasks):
+        parts._add_kmeans(columns)
+    labels = (parts._labels[one.rounding, one.columns][0] for one in parts.candidates)
+    return [Rounded(one, context.by_row(its)) for one, its in zip(parts.candidates, labels, strict=True)]
+
+
+def chosen(found: Sequence[Rounded], n_clusters: int, most_cut: float) -> Rounded:
+    """What `rounding.choose` keeps with another limit on the density's normalised cut."""
+    of = {one.candidate: one for one in found}
+    best = rounding.choose([one for one in of if one.rounding == "kmeans"])
+    dense = rounding.eligible(list(of), n_clusters)
+    kept = dense is not None and dense.cut <= most_cut * best.cut  # type: ignore[operator]
+    return of[dense if kept and dense is not None else best]
+
+
+def _facts(found: Run, one: rounding.Candidate | None = None) -> Record:
+    """What is known of a candidate, by default the one that the run has kept, and of both of the run's solves."""
+    facts = {stage["name"]: stage["facts"] for stage in found.manifest["stages"]}
+    (winner,) = (each for each in facts["label"]["roundings"] if each["chosen"])
+    said = winner if one is None else one._asdict()
+    return {
+        **{name: said[name] for name in ("rounding", "columns", "cut", "left_out")},
+        "products": facts["eigen"]["products"], "embedding_products": facts["label"]["embedding_products"],
+    }  # fmt: skip
+
+
+WAYS = {
+    "kmeans c+8": ("kmeans", 0), "kmeans c": ("kmeans", -1),
+    "density c+8": ("density", 0), "density c": ("density", -1),
+}  # fmt: skip
+"""Way and place of the number of columns, the most first."""
+
+RULES = {"least cut": 1.0, "density first": np.inf}
+"""Largest normalised cut of a density's clusters, as a multiple of the best k-means'."""
+
+
+def _ours(data: Given, seed: int) -> list[Record]:
+    begun = time.perf_counter()
+    found = run(data.X, Params(n_clusters=data.classes, random_state=seed))
+    seconds = time.perf_counter() - begun
+    out = [{**_record(data, "default", found.labels), **_facts(found), "seconds": seconds}]
+    all_of_them = candidates(found)
+    by_way = {(one.candidate.rounding, one.candidate.columns): one for one in all_of_them}
+    widths = sorted({one.candidate.columns for one in all_of_them}, reverse=True)
+    for variant, (way, place) in WAYS.items():
+        if way == "density" and not density.available():
+            out.append({**_record(data, variant), "outcome": "skipped: fast_plscan is not installed"})
+            continue
+        if (one := by_way.get((way, widths[place]))) is not None:
+            out.append({**_record(data, variant, one.labels), **_facts(found, one.candidate)})
+        else:  # as a run does that is asked for a density
+            one = by_way["kmeans", widths[place]]
+            said = "k-means, for no cut has c clusters"
+            out.append({**_record(data, variant, one.labels), **_facts(found, one.candidate), "outcome": said})
+    kept = {variant: chosen(all_of_them, data.classes, most) for variant, most in RULES.items()}
+    kept["oracle"] = max(all_of_them, key=lambda one: sum(_scores(data, one.labels).values()))
+    return out + [
+        {**_record(data, variant, one.labels), **_facts(found, one.candidate)} for variant, one in kept.items()
+    ]
+
+
+def _tight(data: Given, seed: int) -> list[Record]:
+    begun = time.perf_counter()
+    found = run(data.X, Params(n_clusters=data.classes, tol=TOL, random_state=seed))
+    seconds = time.perf_counter() - begun
+    return [{**_record(data, "tol-1e-3", found.labels), **_facts(found), "seconds": seconds}]
+
+
+def _scores(data: Given, labels: Any) -> dict[str, float]:
+    found = scores(data.known, labels)
+    return {name: found[name] for name in SCORES}
+
+
+def _record(data: Given, variant: str, labels: Any = None) -> Record:
+    m, f = data.X.shape
+    return {
+        "data": data.name, "draw": data.draw, "m": m, "f": f, "classes": data.classes, "scale": data.scale,
+        "variant": variant, "call": VARIANTS[variant], "outcome": "finished",
+        **({} if labels is None else _scores(data, labels)),
+    }  # fmt: skip
+
+
+# ---- peers
+
+
+def _kmeans(X: Any, c: int, seed: int) -> Any:
+    return KMeans(c, n_init=10, random_state=seed).fit(X).labels_
+
+
+def _spectral(X: Any, c: int, seed: int) -> Any:
+    k = min(10, len(X) - 1)
+    return SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=k, random_state=seed).fit(X).labels_
+
+
+def _evoc(X: Any, c: int, seed: int) -> Any:
+    model = importlib.import_module("evoc").EVoC(approx_n_clusters=c, random_state=seed)
+    return without_noise(X, model.fit(X.astype(np.float32)).labels_)
+
+
+def without_noise(X: Any, labels: Any) -> Any:
+    """Labels where samples without one (below 0) have that of the nearest sample with one; all 0 where none has."""
+    held = np.asarray(labels) >= 0
+    out = np.where(held, labels, 0)
+    if held.any() and not held.all():
+        out[~held] = KNeighborsClassifier(1).fit(X[held], out[held]).predict(X[~held])
+    return out
+
+
+PEERS = {
+    "kmeans": Peer("KMeans(c)", "KMeans(c, n_init=10)", _kmeans),
+    "spectral": Peer(
+        "SpectralClustering(c)", 'SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=10)', _spectral
+    ),
+    "evoc": Peer(
+        "EVoC(c)", "EVoC(approx_n_clusters=c, random_state=seed), noise as the nearest sample that is none", _evoc,
+        "evoc",
+    ),
+}  # fmt: skip
+
+VARIANTS = {
+    "default": "run(X, Params(n_clusters=c))",
+    "tol-1e-3": f"run(X, Params(n_clusters=c, tol={TOL:g}))",
+    "kmeans c+8": "k-means on all columns of the default run's embedding",
+    "kmeans c": "k-means on the first c columns of the default run's embedding",
+    "density c+8": "leaves of the tree on all columns of the default run's embedding, the rest labelled by U",
+    "density c": "leaves of the tree on the first c columns of the default run's embedding, the rest labelled by U",
+    "least cut": "of the default run's candidates: the density only where its normalised cut is no larger",
+    "density first": "of the default run's candidates: the density, whatever its normalised cut",
+    "oracle": "of the default run's candidates: the best by the known classes, so no rule but an oracle",
+    **{peer.name: peer.call for peer in PEERS.values()},
+}
+"""All that is measured, and what it is."""
+
+
+def _peer(name: str, data: Given, seed: int) -> list[Record]:
+    peer = PEERS[name]
+    record = _record(data, peer.name)
+    if peer.module and importlib.util.find_spec(peer.module) is None:
+        return [{**record, "outcome": f"skipped: {peer.module} is not installed"}]
+    begun = time.perf_counter()
+    try:
+        labels = peer.fit(data.X, data.classes, seed)
+    except Exception as error:  # whatever another package raises is its result
+        return [{**record, "outcome": f"failed: {type(error).__name__}"}]
+    seconds = time.perf_counter() - begun
+    return [{**record, **_scores(data, labels), "seconds": seconds}]
+
+
+@contextlib.contextmanager
+def measuring() -> Iterator[None]:
+    """All cores, and no warnings: what a result is worth is measured here."""
+    with warnings.catch_warnings(), threads(usable_cores()):
+        warnings.simplefilter("ignore")
+        yield
+
+
+def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS), seed: int = 0) -> Iterator[Record]:
+    """A record for each data set, draw and variant.
+
+    ``seconds`` are those of a whole fit in this process, compiled before; roundings of one run have none of their own.
+    ``cut`` is the normalised cut on the fused similarity, ``left_out`` the share of samples that the tree left out,
+    ``products`` and ``embedding_products`` are those of the two solves.
+
+    Parameters
+    ----------
+    names : sequence of str
+        As of `given`.
+    draws : int
+        Draws of `SHARE` of each set, besides the whole set, which is draw 0.
+    peers : sequence of str
+        Of ``PEERS``; one whose package is missing is named and left out.
+    seed : int
+    """
+    compiled = Given("", 0, np.random.default_rng(seed).standard_normal((100, 3)), np.repeat([0, 1], 50), "none")
+    with measuring():
+        run(compiled.X, Params(n_clusters=2))
+        for peer in peers:
+            _peer(peer, compiled, seed)
+    for name in names:
+        for draw in range(draws + 1):
+            data = given(name, draw, seed)
+            for fit in (_ours, _tight):
+                with measuring():
+                    found = fit(data, seed)
+                yield from found
+            for peer in peers:
+                with measuring():
+                    found = _peer(peer, data, seed)
+                yield from found
+
+
+# ---- tables
+
+RIVALS = ("KMeans(c)", "SpectralClustering(c)", "EVoC(c)", "kmeans c+8")
+"""What the default is compared with, set by set."""
+
+Scored = Mapping[tuple[str, str], Any]  # of data set and variant: NMI, ACC and ARI, means over draws
+
+
+def markdown(records: Sequence[Record]) -> str:
+    """The records as tables: means over sets, of whole sets and of draws; the stopping rule; the default set by set."""
+    draws = sorted({int(str(r["draw"])) for r in records})
+    whole, drawn = _scored(records, [0]), _scored(records, [draw for draw in draws if draw])
+    groups = _groups(records)
+    variants = [name for name in VARIANTS if any(name == r["variant"] for r in records)]
+    parts = [_means("Whole sets: mean NMI / ACC / ARI over the sets.", whole, groups, variants, errors=False)]
+    if drawn:
+        said = f"Draws 1 to {draws[-1]}, {SHARE:.0%} of each set: means over draws and sets ± standard error over sets."
+        parts.append(_means(said, drawn, groups, variants, errors=True))
+    parts += [_difference({"whole sets": whole, "draws": drawn}, groups), _sets(records, whole, drawn)]
+    return "\n".join(parts)
+
+
+def _scored(records: Sequence[Record], draws: Sequence[int]) -> dict[tuple[str, str], Any]:
+    """Means over the draws; a set is left out where one of them has no scores."""
+    held: dict[tuple[str, str], list[list[float]]] = {}
+    for r in records:
+        if r["draw"] in draws and r.get("nmi") is not None:
+            held.setdefault((str(r["data"]), str(r["variant"])), []).append([float(str(r[name])) for name in SCORES])
+    return {key: np.mean(values, axis=0) for key, values in held.items() if len(values) == len(draws)}
+
+
+def _groups(records: Sequence[Record]) -> dict[str, list[str]]:
+    """Names of the sets of each group that has any; sizes are those of the whole sets."""
+    sizes = {str(r["data"]): int(str(r["m"])) for r in records if r["draw"] == 0}
+    groups = {
+        "open sets": [name for name in sizes if name not in TABLES],
+        f"of these with {LARGE:,} samples or more": [n for n, m in sizes.items() if n not in TABLES and m >= LARGE],
+        "tables": [name for name in sizes if name in TABLES],
+    }
+    return {title: names for title, names in groups.items() if names}
+
+
+def _means(said: str, of: Scored, groups: Mapping[str, list[str]], variants: Sequence[str], errors: bool) -> str:
+    lines = [
+        said, "", "| labels by | " + " | ".join(f"{title} ({len(names)})" for title, names in groups.items()) + " |",
+        "|---|" + "---|" * len(groups),
+    ]  # fmt: skip
+    for variant in variants:
+        cells = []
+        for names in groups.values():
+            rows = [of[name, variant] for name in names if (name, variant) in of]
+            few = f" ({len(rows)} sets)" if 0 < len(rows) < len(names) else ""
+            cells.append(_cell(rows, errors) + few)
+        text = f"{variant} (knows the classes)" if variant == "oracle" else variant
+        lines.append(f"| {text} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _cell(rows: Sequence[Any], errors: bool, signed: bool = False) -> str:
+    """Means of the three scores, with standard errors where there are several rows."""
+    if not rows:
+        return "–"
+    means = [_number(value, signed) for value in np.mean(rows, axis=0)]
+    if errors and len(rows) > 1:
+        spread = np.std(rows, axis=0, ddof=1) / np.sqrt(len(rows))
+        means = [f"{mean} ± {_number(error)}" for mean, error in zip(means, spread, strict=True)]
+    return " / ".join(means)
+
+
+def _number(value: float, signed: bool = False) -> str:
+    """Three decimals without the nought before them."""
+    return f"{value:+.3f}".replace("0.", ".", 1) if signed else f"{value:.3f}".replace("0.", ".", 1)
+
+
+def _difference(measured: Mapping[str, Scored], groups: Mapping[str, list[str]]) -> str:
+    """What the stopping rule of the default changes."""
+    lines = [
+        "default minus tol-1e-3, whose solves stop at a tolerance alone: NMI / ACC / ARI ± standard error over sets.",
+        "",
+        "| | " + " | ".join(f"{title} ({len(names)})" for title, names in groups.items()) + " |",
+        "|---|" + "---|" * len(groups),
+    ]  # fmt: skip
+    for title, of in measured.items():
+        if of:
+            pairs = [
+                [
+                    of[name, "default"] - of[name, "tol-1e-3"] for name in names
+                    if {(name, "default"), (name, "tol-1e-3")} <= set(of)
+                ] for names in groups.values()
+            ]  # fmt: skip
+            lines.append(f"| {title} | " + " | ".join(_cell(rows, errors=True, signed=True) for rows in pairs) + " |")
+    return "\n".join(lines) + "\n"
+
+
+class Loss(NamedTuple):
+    """Where the default is furthest below the best of its rivals."""
+
+    size: float  # of one score; below 0 where it is above all of them
+    score: str
+    rival: str
+
+
+def worst_loss(of: Scored, name: str) -> Loss | None:
+    """Of the three scores on one set; None where there is nothing to compare."""
+    rivals = [rival for rival in RIVALS if (name, rival) in of]
+    if (name, "default") not in of or not rivals:
+        return None
+    return max(
+        Loss(float(of[name, rival][at] - of[name, "default"][at]), score.upper(), rival)
+        for rival in rivals
+        for at, score in enumerate(SCORES)
+    )
+
+
+def _sets(records: Sequence[Record], whole: Scored, drawn: Scored) -> str:
+    titles = ["data, samples x features, classes", "default: NMI / ACC / ARI", "labels from", "left out", "worst loss"]
+    measured = [whole, drawn] if drawn else [whole]
+    titles += ["worst loss, means of draws"] if drawn else []
+    lines = [
+        f"The default on each whole set, and its worst loss in one score against the best of {', '.join(RIVALS)}.", "",
+        "| " + " | ".join(titles) + " |", "|---|" + "---|" * (len(titles) - 1),
+    ]  # fmt: skip
+    for r in records:
+        if (r["draw"], r["variant"]) == (0, "default"):
+            name, beyond = str(r["data"]), int(str(r["columns"])) - int(str(r["classes"]))
+            cells = [
+                f"{name}, {r['m']:,} x {r['f']:,}, {r['classes']}", _cell([whole[name, "default"]], errors=False),
+                f"{r['rounding']} c{beyond:+d}" if beyond else f"{r['rounding']} c", _number(float(str(r["left_out"]))),
+                *(_loss(worst_loss(of, name)) for of in measured),
+            ]  # fmt: skip
+            lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _loss(found: Loss | None) -> str:
+    if found is None:
+        return "–"
+    return f"{_number(found.size)} {found.score} to {found.rival}" if found.size > 0 else "none"

@@ -1,0 +1,222 @@
+"""The runs of a study, each in a fresh process, and the file that their records are appended to."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from ips2_dask.bench.document import Record, machine, versions
+from ips2_dask.bench.inputs import generated
+from ips2_dask.bench.runs import Input, records, run_apart
+from ips2_dask.bench.scaling import compile_kernels
+from ips2_dask.bench.study.config import Study
+from ips2_dask.errors import BadInput
+from ips2_dask.params import Params, Resources
+
+
+class Job(NamedTuple):
+    """One run."""
+
+    part: str  # "growth", "strong" or "weak"
+    m: int
+    k: int
+    operator: str
+    workers: int
+
+    def key(self, study: Study) -> dict[str, Record | int | str | float | None]:
+        """What a record must have in common with another one to stand for the same measurement."""
+        where = study.scheduler or study.cluster or "local"
+        return {
+            **self._asdict(), "f": study.features, "c": study.clusters, "seed": study.seed,
+            "cluster": Path(where).name,
+        }  # fmt: skip
+
+
+def jobs(study: Study) -> list[Job]:
+    """All runs of a study, in their order."""
+    k, operator = study.neighbors[0], study.operators[0]
+    out = [
+        Job("growth", m, each_k, each, study.workers)
+        for each in study.operators
+        for each_k in study.neighbors
+        for m in study.sizes
+    ]
+    if study.strong_samples:
+        out += [Job("strong", study.strong_samples, k, operator, w) for w in study.strong_workers]
+    if study.weak_samples:
+        out += [Job("weak", study.weak_samples * w, k, operator, w) for w in study.weak_workers]
+    return out
+
+
+def results_file(study: Study, results: str | Path) -> Path:
+    """Where a study's records are."""
+    return Path(results) / f"{study.name}.jsonl"
+
+
+def kept(study: Study, results: str | Path) -> list[Record]:
+    """The records of a study that are in its file, the last ones of each run."""
+    asked = {json.dumps(job.key(study), sort_keys=True) for job in jobs(study)}
+    return [r for key, found in _by_run(results_file(study, results)).items() if key in asked for r in found]
+
+
+def read_bench(path: str | Path) -> list[Record]:
+    """The records of a file of ``ips2 bench scaling --json``, as those of a study's growth part.
+
+    Raises
+    ------
+    BadInput
+        Where it is no such file.
+    """
+    try:
+        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        return [
+            {**r, "part": "growth", "operator": "auto", "where": found["machine"]["cpu"]}
+            for r in found["results"]
+            if r["kind"] == "time"
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        raise BadInput(
+            str(path), "no file of that kind", "what `ips2 bench scaling --json FILE` writes",
+            "figures would be made of something else", "give another file",
+        ) from None  # fmt: skip
+
+
+def measure(
+    study: Study, results: str | Path, *, again: bool = False, report: Callable[[str], None] = print
+) -> list[Record]:
+    """Make the runs that the file of results does not have on this machine and version, and append their records.
+
+    Every run is a fresh process on a cluster of its own (or on ``study.scheduler``), on data that were written before
+    the clock starts.
+
+    Parameters
+    ----------
+    study : Study
+    results : path
+        Folder of the file ``NAME.jsonl``.
+    again : bool
+        Make all runs, whatever is there.
+    report : callable
+        Is given a line for each run.
+
+    Returns
+    -------
+    list of dict
+        A flat record for each run and stage: seconds, peak memory and what the plan said of it.
+    """
+    file = results_file(study, results)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    here = _here()
+    there = {} if again else {k: r for k, r in _by_run(file).items() if r[0].get("where") == here}
+    todo = [job for job in jobs(study) if json.dumps(job.key(study), sort_keys=True) not in there]
+    with _folder(study) as folder:
+        if todo and study.warm_up:
+            for operator, k in sorted({(job.operator, job.k) for job in todo}):
+                sizes = [job.m for job in todo if (job.operator, job.k) == (operator, k)]
+                params, resources = _params(study, k, operator), _resources(study, study.workers)
+                compile_kernels(sizes, study.features, params, resources, study.workers == 0, folder)
+        for at, job in enumerate(todo, 1):
+            found = list(_run(study, job, folder))
+            with file.open("a", encoding="utf-8") as lines:
+                lines.writelines(
+                    json.dumps({**r, **job.key(study), "where": here, "when": _now()}) + "\n" for r in found
+                )
+            report(f"{at}/{len(todo)} {_said(job, found)}")
+    if not todo:
+        report("all runs were there already")
+    return kept(study, results)
+
+
+def _params(study: Study, k: int, operator: str) -> Params:
+    return Params(n_clusters=study.clusters, n_neighbors=k, operator=operator, random_state=study.seed)
+
+
+def _resources(study: Study, workers: int) -> Resources:
+    if workers == 0:  # one process computes alone
+        return Resources()
+    if study.scheduler is not None:
+        return Resources(scheduler=study.scheduler)
+    return Resources(n_workers=workers, cluster=study.cluster)
+
+
+def _run(study: Study, job: Job, folder: Path) -> Iterator[Record]:
+    data = generated(job.m, study.features, study.clusters, study.seed, folder)
+    given, serial = Input(data.name, data.X, data.labels), job.workers == 0
+    params, resources = _params(study, job.k, job.operator), _resources(study, job.workers)
+    try:
+        outcome = run_apart(given, params, resources, serial, folder, study.limit)
+        for record in records(given, params, resources, serial, outcome):
+            # `operator` is what was asked for; what a run made of "auto" has a name of its own
+            chosen = {"chosen_operator": record["operator"]} if "operator" in record else {}
+            yield {**record, **chosen}
+    finally:
+        for file in (data.X, data.labels):
+            Path(file).unlink(missing_ok=True)
+
+
+def _said(job: Job, found: list[Record]) -> str:
+    total = next((r for r in found if r["stage"] == "total"), found[-1])
+    seconds = total["seconds"]
+    took = f"{seconds:.1f} s" if isinstance(seconds, float) else str(total["outcome"])
+    workers = f"{job.workers} workers" if job.workers else "serial"
+    return f"{job.part}: {job.m:,} samples, k = {job.k}, operator {job.operator}, {workers}: {took}"
+
+
+def _by_run(file: Path) -> dict[str, list[Record]]:
+    """Records by their runs; of several measurements of one run the last counts.
+
+    Raises
+    ------
+    BadInput
+        Where a line is no record.
+    """
+    out: dict[str, list[Record]] = {}
+    when: dict[str, object] = {}
+    text = file.read_text(encoding="utf-8") if file.exists() else ""
+    for number, line in enumerate(text.splitlines(), 1):
+        try:
+            record = json.loads(line)
+            key = json.dumps({n: record[n] for n in ("part", "m", "k", "operator", "workers", "f", "c", "seed",
+                                                     "cluster")}, sort_keys=True)  # fmt: skip
+            stage, at = record["stage"], record["when"]
+        except (ValueError, KeyError, TypeError):
+            raise BadInput(
+                str(file), f"line {number}, which is no record", "a record of `ips2 study` a line",
+                "figures would be made of something else", "take that line out",
+            ) from None  # fmt: skip
+        if any(old["stage"] == stage for old in out.get(key, ())) and when[key] != at:
+            out[key] = []
+        out.setdefault(key, []).append(record)
+        when[key] = at
+    return out
+
+
+def _here() -> str:
+    """Machine and versions in a line: measurements of others are not mixed with ours."""
+    found, version = machine(), versions()
+    return (
+        f"{found['cpu']}, {found['cores']} cores, ips2_dask {version['ips2_dask']}, numpy {version['numpy']}, "
+        f"numba {version['numba']}, dask {version['dask']}"
+    )
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@contextlib.contextmanager
+def _folder(study: Study) -> Iterator[Path]:
+    """A folder for data and runs, which goes afterwards."""
+    if study.scratch is not None:
+        Path(study.scratch).mkdir(parents=True, exist_ok=True)
+    name = tempfile.mkdtemp(prefix="ips2-study-", dir=study.scratch)
+    try:
+        yield Path(name)
+    finally:
+        shutil.rmtree(name, ignore_errors=True)

@@ -1,0 +1,100 @@
+"""`ips2 bench sweep`: seconds of a sweep beside those of one run with the largest c and k of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import psutil
+
+from ips2_dask.bench.document import Record
+from ips2_dask.bench.inputs import Data
+from ips2_dask.bench.memory import peak
+from ips2_dask.bench.process import Outcome, work_apart
+from ips2_dask.params import Params, Resources
+from ips2_dask.pipeline.run import run
+from ips2_dask.store.layout import STAGES
+from ips2_dask.sweeps import Point, sweep
+
+COLUMNS = (
+    "kind", "stage", "times", "outcome", "points", "seconds", "cpu_seconds", "run_seconds", "ratio", "nmi",
+    "peak_bytes",
+)  # fmt: skip
+
+
+class Lists(NamedTuple):
+    """What is swept."""
+
+    clusters: Sequence[int]
+    neighbors: Sequence[int]
+    sigma: Sequence[float]
+
+
+def measure(
+    data: Data, lists: Lists, params: Params, resources: Resources, folder: Path, limit: float | None = None
+) -> Iterator[Record]:
+    """A run that compiles; a run, the sweep and the run again, each in a fresh process; then their ratio.
+
+    ``seconds`` go from the call to its return, the cluster's start included, and for the sweep its table, figure and
+    page too. The ratio is that of the sweep to the mean of the two runs around it. Between them stand records of kind
+    "part": seconds of each stage over all points, and of judging them, which other processes do meanwhile.
+    ``cpu_seconds`` are those of all processes.
+    """
+    alone = dataclasses.replace(params, n_clusters=max(lists.clusters), n_neighbors=max(lists.neighbors))
+    shape: Record = {"data": data.name, "m": data.m, "f": data.f, "workers": resources.n_workers}
+    given = {"source": data.X, "resources": dataclasses.asdict(resources)}
+    single = {**given, "params": alone.as_dict()}
+    many = {**given, "params": params.as_dict(), "lists": lists._asdict()}
+    times: dict[str, list[float]] = {"run": [], "sweep": []}
+    for kind, job in (("first run", single), ("run", single), ("sweep", many), ("run", single)):
+        outcome = work_apart("sweeping", job, folder, limit)
+        yield {"kind": kind, **shape, **_record(outcome)}
+        for name, seconds in outcome.answer.get("parts", {}).items():
+            yield {"kind": "part", "stage": name, "seconds": seconds, "times": outcome.answer["times"].get(name)}
+        if outcome.finished:
+            times.setdefault(kind, []).append(outcome.answer["seconds"])
+    if times["run"] and times["sweep"]:
+        beside, took = statistics.mean(times["run"]), times["sweep"][0]
+        yield {"kind": "ratio", **shape, "seconds": took, "run_seconds": beside, "ratio": took / beside}
+
+
+def _record(outcome: Outcome) -> Record:
+    most = peak(outcome.samples)
+    names = ("seconds", "cpu_seconds", "points")
+    plain: Record = {name: outcome.answer[name] for name in names if name in outcome.answer}
+    return {"outcome": outcome.word, "seconds": None, **plain, "peak_bytes": most.tree if most else None}
+
+
+def work(job: dict[str, Any]) -> dict[str, Any]:
+    """A run, or a sweep where there are lists, in a process of its own."""
+    params, resources = Params(**job["params"]), Resources(**job["resources"])
+    answer: dict[str, Any] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        begun, store = time.perf_counter(), f"{folder}/run"
+        if "lists" in job:
+            found = sweep(job["source"], **job["lists"], params=params, resources=resources, store=store,
+                          own_cluster=True)  # fmt: skip
+            answer = {"points": len(found.points), "times": found.computed, "parts": parts(found.points)}
+        else:
+            run(job["source"], params, resources, store=store, own_cluster=True)
+        return {"seconds": time.perf_counter() - begun, "cpu_seconds": _used(), **answer}
+
+
+def parts(points: Sequence[Point]) -> dict[str, float]:
+    """Seconds of each stage for all points together, and of judging them."""
+    found = {
+        stage: sum(p.stages[stage]["seconds"] for p in points if p.stages[stage]["state"] != "reused")
+        for stage in STAGES
+    }
+    return {**found, "criteria": sum(point.facts["seconds"]["criteria"] for point in points)}
+
+
+def _used() -> float:
+    """Seconds that this process and those it has started and ended have kept a core busy."""
+    used = psutil.Process().cpu_times()
+    return float(used.user + used.system + used.children_user + used.children_system)

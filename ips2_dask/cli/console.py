@@ -1,0 +1,304 @@
+"""What the command line shows: progress, a summary, a plan, a status."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+
+from ips2_dask.cli.display import THERE, LiveProgress, PlainProgress, logged
+from ips2_dask.params import LEAST_RECALL, Params, Resources
+from ips2_dask.pipeline.run import Shaped
+from ips2_dask.plan.plan import Plan
+from ips2_dask.plan.traffic import ProductTraffic
+from ips2_dask.progress import Progress as Told
+from ips2_dask.progress import Silent
+from ips2_dask.runs.garbage import Collected
+from ips2_dask.runs.verify import Verification
+from ips2_dask.store.integrity import remedy
+from ips2_dask.wording import count, duration, found, labelled, size
+
+SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
+
+JUDGED = ("stability", "silhouette", "conductance")
+SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NMI"}
+"""Columns of a sweep's table."""
+
+PIPE_WIDTH = 110
+"""Columns where there is no terminal to ask."""
+
+
+@contextmanager
+def progress(quiet: bool, log: str | None = None) -> Iterator[Told]:
+    """Progress for whoever reads standard error: nothing, a live table on a terminal, or lines; and a log of JSON."""
+    with ExitStack() as stack:
+        told: Told = Silent()
+        if not quiet and sys.stderr.isatty():
+            told = LiveProgress()
+            stack.callback(told.close)
+        elif not quiet:
+            told = PlainProgress()
+        yield stack.enter_context(logged(told, log))
+
+
+def _console() -> Console:
+    console = Console(highlight=False, soft_wrap=False)
+    return console if console.is_terminal else Console(width=PIPE_WIDTH, highlight=False)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="left" if column in ("stage", "what", "found", "state") else "right")
+    return table
+
+
+def _title(console: Console, text: str) -> None:
+    console.print(text, style="bold", soft_wrap=True, markup=False)
+
+
+def _lines(console: Console, rows: dict[str, str | None]) -> None:
+    """Named facts, one a line, the names aligned; those without a value are left out.
+
+    A terminal's lines are broken between words, below the first one; what is read by a program stays one line.
+    """
+    for name, text in rows.items():
+        if text:
+            named = f"{name:<15} {text}"
+            if console.is_terminal:
+                named = textwrap.fill(
+                    named, max(console.width, 40), subsequent_indent=" " * 16, break_long_words=False,
+                    break_on_hyphens=False,
+                )  # fmt: skip
+            console.print(named, soft_wrap=True, markup=False)
+
+
+def chosen(choice: dict[str, Any] | None) -> str | None:
+    """The number of clusters that was chosen, and the next best ones with their relative gaps."""
+    if choice is None or not choice["candidates"]:
+        return None
+    (c, gap), *others = choice["candidates"]
+    rest = ", ".join(f"{n} ({g:.2f})" for n, g in others[:3])
+    return f"{c} chosen by the relative eigengap {gap:.2f} of up to {choice['considered']}; then {rest or 'none'}"
+
+
+def print_report(summary: dict[str, Any], name: str) -> None:
+    """Sizes, times, eigenvalues, scores, warnings, and where the run is."""
+    console = _console()
+    distinct = (
+        "" if summary["distinct"] == summary["m"] - summary["dropped"] else f" ({summary['distinct']:,} distinct)"
+    )
+    title = (
+        f"{name}: {summary['m']:,} samples{distinct} x {summary['f']:,} features, k = {summary['k']}, "
+        f"c = {summary['c']}"
+    )
+    _title(console, title)
+    table = _table("stage", "found", "seconds")
+    words = found(summary)
+    for stage in summary["stages"]:
+        table.add_row(stage["name"], words[stage["name"]], THERE if stage["skipped"] else f"{stage['seconds']:.2f}")
+    table.add_row("total", "", f"{sum(s['seconds'] for s in summary['stages'] if not s['skipped']):.2f}", style="bold")
+    console.print(table)
+    scores = "  ".join(f"{word} {summary[key]:.3f}" for key, word in SCORES.items() if key in summary)
+    _lines(
+        console,
+        {
+            "eigenvalues": " ".join(f"{value:.5f}" for value in summary["eigenvalues"]),
+            "clusters": chosen(summary["choice"]),
+            "labels": labelled(summary["roundings"]),
+            "known labels": scores,
+            "peak memory": f"{size(summary['peak_rss_bytes'])} in one process",
+        },
+    )
+    for text in summary["warnings"]:
+        _lines(console, {"warning": text})
+    for one in summary["promises"]:
+        if not one["kept"]:
+            wanted = f"wanted {one['rule']} {one['wanted']:g}"
+            _lines(console, {"not kept": f"{one['promise']}: found {one['found']:.4g}, {wanted}"})
+    _lines(console, {"run directory": summary["run_dir"]})
+
+
+def print_sweep(
+    rows: list[dict[str, Any]], name: str, shape: tuple[int, int], computed: dict[str, int], where: str, top: int
+) -> None:
+    """The best points, how often each stage was computed, and where everything is."""
+    console = _console()
+    _title(console, f"{name}: {shape[0]:,} samples x {shape[1]:,} features, {count(len(rows), 'point')}, best first")
+    shown = [
+        n for n in ("rank", "clusters", "neighbors", "sigma", "mean_rank", *JUDGED, "nmi", "smallest") if n in rows[0]
+    ]
+    table = _table(*(SHORT.get(name, name) for name in shown))
+    for row in rows[: max(top, 1)]:
+        cells = [f"{row[n]:.3f}" if n in (*JUDGED, "nmi") else f"{row[n]:g}" for n in shown]
+        table.add_row(*cells, style="bold" if row["rank"] == 1 else None)
+    console.print(table)
+    best = rows[0]
+    _lines(
+        console,
+        {
+            "best": "c = {clusters}, k = {neighbors}, sigma = {sigma:g}: ".format(**best) + f"{where} is now its run",
+            "computed": ", ".join(f"{stage} {n}" for stage, n in computed.items()) + f" times for {len(rows)} points",
+            "files": f"{where}/sweep: table.csv, table.json, sweep.png, sweep.svg, sweep.html",
+        },
+    )
+
+
+def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mapping[str, ProductTraffic]) -> bool:
+    """Stage by stage what, tasks, memory a process, disk and time; returns whether the memory limit can be kept."""
+    console = _console()
+    parts = count(len(plan.bounds) - 1, "partition")
+    title = f"{source.name}: {plan.m:,} samples x {plan.f:,} features, {parts}"
+    _title(console, title)
+    table = _table("stage", "what", "tasks", "a worker", "this process", "disk", "about")
+    for stage in plan.stages:
+        memory = size(stage.worker_bytes), size(stage.client_bytes)
+        what = f"{stage.what}, some {stage.products} products" if stage.products else stage.what
+        took = duration(stage.seconds)
+        table.add_row(stage.name, what, f"{stage.tasks:,}", *memory, size(stage.disk_bytes), took)
+    total = size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes)
+    table.add_row("peak, sum", "", "", *total, duration(plan.seconds), style="bold")
+    console.print(table)
+    needed = max(plan.worker_bytes, plan.client_bytes)
+    limit = resources.memory_limit
+    fits = limit is None or needed <= limit
+    if source.resident_bytes:
+        text = f"{size(source.resident_bytes)} in this process (counted in ingest)"
+        _lines(console, {"input": f"this format can't be read in parts, and takes {text}"})
+    if limit is not None:
+        _lines(
+            console, {"memory limit": f"{size(limit)} a process: {'fits' if fits else size(needed) + ' are needed'}"}
+        )
+    for words, product in traffic.items():
+        _lines(console, {"a product": f"{_product(product)}, if chunks are {words}"})
+    if plan.exact_seconds:
+        more = duration(plan.exact_seconds)
+        _lines(console, {"recall": f"if it stays below {LEAST_RECALL:g}, an exact search follows: about {more} more"})
+    for text in plan.warnings:
+        _lines(console, {"warning": text})
+    return fits
+
+
+def _product(traffic: ProductTraffic) -> str:
+    """What one product of the solver sends, in words."""
+    central = f"{size(traffic.scheduler)} ({traffic.share:.2%}) by scheduler"
+    return f"{traffic.tasks:,} tasks; {size(traffic.workers)} from worker to worker, {central}"
+
+
+WORDS = {"reused": "found there"}
+"""States of a stage, where people say it otherwise."""
+
+
+def print_status(found: dict[str, Any], why: bool = False) -> None:
+    """What a run directory holds, and because of what."""
+    console = _console()
+    m, f = found["input"]["shape"]
+    _title(console, f"{found['input']['name']}: {m:,} samples x {f:,} features")
+    table = _table("stage", "state", "seconds", "peak memory")
+    for stage in found["stages"]:
+        numbers = ("", "")
+        if stage["seconds"] is not None:
+            numbers = f"{stage['seconds']:.2f}", size(stage["peak_rss_bytes"])
+        table.add_row(stage["name"], WORDS.get(stage["state"], stage["state"]), *numbers)
+    console.print(table)
+    if why:
+        _lines(console, {stage["name"]: _because(stage) for stage in found["stages"]})
+    defaults = Params().as_dict()
+    chosen = " ".join(f"{name}={value}" for name, value in found["params"].items() if value != defaults[name])
+    _lines(
+        console,
+        {
+            "parameters": f"{chosen} (the rest by default)" if chosen else "all by default",
+            "started": found["started"],
+            "state": _state(found),
+            "run directory": found["directory"],
+        },
+    )
+
+
+def _because(stage: dict[str, Any]) -> str:
+    return f"{stage['state']}: {'; '.join(stage['why'])}" if stage["why"] else str(stage["state"])
+
+
+def _state(found: dict[str, Any]) -> str:
+    if found["running"]:
+        return f"running: {found['running']}"
+    if found["finished"]:
+        return f"finished {found['finished']}"
+    return "not finished: run the same command again to continue it"
+
+
+def print_verification(found: Verification) -> None:
+    """Every fault with its remedy, or that there is none, and how much was looked at."""
+    console = _console()
+    if found.running:
+        _lines(console, {"running": f"{found.running}; what it has not finished is not looked at"})
+    for fault in found.faults:
+        _lines(console, {"damaged": f"{fault.text}. Remedy: {remedy(fault)}"})
+    looked = ", ".join(
+        count(getattr(found, many), one)
+        for one, many in (("stage", "stages"), ("part", "parts"), ("array", "arrays"), ("chunk", "chunks"))
+    )
+    verdict = "every byte is what was written" if found.sound else count(len(found.faults), "fault")
+    _lines(console, {"verified": f"{looked}, {size(found.bytes)}: {verdict}", "run directory": found.directory})
+
+
+def print_garbage(collected: Collected) -> None:
+    """What has gone, or would go, why, and how many bytes."""
+    console = _console()
+    word = "would remove" if collected.dry_run else "removed"
+    for one in collected.garbage:
+        _lines(console, {word: f"{one.path}, {size(one.bytes)}: {one.why}"})
+    total = count(len(collected.garbage), "file or folder", "files or folders")
+    _lines(console, {"in all": f"{total}, {size(collected.bytes)}", "run directory": collected.directory})
+
+
+def print_jobs(rows: list[dict[str, Any]]) -> None:
+    """Submitted jobs and what became of them."""
+    console = _console()
+    if not rows:
+        _lines(console, {"jobs": "none was submitted from here"})
+        return
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("id", "state", "manager", "submitted", "run directory"):
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(row["id"], row["state"], row["manager"], row["submitted"], row["out"])
+    console.print(table)
+    if any(row["state"] == "lost" for row in rows):
+        _lines(console, {"lost": "its driver died without a word; the same submission again continues the run"})
+
+
+def print_check(said: dict[str, Any]) -> None:
+    """What a cluster's config would start, and what a worker of it found."""
+    console = _console()
+    _title(console, f"{said['config']}: {said['manager']}, every key and value is valid")
+    console.print("would start", style="bold")
+    console.print(said["starts"].rstrip(), soft_wrap=True, markup=False)
+    for text in said["notes"]:
+        _lines(console, {"to do": text})
+    worker = said["worker"]
+    if worker is None:
+        return
+    console.print("a worker says", style="bold")
+    memory, free = (size(n) if n else None for n in (worker["memory"], worker["scratch_free"]))
+    _lines(
+        console,
+        {
+            "host": worker["host"],
+            "cores": f"{worker['cores']}, {count(worker['threads'], 'task')} at a time",
+            "memory": memory,
+            "scratch": f"{worker['scratch']}, {free} free" if free else worker["scratch"],
+            "versions": " ".join(f"{name}={version}" for name, version in worker["versions"].items()),
+        },
+    )
+    for text in said["amiss"]:
+        _lines(console, {"amiss": text})
+    if not said["amiss"]:
+        _lines(console, {"verdict": "a run would find what it needs"})

@@ -1,0 +1,89 @@
+"""Beyond the paper: the same measures and times on ten more data sets, small and large."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ips2_dask.metrics import scores
+from ips2_dask.paper.experiments.methods import Fitted
+from ips2_dask.paper.experiments.records import SETTINGS, Record, of_summary, record
+from ips2_dask.paper.experiments.scope import Family, Results, Scope
+from ips2_dask.paper.experiments.settings import METHODS, Setting, default
+from ips2_dask.paper.experiments.table2 import COST, cell
+from ips2_dask.paper.experiments.table3 import time_records, timing
+from ips2_dask.paper.experiments.tasks import Given, Task
+from ips2_dask.paper.experiments.trials import load, score, seeds_of, summary
+
+SMALL = ("wine", "glass", "lung", "colon", "allaml")
+LARGE = ("digits", "usps", "pendigits", "mnist10k", "letter")
+REPEATS = 3
+"""Timed fits of small data."""
+
+
+def large_setting(method: str) -> Setting:
+    """The default, but SSC by matching pursuit: its ADMM would hold several dense arrays of all pairs."""
+    return {**default(method), "solver": "omp"} if method == "SSC" else default(method)
+
+
+def by_default(given: Given, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+    """A method's default setting alone."""
+    setting = default(method)
+    return {"default": summary(setting, score(method, setting, load(dataset, given.data), seeds_of(seed, runs)))}
+
+
+def large(given: Given, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+    """A method's default setting on large data, and how long its first fit took."""
+    data, setting = load(dataset, given.data), large_setting(method)
+    fitted = Fitted(method, setting, data.X, data.n_clusters)
+    found, taken = [], 0.0
+    for s in seeds_of(seed, runs):
+        found.append(scores(data.labels, fitted.labels(s)))
+        taken = taken or fitted.seconds
+    return {"default": summary(setting, found), "seconds": taken}
+
+
+def tasks(scope: Scope) -> list[Task]:
+    """One for each data set and method; and one for the times of each small data set."""
+    out = []
+    for name in SMALL:
+        for method in METHODS:
+            common = {"dataset": name, "method": method, "runs": scope.runs, "seed": scope.seed}
+            if scope.tunes_beyond:
+                arguments = {**common, "budget": scope.budget}
+                out.append(Task(f"beyond/{name}/{method}", cell, arguments, weight=3 * COST[method]))
+            else:
+                out.append(Task(f"beyond/{name}/{method}", by_default, common))
+        out.append(timing(f"beyond/{name}/times", name, scope, REPEATS))
+    for name in LARGE:
+        for method in METHODS:
+            arguments = {"dataset": name, "method": method, "runs": scope.large_runs, "seed": scope.seed}
+            timed = scope.large_alone
+            out.append(Task(f"beyond/{name}/{method}", large, arguments, weight=2 * COST[method], timed=timed))
+    return out
+
+
+def scores_of(results: Results) -> list[Record]:
+    """The measures of each data set, method and setting."""
+    out = []
+    for name in (*SMALL, *LARGE):
+        for method in METHODS:
+            found = results[f"beyond/{name}/{method}"]
+            for setting in SETTINGS:
+                out += of_summary("beyond", name, method, setting, found[setting], {}) if setting in found else []
+    return out
+
+
+def records(scope: Scope, results: Results) -> list[Record]:
+    """The measures, and seconds."""
+    del scope
+    out = scores_of(results)
+    for name in SMALL:
+        out += time_records("beyond", name, results[f"beyond/{name}/times"])
+    for name in LARGE:
+        for method in METHODS:
+            taken = results[f"beyond/{name}/{method}"]["seconds"]
+            out.append(record("beyond", name, method, "seconds", mean=taken, params=large_setting(method)))
+    return out
+
+
+FAMILY = Family("Beyond the paper: ten more data sets", (*SMALL, *LARGE), tasks, records)

@@ -1,0 +1,109 @@
+"""SC, PPC and IPS2 on generated data: over features, cluster sizes, kinds of noise and its level."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ips2_dask import datasets
+from ips2_dask.datasets import Dataset
+from ips2_dask.datasets.synthetic import NOISE_LEVELS, USDATA1_FEATURES, USDATA2_THIRDS
+from ips2_dask.paper.experiments import paper
+from ips2_dask.paper.experiments.records import Record, of_summary, record
+from ips2_dask.paper.experiments.scope import Family, Results, Scope
+from ips2_dask.paper.experiments.settings import COMPARED, Setting, default, printed
+from ips2_dask.paper.experiments.tasks import Given, Task
+from ips2_dask.paper.experiments.trials import score_drawn, seeds_of, summary
+
+FEATURES = (20, 30, 40, 50, *USDATA1_FEATURES)
+"""USdata1's, and fewer: from 260 on it is too easy to tell methods apart."""
+
+NOISES = ("uniform", "gaussian", "rayleigh", "gamma")
+NOISY_FEATURES = 60
+
+POINTS: dict[str, dict[str, dict[str, Any]]] = {
+    "usdata1": {str(f): {"kind": "usdata1", "n_features": f} for f in FEATURES},
+    "usdata2": {str(n): {"kind": "usdata2", "n_third": n} for n in USDATA2_THIRDS},
+    "noises": {noise: {"kind": "usdata1", "n_features": NOISY_FEATURES, "noise": noise} for noise in NOISES},
+    "levels": {f"{x:g}": {"kind": "usdata1", "n_features": NOISY_FEATURES, "level": x} for x in NOISE_LEVELS},
+}
+"""The points of each series, by what stands on its axis, and what is drawn there."""
+
+VARIANTS = ("default", "printed")
+"""The methods' default settings; and the paper's printed ones: dense Gaussian S, k = 10, k-means."""
+
+
+def setting_of(variant: str, method: str) -> Setting:
+    """A method's setting in a variant."""
+    return default(method) if variant == "default" else printed()[method]
+
+
+def draw(kind: str, seed: int, **arguments: Any) -> Dataset:
+    """USdata1 or USdata2, drawn with a seed."""
+    return datasets.usdata1(seed=seed, **arguments) if kind == "usdata1" else datasets.usdata2(seed=seed, **arguments)
+
+
+def point(given: Given, drawn: dict[str, Any], runs: int, seed: int) -> dict[str, Any]:
+    """All methods in both variants at one point: each run has data of its own, the same for all of them."""
+    del given
+    return {
+        variant: {
+            method: summary(
+                setting_of(variant, method),
+                score_drawn(method, setting_of(variant, method), lambda s: draw(seed=s, **drawn), seeds_of(seed, runs)),
+            )
+            for method in COMPARED
+        }
+        for variant in VARIANTS
+    }
+
+
+def _tasks(name: str, scope: Scope) -> list[Task]:
+    return [
+        Task(
+            f"{name}/{at}",
+            point,
+            {"drawn": drawn, "runs": scope.runs, "seed": scope.seed},
+            weight=30.0 if name == "usdata2" else 8.0,
+        )
+        for at, drawn in POINTS[name].items()
+    ]
+
+
+def experiment_name(name: str, variant: str) -> str:
+    """What a variant of a series is called in the records."""
+    return name if variant == "default" else f"{name}-{variant}"
+
+
+def dataset_name(name: str, at: str) -> str:
+    """What the data of a point are called in the records."""
+    base = "usdata2" if name == "usdata2" else f"usdata1-{NOISY_FEATURES}"
+    return f"usdata1-{at}" if name == "usdata1" else f"{base}-{at}"
+
+
+def _records(name: str, results: Results) -> list[Record]:
+    out = []
+    for variant in VARIANTS:
+        experiment = experiment_name(name, variant)
+        for at in POINTS[name]:
+            found = results[f"{name}/{at}"][variant]
+            dataset = dataset_name(name, at)
+            for method in COMPARED:
+                theirs = {"acc": paper.LEVELS.get((at, method))} if name == "levels" else {}
+                out += of_summary(experiment, dataset, method, "default", found[method], theirs)
+            gain = found["IPS2"]["mean"]["acc"] - found["SC"]["mean"]["acc"]
+            params, runs = found["IPS2"]["params"], found["IPS2"]["runs"]
+            out.append(record(experiment, dataset, "IPS2", "gain", mean=gain, runs=runs, params=params))
+    return out
+
+
+def family(name: str, title: str) -> Family:
+    """The family of one series."""
+    return Family(title, (), lambda scope: _tasks(name, scope), lambda _, results: _records(name, results))
+
+
+FAMILIES = {
+    "usdata1": family("usdata1", "USdata1: accuracy over the number of features"),
+    "usdata2": family("usdata2", "USdata2: accuracy over the size of the third cluster"),
+    "noises": family("noises", f"Four noises on USdata1 with {NOISY_FEATURES} features"),
+    "levels": family("levels", f"Levels of Gaussian noise on USdata1 with {NOISY_FEATURES} features"),
+}

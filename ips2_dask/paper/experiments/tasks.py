@@ -1,0 +1,121 @@
+"""A task of the experiments: a pure function with plain arguments, whose result is one JSON file, written whole."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import ips2_dask
+from ips2_dask.kernels.parallel import threads
+from ips2_dask.store.files import write_whole
+
+Json = Any
+
+NOT_RESULTS = ("bench/", "cli/", "paper/report/", "paper/reproduce.py", "plots/", "reports/", "sweeps/")
+"""Files of the package that no result of a task depends on."""
+
+
+class Given(NamedTuple):
+    """What a task's function is given besides its arguments."""
+
+    data: str | None  # directory of the data sets
+    earlier: Mapping[str, Json]  # results of the tasks it comes after, by their names
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """Work that is done once, unless its arguments or the code change.
+
+    Attributes
+    ----------
+    name : str
+        Also its file: ``table2/soybean/IPS2`` is ``tasks/table2/soybean/IPS2.json`` below the output directory.
+    function : callable
+        Of `Given` and the arguments; returns what JSON can hold. A function of a module, so that workers find it.
+    arguments : dict
+        Plain values.
+    after : tuple of str
+        Names of tasks whose results it needs.
+    timed : bool
+        Whether it measures time, so that nothing else may run meanwhile.
+    weight : float
+        How long it takes, roughly, relative to others: the longest begin first.
+    """
+
+    name: str
+    function: Callable[..., Json]
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    after: tuple[str, ...] = ()
+    timed: bool = False
+    weight: float = 1.0
+
+    def file(self, out: Path) -> Path:
+        """Where its result is."""
+        return out / "tasks" / f"{self.name}.json"
+
+
+class Done(NamedTuple):
+    """A finished task: how long it took, and whether it had been there."""
+
+    name: str
+    seconds: float
+    skipped: bool
+
+
+@cache
+def code_digest() -> str:
+    """Digest of the package's source files that results depend on."""
+    root = Path(ips2_dask.__file__).parent
+    names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
+    digest = hashlib.sha256()
+    for name in names:
+        if not name.startswith(NOT_RESULTS):
+            digest.update(name.encode() + b"\0" + (root / name).read_bytes() + b"\0")
+    return digest.hexdigest()
+
+
+def digests(tasks: list[Task]) -> dict[str, str]:
+    """The digest of each task: of its function, its arguments, the code, and of what it comes after.
+
+    Tasks come in an order in which each stands behind those it needs.
+    """
+    found: dict[str, str] = {}
+    for task in tasks:
+        content = {
+            "function": f"{task.function.__module__}.{task.function.__qualname__}",
+            "arguments": task.arguments,
+            "after": {name: found[name] for name in task.after},
+            "code": code_digest(),
+        }
+        found[task.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return found
+
+
+def read_result(task: Task, out: Path, digest: str) -> Json | None:
+    """The result of a task, or None where it is not there, not whole, or not of this digest."""
+    try:
+        held = json.loads(task.file(out).read_text())
+        return held["result"] if held["digest"] == digest else None
+    except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
+        return None
+
+
+def perform(task: Task, out: Path, data: str | None, found: Mapping[str, str], earlier: Mapping[str, Task]) -> Done:
+    """Do a task, unless it is done, and write its result whole: aside, then renamed.
+
+    Every task runs with one thread of BLAS, which sums in another order with another number of threads.
+    """
+    if read_result(task, out, found[task.name]) is not None:
+        return Done(task.name, 0.0, True)
+    results = {name: read_result(earlier[name], out, found[name]) for name in task.after}
+    begun = time.perf_counter()
+    with threads(1):
+        result = task.function(Given(data, results), **task.arguments)
+    write_whole(task.file(out), json.dumps({"task": task.name, "digest": found[task.name], "result": result}))
+    return Done(task.name, time.perf_counter() - begun, False)

@@ -1,0 +1,204 @@
+"""What the records say, in sentences and verdicts: computed from them, so that they are true of these runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from ips2_dask.paper.experiments import series
+from ips2_dask.paper.experiments.paper import MEASURES, SCADI70, table2
+from ips2_dask.paper.experiments.ranks import PAPER_SETS
+from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
+from ips2_dask.paper.experiments.settings import METHODS
+
+WITHIN = 0.10
+"""How far a baseline's ACC may be from the paper's before it is explained."""
+
+SAME = 5e-7
+"""Means closer than this are a tie."""
+
+ROUNDED = 6e-4
+"""A printed figure of three digits may be this far from the value it was rounded, or cut, from."""
+
+OURS = ("PPC", "IPS2")
+"""The paper's methods; the others are its baselines."""
+
+NAMES = {"acc": "ACC", "ari": "ARI", "fscore": "F-score", "nmi": "NMI", "purity": "purity"}
+
+
+class Target(NamedTuple):
+    """A cell of Table 2: the paper's IPS2 and ours, tuned."""
+
+    dataset: str
+    measure: str
+    paper: float
+    found: float
+
+    @property
+    def reached(self) -> bool:
+        """Whether ours, to the digits that the paper prints, is at least the paper's."""
+        return round(self.found, 3) >= self.paper
+
+
+def targets(records: Sequence[Record]) -> list[Target]:
+    """The twenty cells of IPS2."""
+    out = []
+    for dataset in PAPER_SETS:
+        of = select(list(records), experiment="table2", dataset=dataset, method="IPS2", setting="tuned")
+        out += [
+            Target(dataset, measure, r["paper"], r["mean"]) for measure in MEASURES for r in select(of, measure=measure)
+        ]
+    return out
+
+
+def targets_text(records: Sequence[Record]) -> str:
+    """How many of them are reached."""
+    found = targets(records)
+    missed = [f"{t.dataset} {NAMES[t.measure]} {t.found:.3f} < {t.paper:.3f}" for t in found if not t.reached]
+    said = (
+        f"Tuned, IPS2 reaches at least the paper's IPS2 in {len(found) - len(missed)} of {len(found)} cells of Table 2"
+    )
+    return f"{said}; not in: {', '.join(missed)}." if missed else f"{said}."
+
+
+def rivals(records: Sequence[Record], experiment: str, dataset: str, setting: str, measure: str = "acc") -> list[str]:
+    """Methods that tie or beat IPS2 on a data set, with what they reach, the best first."""
+    of = select(list(records), experiment=experiment, dataset=dataset, setting=setting, measure=measure)
+    own = mean_of(of, method="IPS2")
+    if own is None:
+        return []
+    better = [r for r in of if r["method"] != "IPS2" and r["mean"] >= own - SAME]
+    better.sort(key=lambda r: (-r["mean"], METHODS.index(r["method"])))
+    return [f"{r['method']} {r['mean']:.3f}{' (a tie)' if abs(r['mean'] - own) < SAME else ''}" for r in better]
+
+
+def rivals_text(records: Sequence[Record], experiment: str) -> list[str]:
+    """For each data set and setting who ties or beats IPS2, in ACC."""
+    out = []
+    for dataset in dict.fromkeys(r["dataset"] for r in select(list(records), experiment=experiment, measure="acc")):
+        for setting in SETTINGS:
+            own = mean_of(
+                list(records), experiment=experiment, dataset=dataset, setting=setting, measure="acc", method="IPS2"
+            )
+            found = rivals(records, experiment, dataset, setting)
+            if found:
+                out.append(f"{dataset}, {setting}: IPS2 {own:.3f}; tied or beaten by {', '.join(found)}.")
+    return out
+
+
+def paper_text(records: Sequence[Record]) -> str:
+    """How often a baseline's default does better here than in the paper, and how often runs differ at all."""
+    of = [r for r in select(list(records), experiment="table2", measure="acc") if r["dataset"] != "bbcsport-draws"]
+    compared = [r for r in of if r["setting"] == "default" and r["paper"] is not None and r["method"] not in OURS]
+    better = sum(r["mean"] > r["paper"] for r in compared)
+    still = sum(r["std"] < SAME for r in of)
+    return (
+        f"In {better} of {len(compared)} cells a baseline's default ACC is above the paper's figure for it. In "
+        f"{still} of {len(of)} all runs have the same ACC: k-means takes the best of ten starts here, while the "
+        "paper's standard deviations, .03 to .10, point to single starts."
+    )
+
+
+class Deviation(NamedTuple):
+    """A baseline's ACC that is more than .10 from the paper's, and what its grid reaches."""
+
+    dataset: str
+    method: str
+    paper: float
+    found: float
+    low: float
+    high: float
+    nearest: float
+    params: Mapping[str, Any]
+
+
+def deviations(records: Sequence[Record], results: Mapping[str, Any]) -> list[Deviation]:
+    """Baselines whose default is more than ``WITHIN`` from the paper's ACC, and the setting that comes nearest."""
+    out = []
+    for dataset in PAPER_SETS:
+        for method in METHODS:
+            if method in OURS:
+                continue
+            of = "scadi" if dataset == "scadi57" and method in SCADI70 else dataset
+            printed, found = table2(of, method, "acc"), mean_of(
+                list(records), experiment="table2", dataset=of, method=method, measure="acc", setting="default"
+            )  # fmt: skip
+            if printed is None or found is None or abs(found - printed) <= WITHIN:
+                continue
+            tried = results[f"table2/{of}/{method}"]["tried"]
+            reached = [entry["acc"] for entry in tried]
+            near = min(tried, key=lambda entry: abs(entry["acc"] - printed))
+            spread = (min(reached), max(reached))
+            out.append(Deviation(of, method, printed, found, *spread, near["acc"], near["params"]))
+    return out
+
+
+class Match(NamedTuple):
+    """A labelling with a printed ACC, ARI and F-score, the NMI printed beside them, and its own by each average."""
+
+    dataset: str
+    method: str
+    printed: float
+    averages: Mapping[str, float]
+
+
+def matches(results: Mapping[str, Any]) -> list[Match]:
+    """Labellings of the grids that have all of a printed cell's ACC, ARI and F-score: what their NMIs are."""
+    out = []
+    for dataset in PAPER_SETS:
+        tried = [entry for method in METHODS for entry in results[f"table2/{dataset}/{method}"]["tried"]]
+        for method in METHODS:
+            wanted = {name: table2(dataset, method, name) for name in ("acc", "ari", "fscore")}
+            printed = table2(dataset, method, "nmi")
+            same = [e for e in tried if all(abs(e[name] - (v or 0)) < ROUNDED for name, v in wanted.items())]
+            if same and printed is not None:
+                averages = {"arithmetic": same[0]["nmi"]}
+                averages |= {name: same[0][f"nmi_{name}"] for name in ("geometric", "max", "min")}
+                out.append(Match(dataset, method, printed, averages))
+    return out
+
+
+def matches_text(found: Sequence[Match]) -> str:
+    """Which average the paper's NMI has."""
+    if not found:
+        return "No labelling that was tried has a printed cell's ACC, ARI and F-score, so NMI's average can't be told."
+    worst = {name: max(abs(m.averages[name] - m.printed) for m in found) for name in found[0].averages}
+    said = ", ".join(f"{name} {value:.4f}" for name, value in worst.items())
+    best = [name for name, value in worst.items() if value <= min(worst.values()) + ROUNDED]
+    return (
+        f"NMI: labellings with exactly the ACC, ARI and F-score of {len(found)} printed cells differ from the NMI "
+        f"printed there by at most: {said}. So the paper's NMI is over the {' or the '.join(best)} mean of the "
+        "entropies; ours is over the arithmetic mean."
+    )
+
+
+def series_text(records: Sequence[Record], name: str, variant: str) -> str:
+    """Where IPS2 is above SC along a series, and where not."""
+    experiment = series.experiment_name(name, variant)
+    above: list[str] = []
+    tied: list[str] = []
+    below: list[str] = []
+    for at in series.POINTS[name]:
+        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, at), measure="acc")
+        own, other = mean_of(of, method="IPS2"), mean_of(of, method="SC")
+        if own is None or other is None:
+            continue
+        kept = tied if abs(own - other) < SAME else above if own > other else below
+        kept.append(f"{at} ({own:.3f} against {other:.3f})")
+    parts = [f"IPS2 is above SC at {len(above)} of {len(above) + len(tied) + len(below)} points"]
+    parts += [f"level with it at {', '.join(tied)}"] if tied else []
+    parts += [f"below it at {', '.join(below)}"] if below else []
+    return "; ".join(parts) + "."
+
+
+def times_text(records: Sequence[Record], experiment: str = "table3") -> str:
+    """How IPS2's time compares with the paper's and with SC's of the same run."""
+    parts = []
+    for dataset in dict.fromkeys(r["dataset"] for r in select(list(records), experiment=experiment)):
+        of = select(list(records), experiment=experiment, dataset=dataset, measure="seconds_median")
+        own, other = select(of, method="IPS2")[0], mean_of(of, method="SC") or 0.0
+        parts.append(
+            f"{dataset} {own['mean'] * 1000:.0f} ms, {own['mean'] / other:.1f} times SC's, the paper's "
+            f"{own['paper']:.1f} s divided by {own['paper'] / own['mean']:.0f}"
+        )
+    return f"IPS2, median of {own['runs']} fits: " + "; ".join(parts) + "."

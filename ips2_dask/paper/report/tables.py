@@ -1,0 +1,212 @@
+"""The tables of the report, each from records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ips2_dask.paper.experiments import series
+from ips2_dask.paper.experiments.neighbors import K
+from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
+from ips2_dask.paper.experiments.settings import COMPARED, KINDS, METHODS, grid
+from ips2_dask.paper.report.figures import AXES, VARIANT
+from ips2_dask.paper.report.findings import NAMES, SAME, Deviation, Match, Target
+from ips2_dask.reports.markup import Cell, Row, number, setting_text, spread, table
+
+DATA = {
+    "soybean": "Soybean",
+    "scadi": "SCADI, 70 samples",
+    "scadi57": "SCADI, 57 samples",
+    "bbcsport60": "BBCSports, first 20 of 3 classes",
+    "bbcsport-draws": "BBCSports, random draws",
+    "yale5": "Yale, subjects 1-5",
+}
+
+
+def data_name(name: str) -> str:
+    """A data set's name as the paper says it."""
+    return DATA.get(name, name)
+
+
+def _datasets(records: Sequence[Record], experiment: str) -> list[str]:
+    return list(dict.fromkeys(r["dataset"] for r in select(list(records), experiment=experiment)))
+
+
+def sizes(records: Sequence[Record]) -> str:
+    """Table 1."""
+    rows = []
+    for name in _datasets(records, "table1"):
+        of = {r["measure"]: r for r in select(list(records), experiment="table1", dataset=name)}
+        ours = [number(of[key]["mean"], 0) for key in ("samples", "features", "clusters")]
+        theirs = [number(of[key]["paper"], 0) for key in ("samples", "features", "clusters")]
+        rows.append(Row([data_name(name), *ours, *theirs]))
+    head = ["data set", "samples", "features", "clusters", "paper: samples", "features", "clusters"]
+    return table("Table 1. Sizes of the data, and as the paper prints them", head, rows)
+
+
+def scores(records: Sequence[Record], experiment: str, measure: str, number_: str) -> str:
+    """One measure of all methods: a line for the paper and for each setting; the best bold, what beats IPS2 shaded."""
+    rows = []
+    for name in _datasets(records, experiment):
+        of = select(list(records), experiment=experiment, dataset=name, measure=measure)
+        printed = {r["method"]: r["paper"] for r in of}
+        kind = "first"
+        if any(value is not None for value in printed.values()):
+            cells = [number(printed[method]) for method in METHODS]
+            rows.append(Row([data_name(name), Cell("paper", "text"), *cells], "paper first"))
+            kind = ""
+        for setting in SETTINGS:
+            line = {r["method"]: r for r in select(of, setting=setting)}
+            if line:
+                label = data_name(name) if kind else ""
+                rows.append(Row([label, Cell(setting, "text"), *(_score(line, m) for m in METHODS)], kind))
+                kind = ""
+    head = ["data set", "setting", *(f"{method} ({KINDS[method]})" for method in METHODS)]
+    return table(f"{number_}. {NAMES[measure]}, mean ± standard deviation", head, rows)
+
+
+def _score(line: dict[str, Record], method: str) -> Cell:
+    mean, best, own = line[method]["mean"], max(r["mean"] for r in line.values()), line["IPS2"]["mean"]
+    beats = "beats" if method != "IPS2" and mean >= own - SAME else ""
+    return Cell(spread(mean, line[method]["std"]), "best" if mean >= best - SAME else "", beats)
+
+
+def target_table(found: Sequence[Target]) -> str:
+    """The twenty cells of IPS2."""
+    rows = [
+        Row(
+            [
+                data_name(t.dataset),
+                Cell(NAMES[t.measure], "text"),
+                number(t.paper),
+                number(t.found),
+                Cell("reached", "text") if t.reached else Cell("not reached", "text", "no"),
+            ]
+        )
+        for t in found
+    ]
+    return table("IPS2's twenty cells of Table 2", ["data set", "measure", "paper", "tuned", ""], rows)
+
+
+def deviation_table(found: Sequence[Deviation]) -> str:
+    """Baselines that are far from the paper's ACC, and what was tried."""
+    rows = [
+        Row(
+            [
+                data_name(d.dataset),
+                Cell(d.method, "text"),
+                number(d.paper),
+                number(d.found),
+                f"{number(d.low)} to {number(d.high)}",
+                number(d.nearest),
+                Cell(setting_text(dict(d.params)), "text"),
+            ]
+        )
+        for d in found
+    ]
+    head = ["data set", "method", "paper", "default", "range over the grid", "nearest to the paper", "its setting"]
+    return table("Baselines whose default ACC is more than .10 from the paper's", head, rows)
+
+
+def match_table(found: Sequence[Match]) -> str:
+    """NMI by each average of labellings that have a printed cell's ACC, ARI and F-score."""
+    names = list(found[0].averages)
+    rows = [
+        Row(
+            [
+                data_name(m.dataset),
+                Cell(m.method, "text"),
+                number(m.printed),
+                *(number(m.averages[n], 4) for n in names),
+            ]
+        )
+        for m in found
+    ]
+    return table(
+        "NMI of labellings with a printed cell's ACC, ARI and F-score", ["data set", "cell", "paper", *names], rows
+    )
+
+
+def times(records: Sequence[Record], experiment: str, caption: str) -> str:
+    """Median seconds of the methods, where the paper prints them beside its own."""
+    rows = []
+    methods = METHODS if experiment in ("table3", "beyond") else COMPARED
+    for name in _datasets(records, experiment):
+        of = {
+            r["method"]: r
+            for measure in ("seconds", "seconds_median")  # the median, where there is one
+            for r in select(list(records), experiment=experiment, dataset=name, measure=measure)
+        }
+        printed = [of[method]["paper"] for method in methods]
+        if any(value is not None for value in printed):
+            rows.append(Row([data_name(name), Cell("paper", "text"), *(number(v, 2) for v in printed)], "paper first"))
+        ours = [number(of[method]["mean"], 4) for method in methods]
+        rows.append(Row([data_name(name), Cell("here", "text"), *ours]))
+    return table(caption, ["data set", "seconds", *methods], rows, timed=True)
+
+
+def points(records: Sequence[Record], name: str, variant: str) -> str:
+    """ACC along a series."""
+    experiment = series.experiment_name(name, variant)
+    rows = []
+    for at in series.POINTS[name]:
+        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, at))
+        line = {r["method"]: r for r in select(of, measure="acc")}
+        gain = mean_of(of, measure="gain")
+        cells = [_score(line, method) for method in COMPARED]
+        rows.append(Row([at, *cells, "–" if gain is None else f"{round(gain, 3) + 0.0:+.3f}"]))
+    caption = f"ACC with {VARIANT[variant]}, mean ± standard deviation"
+    return table(caption, [AXES[name], *COMPARED, "gain over SC"], rows)
+
+
+def neighbors(records: Sequence[Record], measure: str) -> str:
+    """ACC or seconds over k."""
+    head = ["k", *(VARIANT[variant] for variant in series.VARIANTS)]
+    columns = []
+    for variant in series.VARIANTS:
+        of = select(list(records), experiment=series.experiment_name("neighbors", variant), measure=measure)
+        columns.append({r["params"]["n_neighbors"]: r for r in of})
+
+    def text(r: Record) -> str:
+        return spread(r["mean"], r["std"]) if measure == "acc" else number(r["mean"], 4)
+
+    rows = [Row([str(k), *(text(column[k]) for column in columns)]) for k in K]
+    said = "ACC, mean ± standard deviation" if measure == "acc" else "Median seconds of a fit"
+    return table(f"{said}, over k", head, rows, timed=measure != "acc")
+
+
+def ranks(records: Sequence[Record]) -> str:
+    """Mean ranks, critical differences and the test's p."""
+    rows = []
+    of = select(list(records), experiment="ranks")
+    for setting in SETTINGS:
+        for measure in ("acc", "nmi"):
+            line = {r["method"]: r for r in select(of, setting=setting, measure=f"rank_{measure}")}
+            if line:
+                best = min(r["mean"] for r in line.values())
+                cells = [Cell(number(r["mean"], 2), "best" if r["mean"] == best else "") for r in line.values()]
+                distance = mean_of(of, setting=setting, measure=f"critical_difference_{measure}")
+                p = mean_of(of, setting=setting, measure=f"friedman_p_{measure}") or 0.0
+                said = [NAMES[measure], str(line["IPS2"]["runs"])]
+                rows.append(Row([setting, *said, *cells, number(distance, 2), f"{p:.2g}"]))
+    head = ["setting", "measure", "data sets", *METHODS, "critical difference", "Friedman's p"]
+    return table("Mean ranks, 1 the best", head, rows)
+
+
+def grid_table(method: str, budget: int) -> str:
+    """The settings that a method was tuned over."""
+    rows = [Row([str(i + 1), Cell(setting_text(s), "text")]) for i, s in enumerate(grid(method, budget))]
+    return table(f"{method}: {len(rows)} settings", ["", "setting"], rows)
+
+
+def chosen(records: Sequence[Record], experiment: str) -> str:
+    """Which settings were chosen."""
+    rows = []
+    for name in _datasets(records, experiment):
+        for method in METHODS:
+            for setting in ("tuned", "unsupervised"):
+                for r in select(
+                    list(records), experiment=experiment, dataset=name, method=method, setting=setting, measure="acc"
+                ):
+                    said = [Cell(method, "text"), Cell(setting, "text"), Cell(setting_text(r["params"]), "text")]
+                    rows.append(Row([data_name(name), *said]))
+    return table("Chosen settings", ["data set", "method", "chosen", "setting"], rows) if rows else ""

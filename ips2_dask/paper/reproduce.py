@@ -1,0 +1,146 @@
+"""``ips2 reproduce``: the paper's experiments, their records, figures and report, in one call."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels.parallel import usable_cores
+from ips2_dask.paper.experiments import Scope, chosen, experiments, quick
+from ips2_dask.paper.experiments.runner import Progress
+from ips2_dask.paper.experiments.tasks import Done
+from ips2_dask.paper.report import check_matplotlib, write_report
+from ips2_dask.paper.report.findings import targets
+from ips2_dask.store.files import write_whole
+
+
+class Reproduced(NamedTuple):
+    """Where the results are, how many records there are, and what the report says of IPS2's cells of Table 2."""
+
+    results: Path
+    report: Path
+    n_records: int
+    verdicts: dict[str, int]  # cells that are reached, and all: empty where Table 2 was left out
+
+
+class Lines:
+    """A line on standard error for every task that is done."""
+
+    def begin(self, total: int) -> None:
+        """Remember how many there are."""
+        self._total, self._done = total, 0
+
+    def done(self, task: Done) -> None:
+        """Say which one, and how long it took."""
+        self._done += 1
+        took = "there already" if task.skipped else f"{task.seconds:.1f} s"
+        print(f"{self._done:>4}/{self._total} {task.name:<34} {took}", file=sys.stderr, flush=True)
+
+
+class Quiet:
+    """Progress that nobody looks at."""
+
+    def begin(self, total: int) -> None:
+        """Say nothing."""
+
+    def done(self, task: Done) -> None:
+        """Say nothing."""
+
+
+def reproduce(
+    out: str | os.PathLike[str],
+    data: str | os.PathLike[str] | None = None,
+    *,
+    only: Sequence[str] = (),
+    brief: bool = False,
+    jobs: int | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Reproduced:
+    """Run the paper's experiments, and write ``results.json``, ``figures/`` and ``report.html``.
+
+    What an earlier call with the same arguments and code has done is not done again; records and report are of what
+    the last call asked for.
+
+    Parameters
+    ----------
+    out : path
+        A directory, new or of an earlier call.
+    data : path, optional
+        The directory of data; by default that of the environment variable IPS2_DATA.
+    only : list of str
+        Names of families of experiments; all of them by default.
+    brief : bool
+        Five runs and smaller grids.
+    jobs : int, optional
+        Processes that work side by side; by default one for each core, at most four.
+    seed : int
+        Of the first run.
+    progress : Progress, optional
+
+    Returns
+    -------
+    Reproduced
+
+    Raises
+    ------
+    BadInput
+        A data set, a package or an argument is missing or can't be used.
+    """
+    if jobs is not None and jobs < 1:
+        raise BadInput("--jobs", str(jobs), "1 or more", "nobody would do the work", "give --jobs 1")
+    if seed < 0:
+        raise BadInput("--seed", str(seed), "0 or more", "no generator takes it", "give --seed 0")
+    check_matplotlib()
+    folder = Path(out).absolute()
+    _check_folder(folder)
+    families, scope = chosen(only), quick(seed) if brief else Scope(seed=seed)
+    where = None if data is None else str(Path(data).absolute())
+    records, results = experiments(families, scope, folder, where, jobs or min(4, usable_cores()), progress or Quiet())
+    write_whole(folder / "results.json", _pretty(records))
+    report = write_report(families, records, results, scope, folder)
+    cells = targets(records)
+    verdicts = {"cells_reached": sum(cell.reached for cell in cells), "cells": len(cells)} if cells else {}
+    return Reproduced(folder / "results.json", report, len(records), verdicts)
+
+
+def command(options: argparse.Namespace) -> int:
+    """``ips2 reproduce``: progress on standard error, and what came out on standard output."""
+    done = reproduce(
+        options.out,
+        options.data,
+        only=[name for text in options.only for name in text.split(",")],
+        brief=options.quick,
+        jobs=options.jobs,
+        seed=options.seed,
+        progress=Quiet() if options.quiet else Lines(),
+    )
+    if not options.quiet:
+        print(f"{done.n_records} records in {done.results}\nreport: {done.report}")
+    if options.json:
+        found = {"records": done.n_records, "results": str(done.results), "report": str(done.report)}
+        print(json.dumps({**found, **done.verdicts}))
+    return 0
+
+
+def _check_folder(folder: Path) -> None:
+    """Refuse a directory that holds something else."""
+    if folder.exists() and not folder.is_dir():
+        raise BadInput("--out", f"the file {folder}", "a directory", "it would be overwritten", "give another --out")
+    held = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if held and "tasks" not in held:
+        raise BadInput(
+            "--out", f"{folder}, which holds something else ({', '.join(sorted(held)[:3])})",
+            "a new directory, or one of an earlier call", "files would mix with others", "give another --out",
+        )  # fmt: skip
+
+
+def _pretty(records: Sequence[dict[str, Any]]) -> str:
+    """A record a line."""
+    return "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n"

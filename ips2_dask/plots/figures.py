@@ -1,0 +1,67 @@
+"""How figures are drawn and saved: one style, no date, the same bytes for the same numbers."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ips2_dask.store.files import write_whole
+
+SETTINGS = {
+    "svg.hashsalt": "ips2",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#e4e4e4",
+    "axes.axisbelow": True,
+    "image.interpolation": "nearest",
+    "savefig.dpi": 130,
+}
+
+
+class Figure(NamedTuple):
+    """A saved figure: its name, what is said below it, its SVG, and whether it shows times."""
+
+    name: str
+    caption: str
+    svg: bytes
+    timed: bool
+
+    def html(self) -> str:
+        """The figure as an image that needs no other file, and scrolls by itself where the page is narrow."""
+        data = base64.b64encode(self.svg).decode()
+        kind = ' class="time"' if self.timed else ""
+        image = f'<img alt="{self.name}" src="data:image/svg+xml;base64,{data}">'
+        return f'<figure{kind}><div class="wide">{image}</div><figcaption>{self.caption}</figcaption></figure>'
+
+
+@contextmanager
+def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[tuple[Any, Any]]:
+    """A figure of so many inches and its axes, always an array (rows, columns)."""
+    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
+    from matplotlib.figure import Figure as Sheet  # noqa: PLC0415  the same
+
+    with mpl.rc_context(SETTINGS):
+        sheet = Sheet(figsize=(width, height), layout="constrained")
+        yield sheet, sheet.subplots(rows, columns, squeeze=False, **options)
+
+
+def save(sheet: Any, folder: Path, name: str, caption: str, timed: bool = False) -> Figure:
+    """Write a figure as PNG and SVG, and keep its SVG for the page."""
+    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
+
+    kept = {}
+    with mpl.rc_context(SETTINGS):
+        for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
+            held = io.BytesIO()
+            sheet.savefig(held, format=kind, metadata=metadata)
+            kept[kind] = held.getvalue()
+            write_whole(folder / f"{name}.{kind}", kept[kind])
+    return Figure(name, caption, kept["svg"], timed)

@@ -1,0 +1,306 @@
+"""What every reader gives, a table of numbers read by ranges of rows, and the checks that all readers share."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.errors import BadInput
+from ips2_dask.readers import faults
+from ips2_dask.readers.features import Features, FittedFeatures
+
+Block = NDArray[Any]
+PIECE_BYTES = 4 << 20  # what a streaming reader takes from its file at a time
+GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
+# Well inside float64's range: differences of such values, and sums of these, can be represented.
+LARGEST = 2.0**1000
+
+
+@runtime_checkable
+class Source(Protocol):
+    """A table of m samples by f features that can be pickled, and opens its file lazily, read only, in each process."""
+
+    @property
+    def name(self) -> str:
+        """What the user wrote."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(m, f), f without the label column."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Of the stored values, in native byte order: bool, an integer, or a float of at most 64 bits."""
+
+    @property
+    def parallel(self) -> bool:
+        """Whether `read` works in any process, at a cost that is proportional to the rows asked for."""
+
+    @property
+    def resident_bytes(self) -> int:
+        """Bytes that reading any row at all needs in one process; 0 where the table can be read in parts."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Hexadecimal digest that changes when the content may have changed; it does not depend on the name."""
+
+    @property
+    def feature_names(self) -> list[str] | None:
+        """The f names, where the input has them."""
+
+    @property
+    def sample_names(self) -> NDArray[np.str_] | None:
+        """The m names, where the input has names that are not a plain range; read at the first use."""
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop, (stop - start, f), C-contiguous, of `dtype`."""
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Yield all rows in order, `rows` at a time, the last block shorter."""
+
+    def labels(self) -> NDArray[Any] | None:
+        """Return the (m,) known labels, int64 or strings, if a label column was named."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a format's opener is asked for: the user's words, and the path and the part of it they name."""
+
+    name: str
+    path: str
+    member: str | None = None
+    labels_column: str | int | None = None
+    transpose: bool = False
+    features: Features | FittedFeatures | None = None  # for formats that may hold text; of the others see `featured`
+
+
+class Rows:
+    """The values of a table; subclasses say how a range of rows is read."""
+
+    n_rows: int
+    grain: int = 1  # rows that the storage keeps together
+    sparse: bool = False  # whether the values are stored without their zeros
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop, start < stop."""
+        raise NotImplementedError(type(self).__name__)
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Yield all rows, `rows` at a time, but take whole storage chunks, so that none is decoded twice."""
+        step = max(rows, self.grain // rows * rows)
+        pieces = (self.read(start, min(start + step, self.n_rows)) for start in range(0, self.n_rows, step))
+        return rebatch(pieces, rows)
+
+
+class StreamedRows(Rows):
+    """Values that can be read only from the first row on."""
+
+    def stream(self, start: int) -> Iterator[Block]:
+        """Yield all rows from `start` on, in pieces of any length."""
+        raise NotImplementedError(type(self).__name__)
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop after passing over those before them."""
+        return next(rebatch(self.stream(start), stop - start))
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Yield all rows in one pass."""
+        return rebatch(self.stream(0), rows)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """The `Source` of every format: what is known of a table, and the `Rows` that read it."""
+
+    name: str
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    rows: Rows
+    parallel: bool
+    resident_bytes: int
+    fingerprint: str
+    feature_names: list[str] | None = None
+    read_sample_names: Callable[[], NDArray[np.str_] | None] | None = None
+    read_labels: Callable[[], NDArray[Any]] | None = None
+    label: int | None = None  # position of the column of labels, which is none of the table's any more
+    fitted: FittedFeatures | None = None  # how its columns became features, if anything was asked for
+
+    @cached_property
+    def sample_names(self) -> NDArray[np.str_] | None:
+        """The m names, where the input has names that are not a plain range."""
+        return self.read_sample_names() if self.read_sample_names else None
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop as `Source.read` promises."""
+        if not 0 <= start <= stop <= self.shape[0]:
+            raise IndexError(f"rows {start} to {stop} of {self.shape[0]}")
+        if start == stop:
+            return np.empty((0, self.shape[1]), self.dtype)
+        return np.ascontiguousarray(self.rows.read(start, stop), dtype=self.dtype)
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Yield all rows as `Source.blocks` promises."""
+        if rows < 1:
+            raise ValueError(f"blocks of {rows} rows")
+        for block in self.rows.blocks(rows):
+            yield np.ascontiguousarray(block, dtype=self.dtype)
+
+    def labels(self) -> NDArray[Any] | None:
+        """Return the known labels as `Source.labels` promises."""
+        return self.read_labels() if self.read_labels else None
+
+
+def rebatch(pieces: Iterable[Block], rows: int) -> Iterator[Block]:
+    """Yield the rows of ``pieces`` in order, `rows` at a time, the last block shorter; copies only across a seam."""
+    held: list[Block] = []
+    count = 0
+    for piece in pieces:
+        rest = piece
+        while count + len(rest) >= rows:
+            head, rest = rest[: rows - count], rest[rows - count :]
+            yield np.concatenate([*held, head]) if held else head
+            held, count = [], 0
+        if len(rest):
+            held.append(rest)
+            count += len(rest)
+    if held:
+        yield np.concatenate(held) if len(held) > 1 else held[0]
+
+
+@dataclass(frozen=True)
+class FileStamp:
+    """A file as it was when it was opened: where it is, how long, and when it was written."""
+
+    name: str
+    path: str
+    size: int
+    mtime_ns: int
+
+    @classmethod
+    def of(cls, request: Request) -> FileStamp:
+        """Return the stamp of the file that is there now."""
+        with faults.reading(request.name):
+            status = os.stat(request.path)
+        # Absolute, because a worker's folder need not be the client's.
+        return cls(request.name, os.path.abspath(request.path), status.st_size, status.st_mtime_ns)
+
+    def check(self) -> None:
+        """Raise ``BadInput`` if the file is no longer the one that was opened."""
+        with faults.reading(self.name):
+            status = os.stat(self.path)
+        if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
+            raise faults.changed(self.name)
+
+    def digest(self, *options: object) -> str:
+        """Return the fingerprint of the file as read with these options."""
+        return digest("file", self.size, self.mtime_ns, *options)
+
+
+def digest(*parts: object) -> str:
+    """Return a hexadecimal digest of the parts, in order."""
+    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
+
+
+def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
+    """Return ``shape`` as (rows, columns), or raise ``BadInput`` unless it has two dimensions, none of them empty."""
+    if len(shape) != 2:
+        raise BadInput(
+            name,
+            f"an array of {len(shape)} dimension{'s' * (len(shape) != 1)}, shape {shape}",
+            "two dimensions, samples by features",
+            "it would be unclear what a sample is",
+            "reshape it, for instance array.reshape(len(array), -1)",
+        )
+    rows, columns = int(shape[0]), int(shape[1])
+    if rows == 0 or columns == 0:
+        raise BadInput(
+            name,
+            f"{rows} rows and {columns} columns",
+            "at least one row and one column of numbers",
+            "there would be nothing to cluster",
+            "check that it is the right input, and that its only column is not the label column",
+        )
+    return rows, columns
+
+
+def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """Return ``dtype`` in native byte order, or raise ``BadInput`` unless it is a real number type up to 64 bits."""
+    if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
+        return dtype.newbyteorder("=")
+    if dtype.kind == "O":
+        raise faults.pickled(name, "an array of Python objects")
+    if dtype.kind in "UST":
+        raise faults.textual(name, f"an array of text ({dtype})")
+    if dtype.kind == "c":
+        raise BadInput(
+            name,
+            f"complex numbers ({dtype})",
+            "real numbers",
+            "their imaginary parts would be lost",
+            "give real and imaginary parts as two columns each, or the absolute values",
+        )
+    raise BadInput(
+        name,
+        f"values of type {dtype}",
+        "bool, integers, or floats of at most 64 bits",
+        "they could not be turned into distances",
+        "convert them, for instance with array.astype(np.float64)",
+    )
+
+
+def check_block(
+    block: Block, first_row: int, name: str, feature_names: list[str] | None = None, *, gaps: bool = False
+) -> None:
+    """Raise ``BadInput`` if a block holds a value that is not finite or too large for float32.
+
+    Parameters
+    ----------
+    block : (rows, f) array
+        Real numbers, as a `Source` gives them.
+    first_row : int
+        Row of the table that the block starts at; rows and columns in the message count from 0.
+    name : str
+        What the user wrote.
+    feature_names : list of str, optional
+        The f names of the columns.
+    gaps : bool
+        Whether values may be missing (NaN).
+
+    Raises
+    ------
+    BadInput
+        Says row, column, value and how many such values the block holds. The largest magnitude allowed leaves room for
+        differences and sums of such values in float64.
+    """
+    if block.size == 0 or block.dtype.kind in "biu":
+        return
+    with np.errstate(invalid="ignore"):  # minimum and maximum pass a NaN on, and need no copy of the block
+        low, high = float(block.min()), float(block.max())
+    if low >= -LARGEST and high <= LARGEST:
+        return
+    finite = np.isfinite(block) | (np.isnan(block) if gaps else False)
+    if gaps and not (np.abs(block) > LARGEST).any():
+        return
+    bad = ~finite if not finite.all() else np.abs(block) > LARGEST
+    row, column = (int(index) for index in np.argwhere(bad)[0])
+    named = f" ({feature_names[column]!r})" if feature_names else ""
+    where = f"row {first_row + row}, column {column}{named}"
+    count, last = int(np.count_nonzero(bad)), first_row + len(block) - 1
+    more = f" (and {count - 1} more such values up to row {last})" if count > 1 else ""
+    value = f"{float(block[row, column])!r}{more}"
+    if not finite.all():
+        raise faults.missing_value(name, where, value)
+    raise BadInput(
+        name,
+        f"{value} at {where}",
+        f"magnitudes up to {LARGEST:.3g}",
+        "differences of such values would overflow float64",
+        "divide the columns by a power of ten, or take their logarithms",
+    )

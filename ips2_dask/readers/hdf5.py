@@ -1,0 +1,264 @@
+"""The HDF5 format: one dataset, read by row ranges; and what .mat, .h5ad and it share in reading HDF5 safely."""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import h5py
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.errors import BadInput
+from ips2_dask.readers import faults
+from ips2_dask.readers.base import GRAIN_BYTES, Block, FileStamp, Request, Rows, Table, check_dtype, check_shape
+from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+
+# Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, n-bit, scale-offset and lzf. Any other
+# would make the library load a plug-in from wherever the environment says.
+FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
+FLETCHER32, FLETCHER32_BYTES = 3, 4
+MOST_LINKS = 16
+
+HEAP = b"GCOL"
+HEAPS_BYTES = 1 << 28
+"""Files up to this size are searched for broken heaps, which takes up to a tenth of a second."""
+
+
+@contextmanager
+def opened(path: str, name: str) -> Iterator[Any]:
+    """Open an HDF5 file read only; what h5py raises in the body becomes a ``BadInput``.
+
+    The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
+    this one links to is opened with it: `find` alone follows links.
+    """
+    check_heaps(path, name)
+    with faults.reading(name), h5py.File(path, "r", locking="best-effort") as file:
+        yield file
+
+
+def check_heaps(path: str, name: str) -> None:
+    """Raise ``BadInput`` where a heap of strings has an object of no size, over which libhdf5 would loop for ever.
+
+    It holds the interpreter's lock meanwhile, so that neither Ctrl-C nor a time limit in this process would end it.
+    Files above `HEAPS_BYTES` are not looked through.
+    """
+    if not 0 < os.path.getsize(path) <= HEAPS_BYTES:
+        return
+    with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
+        at = data.find(HEAP)
+        while at >= 0:
+            if _loops(data, at):
+                raise faults.unreadable(name, ValueError(f"the heap at byte {at} has an object of no size"))
+            at = data.find(HEAP, at + 1)
+
+
+def _loops(data: Any, at: int) -> bool:
+    """Whether reading the objects of the heap at a byte would come to one that is no step forward."""
+    end = at + int.from_bytes(data[at + 8 : at + 16], "little")
+    here = at + 16
+    while here + 16 <= min(end, len(data)):
+        number, size = (int.from_bytes(data[here + a : here + b], "little") for a, b in ((0, 2), (8, 16)))
+        step = 16 + (size + 7) // 8 * 8 if number else size
+        if step % (1 << 64) == 0:
+            return True
+        here += step
+    return False
+
+
+def find(file: Any, path: str, name: str) -> tuple[Any, str] | None:
+    """Return the object at ``path`` and the path it really has, or None if there is none.
+
+    Raises
+    ------
+    BadInput
+        If a link on the way points to another file.
+    """
+    parts, real = [part for part in path.split("/") if part], [""]
+    here, links = file, 0
+    while parts:
+        part = parts.pop(0)
+        if not isinstance(here, h5py.Group):
+            return None
+        link = here.get(part, getlink=True)
+        if link is None:
+            return None
+        if isinstance(link, h5py.ExternalLink):
+            raise faults.outside(name, f"an external link, {path!r}, to {link.filename!r}")
+        if isinstance(link, h5py.SoftLink):
+            links += 1
+            if links > MOST_LINKS:
+                return None
+            parts = [piece for piece in link.path.split("/") if piece and piece != "."] + parts
+            if link.path.startswith("/"):
+                here, real = file, [""]
+            continue
+        here = here[part]
+        real.append(part)
+    return here, "/".join(real) or "/"
+
+
+def find_dataset(file: Any, path: str, name: str) -> Any:
+    """Return the dataset at ``path`` after checking that reading it stays inside the file.
+
+    Raises
+    ------
+    BadInput
+        If there is none, or its values are in other files, or need a filter from outside.
+    """
+    found = find(file, path, name)
+    if found is None or not isinstance(found[0], h5py.Dataset):
+        raise faults.absent(name, "dataset", path, [known.split()[0] for known in describe(file)])
+    check_inside(found[0], name)
+    return found[0]
+
+
+def check_inside(dataset: Any, name: str) -> None:
+    """Raise ``BadInput`` unless a dataset's values are in the file and readable without plug-ins."""
+    if dataset.external:
+        raise faults.outside(name, f"values of {dataset.name!r} that are stored in {dataset.external[0][0]!r}")
+    if dataset.is_virtual:
+        raise faults.outside(name, f"a virtual dataset, {dataset.name!r}, made of other files")
+    properties = dataset.id.get_create_plist()
+    filters = [properties.get_filter(number) for number in range(properties.get_nfilters())]
+    unknown = [code for code, *_ in filters if code not in FILTERS]
+    if unknown:
+        raise BadInput(
+            name,
+            f"the HDF5 filter {unknown[0]} on {dataset.name!r}",
+            "the filters that come with HDF5 (gzip, shuffle, szip) and lzf",
+            "a plug-in from outside of this package would have to be loaded",
+            "write the dataset again with gzip, for instance with h5repack -f GZIP=4",
+        )
+    if FLETCHER32 in {code for code, *_ in filters}:
+        _check_sums(dataset, name)
+
+
+def _check_sums(dataset: Any, name: str) -> None:
+    """Raise ``BadInput`` where a chunk is shorter than its checksum: libhdf5 reads on beyond it, and ends the process.
+
+    The position of the filter does not matter: what is compressed afterwards is no shorter than that either.
+    """
+    short: list[int] = []
+
+    def look(chunk: Any) -> None:
+        if chunk.size < FLETCHER32_BYTES:
+            short.append(chunk.size)
+
+    dataset.id.chunk_iter(look)
+    if short:
+        raise faults.unreadable(name, ValueError(f"a chunk of {dataset.name!r} has {short[0]} bytes, its checksum 4"))
+
+
+def datasets(file: Any) -> list[Any]:
+    """Return the datasets of a file, but not those behind soft or external links, nor MATLAB's hidden ones."""
+    found: list[Any] = []
+
+    def visit(path: str, thing: Any) -> None:
+        if isinstance(thing, h5py.Dataset) and not path.startswith("#"):
+            found.append(thing)
+
+    file.visititems(visit)
+    return found
+
+
+def describe(file: Any) -> list[str]:
+    """Return path, shape and type of each dataset."""
+    return [f"{thing.name.strip('/')} {thing.shape} {thing.dtype}" for thing in datasets(file)]
+
+
+def choose(file: Any, request: Request) -> str:
+    """Return the path of the dataset to read: the one named, or the only matrix of numbers."""
+    if request.member is not None:
+        return request.member
+    suitable: list[str] = [
+        thing.name.strip("/")
+        for thing in datasets(file)
+        if thing.shape is not None and len(thing.shape) == 2 and min(thing.shape) > 1 and thing.dtype.kind in "biuf"
+    ]
+    suitable = [path for path in suitable if path != str(request.labels_column).strip("/")]
+    if len(suitable) != 1:
+        raise faults.undecided(request.name, "dataset", suitable, describe(file))
+    return suitable[0]
+
+
+@dataclass
+class DatasetRows(Rows):
+    """The rows of a dataset, or its columns where it is seen as its transpose; opens the file for each range."""
+
+    stamp: FileStamp
+    path: str
+    transpose: bool
+    n_rows: int
+    grain: int
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop."""
+        self.stamp.check()
+        with opened(self.stamp.path, self.stamp.name) as file:
+            dataset = find_dataset(file, self.path, self.stamp.name)
+            values: Block = dataset[:, start:stop].T if self.transpose else dataset[start:stop]
+            return np.ascontiguousarray(values)
+
+
+def dataset_table(stamp: FileStamp, dataset: Any, transpose: bool, **known: Any) -> Table:
+    """Return the table of a dataset of an open file."""
+    if dataset.shape is None:
+        raise BadInput(
+            stamp.name,
+            f"an empty dataset, {dataset.name!r}",
+            "a matrix of numbers",
+            "there would be nothing to cluster",
+            "name another dataset",
+        )
+    shape = check_shape(stamp.name, dataset.shape)
+    dtype = check_dtype(stamp.name, dataset.dtype)
+    m, f = shape[::-1] if transpose else shape
+    chunk_rows = dataset.chunks[1 if transpose else 0] if dataset.chunks else 1
+    grain = int(chunk_rows) if chunk_rows * f * dtype.itemsize <= GRAIN_BYTES else 1
+    return Table(
+        name=stamp.name,
+        shape=(m, f),
+        dtype=dtype,
+        rows=DatasetRows(stamp, dataset.name, transpose, m, grain),
+        parallel=True,
+        resident_bytes=0,
+        fingerprint=stamp.digest("hdf5", dataset.name, transpose),
+        **known,
+    )
+
+
+def open_file(request: Request) -> Table:
+    """Return the table of a dataset; its labels may be another dataset or one of its columns."""
+    stamp = FileStamp.of(request)
+    with opened(request.path, request.name) as file:
+        dataset = find_dataset(file, choose(file, request), request.name)
+        table = dataset_table(stamp, dataset, request.transpose)
+        wanted = request.labels_column
+        if wanted is None:
+            return table
+        there = find(file, wanted, request.name) if isinstance(wanted, str) else None
+        if there is None or not isinstance(there[0], h5py.Dataset):
+            return take_label_column(table, wanted)
+        labels = find_dataset(file, str(wanted), request.name)
+        return take_label_variable(table, str(wanted), int(labels.size or 0), partial(_read_labels, stamp, labels.name))
+
+
+def read_values(dataset: Any, name: str) -> NDArray[Any]:
+    """Return all values of a dataset, strings as str, after `check_inside`."""
+    check_inside(dataset, name)
+    if h5py.check_string_dtype(dataset.dtype) is not None:
+        return np.asarray(dataset.asstr()[...])
+    return np.asarray(dataset[...])
+
+
+def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
+    stamp.check()
+    with opened(stamp.path, stamp.name) as file:
+        values = read_values(find_dataset(file, path, stamp.name), stamp.name)
+    return as_labels(values, stamp.name)

@@ -1,0 +1,180 @@
+"""Tables that are in memory whole: held by the caller, or loaded once per process as they can't be read in parts."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import sparse
+
+from ips2_dask.errors import BadInput
+from ips2_dask.readers import faults
+from ips2_dask.readers.base import Block, FileStamp, Rows, Table, check_dtype, check_shape, digest
+
+Matrix = Any  # an NDArray of two dimensions, or a scipy.sparse.csr_array
+HOLLOW_ROWS = 10_000_000
+LOADING = threading.Lock()  # threads of one worker load a file once, not once each
+
+
+def is_sparse(thing: Any) -> bool:
+    """Return whether something is a SciPy sparse matrix or array."""
+    return bool(sparse.issparse(thing))
+
+
+def as_csr(matrix: Any, name: str) -> Any:
+    """Return a SciPy sparse matrix as CSR, after checking that its indices are within its shape.
+
+    SciPy does not check them where it reads a file, and turning such a matrix into a dense one writes outside of it.
+    """
+    rows, columns = check_shape(name, matrix.shape)
+    dtype = check_dtype(name, matrix.dtype)
+    if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
+        raise _hollow(name, rows, int(matrix.nnz))
+    with faults.reading(name):
+        if matrix.format in ("csr", "csc", "bsr"):
+            # Where the last pointer is 0, SciPy takes the matrix for empty and looks at none of the others. It looks at
+            # differences, which in 32 bits may be above 0 where pointers fall.
+            if (matrix.indptr[1:] < matrix.indptr[:-1]).any():
+                raise ValueError("pointers that do not ascend")
+            matrix.check_format(full_check=True)
+        csr = sparse.csr_array(matrix)
+        csr = csr if csr.dtype == dtype else csr.astype(dtype)
+    return csr.reshape((rows, columns))
+
+
+def _hollow(name: str, rows: int, entries: int) -> BadInput:
+    return BadInput(
+        name,
+        f"a sparse matrix of {rows} rows with {entries} entries",
+        "at least one entry in a thousand rows, where there are so many",
+        "nearly all samples would be equal, and gigabytes of pointers to nothing be held",
+        "check that the file is undamaged and need not be transposed, or drop the empty rows",
+    )
+
+
+def matrix_bytes(matrix: Matrix) -> int:
+    """Return what a dense or CSR matrix takes in memory."""
+    if is_sparse(matrix):
+        return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)
+    return int(matrix.nbytes)
+
+
+def dense_rows(matrix: Matrix, start: int, stop: int) -> Block:
+    """Return a range of rows as an array of its own."""
+    part = matrix[start:stop]
+    values: Block = part.toarray() if is_sparse(part) else part
+    return np.array(values, order="C")
+
+
+@dataclass
+class HeldRows(Rows):
+    """The rows of a matrix the caller has in memory; pickled with it."""
+
+    matrix: Matrix
+
+    def __post_init__(self) -> None:
+        self.n_rows, self.sparse = int(self.matrix.shape[0]), is_sparse(self.matrix)
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop."""
+        return dense_rows(self.matrix, start, stop)
+
+
+@dataclass
+class LoadedRows(Rows):
+    """The rows of a matrix that `load` reads whole, at the first use in each process; pickled without it."""
+
+    load: Callable[[], Matrix]
+    stamp: FileStamp | None = None
+    n_rows: int = 0
+
+    def __post_init__(self) -> None:
+        self._matrix: Matrix | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_matrix": None}
+
+    def matrix(self) -> Matrix:
+        """Return the whole matrix."""
+        with LOADING:
+            if self._matrix is None:
+                if self.stamp:
+                    self.stamp.check()
+                self._matrix = self.load()
+                self.n_rows, self.sparse = int(self._matrix.shape[0]), is_sparse(self._matrix)
+            return self._matrix
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop."""
+        return dense_rows(self.matrix(), start, stop)
+
+
+def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str, **known: Any) -> Table:
+    """Return the table of a file that is read whole; reads it now, so that a damaged one is found now."""
+    rows = LoadedRows(load, stamp)
+    matrix = rows.matrix()
+    return Table(
+        name=stamp.name,
+        shape=check_shape(stamp.name, matrix.shape),
+        dtype=check_dtype(stamp.name, matrix.dtype),
+        rows=rows,
+        parallel=False,
+        resident_bytes=matrix_bytes(matrix),
+        fingerprint=fingerprint,
+        **known,
+    )
+
+
+def transposed(table: Table) -> Table:
+    """Return ``table`` with its columns as samples, loaded whole, for formats whose columns can't be read in parts."""
+    m, f = table.shape
+    size = m * f * table.dtype.itemsize
+    names = table.feature_names
+    return replace(
+        table,
+        shape=(f, m),
+        rows=LoadedRows(partial(_load_transposed, table), n_rows=f),
+        parallel=False,
+        resident_bytes=size,
+        fingerprint=digest(table.fingerprint, "transposed"),
+        feature_names=None if table.sample_names is None else table.sample_names.tolist(),
+        read_sample_names=partial(np.array, names, dtype=np.str_) if names else None,
+        read_labels=None,
+    )
+
+
+def _load_transposed(table: Table) -> NDArray[Any]:
+    with faults.reading(table.name):
+        whole = np.empty((table.shape[1], table.shape[0]), table.dtype)
+    start = 0
+    for block in table.blocks(1024):
+        whole[:, start : start + len(block)] = block.T
+        start += len(block)
+    return whole
+
+
+def rectangle(rows: Any, name: str) -> NDArray[Any]:
+    """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
+    lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
+    uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
+    if uneven:
+        row = uneven[0]
+        count = "a single value" if lengths[row] is None else f"{lengths[row]} values"
+        raise BadInput(
+            name,
+            f"{count} in row {row}",
+            f"as many in every row as in the first ({lengths[0]})",
+            "it would be unclear which feature a value belongs to",
+            "fill or drop that row",
+        )
+    for row, values in enumerate(rows):
+        for column, value in enumerate(values if lengths[row] is not None else ()):
+            if isinstance(value, str | bytes):
+                raise faults.textual(name, f"the text {value!r} in row {row}, column {column}")
+    with faults.reading(name):
+        return np.asarray(rows)

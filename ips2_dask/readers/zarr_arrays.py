@@ -1,0 +1,241 @@
+"""The Zarr format, version 2 or 3: arrays on disk, behind a URL or open already, read by ranges of chunks."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.core.sync import sync
+from zarr.storage import FsspecStore, LocalStore, MemoryStore
+
+from ips2_dask.errors import BadInput
+from ips2_dask.readers import faults
+from ips2_dask.readers.arrays import content_digest, held_table
+from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest
+from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.store.remote import is_remote, open_zarr, reaching
+
+# Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
+STRUCTURE = ("bytes", "endian", "transpose", "sharding_indexed", "crc32c", "crc32", "adler32", "fletcher32")
+PACKERS = ("blosc", "zstd", "gzip", "zlib", "bz2", "lzma", "lz4")
+SCALERS = ("shuffle", "delta", "fixedscaleoffset", "bitround", "packbits", "astype")
+CODECS = frozenset((*STRUCTURE, *PACKERS, *SCALERS))
+Node = Any  # a zarr.Array or a zarr.Group
+
+
+@dataclass
+class ZarrRows(Rows):
+    """The rows of an array, or its columns where it is seen as its transpose; opened once in each process."""
+
+    name: str
+    open_array: Callable[[], Any]
+    transpose: bool
+    n_rows: int
+    grain: int
+
+    def __post_init__(self) -> None:
+        self._array: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_array": None}
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop."""
+        with faults.reading(self.name):
+            if self._array is None:
+                self._array = self.open_array()
+            values = np.asarray(self._array[:, start:stop].T if self.transpose else self._array[start:stop])
+            return np.ascontiguousarray(values)
+
+
+def is_zarr(path: str) -> bool:
+    """Return whether a folder is a Zarr array or group."""
+    return any(os.path.isfile(os.path.join(path, file)) for file in ("zarr.json", ".zarray", ".zgroup"))
+
+
+def open_file(request: Request) -> Table:
+    """Return the table of an array on disk or behind a URL; its labels may be another array or one of its columns."""
+    name = request.name
+    here = request.path if "://" in request.path else os.path.abspath(request.path)
+    root = _open_node(here, "", name)
+    chosen = request.member if request.member is not None else _choose(root, request)
+    if chosen and not isinstance(root, zarr.Group):
+        raise faults.absent(name, "array", chosen, [])
+    with faults.reading(name):
+        array = root.get(chosen) if chosen else root
+    if not isinstance(array, zarr.Array):
+        raise faults.absent(name, "array", chosen, [known.split()[0] for known in _describe(root)])
+    table = _table(name, array, partial(_open_node, here, chosen, name), request.transpose)
+    wanted = request.labels_column
+    if wanted is None:
+        return table
+    with faults.reading(name):
+        labels = root.get(wanted) if isinstance(wanted, str) and isinstance(root, zarr.Group) else None
+    if not isinstance(labels, zarr.Array):
+        return take_label_column(table, wanted)
+    check_codecs(labels, name)
+    count = int(np.prod(labels.shape, dtype=object))
+    return take_label_variable(table, str(wanted), count, partial(_read_labels, here, str(wanted), name))
+
+
+def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool) -> Table:
+    """Return the table of an array the caller has opened, of which one column may hold the labels."""
+    name = "the Zarr array given"
+    store = array.store_path.store
+    if isinstance(store, MemoryStore):  # which pickles as an empty one, and then gives fill values
+        _check(name, array)
+        with faults.reading(name):
+            values = np.asarray(array[...])
+        table = held_table(values.T if transpose else values, name)
+    elif isinstance(store, LocalStore):
+        path = os.path.join(os.path.abspath(store.root), array.store_path.path)
+        table = _table(name, array, partial(_open_node, path, "", name), transpose)
+    else:
+        table = _table(name, array, partial(_itself, array), transpose)
+    return table if labels_column is None else take_label_column(table, labels_column)
+
+
+def _itself(array: Any) -> Any:
+    return array
+
+
+def _open_node(path: str, member: str, name: str) -> Node:
+    """Open an array or group, read only."""
+    try:
+        store = open_zarr(path, read_only=True) if is_remote(path) else LocalStore(path, read_only=True)
+        with reaching(path):
+            return zarr.open(store=store, path=member or None, mode="r")
+    except BadInput:
+        raise
+    except (FileNotFoundError, zarr.errors.BaseZarrError) as error:
+        faults.throw(_no_node(name, error))
+    except Exception as error:
+        faults.throw(faults.unreadable(name, error))
+
+
+def _no_node(name: str, error: Exception) -> BadInput:
+    return BadInput(
+        name,
+        f"no Zarr array or group ({' '.join(str(error).split())[:200]})",
+        "a folder or URL with a zarr.json, .zarray or .zgroup",
+        "there would be nothing to read",
+        "check the path",
+    )
+
+
+def _arrays(group: Any) -> Iterator[tuple[str, Any]]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # zarr warns of files in the folder that are not its own
+        members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
+    yield from ((path, node) for path, node in members if isinstance(node, zarr.Array))
+
+
+def _describe(group: Any) -> list[str]:
+    return [f"{path} {array.shape} {array.dtype}" for path, array in _arrays(group)]
+
+
+def _choose(root: Node, request: Request) -> str:
+    """Return the path of the only matrix of numbers of a group; that of an array is empty."""
+    if not isinstance(root, zarr.Group):
+        return ""
+    with faults.reading(request.name):
+        suitable = [
+            path
+            for path, array in _arrays(root)
+            if len(array.shape) == 2
+            and min(array.shape) > 1
+            and array.dtype.kind in "biuf"
+            and path != request.labels_column
+        ]
+        if len(suitable) != 1:
+            raise faults.undecided(request.name, "array", suitable, _describe(root))
+    return suitable[0]
+
+
+def _check(name: str, array: Any) -> tuple[tuple[int, int], np.dtype[Any]]:
+    checked = check_shape(name, array.shape), check_dtype(name, np.dtype(array.dtype))
+    check_codecs(array, name)
+    return checked
+
+
+def _table(name: str, array: Any, open_array: Callable[[], Any], transpose: bool) -> Table:
+    shape, dtype = _check(name, array)
+    m, f = shape[::-1] if transpose else shape
+    chunks = array.shards or array.chunks  # a shard is one object of the store
+    grain = int(chunks[1 if transpose else 0])
+    store = array.store_path.store
+    return Table(
+        name=name,
+        shape=(m, f),
+        dtype=dtype,
+        rows=ZarrRows(name, open_array, transpose, m, grain if grain * f * dtype.itemsize <= GRAIN_BYTES else 1),
+        parallel=isinstance(store, LocalStore | FsspecStore),
+        resident_bytes=0,
+        fingerprint=digest(_stored(name, array), transpose),
+    )
+
+
+def check_codecs(array: Any, name: str) -> None:
+    """Raise ``BadInput`` if decoding an array's chunks takes anything but unpacking numbers."""
+    described = array.metadata.to_dict()
+    packers = described.get("codecs") or [described.get("compressor"), *(described.get("filters") or ())]
+    unknown = [codec for codec in _codec_names(packers) if codec not in CODECS]
+    if unknown:
+        raise faults.pickled(name, f"chunks written with the codec {unknown[0]!r}")
+
+
+def _codec_names(codecs: Any) -> Iterator[str]:
+    for codec in codecs:
+        if codec is None:
+            continue
+        described = codec if isinstance(codec, dict) else codec.to_dict()
+        yield str(described.get("name", described.get("id"))).removeprefix("numcodecs.")
+        inner = described.get("configuration") or {}
+        yield from _codec_names([*inner.get("codecs", ()), *inner.get("index_codecs", ())])
+
+
+def _stored(name: str, array: Any) -> str:
+    """Return a digest of the stored objects' names, sizes and times, or of the values where the store has none."""
+    place = array.store_path
+    with faults.reading(name):
+        if isinstance(place.store, LocalStore):
+            return digest("zarr", *_files(os.path.join(place.store.root, place.path)))
+        if isinstance(place.store, FsspecStore):
+            return digest("zarr", repr(array.metadata.to_dict()), *_objects(place))
+        step = max(1, array.chunks[0])
+        return digest("zarr", *(content_digest(array[row : row + step]) for row in range(0, array.shape[0], step)))
+
+
+def _files(root: str) -> list[tuple[str, int, int]]:
+    found = []
+    for folder, _, files in os.walk(root):
+        for file in files:
+            path = os.path.join(folder, file)
+            status = os.stat(path)
+            found.append((os.path.relpath(path, root), status.st_size, status.st_mtime_ns))
+    return sorted(found)
+
+
+def _objects(place: Any) -> list[tuple[str, ...]]:
+    """Return name, size, and the tag or time of each object of a remote array, as far as its protocol lists them."""
+    root = "/".join(part for part in (place.store.path, place.path) if part)
+    try:
+        found = sync(place.store.fs._find(root, detail=True))
+    except Exception:  # plain HTTP has no listing: then the array's metadata and URL have to do
+        return [(root,)]
+    keys = ("size", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
+    return sorted((path.removeprefix(root), *(str(known.get(key)) for key in keys)) for path, known in found.items())
+
+
+def _read_labels(path: str, member: str, name: str) -> NDArray[Any]:
+    array = _open_node(path, member, name)
+    with faults.reading(name):
+        values = np.asarray(array[...])
+    return as_labels(values, name)

@@ -1,0 +1,86 @@
+"""All numbers that the sections show, taken from a run once."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.metrics import scores
+from ips2_dask.params import LEAST_RECALL
+from ips2_dask.plots.points import (
+    Certainty,
+    Coordinates,
+    Silhouettes,
+    certainty,
+    coordinates,
+    points,
+    silhouette,
+    stored_certainty,
+)
+from ips2_dask.plots.resources import Spent, spent
+from ips2_dask.plots.similarities import Summary, summarize
+from ips2_dask.plots.spectrum import Spectrum, spectrum
+from ips2_dask.runs.run import Run
+
+UNSURE = 0.5
+"""Certainty below which the page counts samples: most of their walks end in other clusters."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Material:
+    """A run and what is to be said of it."""
+
+    run: Run  # as it is seen by the rows that were clustered
+    facts: dict[str, Any]  # of `Run.report`
+    stages: list[Spent]
+    spectrum: Spectrum
+    similarities: Summary
+    coordinates: Coordinates
+    silhouettes: Silhouettes
+    margins: Certainty
+    certainty: NDArray[np.float32] | None  # of each label; a run of an earlier version keeps none
+    scores: dict[str, float]  # against known labels, where there are any
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Samples of each cluster."""
+        return np.bincount(self.run.labels)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the stages warned of, and promises that were not kept."""
+        out = list(self.facts["warnings"])
+        if self.facts["recall"] < LEAST_RECALL:
+            out.append(f"the graph's recall is {self.facts['recall']:.4f}, and {LEAST_RECALL} is promised")
+        large = self.facts["components"] - self.facts["islands"]["pairs"]
+        if large > 1:
+            out.append(
+                f"the pairs of the tensor fall into {large:,} large connected components: each has an "
+                "eigenvalue 1 of its own, and no sample of one is compared with a sample of another by V"
+            )
+        return out
+
+
+def gather(run: Run) -> Material:
+    """Everything the page needs; the largest thing held is the embedding."""
+    run = run.clustered
+    labels = run.labels
+    stored = run.embedding is not None
+    summary = summarize(run, profile=not stored)
+    seen = points(run, summary)
+    known = run.known_labels
+    return Material(
+        run,
+        run.report(),
+        spent(run),
+        spectrum(run),
+        summary,
+        coordinates(seen, labels),
+        silhouette(seen, labels),
+        certainty(seen, labels),
+        stored_certainty(run),
+        {} if known is None else scores(known, labels),
+    )

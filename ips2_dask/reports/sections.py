@@ -1,0 +1,187 @@
+"""The sections of the page: pictures, and the numbers under them."""
+
+from __future__ import annotations
+
+from functools import partial
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask import plots
+from ips2_dask.kernels.density import MOST_LEFT_OUT
+from ips2_dask.kernels.rounding import MOST_CUT, WALK
+from ips2_dask.plots.clusters import DRAWN
+from ips2_dask.plots.spectrum import stage_facts
+from ips2_dask.plots.style import KINDS
+from ips2_dask.reports import tables
+from ips2_dask.reports.markup import paragraph
+from ips2_dask.reports.material import UNSURE, Material
+from ips2_dask.reports.page import figures
+from ips2_dask.reports.remake import command
+from ips2_dask.reports.svg import picture
+from ips2_dask.wording import count
+
+Section = tuple[str, str, list[str]]
+
+
+def asked(material: Material) -> Section:
+    """What was asked."""
+    both = f'<div class="tables">{tables.parameters(material)}{tables.surroundings(material)}</div>'
+    return "asked", "What was asked", [both]
+
+
+def stages(material: Material) -> Section:
+    """Times and memory."""
+    times = picture(
+        "times", "Seconds of each stage, by the clock.", partial(plots.stage_times, material.stages), height=2.9
+    )
+    memory = picture(
+        "memory", "The largest process so far, in MiB, and the plan's upper limit for one process in that stage.",
+        partial(plots.stage_memory, material.stages), height=2.9,
+    )  # fmt: skip
+    return "stages", "Stages", [figures([times, memory], two=True), tables.stages(material)]
+
+
+def eigenvalues(material: Material) -> Section:
+    """The spectrum with the gap at c, and the solver's way there."""
+    shown, run = material.spectrum, material.run
+    said = "The leading eigenvalues of the unfolded tensor's Laplacian"
+    said += f", those of {count(shown.left_out, 'connected component')} left out" if shown.left_out else ""
+    drawn = [picture("eigenvalues", f"{said}.", partial(plots.eigenvalues, shown))]
+    text = (
+        f"The gap after the last of them is {shown.gap:.3g}: the wider it is, the less V depends on where it is cut."
+        if shown.gap is not None
+        else "This solve gave no eigenvalue beyond those that V is made of, so no gap is shown."
+    )
+    if stage_facts(run)["eigen"]["history"]:
+        drawn.append(
+            picture("convergence", "The largest residual among the wanted pairs.", partial(plots.convergence, run))
+        )
+    numbers = f'<div class="tables">{tables.eigenvalues(material)}{tables.history(material)}</div>'
+    return "eigenvalues", "Eigenvalues", [paragraph(text), figures(drawn, two=True), numbers]
+
+
+def similarities(material: Material) -> Section:
+    """The three similarities and their distributions."""
+    summary, m = material.similarities, len(material.run.labels)
+    n = len(summary.cells["fused"])
+    text = f"Samples in the order of their clusters; each of the {n} × {n} cells is the mean of a block of pairs."
+    if n == m:
+        text = "Samples in the order of their clusters, every pair as it is."
+    if summary.sparse:
+        text += " Most pairs are 0; the tones follow the cube root, so that weak blocks can be seen."
+    if material.run.params.method == "ppc":
+        text += " This is PPC: U is V."
+    maps = [
+        picture(f"map-{kind}", f"Similarity by cluster: {name}.", partial(plots.similarity, summary, kind),
+                width=3.9, height=3.5, tones=True)
+        for kind, name in KINDS.items()
+    ]  # fmt: skip
+    bars = [
+        picture(f"values-{kind}", f"Pairs by their {name}, those of similarity 0 left out.",
+                partial(plots.distribution, summary, kind), width=3.9, height=2.8)
+        for kind, name in KINDS.items()
+    ]  # fmt: skip
+    return "similarities", "Similarities", [paragraph(text), figures([*maps, *bars]), tables.similarities(material)]
+
+
+def labels(material: Material) -> Section:
+    """The ways in which labels were looked for, and how certain the labels are."""
+    params = material.run.params
+    density = any(one["rounding"] == "density" for one in material.facts["roundings"])
+    ways = "k-means and by density (leaves of HDBSCAN*'s tree)" if density else "k-means"
+    where = "rows of U" if params.clusters_rows else "columns of the embedding"
+    text = (
+        f"Labels were looked for by {ways} on {where}. The normalised cut is, summed over the clusters, the share of "
+        "their similarity in U that leads out of them: the lower, the clearer they are apart."
+    )
+    if density and params.assign_labels == "auto":
+        text += (
+            f" The density that leaves out the fewest samples, at most {MOST_LEFT_OUT:.0%}, is chosen if its cut is at "
+            f"most {MOST_CUT:g} times that of the best k-means; otherwise this k-means is."
+        )
+    elif density:
+        text += " Density was asked for: the one that leaves out the fewest samples is chosen."
+    elif not params.clusters_rows:
+        text += " The k-means of the smallest cut is chosen."
+    said = [paragraph(text)]
+    if material.certainty is not None:
+        said.append(paragraph(_certain(material.certainty)))
+    if material.run.left_out is not None:
+        n = int(material.run.left_out.sum())
+        said.append(paragraph(f"Samples that the tree left out, and that got their labels from U: {n:,}."))
+    return "labels", "Labels", [*said, tables.roundings(material)]
+
+
+def _certain(certainty: NDArray[np.float32]) -> str:
+    """What certainty is, and how much there is of it."""
+    return (
+        f"The certainty of a label is the probability that a random walk on U ends in the sample's own cluster, {WALK} "
+        f"steps from the sample. Its mean is {certainty.mean():.3f}; {(certainty < UNSURE).mean():.1%} of the samples "
+        f"are below {UNSURE}."
+    )
+
+
+def embedding(material: Material) -> Section:
+    """Scatters of the first two or three discriminating coordinates."""
+    run, found = material.run, material.coordinates
+    m = len(run.labels)
+    text = (
+        f"The {found.what} of the samples, seen along the directions in which the clusters' centres spread most (in "
+        "brackets: the share of that spread). Numbers stand at the median of each cluster."
+    )
+    text += f" {DRAWN:,} of {m:,} samples are drawn, chosen at random by a fixed seed." if m > DRAWN else ""
+    text += "" if material.certainty is None else " The paler a point, the less certain its label."
+    planes = [(0, 1), (0, 2)][: max(1, found.values.shape[1] - 1)]
+    pale = "" if material.certainty is None else "; pale points have an uncertain label"
+    drawn = [
+        picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {found.what}{pale}.",
+                partial(plots.embedding, run, axes=(a, b), found=found), height=4.2)
+        for a, b in planes
+    ]  # fmt: skip
+    return "embedding", "Embedding", [paragraph(text), figures(drawn, two=True), tables.centers(material)]
+
+
+def clusters(material: Material) -> Section:
+    """Sizes and silhouettes."""
+    run, found = material.run, material.silhouettes
+    height = min(9.0, max(3.0, 1.1 + 0.26 * len(material.sizes)))
+    m, n = len(run.labels), len(found.samples)
+    what = f"Silhouettes on the {material.coordinates.what}"
+    what += f", of a random sample of {n:,} of {m:,}" if n < m else ""
+    drawn = [
+        picture("sizes", "Samples of each cluster.", partial(plots.cluster_sizes, run.labels), height=height),
+        picture("silhouettes", f"{what}; each cluster's from the largest to the smallest, dashed the mean of all.",
+                partial(plots.silhouettes, run, found=found), height=height),
+    ]  # fmt: skip
+    return "clusters", "Clusters", [figures(drawn, two=True), tables.clusters(material)]
+
+
+def doubtful(material: Material) -> Section:
+    """The least certain samples."""
+    text = "" if material.certainty is None else "The samples of the lowest certainty, see Labels. "
+    text += (
+        "The margin compares the distances in the embedding to the nearest other centre and to the own one, "
+        "(b - a) / max(a, b): 1 is clear, 0 is half-way, below 0 is nearer to the other. Beside it the share of the "
+        "sample's fused similarity that is with its own cluster. Samples are numbered from 0 in the input's order."
+    )
+    return "doubtful", "Least certain samples", [paragraph(text), tables.doubtful(material)]
+
+
+def known(material: Material) -> Section:
+    """Against known labels."""
+    return "known", "Known labels", [tables.known(material)]
+
+
+def again(material: Material) -> Section:
+    """Versions, and how to make the run again."""
+    return (
+        "again",
+        "Make it again",
+        [
+            f"<pre>{escape(command(material.run))}</pre>",
+            paragraph("On one machine and with the same versions it gives the same labels, bit for bit."),
+            tables.versions(material),
+        ],
+    )

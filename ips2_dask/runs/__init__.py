@@ -1,0 +1,1 @@
+"""A finished run directory: opened, predicted from, exported, checked and cleaned."""

@@ -1,0 +1,332 @@
+"""New samples in a finished run: nearest training samples from stored partitions, the extension, labels; by blocks."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.metrics.pairwise import euclidean_distances
+
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels import extension, ingest, similarity
+from ips2_dask.kernels.labels import normalize_rows
+from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
+from ips2_dask.params import N_AFFINITY_NEIGHBORS, TURNED
+from ips2_dask.plan.plan import partition_bounds
+from ips2_dask.readers import Source, check_block
+from ips2_dask.readers.lazy import LazySource
+from ips2_dask.stages import metric_views
+from ips2_dask.stages.row_checks import check_rows
+from ips2_dask.stages.views import bandwidth, keeps_all_pairs
+from ips2_dask.store.context import Context, part_name
+
+Float64 = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+
+CELLS = 6
+"""Shards of a sharded run that a new sample is searched in, those of the nearest cells."""
+
+ROWS = 4096
+"""New samples whose neighbours' rows of the basis are in memory at a time."""
+
+
+class Predicted(NamedTuple):
+    """What is said of new samples."""
+
+    labels: NDArray[np.int32]  # (n,)
+    probabilities: Float64  # (n, c) shares of the clusters
+    embedding: Float64 | None  # (n, columns)
+
+
+def check_predictable(context: Context) -> None:
+    """Refuse a run that keeps nothing for new samples.
+
+    Raises
+    ------
+    BadInput
+    """
+    if context.params.embedding == "rows":
+        raise BadInput(
+            "embedding", "'rows'", "'spectral' or 'none'",
+            "a new sample would need its row of U compared with all others", "run it with embedding='spectral'",
+        )  # fmt: skip
+    if context.params.metric == "precomputed":
+        raise BadInput(
+            "metric", repr(context.params.metric), "a metric of samples",
+            "new samples could not be compared with the training samples as these were with each other",
+            "run it with metric='euclidean'",
+        )  # fmt: skip
+    if context.params.affinity == "precomputed":
+        raise BadInput(
+            "affinity", "'precomputed'", "heat-knn or gaussian",
+            "the similarity of new samples to the training samples would be unknown",
+            "run it with affinity='heat-knn'",
+        )  # fmt: skip
+    if not _has_shares(context) and context.receipt("label", "means") is None:
+        raise BadInput(
+            str(context.store.location), "a run of an earlier version", "one that keeps what new samples need",
+            "there would be nothing to extend", "run the same command again, which computes the last stage anew",
+        )  # fmt: skip
+
+
+def _has_shares(context: Context) -> bool:
+    """Whether new samples get their labels from shares: the others are those of the nearest mean."""
+    return not context.params.clusters_rows and context.receipt("label", "shares-p000000") is not None
+
+
+def check_source(context: Context, source: Source) -> None:
+    """Refuse new samples that have other features than the run's.
+
+    Raises
+    ------
+    BadInput
+    """
+    if source.shape[1] != context.n_features:
+        raise BadInput(
+            source.name, f"{source.shape[1]} features", f"the {context.n_features} features of the run",
+            "samples would be compared in different spaces", "give the columns that the run was given",
+        )  # fmt: skip
+
+
+def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Predicted]:
+    """What is said of a source's samples, block by block in their order.
+
+    With a client the workers read, or compute, and predict the blocks, at most two a worker at a time; a source that
+    is read in one pass is predicted in this process.
+    """
+    check_predictable(context)
+    check_source(context, source)
+    bounds = partition_bounds(*source.shape)
+    lazy = isinstance(source, LazySource)
+    if client is None or context.store.location is None or not (lazy or source.parallel):
+        inner = dataclasses.replace(context, threads=usable_cores())
+        for first, rows in zip(bounds, source.blocks(bounds[1]), strict=False):
+            yield predict_rows(inner, source.name, source.feature_names, first, rows)
+        return
+    room = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    waiting: list[Any] = []
+    for task in _tasks(context, source, client, bounds):
+        waiting.append(task)
+        if len(waiting) >= room:
+            yield waiting.pop(0).result()
+    for task in waiting:
+        yield task.result()
+
+
+def predict(context: Context, source: Source, client: Any = None) -> Predicted:
+    """What is said of all of a source's samples, in memory."""
+    found = list(blocks(context, source, client))
+    labels, probabilities = (np.concatenate([part[at] for part in found]) for at in (0, 1))
+    points = [part.embedding for part in found if part.embedding is not None]
+    return Predicted(labels, probabilities, np.concatenate(points) if points else None)
+
+
+def _tasks(context: Context, source: Source, client: Any, bounds: tuple[int, ...]) -> Iterator[Any]:
+    """A future a block, made when it is asked for."""
+    if isinstance(source, LazySource):
+        said = source.name, source.feature_names
+        for first, rows in zip(bounds, source.delayed_blocks(bounds), strict=False):
+            yield client.submit(predict_rows, context, *said, first, client.compute(rows), pure=False)
+    else:
+        for low, high in itertools.pairwise(bounds):
+            yield client.submit(_read_and_predict, context, source, low, high, pure=False)
+
+
+def _read_and_predict(context: Context, source: Source, low: int, high: int) -> Predicted:
+    return predict_rows(context, source.name, source.feature_names, low, source.read(low, high))
+
+
+def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: Any) -> Predicted:
+    """What is said of some rows of new samples, ``first`` of which is the first of these.
+
+    Where the run left out rows that lack a value, such rows get the label -1, and NaN for anything else.
+
+    Raises
+    ------
+    BadInput
+        Where a value is not finite, or too far from the training samples for float32.
+    """
+    rows, numbers = np.asarray(rows), first + np.arange(len(rows))
+    rule = (context.facts["ingest"].get("missing") or {"rule": "refuse"})["rule"]
+    check_block(rows, first, name, features, gaps=rule != "refuse")
+    missing = np.isnan(rows)
+    if rule == "median":
+        rows = np.where(missing, np.asarray(context.read("ingest", "medians", "medians")), rows)
+    if rule != "drop" or not missing.any():
+        return _predict_complete(context, name, numbers, rows)
+    complete = ~missing.any(axis=1)
+    c, part = context.params.n_clusters, context.receipt("label", "embedding")
+    width = None if part is None else np.asarray(context.read("label", "embedding", "embedding")).shape[1]
+    labels = np.full(len(rows), -1, np.int32)
+    shares = np.full((len(rows), c), np.nan)
+    points = None if width is None else np.full((len(rows), width), np.nan)
+    if complete.any():
+        found = _predict_complete(context, name, numbers[complete], rows[complete])
+        labels[complete], shares[complete] = found.labels, found.probabilities
+        if points is not None and found.embedding is not None:
+            points[complete] = found.embedding
+    return Predicted(labels, shares, points)
+
+
+def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Predicted:
+    """The same of rows of these numbers that lack nothing."""
+    with threads(context.threads):
+        extended = extend_rows(context, _standardized(context, name, numbers, rows))
+        points = extended.points
+        if extended.shares is not None:
+            labels = extended.shares.argmax(axis=1).astype(np.int32)
+            known = extended.copies >= 0  # a sample of the run keeps its label
+            labels[known] = _labels(context)[extended.copies[known]]
+            return Predicted(labels, extended.shares, points)
+        means = context.receipt("label", "means")
+        if context.params.clusters_rows:
+            squares = extension.gaps_of_products(points, np.asarray(context.read("label", "means", "squares")))
+        else:
+            squares = extension.gaps(points, np.asarray(context.read("label", "means", "centroids")))
+        variance = float(means["facts"]["variance"]) if means else 1.0
+        labels = np.argmin(squares, axis=1).astype(np.int32)
+        embedding = None if context.params.clusters_rows else points
+        return Predicted(labels, extension.responsibilities(squares, variance), embedding)
+
+
+def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Float32:
+    """New rows, of these numbers, as ingest would have stored them."""
+    params = context.params
+    center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))
+    columns = None
+    if params.metric in TURNED:
+        if context.receipt("ingest", "columns") is not None:
+            columns = ingest.Columns(*(np.asarray(context.read("ingest", "columns", n)) for n in ("center", "spread")))
+        wide = np.asarray(rows, np.float64)
+        check_rows(wide if columns is None else columns.of(wide), numbers, name, params.metric)
+    X, _ = ingest.standardize(rows, center, spread, params.scale, params.metric, columns, context.exponent)
+    far = np.flatnonzero(~(np.abs(X).max(axis=1) * np.sqrt(X.shape[1]) < ingest.LARGEST))
+    if len(far):
+        raise BadInput(
+            name,
+            f"row {numbers[far[0]]}, which lies {_farthest(context, X[far[0]])} from the training samples' centre",
+            f"samples less than {ingest.LARGEST:.2g} times as far as the training samples are",
+            "squared distances would overflow float32",
+            "check that they are in the units of the training samples",
+        )  # fmt: skip
+    return np.ascontiguousarray(X)
+
+
+def _farthest(context: Context, row: Float32) -> str:
+    """How far a row is from the centre in its farthest column, in the units of the (scaled) data."""
+    reach = float(np.abs(row).max())
+    unit = 2.0**context.exponent
+    return f"{reach * unit:.3g}" if np.isfinite(reach) else f"more than {ingest.LARGEST * unit:.3g}"
+
+
+class Extended(NamedTuple):
+    """What new samples are, by their nearest training samples."""
+
+    points: Float64  # (n, columns) of the embedding, or (n, c) products with the mean rows of U
+    shares: Float64 | None  # (n, c) of the clusters, rows of sum 1
+    copies: NDArray[np.int64]  # (n,) the training sample that one equals, -1 where there is none
+
+
+def extend_rows(context: Context, X: Float32) -> Extended:
+    """The points of new samples and, where labels follow from them, their shares.
+
+    A sample that equals a training sample has the point and the shares of that one.
+    """
+    wanted = max(context.params.n_stored_neighbors - 1, 1)
+    indices, distances = nearest(context, X, min(wanted, context.m))
+    copies = np.where(distances[:, 0] == 0, indices[:, 0], -1)
+    known = np.flatnonzero(copies >= 0)
+
+    parts = map_chunks(lambda a, b: _extended(context, X[a:b], indices[a:b], distances[a:b]), len(X), ROWS)
+    points = np.concatenate(parts)
+    if not context.params.clusters_rows:
+        points = normalize_rows(points)
+    part, array = ("means", "products") if context.params.clusters_rows else ("embedding", "embedding")
+    points[known] = np.asarray(context.read("label", part, array))[copies[known]]
+    if not _has_shares(context):
+        return Extended(points, None, copies)
+    near = slice(0, N_AFFINITY_NEIGHBORS)
+    shares = extension.high_order_part(distances[:, near], _shares(context)[indices[:, near]])
+    return Extended(points, shares / shares.sum(axis=1, keepdims=True), copies)
+
+
+def _shares(context: Context) -> Float32:
+    """The shares of all samples, remembered."""
+
+    def whole() -> Float32:
+        folder, parts = context.folders["label"], range(context.n_partitions)
+        return np.concatenate([context.store.read(folder, f"shares-{part_name(b)}", "shares") for b in parts])
+
+    found: Float32 = context.remembered("label", "shares", whole, 4 * context.m * context.params.n_clusters)
+    return found
+
+
+def _labels(context: Context) -> NDArray[np.int32]:
+    """Labels in the run's numbering."""
+    labels = np.asarray(context.read("label", "whole", "labels"))
+    order = context.order()
+    return labels if order is None else labels[order]
+
+
+def _extended(context: Context, X: Float32, indices: NDArray[np.integer], distances: Float32) -> Float64:
+    params = context.params
+    part = "means" if params.clusters_rows else "embedding"
+    pairwise, high_order = (
+        np.asarray(context.read("label", part, name)) for name in ("pairwise_basis", "high_order_basis")
+    )
+    normalized = extension.is_normalized(params.fusion, params.method)
+    t = bandwidth(context)
+    if keeps_all_pairs(context):
+        S = similarity.heat(metric_views.lengths_to_all(context, X), t)
+        alone = extension.pairwise_part(S, pairwise, normalized)
+    else:
+        weights = similarity.heat(distances, t)
+        if params.affinity == "heat-knn":
+            weights[:, N_AFFINITY_NEIGHBORS:] = 0.0
+        alone = extension.pairwise_part(weights, pairwise[indices], normalized)
+    near = slice(0, N_AFFINITY_NEIGHBORS)
+    return alone + extension.high_order_part(distances[:, near], high_order[indices[:, near]])
+
+
+def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Float32]:
+    """The n nearest training samples of each row of X by (distance, the user's id), partition after partition.
+
+    A sharded run is searched in the shards of the nearest cells, as its own graph was; any other one as a whole.
+    """
+    rows = np.arange(len(X))
+    indices, distances = np.zeros((len(X), n), np.int64), np.full((len(X), n), np.inf, np.float32)
+    order = context.order()
+    held: list[tuple[int, NDArray[np.int64]]] = [(b, rows) for b in range(context.n_partitions)]
+    if "starts" in context.facts["neighbors"]:
+        held = _cells(context, X)
+    for b, some in held:
+        low, high = context.span(b)
+        part = np.asarray(context.samples_of(b))
+        ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # ties: the user's smallest
+        places, lengths = metric_views.search(context)(X[some], np.full(len(some), -1), part[ascending], n)
+        found = low + ascending[places]
+        both = np.concatenate([indices[some], found], axis=1), np.concatenate([distances[some], lengths], axis=1)
+        user = both[0] if order is None else order[both[0]]
+        kept = np.lexsort((user, both[1]), axis=1)[:, :n]
+        indices[some], distances[some] = (np.take_along_axis(a, kept, axis=1) for a in both)
+    return indices, distances
+
+
+def _cells(context: Context, X: Float32) -> list[tuple[int, NDArray[np.int64]]]:
+    """Partitions of a sharded run, and the rows of X whose nearest cells they belong to."""
+    centers = np.asarray(context.read("neighbors", "cells", "centers"))
+    starts = np.asarray(context.facts["neighbors"]["starts"])
+    filled = np.flatnonzero(np.diff(starts) > 0)
+    squares = euclidean_distances(X, centers[filled], squared=True)
+    close = filled[np.argsort(squares, axis=1, kind="stable")[:, :CELLS]]
+    firsts = np.searchsorted(starts, np.asarray(context.bounds[:-1]), side="right") - 1
+    out = []
+    for b, cell in enumerate(firsts):
+        some = np.flatnonzero((close == cell).any(axis=1))
+        if len(some):
+            out.append((b, some))
+    return out

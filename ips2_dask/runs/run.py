@@ -1,0 +1,696 @@
+"""A finished run, opened for reading: labels, graph, tensor, eigenpairs, similarities, in the user's numbering."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels.leading import Leading, leading
+from ips2_dask.params import Params
+from ips2_dask.plan.plan import Choices
+from ips2_dask.readers import Source, open_source
+from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_word
+from ips2_dask.runs.cuts import cut_clusters
+from ips2_dask.runs.predict import Predicted, blocks, predict
+from ips2_dask.runs.quality import promises
+from ips2_dask.stages import sample_names as names
+from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
+from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
+from ips2_dask.store import lock
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Fault
+from ips2_dask.store.layout import FORMAT, STAGES
+from ips2_dask.store.zarr_store import Store, ZarrStore
+
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+
+MOST_ENTRIES = 1 << 28
+"""Of a similarity of all rows, where equal rows repeat those of distinct ones."""
+
+
+class Neighbors(NamedTuple):
+    """The graph: column 0 is the sample itself."""
+
+    indices: Int32  # (m, k)
+    distances: Float32 | Float64  # (m, k) in the units of the (scaled) data; float64 where float32 can't hold them
+
+
+class Run:
+    """What a run has found.
+
+    Parameters
+    ----------
+    store : Store
+    manifest : dict
+    keep : object, optional
+        Something that must live as long as the run, such as its temporary folder.
+    """
+
+    def __init__(self, store: Store, manifest: dict[str, Any], keep: Any = None) -> None:
+        self._store, self.manifest, self._keep = store, manifest, keep
+        self.params = Params.of_manifest(manifest["params"])
+        self._context = Context(
+            store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1],
+            Choices(**manifest["choices"]), generation=manifest["generation"],
+        )  # fmt: skip
+        self._context.folders |= manifest.get("beside", {})
+        for stage in manifest["stages"]:
+            self._context.folders[stage["name"]] = stage["folder"]
+            self._context.facts[stage["name"]] = stage["facts"]
+            self._context.adopt(stage["facts"])
+
+    def __repr__(self) -> str:
+        m, f = self.manifest["input"]["shape"]
+        done = len(self.manifest["stages"])
+        return f"<Run of {self.manifest['input']['name']}: {m} x {f}, {done} of {len(STAGES)} stages, {self.path}>"
+
+    @property
+    def path(self) -> str | None:
+        """The run directory, or None for a run in memory."""
+        return self._store.location
+
+    @cached_property
+    def labels(self) -> Int32:
+        """Cluster of each row of the input, 0 .. c - 1, numbered by first sample: (m,) int32.
+
+        A row that was left out for a missing value (``missing="drop"``) has -1, as noise has in scikit-learn.
+        """
+        return self._rows_of(self._context.read("label", "whole", "labels"))
+
+    @cached_property
+    def certainty(self) -> Float32:
+        """How sure each sample's cluster is, 0 to 1: its own cluster's share of `shares`, (m,) float32.
+
+        NaN for a row that was left out.
+        """
+        return self._rows_of(self._label("whole", "certainty"))
+
+    def shares(self) -> Float32:
+        """Each cluster's share of a sample: (m, c) float32, rows of sum 1.
+
+        That of the ends of a random walk on the fused similarity, of `kernels.rounding.WALK` steps from the sample. For
+        nearly all samples the largest share is that of their own cluster.
+        """
+        parts = [self._label(f"shares-{part_name(b)}", "shares") for b in range(self._context.n_partitions)]
+        return self._context.by_row(np.concatenate(parts))
+
+    @cached_property
+    def left_out(self) -> NDArray[np.bool_] | None:
+        """What the tree of density left out, so that its label comes from its neighbours: (m,) bool; None for k-means.
+
+        Of more samples than a tree is built on, those that were not drawn are not marked.
+        """
+        if "left_out" not in self._arrays("whole"):
+            return None
+        return self._rows_of(self._label("whole", "left_out")).astype(np.bool_)
+
+    @property
+    def features(self) -> FittedFeatures | None:
+        """How the input's columns became features, which new samples must have too; None where it was taken as it is.
+
+        It holds the columns that were taken, the categories of each column of ``one_hot``, and what is done about
+        missing values.
+        """
+        stored = self.manifest["input"].get("fitted_features")
+        return None if stored is None else FittedFeatures.of_dict(stored)
+
+    @cached_property
+    def dropped(self) -> NDArray[np.integer]:
+        """Rows of the input that were left out for a missing value, ascending: (n,)."""
+        if self._context.clustered_only or not _n_dropped(self._context.facts["ingest"]):
+            return np.empty(0, np.int64)
+        return np.flatnonzero(np.asarray(self._context.read("ingest", "distinct", "place")) < 0)
+
+    @cached_property
+    def rows(self) -> NDArray[np.integer]:
+        """The row of the input that each entry of `labels` is of: all of them, or of `clustered` those it has."""
+        if self._context.clustered_only:
+            return self._context.clustered_rows()
+        return np.arange(self.manifest["input"]["shape"][0])
+
+    @cached_property
+    def clustered(self) -> Run:
+        """The same run as if its input had had the rows alone that were clustered; itself where none was left out.
+
+        Labels, places and similarities are those of these rows, and rows are numbered among them; `rows` says which of
+        the input's they are.
+        """
+        if not len(self.dropped):
+            return self
+        run = Run(self._store, self.manifest, self._keep)
+        run._context.clustered_only = True
+        return run
+
+    def _rows_of(self, values: NDArray[Any]) -> NDArray[Any]:
+        """What is stored of each row of the input, for those that this run is seen by."""
+        return values[self.rows] if self._context.clustered_only else np.array(values)
+
+    def _arrays(self, part: str) -> set[str]:
+        """Names of a part's arrays in the label stage."""
+        receipt = self._context.receipt("label", part)
+        return set() if receipt is None else set(receipt["arrays"])
+
+    def _label(self, part: str, name: str) -> NDArray[Any]:
+        """An array of the label stage; refused where an earlier version has kept none."""
+        if name not in self._arrays(part):
+            raise BadInput(
+                str(self.path), "a run of an earlier version", f"one that keeps {name}",
+                "there would be nothing to show", "run the same command again, which computes the last stage anew",
+            )  # fmt: skip
+        return self._context.read("label", part, name)
+
+    def cut(self, n_clusters: int) -> Int32:
+        """Labels of another number of clusters, cut from the stored tree of density: (m,) int32; nothing is solved.
+
+        What the cut leaves out gets its label from the fused similarity of this run, as it does in `labels`.
+
+        Raises
+        ------
+        BadInput
+            Where the run has no tree (``assign_labels="kmeans"``), or no smallest size of a cluster gives so many.
+        """
+        return cut_clusters(self._context, n_clusters)
+
+    @cached_property
+    def sample_names(self) -> NDArray[np.str_] | None:
+        """Names of the samples, where the input had names that are not a plain range: (m,)."""
+        folder = self.manifest.get("beside", {}).get(names.FOLDER)
+        return None if folder is None else self._rows_of(names.read(self._store, folder))
+
+    def write_labels(self, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
+        """Write names and labels to a .csv or .parquet file, or results into a copy of an .h5ad; the file's path.
+
+        See `ips2_dask.runs.export.write_labels` for what each format gets.
+        """
+        from ips2_dask.runs.export import write_labels  # noqa: PLC0415  it needs this class
+
+        return write_labels(self, path, input)
+
+    @cached_property
+    def distinct(self) -> NDArray[np.integer]:
+        """Rows of the input that are samples, ascending: (n,). All that were not left out with ``duplicates="keep"``.
+
+        With ``duplicates="merge"`` those that no earlier row equals: the rows that equal a sample have its label, its
+        certainty and its place in the embedding.
+        """
+        if not self._context.merged:
+            return np.arange(self.manifest["input"]["shape"][0])
+        return np.sort(np.asarray(self._order))
+
+    @cached_property
+    def first_rows(self) -> NDArray[np.integer]:
+        """The first row that equals each row, its own where there is none before it, -1 for one left out: (m,)."""
+        if not self._context.merged:
+            return self.distinct
+        return self._context.by_row(np.asarray(self._order))
+
+    @cached_property
+    def neighbors(self) -> Neighbors:
+        """The nearest neighbours of each row and their distances.
+
+        Of rows that are equal the first one stands for all of them as a neighbour of others. A row that was left out
+        has no neighbours: -1, and NaN.
+        """
+        k = self.params.n_neighbors
+        indices, distances = (self._context.read_all("neighbors", name)[:, :k] for name in ("indices", "distances"))
+        order = self._order
+        if order is None:
+            return Neighbors(np.array(indices), self._in_units(distances))
+        found = Neighbors(
+            self._context.by_row(order[indices]).astype(np.int32), self._in_units(self._context.by_row(distances))
+        )
+        own = np.arange(len(found.indices))
+        found.indices[:, 0] = np.where(found.indices[:, 0] < 0, -1, own)
+        return found
+
+    @property
+    def unit(self) -> float:
+        """The power of two that the centred and scaled samples were divided by, so that any unit fits into float32.
+
+        It makes their root mean squared distance from the centre 32 to 64; ``epsilon`` is in this unit. 1.0 for
+        metrics whose distances have none, and for runs of earlier versions.
+        """
+        return self._context.unit
+
+    def _in_units(self, distances: Float32) -> Float32 | Float64:
+        """Distances in the units of the (scaled) data, where float32 holds them as float32."""
+        wide = np.asarray(distances, np.float64) * self.unit
+        with np.errstate(over="ignore", under="ignore"):
+            narrow = wide.astype(np.float32)
+        return narrow if np.array_equal(narrow, wide) else wide
+
+    @cached_property
+    def _order(self) -> Int32 | None:
+        """The user's number of each sample of a run that was renumbered."""
+        return self._context.order()
+
+    @cached_property
+    def _pair_order(self) -> NDArray[np.intp] | None:
+        """Places of the stored pairs in the order of `pairs`."""
+        if self._order is None:
+            return None
+        renamed = np.sort(self._order[read_pairs(self._context)], axis=1)
+        return np.lexsort((renamed[:, 1], renamed[:, 0]))
+
+    def _by_pair(self, stored: Any) -> Any:
+        return stored if self._pair_order is None else stored[self._pair_order]
+
+    @cached_property
+    def pairs(self) -> Int32:
+        """The active pairs of rows, i <= j, sorted: (P, 2) int32. Of equal rows the first stands for all of them."""
+        pairs = read_pairs(self._context)
+        return pairs if self._order is None else self._by_pair(np.sort(self._order[pairs], axis=1))
+
+    def tensor(self) -> sp.csr_array:
+        """R of DESIGN 1.6, the unfolded tensor on unordered pairs: CSR (P, P) float32, each entry once.
+
+        Raises
+        ------
+        BadInput
+            For a decomposable run, which never builds it.
+        """
+        self._refuse_decomposable("tensor")
+        R = restricted_tensor(self._context)
+        if self._pair_order is None:
+            return R.copy()
+        R = sp.csr_array(R[self._pair_order][:, self._pair_order])
+        R.sort_indices()
+        return R
+
+    @cached_property
+    def degrees(self) -> Float64:
+        """Degree of each active pair in the full unfolded tensor: (P,) float64."""
+        self._refuse_decomposable("degrees")
+        return self._by_pair(self._context.read_all("assemble", "degrees"))
+
+    @cached_property
+    def eigenvalues(self) -> Float64:
+        """The c leading eigenvalues, descending, those of the component vectors first: (c,) float64."""
+        return np.array(self._context.facts["eigen"]["eigenvalues"][: self.params.n_clusters])
+
+    @cached_property
+    def _leading(self) -> Leading:
+        """What V is made of, among the eigenpairs that were solved for."""
+        facts, values = self._context.facts, np.array(self._context.read("eigen", "whole", "values"))
+        if self.params.tensor == "decomposable":
+            return Leading(values, facts["eigen"]["gap"])
+        components = facts["eigen"].get("components", facts["assemble"]["components"])
+        return leading(values, self.params.n_clusters, components, facts["eigen"]["gap"])
+
+    @property
+    def gap(self) -> float | None:
+        """Between the last eigenvalue that V is made of and the next one, where the solve gave it."""
+        return self._leading.gap
+
+    @cached_property
+    def inner_eigenvalues(self) -> Float64:
+        """Eigenvalues outside those of the component vectors that V is made of, ties included, descending."""
+        return self._leading.values
+
+    @cached_property
+    def eigenvectors(self) -> NDArray[np.floating]:
+        """Their eigenvectors in the orthonormal basis of DESIGN 1.6, component vectors first: (P, c)."""
+        self._refuse_decomposable("eigenvectors")
+        c = self.params.n_clusters
+        pairs = read_pairs(self._context)
+        degrees = solved_degrees(self._context, pairs, self._context.read_all("assemble", "degrees"))
+        known = known_vectors(self._context, pairs, degrees)
+        vectors = [known.leading(c), self._context.read_all("eigen", "vectors")]
+        return self._by_pair(np.concatenate(vectors, axis=1)[:, :c])
+
+    def similarity(self, kind: str = "fused", *, distinct: bool = False) -> sp.csr_array | NDArray[np.floating]:
+        """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m).
+
+        Parameters
+        ----------
+        kind : {"fused", "pairwise", "high_order"}
+        distinct : bool
+            Whether rows and columns are those of `distinct` instead of all rows of the input; equal rows are as similar
+            to each other as each is to itself, and rows that were left out to none.
+
+        Raises
+        ------
+        BadInput
+            Where a matrix of all rows would have more than 2^28 entries, because of equal rows.
+        """
+        if kind not in ("pairwise", "high_order", "fused"):
+            raise BadInput(
+                "kind",
+                repr(kind),
+                "pairwise, high_order or fused",
+                "no such similarity is stored",
+                "choose one of them",
+            )
+        found = read_similarity(self._context, kind)
+        if self._order is None:
+            return found
+        place = np.argsort(self._order) if distinct else np.asarray(self._context.place())
+        if self._context.merged and not distinct:
+            self._refuse_many(found, place)
+        found = found[place][:, place]
+        gone = place < 0
+        if sp.issparse(found):
+            found = sp.csr_array(found)
+            if gone.any():
+                staying = sp.diags_array((~gone).astype(found.dtype))
+                found = sp.csr_array(staying @ found @ staying)
+                found.eliminate_zeros()
+            found.sort_indices()
+        elif gone.any():
+            found[gone], found[:, gone] = 0.0, 0.0
+        return found
+
+    def _refuse_many(self, found: Any, place: Any) -> None:
+        """Refuse a similarity of all rows that equal rows make too large."""
+        copies = np.bincount(place[place >= 0], minlength=found.shape[0])
+        entries = len(place) ** 2
+        if sp.issparse(found):
+            entries = int(
+                (copies[np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))] * copies[found.indices]).sum()
+            )
+        if entries > MOST_ENTRIES:
+            raise BadInput(
+                "similarity",
+                f"{entries:,} entries among {len(place):,} rows, of which {found.shape[0]:,} are distinct",
+                f"at most {MOST_ENTRIES:,}",
+                "it would hardly fit into memory",
+                "ask for similarity(..., distinct=True)",
+            )
+
+    def iter_similarities(self) -> Iterator[Similarities]:
+        """S, V and U of every stored pair of two samples, each pair once, in parts of bounded size."""
+        return similarity_parts(self._context)
+
+    @property
+    def choice(self) -> dict[str, Any] | None:
+        """Why there are as many clusters, where that was chosen: eigenvalues, relative gaps, candidates; else None."""
+        found: dict[str, Any] | None = self.manifest.get("choice")
+        return found
+
+    @cached_property
+    def embedding(self) -> Float64 | None:
+        """The spectral embedding, rows of length 1: (m, columns) float32; None for ``embedding='none'``."""
+        if self._context.receipt("label", "embedding") is None:
+            return None
+        return self._context.by_row(np.array(self._context.read("label", "embedding", "embedding")))
+
+    def predict(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Int32:
+        """Cluster of each new sample: that of its largest share, see `predict_proba`.
+
+        A sample that equals a training sample is treated as that one. What was done to the run's columns (`features`)
+        is done to those of X, which are found by their names: the same columns, categories and medians.
+
+        Parameters
+        ----------
+        X : whatever `ips2_dask.run` takes, with the features of the run
+        client : distributed.Client, optional
+            Whose workers predict, where the run has a directory that they share.
+        handle_unknown : {"error", "ignore"}
+            Whether a category that the run has not seen is refused, or is 0 in all features of its column, as by
+            scikit-learn's ``OneHotEncoder``.
+
+        Returns
+        -------
+        (n,) int32
+            -1 where a value is missing, if the run left such rows out.
+
+        Raises
+        ------
+        BadInput
+            Where X can't be used, lacks a column, or the run keeps nothing for new samples: ``embedding='rows'``, the
+            metric ``precomputed``, a similarity that was given.
+        """
+        return self._predicted(X, client, handle_unknown).labels
+
+    def predict_proba(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Float64:
+        """Share of each cluster for each new sample: (n, c), rows of sum 1; parameters as of `predict`.
+
+        It is the mean of the `shares` of its nearest training samples, weighted by 1 / d^2, so that it becomes a
+        training sample's own as the sample approaches that one. Without an embedding clusters count as normal
+        distributions of equal weight and variance around the mean rows of U. The largest share is that of the
+        predicted cluster.
+        """
+        return self._predicted(X, client, handle_unknown).probabilities
+
+    def transform(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Float64:
+        """Nystrom extension of the embedding to new samples: (n, columns), rows of length 1; parameters of `predict`.
+
+        Raises
+        ------
+        BadInput
+            Also for ``embedding='none'``.
+        """
+        return self.coordinates(self._predicted(X, client, handle_unknown))
+
+    def predictions(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Iterator[Predicted]:
+        """Labels, probabilities and embedding of new samples block by block; parameters as of `predict`."""
+        return blocks(self._context, self._opened(X, handle_unknown), client)
+
+    def open_new(
+        self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False, handle_unknown: str = "error"
+    ) -> Source:
+        """Open new samples, with the run's `features`; parameters as of `ips2_dask.run` and `predict`."""
+        check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
+        features = self.features
+        if features is not None:
+            features = dataclasses.replace(features, handle_unknown=handle_unknown)
+        return open_source(X, labels_column=labels_column, transpose=transpose, features=features)
+
+    def _opened(self, X: Any, handle_unknown: str) -> Source:
+        return X if isinstance(X, Source) else self.open_new(X, handle_unknown=handle_unknown)
+
+    def coordinates(self, found: Predicted) -> Float64:
+        """The embedding of predicted samples; refused where the run has none."""
+        if found.embedding is None:
+            raise BadInput(
+                "embedding", "'none'", "'spectral' for an embedding",
+                "k-means on the rows of U gives no coordinates", "run it with embedding='spectral'",
+            )  # fmt: skip
+        return found.embedding
+
+    def _predicted(self, X: Any, client: Any, handle_unknown: str) -> Predicted:
+        return predict(self._context, self._opened(X, handle_unknown), client)
+
+    @cached_property
+    def known_labels(self) -> Int32 | None:
+        """Codes of the known labels that came with the input, or None: (m,)."""
+        receipt = self._context.receipt("ingest", "whole")
+        if receipt is None or "known" not in receipt["arrays"]:
+            return None
+        return self._rows_of(self._context.read("ingest", "whole", "known"))
+
+    def report(self) -> dict[str, Any]:
+        """Sizes, timings, peak memory, recall, residuals, components, promises and warnings, as plain values.
+
+        ``roundings`` are the ways in which labels were looked for: columns of the embedding, clusters, normalised cut,
+        the share that a density left out, and which of them was chosen. Of each stage it says whether it was
+        ``computed``, ``computed again`` or ``reused``, and why. Of each promise it says what was wanted, what was
+        found, and whether it was kept. ``missing`` says what was done about missing values, how many there were and in
+        how many rows; ``dropped`` how many rows were left out for them.
+        """
+        facts = self._context.facts
+        m, f = self.manifest["input"]["shape"]
+        stages = self.manifest["stages"]
+        return {
+            "m": m,
+            "distinct": facts["ingest"].get("bounds", [m])[-1],
+            "dropped": _n_dropped(facts["ingest"]),
+            "missing": facts["ingest"].get("missing"),
+            "f": f,
+            "k": self.params.n_neighbors,
+            "c": self.params.n_clusters,
+            "P": facts["tensor"]["pair_offsets"][-1],
+            "nnz": facts["tensor"]["nnz"],
+            "partitions": self._context.n_partitions,
+            "unit": self.unit,
+            "stages": [{name: s[name] for name in ("name", "seconds", "skipped", "state", "why")} for s in stages],
+            "peak_rss_bytes": max(s["peak_rss_bytes"] for s in stages),
+            "eigenvalues": self.eigenvalues.tolist(),
+            "residual_max": facts["eigen"]["residual_max"],
+            "gap": self.gap,
+            "products": facts["eigen"]["products"],
+            "verdict": facts["eigen"]["verdict"],
+            "components": facts["assemble"]["components"],
+            "fused_components": facts["label"]["u_components"],
+            "islands": {
+                "pairs": facts["eigen"].get("islands", 0),
+                "fused": 0,
+                "rows": 0,
+                "largest": 0,
+                **facts["label"].get("islands", {}),
+            },
+            "roundings": facts["label"].get("roundings", []),
+            "builder": facts["neighbors"]["builder"],
+            "recall": facts["neighbors"]["recall"],
+            "searched_exactly": facts["neighbors"].get("searched_exactly", False),
+            "run_dir": self.path,
+            "promises": promises(self.params, facts),
+            "choice": self.choice,
+            "warnings": [
+                *((self.choice or {}).get("warnings", [])),
+                *(w for s in stages for w in s["facts"].get("warnings", [])),
+            ],
+        }
+
+    def _refuse_decomposable(self, what: str) -> None:
+        if self.params.tensor == "decomposable":
+            raise BadInput(
+                what, "a decomposable run", "an indecomposable one",
+                "a tensor of m^4 entries would be built that Theorem 3.1 makes needless",
+                "use ips2_dask.explicit.tensor_similarity(X, kind='decomposable') on few samples",
+            )  # fmt: skip
+
+
+def _n_dropped(facts: dict[str, Any]) -> int:
+    """Rows that the ingest left out for missing values."""
+    found = facts.get("missing") or {"rule": "refuse"}
+    return int(found["rows"]) if found["rule"] == "drop" else 0
+
+
+def check_directory(path: str, fresh: bool = False) -> None:
+    """Refuse an output directory that holds something else; one of another format too, unless it starts over.
+
+    Raises
+    ------
+    BadInput
+    """
+    if "://" not in path:
+        _check_place(Path(path))
+    store = ZarrStore(path)
+    held = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
+    if held and not store.is_run():
+        raise BadInput(
+            path, f"a directory that holds something else ({', '.join(held[:3])})", "an empty directory or a run's",
+            "the run's files would mix with others", "give another --out",
+        )  # fmt: skip
+    manifest = store.document("manifest.json")[0]
+    if manifest is not None and not fresh:
+        check_format(store, manifest)
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a path where no directory can be made."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long a name, say
+        raise BadInput(
+            str(path), f"a path that can't be ({error})", "a place for a directory",
+            "there would be nowhere to put the run", "give another --out",
+        ) from None  # fmt: skip
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if there == path and not path.is_dir():
+        raise BadInput(
+            str(path),
+            "a file",
+            "a directory, new or of an earlier run",
+            "it would be overwritten",
+            "give another --out",
+        )
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        found = (
+            f"{there}, where this user may not write" if there.is_dir() else f"{there}, which is a file, in its path"
+        )
+        raise BadInput(
+            str(path), found, "a place for a directory", "there would be nowhere to put the run", "give another --out"
+        )
+
+
+def withdraw(store: Store, folder: str, before: dict[str, Any] | None) -> None:
+    """Take back a stage that refused its input: its folder goes, and the manifest is again what it was before.
+
+    Where there was no manifest, nothing of the run stays, nor its directory if the run made it.
+    """
+    store.remove(folder)
+    if before is not None:
+        store.put_document("manifest.json", before)
+    else:
+        store.remove("manifest.json")
+        store.remove("zarr.json")
+
+
+def open_run(path: str | Path) -> Run:
+    """Open a run directory.
+
+    Parameters
+    ----------
+    path : path or URL
+
+    Raises
+    ------
+    BadInput
+        Where there is no run, an unfinished one, or one of another format.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> from sklearn.datasets import make_blobs
+    >>> from ips2_dask import Params, open_run, run
+    >>> X, _ = make_blobs(60, centers=2, random_state=0)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     made = run(X, Params(n_clusters=2), store=folder + "/run")
+    ...     found = open_run(folder + "/run")
+    ...     print(found.neighbors.indices.shape, found.similarity("fused").shape)
+    ...     print(found.write_labels(folder + "/labels.csv").name)
+    (60, 5) (60, 60)
+    labels.csv
+    """
+    store = ZarrStore(str(path))
+    manifest = read_manifest(store)
+    if manifest.get("finished") is None:
+        done = ", ".join(s["name"] for s in manifest["stages"]) or "none"
+        raise BadInput(
+            str(path), f"an unfinished run (stages done: {done})", "a finished run",
+            "results would be missing", "run the same command again, which continues it",
+        )  # fmt: skip
+    return Run(store, manifest)
+
+
+def read_manifest(store: ZarrStore) -> dict[str, Any]:
+    """The manifest of a run directory, checked.
+
+    Raises
+    ------
+    BadInput
+        Where there is none, or one of another format.
+    Damaged
+        Where it is not what was written.
+    """
+    manifest, whole = store.document("manifest.json")
+    if manifest is None:
+        raise BadInput(
+            f"{store.location}", "no manifest.json that can be read", "the directory of a run",
+            "there would be nothing to show", "give the directory that was --out of `ips2 run`",
+        )  # fmt: skip
+    check_format(store, manifest)
+    if not whole:
+        raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
+    return manifest
+
+
+def check_format(store: ZarrStore, manifest: dict[str, Any]) -> None:
+    """Refuse a run directory of another version.
+
+    Raises
+    ------
+    BadInput
+    """
+    if manifest.get("format") != FORMAT:
+        raise BadInput(
+            f"{store.location}", f"a run directory of format {manifest.get('format')!r}", f"format {FORMAT}",
+            "its arrays would be misread",
+            "open it with the version of ips2_dask that wrote it, or start over with `ips2 run --fresh`",
+        )  # fmt: skip

@@ -1,0 +1,121 @@
+"""Missing values: where they are, the medians that take their place, and which rows are left out for them.
+
+It is the start of the ingest, on the rows as they were staged: a pass that finds the gaps, then, for medians, one round
+of counts after the other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from ips2_dask.errors import BadInput
+from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.kernels import median
+from ips2_dask.readers import check_block
+from ips2_dask.store.context import Context, part_name
+
+PREFIX = "gaps-"
+
+
+def staged(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Rows of partition b of a source that any process can read, kept as binary for the passes over them."""
+    return {"raw": np.ascontiguousarray(context.source.read(*context.span(b)))}, {}
+
+
+def raw_block(context: Context, b: int) -> np.ndarray[Any, Any]:
+    """Rows of partition b as they were staged."""
+    return context.store.read(context.folders["ingest"], "raw-" + part_name(b), "raw")
+
+
+def gaps(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Which rows of partition b lack a value, and how many of each column do; infinite values are refused."""
+    block, source = raw_block(context, b), context.facts["ingest"]["source"]
+    check_block(block, context.bounds[b], source["name"], source["feature_names"], gaps=True)
+    missing = np.isnan(block)
+    rows = context.bounds[b] + np.flatnonzero(missing.any(axis=1))
+    return {"incomplete": rows.astype(np.int64), "missing": missing.sum(axis=0, dtype=np.int64)}, {}
+
+
+def counts(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """How often the next digits occur in the columns of partition b."""
+    facts = context.facts["ingest"]
+    X = raw_block(context, b)[:, facts["numeric"]].astype(np.float64)
+    return {"counts": median.count(X, np.array(facts["prefixes"], np.uint64), facts["step"])}, {}
+
+
+def incomplete(context: Context) -> np.ndarray[Any, Any]:
+    """Rows of the input that lack a value, ascending: (n,) int64."""
+    store, folder = context.store, context.folders["ingest"]
+    return np.concatenate(
+        [store.read(folder, PREFIX + part_name(b), "incomplete") for b in range(context.n_partitions)]
+    )
+
+
+def missing_by_column(context: Context) -> np.ndarray[Any, Any]:
+    """How many values each column lacks: (f,) int64."""
+    store, folder = context.store, context.folders["ingest"]
+    total = np.zeros(context.n_features, np.int64)
+    for b in range(context.n_partitions):
+        total += store.read(folder, PREFIX + part_name(b), "missing")
+    return total
+
+
+def find(context: Context, executor: Executor, report: Report) -> None:
+    """Find the gaps of all rows."""
+    executor.map(Job("ingest", gaps, PREFIX), context, range(context.n_partitions), report)
+
+
+def keep_medians(context: Context, numeric: list[int], executor: Executor, report: Report) -> None:
+    """Store the median of each column that holds numbers, 0 for those of categories; nothing to do where it is there.
+
+    Raises
+    ------
+    BadInput
+        Where a column has no value at all.
+    """
+    store, folder, parts = context.store, context.folders["ingest"], range(context.n_partitions)
+    if store.receipt(folder, "medians") is not None:
+        return
+    present = context.m - missing_by_column(context)[numeric]
+    if (present == 0).any():
+        column = numeric[int(np.argmin(present))]
+        source = context.facts["ingest"]["source"]
+        named = f" ({source['feature_names'][column]!r})" if source["feature_names"] else ""
+        raise BadInput(
+            source["name"], f"no value in column {column}{named}", "a value in some rows of each column",
+            "there would be no median to take", "drop the column (drop_columns, --drop-columns)",
+        )  # fmt: skip
+    search = median.Medians(present)
+    for step in range(len(median.SHIFTS) if numeric else 0):
+        prefix = f"counts{step}-"
+        asked = {"numeric": numeric, "step": step, "prefixes": search.prefixes.tolist()}
+        inner = dataclasses.replace(context, facts={"ingest": {**context.facts["ingest"], **asked}})
+        executor.map(Job("ingest", counts, prefix), inner, parts, report)
+        total = np.zeros((2, len(numeric), 1 << median.BITS), np.int64)
+        for b in parts:
+            total += store.read(folder, prefix + part_name(b), "counts")
+        search.narrow(total, step)
+    values = np.zeros(context.n_features)
+    values[numeric] = search.values() if numeric else ()
+    store.write(folder, "medians", {"medians": values}, {})
+    drop_counts(context)
+
+
+def drop_counts(context: Context) -> None:
+    """Take away the counts of all rounds."""
+    store, folder = context.store, context.folders["ingest"]
+    there = store.listed(folder)
+    for step in range(len(median.SHIFTS)):
+        for b in range(context.n_partitions):
+            name = f"counts{step}-{part_name(b)}"
+            if there is None or name in there:
+                store.drop(folder, name)
+
+
+def filled(block: np.ndarray[Any, Any], medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    """Rows with the medians where a value is missing."""
+    missing = np.isnan(block)
+    return np.where(missing, medians, block) if missing.any() else block

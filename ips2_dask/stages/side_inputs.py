@@ -1,0 +1,243 @@
+"""What may be given beside the samples: a pairwise similarity S, and a graph that says who is near.
+
+S alone, or a graph alone, is not enough: the tensor is made of the distances inside neighbourhoods, so the samples, or
+the distances of all of them (``metric="precomputed"``), are always the input, and these come beside it. Of the graph
+the stored entries of a row count, whatever their values: they are the candidates for its neighbours, whose distances
+are measured among the samples, and the nearest of them by (distance, id) are kept.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy import sparse
+
+from ips2_dask.errors import BadInput
+from ips2_dask.params import DENSE_MAX_SAMPLES, Params
+from ips2_dask.readers import open_source
+from ips2_dask.readers.arrays import content_digest
+from ips2_dask.readers.base import digest
+from ips2_dask.readers.hdf5_sparse import CompressedRows
+from ips2_dask.readers.resident import as_csr, is_sparse
+from ips2_dask.store.context import Context
+from ips2_dask.store.zarr_store import Store
+
+FOLDER = "beside"
+SYMMETRIC_TO = 1e-5
+"""How far S_ij and S_ji may differ, as a share of the largest: the rounding of whoever computed them."""
+
+
+class Beside(NamedTuple):
+    """Matrices of all samples in the user's numbering, checked; None where none was given."""
+
+    similarity: Any = None  # (m, m) CSR or dense, float64, symmetric
+    knn_graph: Any = None  # (m, m) CSR, self-loops left out
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Digest of the content of each that was given."""
+        return {name: content_digest(matrix) for name, matrix in self._asdict().items() if matrix is not None}
+
+
+def open_beside(similarity: Any, knn_graph: Any, m: int, params: Params) -> Beside:
+    """Read and check what was given beside m samples.
+
+    Parameters
+    ----------
+    similarity, knn_graph : matrix, path or None
+        (m, m) array, SciPy sparse matrix, or a file of one, such as ``cells.h5ad::obsp/connectivities``.
+
+    Raises
+    ------
+    BadInput
+        Where it is missing, asked for nothing, or is no such matrix.
+    """
+    _check_asked(similarity, knn_graph, params)
+    S = None if similarity is None else _similarity(_matrix(similarity, "similarity", m))
+    return Beside(S, None if knn_graph is None else _graph(_matrix(knn_graph, "knn_graph", m), params))
+
+
+def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
+    if params.affinity == "precomputed" and similarity is None:
+        raise BadInput(
+            "similarity", "none with affinity='precomputed'", "the (m, m) similarity beside the samples",
+            "there would be no S, and the tensor needs the distances that S alone does not have",
+            "give the samples as the input and similarity=S",
+        )  # fmt: skip
+    if params.affinity != "precomputed" and similarity is not None:
+        raise BadInput(
+            "similarity", f"a matrix with affinity={params.affinity!r}", "one with affinity='precomputed'",
+            "it would be ignored", "give affinity='precomputed'",
+        )  # fmt: skip
+    if knn_graph is not None and params.metric == "precomputed":
+        raise BadInput(
+            "knn_graph", "a graph with metric='precomputed'", "a graph beside samples",
+            "the distances given decide the neighbours, and would contradict it",
+            "leave it out, or give the samples and the metric that measures them",
+        )  # fmt: skip
+    if knn_graph is not None and params.graph != "auto":
+        raise BadInput(
+            "knn_graph", f"a graph with graph={params.graph!r}", "graph='auto'",
+            "the neighbours would be both given and searched", "leave graph out",
+        )  # fmt: skip
+
+
+def _matrix(spec: Any, name: str, m: int) -> Any:
+    """A matrix of all samples, dense or CSR."""
+    if is_sparse(spec):
+        found = as_csr(spec, name)
+    else:
+        table: Any = open_source(spec)
+        held = getattr(table.rows, "matrix", None)
+        held = held() if callable(held) else held
+        pieces = table.blocks(max(1, (64 << 20) // (8 * table.shape[1])))
+        if is_sparse(held):
+            found = held
+        elif isinstance(table.rows, CompressedRows):
+            found = sparse.csr_array(sparse.vstack([sparse.csr_array(piece) for piece in pieces]))
+        else:
+            _check_dense(name, table.shape)
+            found = np.concatenate(list(pieces))
+    if found.shape != (m, m):
+        raise BadInput(
+            name, f"a matrix of {found.shape[0]} x {found.shape[1]}", f"one of {m} x {m}, as there are {m} samples",
+            "its rows would belong to no sample", "give the matrix of these samples, in their order",
+        )  # fmt: skip
+    return found
+
+
+def _check_dense(name: str, shape: tuple[int, ...]) -> None:
+    if max(shape) > DENSE_MAX_SAMPLES:
+        raise BadInput(
+            name, f"a dense matrix of {shape[0]} x {shape[1]}", f"a sparse one above {DENSE_MAX_SAMPLES} samples",
+            f"three such matrices would take {24 * shape[0] * shape[1] / 2**30:.0f} GiB",
+            "keep the largest entries of each row, in a SciPy sparse matrix",
+        )  # fmt: skip
+
+
+def _similarity(S: Any) -> Any:
+    values = S.data if is_sparse(S) else S
+    values = np.asarray(values, np.float64)
+    if values.size == 0 or not np.isfinite(values).all() or values.min() < 0 or values.max() == 0:
+        found = (
+            "no entry above 0" if values.size == 0 or not values.any() else "an entry that is negative or not finite"
+        )
+        raise BadInput(
+            "similarity", found, "finite entries of at least 0, some of them above it",
+            "a degree would be zero or have no root", "give a similarity, such as exp(-distance)",
+        )  # fmt: skip
+    S = sparse.csr_array(S, dtype=np.float64) if is_sparse(S) else values
+    mirror = sparse.csr_array(S.T) if is_sparse(S) else S.T
+    if abs(S - mirror).max() > SYMMETRIC_TO * values.max():
+        raise BadInput(
+            "similarity", f"two directions that differ by {abs(S - mirror).max():.3g}", "a symmetric matrix",
+            "the fused similarity would not be one", "give (S + S.T) / 2, or the larger of both",
+        )  # fmt: skip
+    S = (S + mirror) / 2
+    if is_sparse(S):
+        S.sum_duplicates()
+        S.eliminate_zeros()
+    return S
+
+
+def _graph(graph: Any, params: Params) -> Any:
+    if not is_sparse(graph):
+        graph = sparse.csr_array(graph)
+    m, n = graph.shape[0], min(params.n_stored_neighbors, graph.shape[0]) - 1
+    rows = np.repeat(np.arange(m), np.diff(graph.indptr))
+    others = rows != graph.indices
+    found = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], graph.indices[others])), shape=(m, m))
+    found.sum_duplicates()
+    found.data[:] = 1
+    counts = np.diff(found.indptr)
+    if counts.min() < n:
+        row = int(np.argmin(counts))
+        raise BadInput(
+            "knn_graph", f"{counts[row]} neighbours of sample {row}", f"at least {n} others in every row",
+            "its neighbourhood would be too small", f"build it with {n} neighbours or more",
+        )  # fmt: skip
+    return found
+
+
+def folder_of(digests: dict[str, str]) -> str:
+    """The folder of a run's directory that keeps them, named by their content."""
+    return f"{FOLDER}-{digest(sorted(digests.items()))[:16]}"
+
+
+def keep(store: Store, folder: str, beside: Beside) -> None:
+    """Store what was given, unless it is there already."""
+    for name, matrix in beside._asdict().items():
+        if matrix is None or store.receipt(folder, name) is not None:
+            continue
+        arrays = {"dense": matrix}
+        if is_sparse(matrix):
+            arrays = {"indptr": matrix.indptr.astype(np.int64), "indices": matrix.indices.astype(np.int32)}
+            arrays |= {"values": matrix.data} if name == "similarity" else {}
+        store.write(folder, name, arrays, {})
+
+
+def given_similarity(context: Context) -> Any:
+    """S as it was given, in the run's numbering: dense or CSR (m, m) float64."""
+
+    def make() -> Any:
+        order = context.order()
+        if is_dense(context):
+            S = np.asarray(context.read(FOLDER, "similarity", "dense"))
+            return S if order is None else S[order][:, order]
+        indptr, indices, values = (context.read(FOLDER, "similarity", n) for n in ("indptr", "indices", "values"))
+        found = sparse.csr_array((values, indices, indptr), shape=(context.m, context.m))
+        found = sparse.csr_array(found if order is None else found[order][:, order])
+        found.sort_indices()
+        return found
+
+    # the numbering is the graph's, so what is remembered is remembered with it
+    return context.remembered("neighbors", f"given-{context.folders[FOLDER]}", make, 8 * context.m)
+
+
+def is_dense(context: Context) -> bool:
+    """Whether the S that was given is dense."""
+    receipt = context.receipt(FOLDER, "similarity")
+    return receipt is not None and "dense" in receipt["arrays"]
+
+
+def given_edges(context: Context, low: int, high: int) -> tuple[Any, Any]:
+    """Entries {i, j}, i <= j, low <= i < high, of a sparse S that was given: (n, 2) int32 sorted, and (n,) float64."""
+    upper = sparse.csr_array(sparse.triu(given_similarity(context)[low:high], k=low, format="csr"))
+    upper.sort_indices()
+    i = np.repeat(np.arange(low, high), np.diff(upper.indptr))
+    return np.stack([i, upper.indices], axis=1).astype(np.int32), upper.data
+
+
+def given_candidates(context: Context, low: int, high: int) -> Any:
+    """Neighbours that were given of samples low .. high - 1: (high - low, width) int32, padded with -1.
+
+    A sample that stands for several rows has those of all of them.
+    """
+    indptr, indices = (np.asarray(array) for array in _given_graph(context))
+    indptr = indptr[low : high + 1]
+    indices = indices[indptr[0] : indptr[-1]]
+    counts = np.diff(indptr)
+    out = np.full((high - low, int(counts.max(initial=0))), -1, np.int32)
+    out[np.arange(out.shape[1]) < counts[:, None]] = indices
+    return out
+
+
+def _given_graph(context: Context) -> tuple[Any, Any]:
+    """The graph that was given, between samples: where each one's entries begin, and the entries."""
+    given = context.read(FOLDER, "knn_graph", "indptr"), context.read(FOLDER, "knn_graph", "indices")
+    place = context.place()
+    if place is None:
+        return given
+
+    def make() -> tuple[Any, Any]:
+        indptr, indices = given
+        rows, columns = place[np.repeat(np.arange(len(place)), np.diff(indptr))], place[indices]
+        others = rows != columns
+        shape = (context.m, context.m)
+        found = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], columns[others])), shape=shape)
+        found.sum_duplicates()
+        return found.indptr, found.indices
+
+    found: tuple[Any, Any] = context.remembered("ingest", "given graph", make, 4 * len(given[1]))
+    return found

@@ -1,0 +1,237 @@
+"""What several stages make from the stored graph and tensor: neighbourhoods, S, R, each once in a process."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ips2_dask.kernels import components, similarity
+from ips2_dask.kernels.assembly import assemble_normalized
+from ips2_dask.kernels.eigen import Known
+from ips2_dask.kernels.operator import NeighborhoodOperator, assemble
+from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
+from ips2_dask.kernels.transpose import Reverse, reverse_lists
+from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
+from ips2_dask.stages import metric_views, side_inputs
+from ips2_dask.store.context import Context, part_name
+
+Float64 = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+
+
+PAIRS_AT_ONCE = 1 << 23
+"""Pairs that are looked up in at a time: 128 MiB with their numbers."""
+
+
+class Neighborhoods(NamedTuple):
+    """N (m, k) and in which neighbourhoods each sample is."""
+
+    N: Int32
+    reverse: Reverse
+
+
+def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
+    """The first n columns of the stored graph, the sample itself among them, and their reverse lists.
+
+    ``prefix`` names lists of an earlier round of refinement.
+    """
+
+    def make() -> Neighborhoods:
+        N = np.empty((context.m, min(n, context.m)), np.int32)
+        for b in range(context.n_partitions):
+            low, high = context.span(b)
+            N[low:high] = context.read("neighbors", f"{prefix}p{b:06d}", "indices")[:, :n]
+        return Neighborhoods(N, reverse_lists(N))
+
+    name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
+    found: Neighborhoods = context.remembered("neighbors", name, make, size, "samples")
+    return found
+
+
+def bandwidth(context: Context) -> float:
+    """t of the heat kernel: the given number in the unit of the run, or the mean or median distance."""
+    wanted = context.params.bandwidth
+    if not isinstance(wanted, str):
+        limits = np.finfo(np.float64)
+        with np.errstate(over="ignore"):
+            return float(np.clip(np.float64(wanted) / context.unit, limits.tiny, limits.max))
+    return float(context.read("neighbors", "whole", "bandwidths")[0 if wanted == "mean" else 1])
+
+
+def keeps_all_pairs(context: Context) -> bool:
+    """Whether S is kept for all pairs: the Gaussian affinity of not too many samples, or a dense one given."""
+    if context.params.affinity == "precomputed":
+        return side_inputs.is_dense(context)
+    return context.params.affinity == "gaussian" and context.m <= DENSE_MAX_SAMPLES
+
+
+def dense_pairwise(context: Context) -> Float32:
+    """The S of all pairs, (m, m): the Gaussian as float32, diagonal 1, or what was given."""
+    if context.params.affinity == "precomputed":
+        return side_inputs.given_similarity(context)
+
+    def make() -> Float32:
+        lengths = metric_views.all_lengths(context, np.arange(context.m))
+        return similarity.heat(lengths, bandwidth(context)).astype(np.float32)
+
+    S: Float32 = context.remembered("neighbors", f"S-{context.params.bandwidth}", make, 4 * context.m**2)
+    return S
+
+
+def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
+    """Edges {i, j}, i < j, low <= i < high, of the heat-kernel graph on the five nearest others, and their S.
+
+    Where S was given, its entries i <= j.
+    """
+    if context.params.affinity == "precomputed":
+        return side_inputs.given_edges(context, low, high)
+    n = N_AFFINITY_NEIGHBORS + 1
+    N, reverse = neighborhoods(context, n)
+    distances: Float32 = context.remembered(
+        "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m, "distances"
+    )
+    edges, lengths = similarity.graph_edges(N, distances, reverse, low, high)
+    return edges, similarity.heat(lengths, bandwidth(context))
+
+
+def _distances(context: Context, n: int) -> Float32:
+    return np.concatenate([context.read("neighbors", b, "distances")[:, :n] for b in range(context.n_partitions)])
+
+
+def active_lengths(context: Context, pairs: Int32) -> Float64:
+    """Distances of active pairs, from the samples they name."""
+    return metric_views.pair_lengths(context, pairs)
+
+
+def read_pairs(context: Context) -> Int32:
+    """All active pairs, sorted: (P, 2)."""
+    parts = [context.read("tensor", f"pairs-p{b:06d}", "pairs") for b in range(context.n_partitions)]
+    return np.concatenate(parts)
+
+
+def restricted_tensor(context: Context) -> sp.csr_array:
+    """R of DESIGN 1.6: CSR (P, P), float32, both triangles, each entry once; read, or made from the blocks."""
+
+    def make() -> sp.csr_array:
+        parts = [triplets_of(context, b) for b in range(context.n_partitions)]
+        rows, columns, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+        return assemble(rows, columns, values, n_pairs(context))
+
+    size = 8 * int(context.facts["tensor"]["nnz"])
+    R: sp.csr_array = context.remembered("tensor", f"R-{values_key(context)}", make, size)
+    return R
+
+
+def values_key(context: Context) -> str:
+    """What the entries depend on besides the stored blocks, which runs with other values share."""
+    return f"{context.choices.operator}-{context.params.sigma!r}-{context.params.epsilon!r}"
+
+
+def n_pairs(context: Context) -> int:
+    """P, the number of active pairs."""
+    return int(context.facts["tensor"]["pair_offsets"][-1])
+
+
+def triplets_of(context: Context, b: int) -> tuple[Any, Any, Any]:
+    """Entries of R that partition b owns: as stored, or made anew from its blocks."""
+    if context.choices.operator == "triplets":
+        rows, columns, values = (
+            context.store.read(context.folders["tensor"], part_name(b), name)
+            for name in ("indices_0", "indices_1", "values")
+        )
+        return rows, columns, values
+    params = context.params
+    N, _ = neighborhoods(context, params.n_neighbors)
+    low, high = context.span(b)
+    ids = numbered_ids(context, N[low:high])
+    owned = unpack_owned(np.asarray(context.read("tensor", b, "owned")), N.shape[1])
+    blocks = np.asarray(context.read("tensor", b, "blocks"))
+    return triplets(blocks, ids, owned, N.shape[1], params.sigma, params.epsilon)
+
+
+def numbered_ids(context: Context, N: Int32) -> NDArray[np.int64]:
+    """Global numbers of the local pairs of some neighbourhoods N (rows, k): (rows, q).
+
+    The pairs are read by some partitions at a time: neighbourhoods of a chunk reach most of them.
+    """
+    offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
+    owners = np.unique(context.owner(np.unique(N)))
+    ids = np.empty((len(N), N.shape[1] * (N.shape[1] + 1) // 2), np.int64)
+    ends = np.cumsum(offsets[owners + 1] - offsets[owners])
+    for group in np.split(owners, np.searchsorted(ends, np.arange(PAIRS_AT_ONCE, ends[-1], PAIRS_AT_ONCE))):
+        if len(group):
+            lists = [np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs")) for b in group]
+            numbers = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in group])
+            pair_ids(N, np.concatenate(lists), numbers, ids)
+    return ids
+
+
+def unpack_owned(bits: NDArray[np.uint8], k: int) -> NDArray[np.bool_]:
+    """Owned subsets from their stored bits: (rows, n_subsets)."""
+    return np.unpackbits(bits, axis=1, count=len(local_pairs(k).masks)).astype(bool)
+
+
+def neighborhood_operator(context: Context, dtype: type = np.float32) -> NeighborhoodOperator:
+    """The matrix-free operator over all neighbourhoods, not yet normalised."""
+
+    def make() -> NeighborhoodOperator:
+        params = context.params
+        N, _ = neighborhoods(context, params.n_neighbors)
+        blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
+        return NeighborhoodOperator(
+            blocks, owned, pair_ids(N, read_pairs(context)), n_pairs(context), N.shape[1], params.sigma,
+            params.epsilon, elements=context.choices.operator == "elements", dtype=dtype,
+        )  # fmt: skip
+
+    q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
+    name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
+    made: NeighborhoodOperator = context.remembered("tensor", name, make, context.m * 12 * q)
+    return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
+
+
+def assembled_operator(context: Context, degrees: NDArray[np.float64]) -> sp.csr_array:
+    """The same, normalised, as a CSR matrix that is put together in this process's memory."""
+    params = context.params
+    N, _ = neighborhoods(context, params.n_neighbors)
+    blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
+    ids = pair_ids(N, read_pairs(context))
+    return assemble_normalized(blocks, owned, ids, degrees, N.shape[1], params.sigma, params.epsilon)
+
+
+def pair_components(context: Context) -> components.Components:
+    """The components of the pairs by samples, divided for as many clusters as eigenpairs are solved for."""
+    n = context.choices.n_solved(context.params)
+
+    def make() -> components.Components:
+        label = np.asarray(context.read("assemble", "whole", "components"))
+        if not label.any():
+            return components.Components(label, 1, 1)
+        return components.divide(label, n, context.copies())
+
+    found: components.Components = context.remembered("assemble", f"components-{n}", make, 4 * context.m)
+    return found
+
+
+def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
+    """Degrees of some pairs in the solve: 0 for those of islands, which take no part in it."""
+    found = pair_components(context)
+    return np.where(found.inside[pairs[:, 0]], degrees, 0.0) if found.islands else degrees
+
+
+def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Float64 | None = None) -> Known:
+    """The eigenvectors of eigenvalue 1 on some pairs, whose ``degrees`` are those in the solve."""
+    found = pair_components(context)
+    label = found.of_vectors[pairs[:, 0]]
+    if len(label) and (label == label[0]).all():
+        label = np.broadcast_to(label[0], label.shape)  # one number, not one a row
+    return Known(np.sqrt(degrees) * unit(pairs), label, found.large, volumes)
+
+
+def unit(pairs: Int32) -> Float64:
+    """The all-ones vector in the basis of DESIGN 1.6: sqrt(2) for i < j, 1 for i = j."""
+    return np.where(pairs[:, 0] == pairs[:, 1], 1.0, np.sqrt(2.0))

@@ -1,0 +1,294 @@
+"""Small text files of a run, on a local folder or any URL that fsspec knows, each written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import uuid
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from ips2_dask.errors import StoreFailure
+from ips2_dask.store.remote import is_remote, open_system, reaching
+
+REFUSALS = {
+    errno.ENOSPC: ("no space left", "free some space"),
+    errno.EDQUOT: ("no quota left", "free some space, or have the quota raised"),
+    errno.EROFS: ("a read-only file system", "make it writable"),
+    errno.EACCES: ("no permission to write", "make it writable for this user"),
+    errno.EPERM: ("no permission to write", "make it writable for this user"),
+    errno.EIO: ("a device that fails", "mend the device, or copy the directory to another one"),
+    errno.ESTALE: ("a file system that is gone", "mount it again"),
+}
+"""What a store can say to a write, and what to do about it."""
+
+
+@contextlib.contextmanager
+def writing(where: str) -> Iterator[None]:
+    """What a full or read-only store raises while this lasts becomes one line.
+
+    Raises
+    ------
+    StoreFailure
+    """
+    try:
+        yield
+    except OSError as error:
+        code = error.errno if error.errno in REFUSALS else None
+        if code is None and isinstance(error, PermissionError):  # object stores give no number
+            code = errno.EACCES
+        if code is None:
+            raise
+        found, remedy = REFUSALS[code]
+        raise StoreFailure(
+            f"{where}: found {found} ({' '.join(str(error.strerror or error).split())}), allowed is a place that can "
+            f"be written; otherwise results would be lost. What was finished is kept, and nothing half-written counts. "
+            f"Remedy: {remedy}, and run the same command again, which continues."
+        ) from error
+
+
+class Files(Protocol):
+    """Text files by relative name under one root."""
+
+    root: str
+
+    def make_root(self) -> bool:
+        """Make the root folder, where there are folders; returns whether it was missing."""
+        ...
+
+    def read(self, name: str) -> str | None:
+        """The text, or None where there is no such file; bytes that are no text become question marks."""
+        ...
+
+    def read_many(self, names: Sequence[str]) -> dict[str, str]:
+        """The texts of those files that are there."""
+        ...
+
+    def write(self, name: str, text: str) -> None:
+        """Put the whole text there at once."""
+        ...
+
+    def create(self, name: str, text: str) -> bool:
+        """Put the whole text there unless there is such a file; returns whether it was put."""
+        ...
+
+    def names(self, folder: str) -> list[str]:
+        """What a folder holds, sorted; nothing where it is missing."""
+        ...
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of every file below a folder, by its path there."""
+        ...
+
+    def remove(self, name: str) -> None:
+        """Take away a file or a whole folder; nothing where it is missing."""
+        ...
+
+
+class LocalFiles:
+    """Files of a local folder: written aside, synced, renamed."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def make_root(self) -> bool:
+        """Make the root folder; returns whether it was missing."""
+        missing = not Path(self.root).exists()
+        with writing(self.root):
+            Path(self.root).mkdir(parents=True, exist_ok=True)
+        return missing
+
+    def read(self, name: str) -> str | None:
+        """The text, or None where there is no such file."""
+        try:
+            return Path(self.root, name).read_text(encoding="utf-8", errors="replace")
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+
+    def read_many(self, names: Sequence[str]) -> dict[str, str]:
+        """The texts of those files that are there."""
+        return {name: text for name in names if (text := self.read(name)) is not None}
+
+    @contextlib.contextmanager
+    def _aside(self, path: Path, text: str) -> Iterator[Path]:
+        """A synced file beside a path, which is gone afterwards."""
+        aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+        with writing(str(path)):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            try:
+                with aside.open("w", encoding="utf-8") as stream:
+                    stream.write(text)
+                    stream.flush()
+                    os.fsync(stream.fileno())
+                yield aside
+            finally:
+                with contextlib.suppress(OSError):
+                    aside.unlink(missing_ok=True)
+
+    def write(self, name: str, text: str) -> None:
+        """Write aside, sync, rename: a reader sees the old text or the new one."""
+        path = Path(self.root, name)
+        with self._aside(path, text) as aside:
+            aside.replace(path)
+
+    def create(self, name: str, text: str) -> bool:
+        """Write aside, sync, link: only one of several succeeds."""
+        path = Path(self.root, name)
+        with self._aside(path, text) as aside:
+            try:
+                os.link(aside, path)
+            except FileExistsError:
+                return False
+            except OSError as error:
+                if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.EMLINK):  # no hard links here
+                    raise
+                return self._create_plainly(path, text)
+        return True
+
+    @staticmethod
+    def _create_plainly(path: Path, text: str) -> bool:
+        try:
+            with path.open("x", encoding="utf-8") as stream:
+                stream.write(text)
+        except FileExistsError:
+            return False
+        return True
+
+    def names(self, folder: str) -> list[str]:
+        """What a folder holds, sorted; nothing where it is missing."""
+        try:
+            return sorted(entry.name for entry in Path(self.root, folder).iterdir())
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of every file below a folder, by its path there."""
+        out: dict[str, int] = {}
+        folders = [(str(Path(self.root, folder)), "")]
+        while folders:
+            path, prefix = folders.pop()
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append((entry.path, f"{prefix}{entry.name}/"))
+                    else:
+                        out[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
+        return out
+
+    def remove(self, name: str) -> None:
+        """Take away a file or a whole folder; nothing where it is missing."""
+        path = Path(self.root, name)
+        with writing(str(path)):
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+
+
+class RemoteFiles:
+    """Files behind a URL: one put each, which object stores make whole."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root.rstrip("/")
+        self._system, self._path = open_system(self.root)
+
+    def make_root(self) -> bool:
+        """Nothing to make: a key's folders are part of its name."""
+        return False
+
+    def _at(self, name: str) -> str:
+        return f"{self._path}/{name}".rstrip("/")
+
+    def read(self, name: str) -> str | None:
+        """The text, or None where there is no such file."""
+        try:
+            with reaching(self.root):
+                return bytes(self._system.cat_file(self._at(name))).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+
+    def read_many(self, names: Sequence[str]) -> dict[str, str]:
+        """The texts of those files that are there, many requests at a time."""
+        if not names:
+            return {}
+        asked = {self._at(name): name for name in names}
+        with reaching(self.root):
+            found = self._system.cat(list(asked), on_error="omit")
+        by_path = {path.strip("/"): name for path, name in asked.items()}
+        return {by_path[path.strip("/")]: bytes(data).decode(errors="replace") for path, data in found.items()}
+
+    def write(self, name: str, text: str) -> None:
+        """Put the whole text there at once."""
+        with reaching(self.root), writing(f"{self.root}/{name}"):
+            try:
+                self._system.pipe_file(self._at(name), text.encode())
+            except FileNotFoundError as error:  # not a missing object, which could be put: the bucket
+                raise OSError(str(error)) from None
+
+    def create(self, name: str, text: str) -> bool:
+        """A conditional put where the store offers one; else a look, a put, and another look.
+
+        S3, Google Cloud Storage and Azure offer it. Elsewhere two that create the same file at the same instant may
+        both succeed; the one whose text was replaced finds that out when it looks again.
+        """
+        with reaching(self.root), writing(f"{self.root}/{name}"):
+            try:
+                self._system.pipe_file(self._at(name), text.encode(), mode="create")
+                return True
+            except FileExistsError:
+                return False
+            except FileNotFoundError as error:
+                raise OSError(str(error)) from None
+            except (TypeError, ValueError, NotImplementedError):
+                if self.read(name) is not None:
+                    return False
+                self.write(name, text)
+                return self.read(name) == text
+
+    def names(self, folder: str) -> list[str]:
+        """What a folder holds, sorted; nothing where it is missing."""
+        try:
+            with reaching(self.root):
+                found = self._system.ls(self._at(folder), detail=False, refresh=True)
+        except FileNotFoundError:
+            return []
+        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Bytes of every file below a folder, by its path there; one listing, a thousand files a request."""
+        path = self._at(folder)
+        self._system.invalidate_cache(path)
+        try:
+            with reaching(self.root):
+                found = self._system.find(path, detail=True)
+        except FileNotFoundError:
+            return {}
+        cut = len(path.strip("/")) + 1
+        return {name.strip("/")[cut:]: int(info["size"]) for name, info in found.items()}
+
+    def remove(self, name: str) -> None:
+        """Take away a file or a whole folder; nothing where it is missing."""
+        try:
+            with reaching(self.root), writing(f"{self.root}/{name}"):
+                if name.endswith(".json"):  # a file for certain, of which nobody need ask what is below it
+                    self._system.rm_file(self._at(name))
+                else:
+                    self._system.rm(self._at(name), recursive=True)
+        except FileNotFoundError:
+            return
+
+
+def open_files(root: str) -> Files:
+    """Files of a local folder, or of a URL."""
+    return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file aside and rename it, so that it is there as a whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    aside = path.with_name(f"{path.name}.{os.getpid()}.partial")
+    aside.write_bytes(content.encode() if isinstance(content, str) else content)
+    aside.replace(path)

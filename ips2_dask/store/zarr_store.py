@@ -1,0 +1,308 @@
+"""Where a run keeps its arrays: parts of stages, each sealed by a receipt that is written last.
+
+A part is the set of arrays that one task gave. Every attempt writes its arrays under a name of its own and then puts
+the receipt, which names the attempt and holds each array's shape and dtype, and crc32c and stored bytes of each chunk;
+readers go through the receipt alone. So a part is there as a whole or not at all, two attempts never mix, and what is
+read is what was written.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from ips2_dask.errors import StoreFailure
+from ips2_dask.store import lock
+from ips2_dask.store.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
+from ips2_dask.store.base import AnyArray, MemoryStore, Parts, Store
+from ips2_dask.store.files import Files, open_files, writing
+from ips2_dask.store.integrity import Fault, Survey
+from ips2_dask.store.layout import ARRAYS, STAGES
+from ips2_dask.store.receipts import Receipt, content_of, crc32c, opened, sealed
+from ips2_dask.store.remote import is_remote
+
+__all__ = ["MemoryStore", "Receipt", "Store", "ZarrStore"]
+
+OWNER = "ips2_dask"
+"""Attribute of the root group that tells a run directory from any other Zarr group."""
+
+ROOT = {"zarr_format": 3, "node_type": "group", "attributes": {OWNER: "run"}}
+"""The metadata of that group."""
+
+FOLDER = re.compile(rf"({'|'.join((*STAGES, 'beside', 'names'))})-[0-9a-f]{{16}}")
+"""What folders of stages are called, and those of what was given beside the samples."""
+
+
+class ZarrStore:
+    """Parts as Zarr v3 groups under a local folder or a URL. Picklable: a worker opens it again by its location."""
+
+    def __init__(self, location: str) -> None:
+        self.location: str | None = location
+        self._root = location
+        self._files: Files | None = None
+        self._learned: dict[tuple[str, str], Receipt] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"location": self.location, "_root": self._root, "_files": None, "_learned": {}}
+
+    @property
+    def files(self) -> Files:
+        """The run's text files."""
+        if self._files is None:
+            self._files = open_files(self._root)
+        return self._files
+
+    def create(self) -> None:
+        """Make the root a Zarr group, so that any Zarr reader can walk the run; an attribute says what it is."""
+        if self.document("zarr.json")[0] != ROOT:
+            self.files.write("zarr.json", json.dumps(ROOT))
+
+    def is_run(self) -> bool:
+        """Whether `create` made this place, or an earlier process did."""
+        (group, _), (manifest, _) = self.document("zarr.json"), self.document("manifest.json")
+        marked = group is not None and OWNER in (group.get("attributes") or {})
+        return marked or (manifest is not None and {"format", "created"} <= set(manifest))
+
+    def receipt(self, folder: str, part: str) -> Receipt | None:
+        """The receipt of a finished part, or None."""
+        found = _receipt(self.files.read(f"{folder}/{part}.json"))
+        self.learn(folder, part, found)
+        return found
+
+    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        """Keep what a part's receipt is, where to ask for it again would be a request over a network."""
+        self._learned.pop((folder, part), None)
+        if receipt is not None and is_remote(self._root):
+            self._learned[folder, part] = receipt
+
+    def listed(self, folder: str) -> frozenset[str] | None:
+        """Names of the parts that may be finished, by one request for them all; None where looking costs none."""
+        if not is_remote(self._root):
+            return None
+        return frozenset(name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name))
+
+    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
+        """The receipts of all finished parts of a folder, by name; ``learned`` takes those that are known already."""
+        parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
+        found = {part: self._learned[folder, part] for part in parts if learned and (folder, part) in self._learned}
+        asked = {part: f"{folder}/{part}.json" for part in parts if part not in found}
+        texts = self.files.read_many(list(asked.values()))
+        for part, name in asked.items():
+            receipt = _receipt(texts.get(name))
+            if receipt is not None:
+                found[part] = receipt
+        return {part: found[part] for part in parts if part in found}
+
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
+        """Store a part's arrays under a new attempt, then its receipt.
+
+        Raises
+        ------
+        StoreFailure
+            Where the store is full or can't be written; then nothing of the attempt stays.
+        """
+        attempt = f"{part}.{uuid.uuid4().hex[:8]}"
+        kinds = ARRAYS[folder.split("-")[0]]
+        attributes = {"binsparse": _binsparse(arrays, facts)} if {"indices_0", "indices_1"} <= set(arrays) else {}
+        try:
+            with writing(f"{self._root}/{folder}/{attempt}"):
+                described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
+                sizes = (
+                    {} if all("bytes" in one for one in described.values()) else self.files.sizes(f"{folder}/{attempt}")
+                )
+            for name, one in described.items():
+                one.setdefault("bytes", [sizes.get(f"{name}/{chunk.key}", -1) for chunk in chunks_of(one)])
+            receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
+            self.files.write(f"{folder}/{part}.json", sealed(receipt))
+        except StoreFailure:
+            with contextlib.suppress(OSError, StoreFailure):
+                sealing = self.receipt(folder, part)
+                if sealing is None or sealing["attempt"] != attempt:
+                    self.files.remove(f"{folder}/{attempt}")  # else `gc` takes it
+            raise
+        self.learn(folder, part, receipt)
+        return receipt
+
+    def read(self, folder: str, part: str, name: str) -> AnyArray:
+        """One array of a finished part, checked against its receipt.
+
+        Raises
+        ------
+        Damaged
+            Where the part, a chunk or a byte of it is not what the receipt says.
+        """
+        return self._checked(folder, part, name, read_whole)
+
+    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
+        """Rows low .. high - 1 of one array of a finished part, each chunk that they touch checked.
+
+        Raises
+        ------
+        Damaged
+            Where a chunk is missing or is not what was written.
+        """
+        return self._checked(folder, part, name, read_rows, low, high)
+
+    def _checked(self, folder: str, part: str, name: str, read: Callable[..., AnyArray], *rows: int) -> AnyArray:
+        kind = ARRAYS[folder.split("-")[0]].get(name)
+
+        def array(receipt: Receipt) -> AnyArray:
+            return read(f"{self._root}/{folder}/{receipt['attempt']}/{name}", receipt["arrays"][name], *rows, kind=kind)
+
+        learned = self._learned.get((folder, part))
+        if learned is not None:
+            try:
+                return array(learned)
+            except MemoryError:
+                raise
+            except Exception:  # another attempt may have taken its place since
+                self.learn(folder, part, None)
+        receipt = self.receipt(folder, part)
+        if receipt is None:
+            raise Fault(folder, part, f"{folder}/{part}", "the receipt is missing or damaged").error(self._root)
+        try:
+            return array(receipt)
+        except MemoryError:
+            raise
+        except Exception as error:  # whatever a damaged file makes a codec or a parser raise
+            faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
+            if faults:
+                raise faults[0].error(self._root, len(faults) - 1) from error
+        return array(receipt)  # nothing is wrong with it: what failed was the reading
+
+    def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
+        """What is there of the parts that a finished stage had, or of those with a receipt; ``deep`` reads it all.
+
+        Otherwise files and their sizes are looked at: one listing of the folder, and the receipts.
+        """
+        out = Survey(self.parts(folder))
+        if parts is None and not out.receipts:
+            return out
+        sizes: dict[str, dict[str, int]] = {}
+        for name, size in self.files.sizes(folder).items():
+            attempt, _, rest = name.partition("/")
+            sizes.setdefault(attempt, {})[rest] = size
+        for part in sorted(set(out.receipts if parts is None else parts)):
+            receipt = out.receipts.get(part)
+            if receipt is None:
+                found = "the receipt is damaged" if f"{part}.json" in sizes else "the receipt is missing"
+                out.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
+                continue
+            if parts is not None and content_of(receipt) != parts[part]["content"]:
+                found = "the receipt is not that of the finished stage"
+                out.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
+            held = sizes.get(receipt["attempt"], {})
+            out.faults += self._group_faults(folder, part, receipt, held, deep)
+            for name, described in receipt["arrays"].items():
+                out.faults += self._faults(folder, part, name, receipt, held, deep)
+                out.arrays += 1
+                out.chunks += len(described["bytes"])
+                out.octets += sum(described["bytes"])
+        return out
+
+    def _group_faults(
+        self, folder: str, part: str, receipt: Receipt, sizes: Mapping[str, int], deep: bool
+    ) -> list[Fault]:
+        where = f"{folder}/{receipt['attempt']}/zarr.json"
+        if "zarr.json" not in sizes:
+            return [Fault(folder, part, where, "is missing")]
+        if deep and crc32c((self.files.read(where) or "").encode()) != receipt["group"]:
+            return [Fault(folder, part, where, "is not what was written")]
+        return []
+
+    def _faults(
+        self, folder: str, part: str, name: str, receipt: Receipt, sizes: Mapping[str, int], deep: bool
+    ) -> list[Fault]:
+        where = f"{folder}/{receipt['attempt']}/{name}"
+        described = receipt["arrays"].get(name)
+        if described is None:
+            return [Fault(folder, part, where, "no such array is in the receipt", name)]
+        held = {path.removeprefix(f"{name}/"): size for path, size in sizes.items() if path.startswith(f"{name}/")}
+        metadata = (self.files.read(f"{where}/zarr.json") or "").encode() if deep else None
+        found = faults_of(f"{self._root}/{where}", described, metadata, held, deep)
+        return [Fault(folder, part, where, text, name, chunk) for chunk, text in found]
+
+    def rename(self, folder: str, part: str, name: str) -> None:
+        """Give a finished part another name: its receipt moves, its arrays stay."""
+        text = self.files.read(f"{folder}/{part}.json")
+        self.learn(folder, part, None)
+        if text is not None:
+            self.files.write(f"{folder}/{name}.json", text)
+            self.files.remove(f"{folder}/{part}.json")
+
+    def drop(self, folder: str, part: str) -> None:
+        """Forget a part, receipt first; arrays that a renamed part has taken over stay."""
+        receipt = self.receipt(folder, part)
+        self.learn(folder, part, None)
+        self.files.remove(f"{folder}/{part}.json")
+        if receipt is not None and receipt["attempt"].rpartition(".")[0] == part:
+            self.files.remove(f"{folder}/{receipt['attempt']}")
+
+    def stage_folders(self) -> list[str]:
+        """Names of the folders of all stages, of earlier runs too."""
+        return [name for name in self.files.names("") if FOLDER.fullmatch(name)]
+
+    def clear(self) -> None:
+        """Take away everything that runs have put here, the mark of a run directory last; nothing else is touched."""
+        for name in ("manifest.json", *self.stage_folders(), "zarr.json"):
+            self.remove(name)
+
+    @contextlib.contextmanager
+    def lock(self) -> Iterator[Callable[[], None]]:
+        """Keep other runs out while this lasts; gives a function that raises where another run took over.
+
+        A root that is empty afterwards goes, if it was made for this.
+        """
+        made = self.files.make_root()
+        try:
+            with lock.lock(self.files, self._root) as held:
+                yield held.check
+        finally:
+            if made and not self.files.names(""):
+                self.files.remove("")
+
+    def document(self, name: str) -> tuple[dict[str, Any] | None, bool]:
+        """A JSON document as it is, or None where it is none; and whether it is as it was written."""
+        return opened(self.files.read(name))
+
+    def get_document(self, name: str) -> dict[str, Any] | None:
+        """A JSON document of the run, or None where it is missing or damaged."""
+        content, whole = self.document(name)
+        return content if whole else None
+
+    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
+        """Write a JSON document of the run, whole."""
+        self.files.write(name, sealed(content, indent=1))
+
+    def remove(self, name: str) -> None:
+        """Take away a document or a folder."""
+        self._learned.clear()
+        self.files.remove(name)
+
+
+def is_receipt(name: str) -> bool:
+    """Whether a file of a stage's folder is called as receipts are."""
+    return name.endswith(".json") and name not in ("stage.json", "zarr.json")
+
+
+def _receipt(text: str | None) -> Receipt | None:
+    """A receipt; one that can't be read seals nothing, and its part is computed again."""
+    content, whole = opened(text)
+    return content if content is not None and whole and {"attempt", "arrays", "facts"} <= set(content) else None
+
+
+def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> dict[str, Any]:
+    """The binsparse descriptor of a part of a symmetric COO matrix."""
+    n = int(facts.get("n_pairs_total", 0))
+    return {
+        "version": "0.1",
+        "format": "COO",
+        "shape": [n, n],
+        "number_of_stored_values": len(arrays["values"]),
+        "structure": "symmetric_upper",
+        "data_types": {"indices_0": "int64", "indices_1": "int64", "values": "float32"},
+    }

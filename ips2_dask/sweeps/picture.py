@@ -1,0 +1,75 @@
+"""The sweep's one figure: each criterion and the mean rank over the number of clusters, a line for each k and sigma."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from ips2_dask.plots.style import INK, MARKERS, MUTED, PALETTE, axis, titled
+from ips2_dask.sweeps.result import Point, Sweep
+
+PANELS = {
+    "stability": "Stability (more is better)",
+    "silhouette": "Silhouette (more is better)",
+    "conductance": "Conductance (less is better)",
+    "mean_rank": "Mean rank (less is better)",
+}
+LINES = ("-", "--", ":", "-.")
+
+
+def draw(found: Sweep, axes: Sequence[Any]) -> None:
+    """Draw on four axes; the best point is ringed in all of them.
+
+    Parameters
+    ----------
+    found : Sweep
+    axes : sequence of 4 matplotlib.axes.Axes
+    """
+    for ax, (name, title) in zip(axes, PANELS.items(), strict=True):
+        _panel(axis(ax), found, name)
+        titled(ax, title, "clusters c", name.replace("_", " "))
+    if len(_families(found)) > 1:
+        handles, labels = axes[0].get_legend_handles_labels()
+        axes[0].figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, labelcolor=INK
+        )
+
+
+def _families(found: Sweep) -> Mapping[tuple[int, float], list[Point]]:
+    """Points by k and sigma, in order of c."""
+    out: dict[tuple[int, float], list[Point]] = {}
+    for one in sorted(found.points, key=lambda p: (p.params.n_neighbors, p.params.sigma, p.params.n_clusters)):
+        out.setdefault((one.params.n_neighbors, one.params.sigma), []).append(one)
+    return out
+
+
+def value(point: Point, name: str) -> float:
+    """A criterion, or the mean rank."""
+    return point.mean_rank if name == "mean_rank" else point.criteria[name]
+
+
+def _panel(ax: Any, found: Sweep, name: str) -> None:
+    families = _families(found)
+    ks = sorted({k for k, _ in families})
+    sigmas = sorted({sigma for _, sigma in families})
+    for (k, sigma), points in families.items():
+        c = [one.params.n_clusters for one in points]
+        style = {
+            "color": PALETTE[ks.index(k) % len(PALETTE)],
+            "linestyle": LINES[sigmas.index(sigma) % len(LINES)],
+            "marker": MARKERS[sigmas.index(sigma) % len(MARKERS)],
+        }
+        ax.plot(c, [value(one, name) for one in points], markersize=4, label=f"k = {k}, sigma = {sigma:g}", **style)
+    best = found.best
+    at = best.params.n_clusters, value(best, name)
+    ax.plot(*at, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none")
+    ax.annotate(f"{at[1]:.3g}", at, (9, 6), textcoords="offset points", color=INK, fontsize="small")
+    ax.margins(y=0.12)
+    counts = np.unique([one.params.n_clusters for one in found.points])
+    if len(counts) <= 16:
+        ax.set_xticks(counts)
+    ax.tick_params(colors=MUTED)
+    if name == "mean_rank":
+        ax.invert_yaxis()

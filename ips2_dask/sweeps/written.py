@@ -1,0 +1,111 @@
+"""The files of a sweep: its table as CSV and JSON, its figure as PNG and SVG, and one page."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+from ips2_dask.kernels.validity import SHARE
+from ips2_dask.plots.figures import Figure, canvas, save
+from ips2_dask.reports.markup import Cell, Row, page, paragraph, section, table
+from ips2_dask.store.files import write_whole
+from ips2_dask.sweeps.criteria import SILHOUETTES
+from ips2_dask.sweeps.picture import draw
+from ips2_dask.sweeps.ranking import CRITERIA, DIGITS
+from ips2_dask.sweeps.result import FOLDER, Sweep
+from ips2_dask.wording import count
+
+HEAD = {
+    "rank": "rank", "clusters": "c", "neighbors": "k", "sigma": "sigma", "mean_rank": "mean rank",
+    "stability": "stability", "silhouette": "silhouette", "conductance": "conductance", "smallest": "smallest",
+    "largest": "largest", "nmi": "NMI", "acc": "ACC", "seconds": "seconds",
+}  # fmt: skip
+
+
+def write(found: Sweep) -> Path:
+    """Write all files, and return where the page is.
+
+    The same points give the same bytes, but for seconds.
+    """
+    folder = found.path / FOLDER
+    rows = found.table()
+    held = io.StringIO()
+    out = csv.DictWriter(held, list(rows[0]), lineterminator="\n")
+    out.writeheader()
+    out.writerows(rows)
+    write_whole(folder / "table.csv", held.getvalue())
+    facts = {"input": found.input, "shape": list(found.shape), "criteria": explained(found), "computed": found.computed}
+    write_whole(folder / "table.json", json.dumps({**facts, "points": rows}, indent=1) + "\n")
+    with canvas(8.6, 6.2, 2, 2) as (sheet, axes):
+        draw(found, list(axes.flat))
+        figure = save(sheet, folder, "sweep", _caption(found))
+    path = folder / "sweep.html"
+    write_whole(path, _page(found, figure))
+    return path
+
+
+def explained(found: Sweep) -> dict[str, str]:
+    """What each column of the ranking means, for people."""
+    m = found.shape[0]
+    seen = "all samples" if m <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
+    asked = found.asked
+    return {
+        "stability": f"mean adjusted Rand index of the labels and those of {count(asked.resamples, 'subsample')} of "
+        f"{SHARE:.0%} of the samples, embedded and clustered anew (seed {asked.seed})",
+        "silhouette": f"mean silhouette of {seen} in the embedding",
+        "conductance": "mean over the clusters of the weight of edges of S that leave the cluster, divided by the "
+        "smaller volume, its own or the rest's",
+        "mean_rank": f"mean of the ranks by the three; values that agree to {DIGITS} decimals share a rank, and of "
+        "equal mean ranks the larger number of clusters comes first",
+    }
+
+
+def _caption(found: Sweep) -> str:
+    return f"The criteria over the number of clusters; a ring marks the best point, {found.best.setting}."
+
+
+def shared(found: Sweep) -> str:
+    """How often each stage was computed, in a line."""
+    return ", ".join(f"{stage} {n}" for stage, n in found.computed.items())
+
+
+def _page(found: Sweep, figure: Figure) -> str:
+    rows = found.table()
+    names = [name for name in HEAD if name in rows[0]]
+    best = {name: max(sign * row[name] for row in rows) * sign for name, sign in CRITERIA.items()}
+    body = [
+        Row([_cell(name, row[name], row["rank"] == 1 or best.get(name) == row[name]) for name in names])
+        for row in rows
+    ]  # fmt: skip
+    m, f = found.shape
+    said = explained(found)
+    intro = [
+        paragraph(f"{found.input}: {m:,} samples x {f:,} features, {count(len(rows), 'point')}."),
+        paragraph(f"Best by the mean rank: {found.best.setting}."),
+    ]
+    sections = {
+        "figure": section("figure", "Criteria", [figure.html()]),
+        "table": section(
+            "table", "Points",
+            [table("Best first; the best value of each criterion is bold", [HEAD[n] for n in names], body)],
+        ),
+        "how": section(
+            "how", "How they are ranked",
+            [paragraph(f"{name.replace('_', ' ')}: {text}.") for name, text in said.items()]
+            + [paragraph(f"How often each stage was computed for the {len(rows)} points: {shared(found)}.")],
+        ),
+    }  # fmt: skip
+    return page(f"Sweep of {found.input}", intro, sections, {"figure": "criteria", "table": "points", "how": "ranking"})
+
+
+def _cell(name: str, value: float, best: bool) -> Cell:
+    text = (
+        f"{value:.3f}" if isinstance(value, float) and name not in ("sigma", "mean_rank", "seconds") else f"{value:,}"
+    )
+    if name in ("mean_rank", "seconds"):
+        text = f"{value:.2f}"
+    if name == "sigma":
+        text = f"{value:g}"
+    return Cell(text, "best" if best and name in CRITERIA else "", "time" if name == "seconds" else "")
