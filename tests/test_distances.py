@@ -17,8 +17,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.kernels import approximate, neighbors, precomputed, similarity
-from ips2_dask.kernels import candidates as compared
+from ips2_dask.kernels import approximate, distances, neighbors, similarity
 from ips2_dask.kernels.distances import CODES
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.runs import predict
@@ -149,7 +148,7 @@ def test_a_distance_is_the_oracles_pynndescents_and_scipys_whatever_function_mea
     rng = np.random.default_rng(8)
     X = (rng.integers(-3, 4, (12, 700)) * rng.random((12, 700)) * rng.integers(0, 2, (12, 1))).astype(np.float32)
     wanted = reference.distances(X, metric)
-    np.testing.assert_allclose(compared.all_lengths(X, X, metric), wanted, rtol=2e-6)
+    np.testing.assert_allclose(similarity.cross_lengths(X, X, metric), wanted, rtol=2e-6)
     pairs = np.array([(i, j) for i in range(12) for j in range(12)])
     found = similarity.pair_lengths(X, pairs, CODES[metric]).reshape(12, 12)
     np.testing.assert_allclose(found, wanted, rtol=2e-6)
@@ -224,7 +223,7 @@ def test_manhattan_neighbours_are_the_oracles_with_ties_by_id(any_data: Array) -
     X = np.ascontiguousarray(any_data, np.float32)
     d = reference.distances(X, "manhattan")
     for n in (1, 3, 8):
-        N, lengths = neighbors.exact_neighbors(X, 0, X, n, compared.nearest_in)
+        N, lengths = neighbors.exact_neighbors(X, 0, X, n, neighbors.nearest_by_metric)
         wanted = reference.neighborhoods(d, n)
         np.testing.assert_allclose(lengths, np.take_along_axis(d, wanted, axis=1), rtol=3e-6)
         if (np.rint(X) == X).all() or n == 1:  # sums of other numbers round, and so may break a tie
@@ -234,11 +233,11 @@ def test_manhattan_neighbours_are_the_oracles_with_ties_by_id(any_data: Array) -
 def test_manhattan_neighbours_do_not_change_with_blocks_or_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(2).integers(0, 6, size=(300, 3)).astype(np.float32)
     own = np.arange(300)
-    N, d = compared.nearest_in(X, own, X, 7)
-    monkeypatch.setattr(compared, "ROWS", 17)
-    monkeypatch.setattr(compared, "COLUMN_BYTES", 12 * 41)
+    N, d = neighbors.nearest_by_metric(X, own, X, 7)
+    monkeypatch.setattr(neighbors, "COMPARED_ROWS", 17)
+    monkeypatch.setattr(neighbors, "COMPARED_BYTES", 12 * 41)
     with threads(3):
-        again, lengths = compared.nearest_in(X, own, X, 7)
+        again, lengths = neighbors.nearest_by_metric(X, own, X, 7)
     np.testing.assert_array_equal(again, N)
     assert lengths.tobytes() == d.tobytes()
 
@@ -249,7 +248,8 @@ def test_candidates_settle_by_manhattan_distance() -> None:
     wanted = reference.neighborhoods(d, 6)
     candidates = np.concatenate([wanted[:, ::-1], np.full((40, 2), -1)], axis=1).astype(np.int32)
     candidates[7] = -1
-    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, compared.nearest_in, CODES["manhattan"])
+    nearest = neighbors.nearest_by_metric
+    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, nearest, CODES["manhattan"])
     np.testing.assert_array_equal(N, wanted)
     np.testing.assert_array_equal(lengths, np.take_along_axis(d, wanted, axis=1))
     assert repaired == 1
@@ -347,6 +347,6 @@ def test_the_estimator_takes_distances_and_says_that_it_does() -> None:
 
 def test_given_distances_read_the_upper_triangle() -> None:
     D = np.array([[0, 1, 2], [1, 0, 3], [2, np.nextafter(np.float32(3), np.float32(4)), 0]], np.float32)
-    assert precomputed.pair_lengths(D, np.array([1]), np.array([2])) == precomputed.pair_lengths(
+    assert distances.precomputed_pairs(D, np.array([1]), np.array([2])) == distances.precomputed_pairs(
         D, np.array([2]), np.array([1])
     )

@@ -25,7 +25,7 @@ from test_bad_input import refused
 from ips2_dask import BadInput, Features, Params, Resources, open_run, plots, report, run, sweep
 from ips2_dask.cli.main import main
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.kernels import median
+from ips2_dask.kernels import ingest
 from ips2_dask.metrics import scores
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -49,9 +49,9 @@ def complete(X: Array) -> Array:
 
 def medians(X: Array, cuts: list[int]) -> Array:
     """Medians by counting over the parts of X."""
-    search = median.Medians((~np.isnan(X)).sum(axis=0))
-    for step in range(len(median.SHIFTS)):
-        parts = [median.count(part, search.prefixes, step) for part in np.split(X, cuts)]
+    search = ingest.Medians((~np.isnan(X)).sum(axis=0))
+    for step in range(len(ingest.MEDIAN_SHIFTS)):
+        parts = [ingest.digit_counts(part, search.prefixes, step) for part in np.split(X, cuts)]
         search.narrow(np.sum(parts, axis=0, dtype=np.int64), step)
     return search.values()
 
@@ -77,9 +77,9 @@ def test_medians_of_ties_and_of_any_magnitude(seed: int) -> None:
 
 def test_numbers_come_back_from_their_order() -> None:
     X = np.sort(np.random.default_rng(0).normal(size=1000) * 10.0 ** np.arange(-500, 500).clip(-300, 300))
-    keys = median.ordered(X[:, None])[:, 0]
+    keys = ingest.sortable_keys(X[:, None])[:, 0]
     assert (np.diff(keys.astype(object)) >= 0).all()
-    np.testing.assert_array_equal(median.numbers(keys), X)
+    np.testing.assert_array_equal(ingest.from_sortable_keys(keys), X)
 
 
 @pytest.mark.parametrize("rows", [None, 17])

@@ -12,9 +12,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.candidates import nearest_in as nearest_compared
 from ips2_dask.kernels.distances import CODES
-from ips2_dask.kernels.neighbors import settle_candidates
+from ips2_dask.kernels.neighbors import nearest_by_metric, settle_candidates
 
 THREADS = 2
 """pynndescent's graph depends on ``n_jobs``: another number changes 5 % of the rows, so it is fixed."""
@@ -64,17 +63,17 @@ def _started_threads() -> Iterator[int]:
 def nearest_in(
     queries: NDArray[np.float32], own: NDArray[np.int64], X: NDArray[np.float32], n: int, *, metric: str, seed: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Nearly always what `compared.nearest_in` gives, for all rows of X at once: the queries are these rows.
+    """Nearly always what `neighbors.nearest_by_metric` gives, for all rows of X at once: the queries are these rows.
 
     Distances are measured as that one measures them, and rows of which too few neighbours were found are searched
     exactly. One thread works on it, so that the cores of a machine change nothing.
     """
 
     def exact(rows: NDArray[np.float32], ids: NDArray[np.int64], Y: NDArray[np.float32], count: int) -> Any:
-        return nearest_compared(rows, ids, Y, count, metric=metric)
+        return nearest_by_metric(rows, ids, Y, count, metric=metric)
 
     if len(X) <= TIMES * (n + 2):
-        return nearest_compared(queries, own, X, n, metric=metric)
+        return nearest_by_metric(queries, own, X, n, metric=metric)
     found = candidates(X, n + 1, seed, metric, TIMES, threads=1)
     indices, distances, _ = settle_candidates(X, found, n + 1, exact, CODES[metric])
     return indices[:, 1:], distances[:, 1:]

@@ -1,4 +1,4 @@
-"""Distances of two samples by each metric that is measured in their features: one definition for all stages.
+"""Distances of two samples by each metric, or read from a matrix of distances: one definition for all stages.
 
 They are pynndescent's, which are SciPy's where SciPy has them. The other metrics of a run need none of their own: the
 angular ones and Hellinger's are Euclidean distances of rows that ingest has turned. Sums are in float32 over runs of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
 EUCLIDEAN = 0
 CODES = {
@@ -144,3 +145,14 @@ def length(x, y, metric):  # type: ignore[no-untyped-def]
     if metric == 4:
         return _braycurtis(x, y)
     return _hamming(x, y) if metric == 5 else _jaccard(x, y)
+
+
+def precomputed_blocks(D: NDArray[np.float32], local: NDArray[np.int32]) -> NDArray[np.float32]:
+    """Distances among the samples of each neighbourhood, rows and columns of D: (rows, k (k - 1) / 2)."""
+    first, second = np.triu_indices(local.shape[1], 1)
+    return np.ascontiguousarray(precomputed_pairs(D, local[:, first], local[:, second]), np.float32)
+
+
+def precomputed_pairs(D: NDArray[np.float32], i: NDArray[np.integer], j: NDArray[np.integer]) -> NDArray[np.float32]:
+    """Distances of samples i and j, of any shape: d_ij with i < j, so that rounding in D can't give two of them."""
+    return np.asarray(D[np.minimum(i, j), np.maximum(i, j)])

@@ -1,4 +1,4 @@
-"""Column statistics that do not depend on how rows are cut, and the centring, scaling and unit they decide."""
+"""Column statistics and medians that do not depend on how rows are cut, and the scaling and unit that they decide."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ips2_dask.kernels.distances import CODES
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Int64 = NDArray[np.int64]
+UInt64 = NDArray[np.uint64]
 AnyReal = NDArray[np.generic]
 
 LARGEST = 1.3e19
@@ -246,3 +247,112 @@ def standardize(
         out = out64.astype(np.float32)
     whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and metric in CODES
     return out, int(np.count_nonzero(out != out64)) if whole else 0
+
+
+SYMMETRIC_TO = 1e-5
+"""How far d_ij and d_ji may differ, as a share of the larger: the rounding of whoever computed them."""
+
+
+def row_squares(D: Float64) -> tuple[int, Float64]:
+    """An exponent e, and the sums of squares (rows,) of the rows of D / 2^e, which neither overflow nor underflow."""
+    exponent = int(np.clip(np.frexp(D.max(initial=0.0))[1], -1000, 1000))
+    return exponent, np.square(D * np.ldexp(1.0, -exponent)).sum(axis=1)
+
+
+def first_uneven(block: Float32, across: Float32) -> tuple[int, int] | None:
+    """Row and column where d_ij of ``block`` and d_ji of ``across`` (its mirror) differ by more than rounding."""
+    mirror = across.T
+    uneven = np.abs(block - mirror) > SYMMETRIC_TO * np.maximum(np.abs(block), np.abs(mirror))
+    if not uneven.any():
+        return None
+    row, column = np.argwhere(uneven)[0]
+    return int(row), int(column)
+
+
+MEDIAN_BITS = 11
+"""Binary digits that a round decides: 2,048 counts a column are few, and six rounds decide all 64."""
+
+MEDIAN_SHIFTS = (53, 42, 31, 20, 9, 0)
+"""Digits to the right of those that each round decides; the last one decides nine."""
+
+SIGN_BIT = np.uint64(1 << 63)
+
+
+def sortable_keys(X: Float64) -> UInt64:
+    """Whole numbers in the order of the numbers X (rows, f); -0 as 0, and NaN after all others."""
+    plain = np.where(np.isnan(X), np.nan, X + 0.0)  # a NaN may have a sign, which would put it before all others
+    bits = np.ascontiguousarray(plain).view(np.uint64)
+    return np.where(bits & SIGN_BIT, ~bits, bits | SIGN_BIT)
+
+
+def from_sortable_keys(keys: UInt64) -> Float64:
+    """The numbers that `sortable_keys` made ``keys`` of."""
+    return np.where(keys & SIGN_BIT, keys ^ SIGN_BIT, ~keys).view(np.float64)
+
+
+@njit(nogil=True, cache=True)
+def _count_digits(keys, prefixes, shift, bits, counts):  # type: ignore[no-untyped-def]
+    mask = np.uint64((1 << bits) - 1)
+    for p in range(keys.shape[0]):
+        for t in range(keys.shape[1]):
+            digits = keys[p, t] >> np.uint64(shift)
+            before = digits >> np.uint64(bits)
+            if before == prefixes[0, t]:
+                counts[0, t, digits & mask] += 1
+            elif before == prefixes[1, t]:
+                counts[1, t, digits & mask] += 1
+
+
+def digit_bits(step: int) -> int:
+    """Binary digits that a round decides."""
+    return (64 if step == 0 else MEDIAN_SHIFTS[step - 1]) - MEDIAN_SHIFTS[step]
+
+
+def digit_counts(X: Float64, prefixes: UInt64, step: int) -> NDArray[np.int32]:
+    """How many rows of X have each value of the next binary digits, among those that begin as ``prefixes``.
+
+    Parameters
+    ----------
+    X : (rows, f) float64
+        NaN where a value is missing.
+    prefixes : (2, f) uint64
+        The digits found so far of each column's two middle values.
+    step : int
+        The round, 0 to 5.
+
+    Returns
+    -------
+    (2, f, 2^MEDIAN_BITS) int32
+    """
+    counts = np.zeros((2, X.shape[1], 1 << MEDIAN_BITS), np.int32)
+    _count_digits(sortable_keys(X), prefixes, MEDIAN_SHIFTS[step], digit_bits(step), counts)
+    same = prefixes[0] == prefixes[1]  # both are counted at once
+    counts[1, same] = counts[0, same]
+    return counts
+
+
+class Medians:
+    """The search for the two middle values of each column, a round at a time.
+
+    Parameters
+    ----------
+    present : (f,) int
+        How many values each column has, at least one.
+    """
+
+    def __init__(self, present: Int64) -> None:
+        self._ranks = np.stack([(present - 1) // 2, present // 2])
+        self.prefixes = np.zeros((2, len(present)), np.uint64)
+
+    def narrow(self, counts: Int64, step: int) -> None:
+        """Take in the counts of a round over all rows: (2, f, 2^MEDIAN_BITS)."""
+        ends = np.cumsum(counts, axis=2)
+        digit = (ends <= self._ranks[:, :, None]).sum(axis=2)
+        before = np.take_along_axis(ends - counts, digit[:, :, None], axis=2)[:, :, 0]
+        self._ranks = self._ranks - before
+        self.prefixes = (self.prefixes << np.uint64(digit_bits(step))) | digit.astype(np.uint64)
+
+    def values(self) -> Float64:
+        """The medians (f,), after the last round: the mean of the two middle values, as `numpy.median` has it."""
+        low, high = from_sortable_keys(self.prefixes)
+        return np.where(low == high, low, (low + high) / 2)

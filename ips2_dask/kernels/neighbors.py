@@ -1,4 +1,4 @@
-"""Nearest neighbours: exact by BLAS with every tie decided by (distance, id), and checks for an approximate graph.
+"""Nearest neighbours: exact searches with every tie decided by (distance, id), and checks for an approximate graph.
 
 Everywhere ``indices`` (m, n) int32 and ``distances`` (m, n) float32 hold the n nearest samples of each sample, the
 sample itself in column 0, the others by (distance, id).
@@ -12,7 +12,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.distances import EUCLIDEAN, length, squared_distance
+from ips2_dask.kernels.distances import CODES, EUCLIDEAN, length, squared_distance
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 
 Float32 = NDArray[np.float32]
@@ -26,9 +26,13 @@ EXACT_ROWS = 512
 """Rows of one BLAS product: a block of 512 x 8,192 float32 stays near the cores."""
 EXACT_COLUMNS = 8192
 
+COMPARED_ROWS = 256
+COMPARED_BYTES = 256 << 10
+"""A block of X that stays in a core's cache while the queries of a block are compared with it."""
+
 
 @njit(nogil=True, cache=True)
-def _keep(squares, ids, held, square, identity):  # type: ignore[no-untyped-def]
+def insert_nearest(squares, ids, held, square, identity):  # type: ignore[no-untyped-def]
     """Insert (square, identity) into the first ``held`` sorted entries; what falls off the end is forgotten."""
     n = squares.shape[0]
     if held == n:
@@ -95,7 +99,7 @@ def _settle(X_rows, X, bound, low, ids, held, first, indices, distances):  # typ
         count = 0
         for t in range(held[r]):
             if low[r, t] <= bound[r, n - 1]:
-                count = _keep(squares, kept, count, squared_distance(X_rows[r], X[ids[r, t]]), ids[r, t])
+                count = insert_nearest(squares, kept, count, squared_distance(X_rows[r], X[ids[r, t]]), ids[r, t])
         for t in range(count):
             indices[r, t], distances[r, t] = first + kept[t], np.sqrt(squares[t])
 
@@ -108,7 +112,7 @@ def _scan(x, own, X, first, indices, distances):  # type: ignore[no-untyped-def]
     count = 0
     for j in range(len(X)):
         if j != own:
-            count = _keep(squares, kept, count, squared_distance(x, X[j]), j)
+            count = insert_nearest(squares, kept, count, squared_distance(x, X[j]), j)
     for t in range(count):
         indices[t], distances[t] = first + kept[t], np.sqrt(squares[t])
 
@@ -166,6 +170,41 @@ def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0)
     return indices, distances
 
 
+@njit(nogil=True, cache=True)
+def _compare(queries, place, X, width, first, metric, indices, distances):  # type: ignore[no-untyped-def]
+    rows, n = indices.shape
+    lengths, ids = np.empty((rows, n)), np.empty((rows, n), np.int64)
+    held = np.zeros(rows, np.int64)
+    for start in range(0, len(X), width):
+        for r in range(rows):
+            for j in range(start, min(start + width, len(X))):
+                if j != place[r]:
+                    held[r] = insert_nearest(lengths[r], ids[r], held[r], length(queries[r], X[j], metric), j)
+    for r in range(rows):
+        for t in range(held[r]):
+            indices[r, t], distances[r, t] = first + ids[r, t], lengths[r, t]
+
+
+def nearest_by_metric(
+    queries: Float32, own: Int64, X: Float32, n: int, first: int = 0, *, metric: str = "manhattan"
+) -> tuple[Int32, Float32]:
+    """The n nearest rows of X to each query by (distance, id), as of `nearest_in`, by a metric of `distances.CODES`.
+
+    All pairs are compared, in blocks of X: no matrix product narrows these metrics down.
+    """
+    indices = np.full((len(queries), n), -1, np.int32)
+    distances = np.full((len(queries), n), np.inf, np.float32)
+    place = np.where((own >= first) & (own < first + len(X)), own - first, -1)
+    width = max(16, COMPARED_BYTES // max(1, X[:1].nbytes))
+
+    def block(a: int, b: int) -> None:
+        _compare(queries[a:b], place[a:b], X, width, first, CODES[metric], indices[a:b], distances[a:b])
+
+    if n > 0 and len(X):
+        map_chunks(block, len(queries), COMPARED_ROWS)
+    return indices, distances
+
+
 def exact_neighbors(
     X_rows: Float32, start: int, X: Float32, n: int, nearest: Nearest = nearest_in
 ) -> tuple[Int32, Float32]:
@@ -195,6 +234,42 @@ def exact_neighbors(
 
 
 @njit(nogil=True, cache=True)
+def _nearest_of_rows(D, start, indices, distances):  # type: ignore[no-untyped-def]
+    rows, m = D.shape
+    n = indices.shape[1] - 1
+    lengths, ids = np.empty(n), np.empty(n, np.int64)
+    for r in range(rows):
+        held = 0
+        for j in range(m):
+            if j != start + r and n > 0:
+                held = insert_nearest(lengths, ids, held, np.float64(D[r, j]), j)
+        indices[r, 0], distances[r, 0] = start + r, 0.0
+        for t in range(n):
+            indices[r, t + 1], distances[r, t + 1] = ids[t], lengths[t]
+
+
+def precomputed_neighbors(D: Float32, start: int, n: int) -> tuple[Int32, Float32]:
+    """The n nearest samples of samples ``start`` on, from their distances to all samples.
+
+    Parameters
+    ----------
+    D : (rows, m) float32
+        Rows ``start``, ``start`` + 1, ... of the matrix of distances.
+    start : int
+    n : int
+        1 <= n <= m.
+
+    Returns
+    -------
+    indices, distances : (rows, n) int32, float32
+        As of `exact_neighbors`.
+    """
+    indices, distances = np.empty((len(D), n), np.int32), np.empty((len(D), n), np.float32)
+    map_chunks(lambda a, b: _nearest_of_rows(D[a:b], start + a, indices[a:b], distances[a:b]), len(D), 512)
+    return indices, distances
+
+
+@njit(nogil=True, cache=True)
 def _measure(X_rows, start, X, candidates, indices, distances, metric):  # type: ignore[no-untyped-def]
     rows, width = candidates.shape
     n = indices.shape[1]
@@ -214,7 +289,7 @@ def _measure(X_rows, start, X, candidates, indices, distances, metric):  # type:
             if not repeated:
                 x, y = X_rows[r], X[j]
                 gap = squared_distance(x, y) if metric == 0 else length(x, y, metric)
-                held = _keep(squares, ids, held, gap, j)
+                held = insert_nearest(squares, ids, held, gap, j)
         short[r] = held < n - 1
         indices[r, 0] = start + r
         distances[r, 0] = 0.0

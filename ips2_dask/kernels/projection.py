@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import randomized_svd
 
 from ips2_dask.kernels.distances import squared_distance
-from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep
+from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
 from ips2_dask.kernels.parallel import map_chunks
 
 Float32 = NDArray[np.float32]
@@ -108,7 +108,7 @@ def _measure(X, own, ids, held, indices, distances):  # type: ignore[no-untyped-
         count = 0
         for t in range(held[r]):
             most = squares[n - 1] if count == n else np.inf
-            count = _keep(squares, kept, count, _up_to(X[own[r]], X[ids[r, t]], most), ids[r, t])
+            count = insert_nearest(squares, kept, count, _up_to(X[own[r]], X[ids[r, t]], most), ids[r, t])
         for t in range(count):
             indices[r, t], distances[r, t] = kept[t], np.sqrt(squares[t])
 

@@ -9,7 +9,7 @@ from scipy.cluster.hierarchy import leaves_list, linkage
 from sklearn.cluster import KMeans
 
 from ips2_dask.kernels.distances import EUCLIDEAN, length, squared_distance
-from ips2_dask.kernels.neighbors import EXACT_ROWS, _keep
+from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
 from ips2_dask.kernels.parallel import map_chunks
 
 Float32 = NDArray[np.float32]
@@ -141,7 +141,7 @@ def _merge(indices, distances, user, own, others, lengths, sources):  # type: ig
                         repeated = True
                         break
                 if not repeated:
-                    held = _keep(squares, keys, held, np.float64(gaps[t]), user[j])
+                    held = insert_nearest(squares, keys, held, np.float64(gaps[t]), user[j])
         for t in range(held):
             at[t] = sources[keys[t]]
         for t in range(held):

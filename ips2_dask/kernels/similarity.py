@@ -5,10 +5,12 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
+from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.kernels.distances import EUCLIDEAN
 from ips2_dask.kernels.distances import length as _length
+from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sorting import sort_together
 from ips2_dask.kernels.transpose import Reverse
@@ -85,6 +87,20 @@ def pair_lengths(X: Float32, pairs: NDArray[np.integer], metric: int = EUCLIDEAN
 def all_lengths(X: Float32) -> Float32:
     """All distances among the rows of X: (m, m) float32, zero diagonal; products in float64 by scikit-learn."""
     return np.asarray(euclidean_distances(X), np.float32)
+
+
+def cross_lengths(X: Float32, Y: Float32, metric: str) -> NDArray[np.float32]:
+    """All distances of rows of X to rows of Y: (rows, rows) float32, summed in float64 by SciPy."""
+    out = np.empty((len(X), len(Y)), np.float32)
+    if metric == "jaccard":
+        X, Y = X != 0, Y != 0
+    name = "cityblock" if metric == "manhattan" else metric
+
+    def block(a: int, b: int) -> None:
+        out[a:b] = np.nan_to_num(cdist(X[a:b], Y, name))  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0
+
+    map_chunks(block, len(X), COMPARED_ROWS)
+    return out
 
 
 def bandwidths(lengths: NDArray[np.floating]) -> tuple[float, float]:

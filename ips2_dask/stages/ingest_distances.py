@@ -10,7 +10,7 @@ import numpy as np
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import ingest, precomputed
+from ips2_dask.kernels import ingest
 from ips2_dask.readers import check_block
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.receipts import Receipt
@@ -40,7 +40,7 @@ def sizes(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[st
             "the matrix may be one of similarities, and the farthest would be neighbours",
             "give distances, such as 1 - similarity",
         )  # fmt: skip
-    exponent, squares = precomputed.row_squares(D)
+    exponent, squares = ingest.row_squares(D)
     return {"squares": squares}, {"exponent": exponent}
 
 
@@ -70,7 +70,7 @@ def symmetric(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]
     for other in range(b + 1):
         first, last = context.span(other)
         mirror = np.asarray(context.read("ingest", other, "samples"))[:, low:high]
-        at = precomputed.first_uneven(D[:, first:last], mirror)
+        at = ingest.first_uneven(D[:, first:last], mirror)
         if at is not None:
             i, j = at[0], first + at[1]
             there, back = (float(x) * context.unit for x in (D[i, j], mirror[at[1], i]))

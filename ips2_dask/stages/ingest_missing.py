@@ -13,7 +13,7 @@ import numpy as np
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import median
+from ips2_dask.kernels import ingest
 from ips2_dask.readers import check_block
 from ips2_dask.store.context import Context, part_name
 
@@ -43,7 +43,7 @@ def counts(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """How often the next digits occur in the columns of partition b."""
     facts = context.facts["ingest"]
     X = raw_block(context, b)[:, facts["numeric"]].astype(np.float64)
-    return {"counts": median.count(X, np.array(facts["prefixes"], np.uint64), facts["step"])}, {}
+    return {"counts": ingest.digit_counts(X, np.array(facts["prefixes"], np.uint64), facts["step"])}, {}
 
 
 def incomplete(context: Context) -> np.ndarray[Any, Any]:
@@ -88,13 +88,13 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
             source["name"], f"no value in column {column}{named}", "a value in some rows of each column",
             "there would be no median to take", "drop the column (drop_columns, --drop-columns)",
         )  # fmt: skip
-    search = median.Medians(present)
-    for step in range(len(median.SHIFTS) if numeric else 0):
+    search = ingest.Medians(present)
+    for step in range(len(ingest.MEDIAN_SHIFTS) if numeric else 0):
         prefix = f"counts{step}-"
         asked = {"numeric": numeric, "step": step, "prefixes": search.prefixes.tolist()}
         inner = dataclasses.replace(context, facts={"ingest": {**context.facts["ingest"], **asked}})
         executor.map(Job("ingest", counts, prefix), inner, parts, report)
-        total = np.zeros((2, len(numeric), 1 << median.BITS), np.int64)
+        total = np.zeros((2, len(numeric), 1 << ingest.MEDIAN_BITS), np.int64)
         for b in parts:
             total += store.read(folder, prefix + part_name(b), "counts")
         search.narrow(total, step)
@@ -108,7 +108,7 @@ def drop_counts(context: Context) -> None:
     """Take away the counts of all rounds."""
     store, folder = context.store, context.folders["ingest"]
     there = store.listed(folder)
-    for step in range(len(median.SHIFTS)):
+    for step in range(len(ingest.MEDIAN_SHIFTS)):
         for b in range(context.n_partitions):
             name = f"counts{step}-{part_name(b)}"
             if there is None or name in there:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
-from ips2_dask.kernels import approximate, candidates, distances, neighbors, precomputed, similarity, tensor
+from ips2_dask.kernels import approximate, distances, neighbors, similarity, tensor
 from ips2_dask.plan.plan import DESCENT_MEMBERS
 from ips2_dask.store.context import Context
 
@@ -31,7 +31,7 @@ def search(context: Context) -> neighbors.Nearest:
     """The exact search of the metric."""
     if is_euclidean(context):
         return neighbors.nearest_in
-    return functools.partial(candidates.nearest_in, metric=context.params.metric)
+    return functools.partial(neighbors.nearest_by_metric, metric=context.params.metric)
 
 
 def shard_search(context: Context, members: int) -> neighbors.Nearest:
@@ -55,7 +55,7 @@ def block_distances(context: Context, N: Integers) -> Float32:
     """Distances inside each neighbourhood of N (rows, k): (rows, k (k - 1) / 2)."""
     X, local = _used(context, N)
     if context.params.metric == "precomputed":
-        return precomputed.block_distances(X, local)
+        return distances.precomputed_blocks(X, local)
     return tensor.block_distances(X, local, code(context))
 
 
@@ -63,7 +63,7 @@ def pair_lengths(context: Context, pairs: Integers) -> NDArray[np.float64]:
     """Distances of pairs (n, 2) of samples: (n,) float64."""
     X, local = _used(context, pairs)
     if context.params.metric == "precomputed":
-        return precomputed.pair_lengths(X, local[:, 0], local[:, 1]).astype(np.float64)
+        return distances.precomputed_pairs(X, local[:, 0], local[:, 1]).astype(np.float64)
     return similarity.pair_lengths(X, local, code(context))
 
 
@@ -72,7 +72,7 @@ def all_lengths(context: Context, rows: Integers) -> Float32:
     X = np.asarray(context.samples(rows))
     if context.params.metric == "precomputed":
         return np.asarray(X[:, rows])
-    return similarity.all_lengths(X) if is_euclidean(context) else candidates.all_lengths(X, X, context.params.metric)
+    return similarity.all_lengths(X) if is_euclidean(context) else similarity.cross_lengths(X, X, context.params.metric)
 
 
 def lengths_to_all(context: Context, X: Float32) -> NDArray[np.floating]:
@@ -80,4 +80,4 @@ def lengths_to_all(context: Context, X: Float32) -> NDArray[np.floating]:
     samples = context.all_samples()
     if is_euclidean(context):
         return np.asarray(euclidean_distances(X, samples))
-    return candidates.all_lengths(X, samples, context.params.metric)
+    return similarity.cross_lengths(X, samples, context.params.metric)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import approximate, distances, duplicates, precomputed, shards, similarity
+from ips2_dask.kernels import approximate, distances, duplicates, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.plan import Choices
@@ -46,7 +46,7 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     n = min(context.params.n_stored_neighbors, context.m)
     if context.params.metric == "precomputed":
         D = np.asarray(context.samples_of(b))
-        indices, lengths = precomputed.nearest_rows(D, low, n)
+        indices, lengths = kernel.precomputed_neighbors(D, low, n)
         return {"indices": indices, "distances": lengths}, {}
     X = context.all_samples()
     groups = None
