@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ips2_dask import Params, Resources, Run, run
-from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.kernels.sparse import reverse_lists
 
 Array = npt.NDArray[Any]
 

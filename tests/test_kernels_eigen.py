@@ -43,9 +43,9 @@ from ips2_dask.kernels.eigen import (
     panels_of,
     rayleigh_ritz,
 )
-from ips2_dask.kernels.operator import MatrixOperator, normalized
+from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.kernels.sparse import normalized, reverse_lists
 
 Array = npt.NDArray[Any]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ips2_dask.kernels import decomposable, fusion
-from ips2_dask.kernels.symmetric import symmetric_csr
+from ips2_dask.kernels.sparse import symmetric_csr
 
 Array = npt.NDArray[Any]
 RULES = ["rms", "abs", "signed"]

@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ips2_dask.kernels import approximate, neighbors, similarity
+from ips2_dask.kernels.components import neighborhood_components
 from ips2_dask.kernels.parallel import map_chunks, threads
+from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.kernels.tensor import block_distances
-from ips2_dask.kernels.transpose import components, reverse_lists
 
 Array = npt.NDArray[Any]
 
@@ -224,7 +225,7 @@ def test_components_are_those_of_the_joined_samples_numbered_by_their_smallest(a
     joined = np.zeros((len(N), len(N)))
     for row in N:
         joined[row[0], row] = joined[row, row[0]] = 1
-    label, count = components(N.astype(np.int32))
+    label, count = neighborhood_components(N.astype(np.int32))
     np.testing.assert_array_equal(label, reference.components(joined))
     assert count == label.max() + 1
 

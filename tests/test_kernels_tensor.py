@@ -14,10 +14,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ips2_dask.kernels import sorting, tensor
-from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
+from ips2_dask.kernels import sparse, tensor
+from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.kernels.sparse import assemble, inverse_root, normalized, reverse_lists
 
 Array = npt.NDArray[Any]
 
@@ -262,7 +262,7 @@ def test_lists_are_sorted_in_place_between_their_ends_alone(keys: list[int], bef
     expected = numbers.copy()
     expected[a:b].sort()
     alone, together, values = numbers.astype(np.int64), numbers.copy(), 0.5 * numbers.astype(np.float32)
-    sorting.sort_keys(alone, a, b)
-    sorting.sort_together(together, values, a, b)
+    sparse.sort_keys(alone, a, b)
+    sparse.sort_together(together, values, a, b)
     assert alone.tolist() == together.tolist() == expected.tolist()
     assert (2 * values).tolist() == expected.tolist()

@@ -16,7 +16,7 @@ from ips2_dask.cli.main import main
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.plan import plan
 from ips2_dask.stages import sharding
 

@@ -23,7 +23,7 @@ from sklearn.metrics import adjusted_rand_score
 from ips2_dask import BadInput, Damaged, Params, Resources, Run, open_run, run
 from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import tensor as tensor_kernel
-from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.pipeline import run as pipeline
 from ips2_dask.store.context import cache
 from ips2_dask.store.layout import ARRAYS, STAGES

@@ -19,11 +19,10 @@ from ips2_dask.bench.inputs import Data, centred
 from ips2_dask.bench.memory import peak
 from ips2_dask.bench.process import work_apart
 from ips2_dask.bench.tensors import Tensor, laplacian, tensor_of
-from ips2_dask.kernels.components import Components
+from ips2_dask.kernels.components import Components, neighborhood_components
 from ips2_dask.kernels.eigen import ArraySpace, Known, block_width, leading_eigenpairs
 from ips2_dask.kernels.operator import NeighborhoodOperator
 from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.kernels.transpose import components
 from ips2_dask.kernels.warm_start import graph_start, start_on_pairs
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import choose
@@ -163,7 +162,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 def _problem(tensor: Tensor, operator: Any, job: dict[str, Any]) -> Problem:
     """What every solver is given; eigsh has no use for a block to start from."""
-    label, count = components(tensor.N)
+    label, count = neighborhood_components(tensor.N)
     root = np.sqrt(tensor.degrees) * tensor.unit
     known = Known(root, label[tensor.pairs[:, 0]], count)
     wanted = (job["c"] - count if count < job["c"] else job["c"]) + 1

@@ -8,7 +8,8 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.operator import NeighborhoodOperator, assemble, normalized
+from ips2_dask.kernels.operator import NeighborhoodOperator
+from ips2_dask.kernels.sparse import assemble, normalized, reverse_lists
 from ips2_dask.kernels.tensor import (
     block_distances,
     local_pairs,
@@ -17,7 +18,6 @@ from ips2_dask.kernels.tensor import (
     pair_ids,
     triplets,
 )
-from ips2_dask.kernels.transpose import reverse_lists
 from ips2_dask.params import Params
 
 Float32 = NDArray[np.float32]

@@ -13,8 +13,8 @@ import scipy.linalg
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.kernels.tensor import local_pairs
 
 Float = NDArray[np.floating]

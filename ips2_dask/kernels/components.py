@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numba import njit
 from numpy.typing import NDArray
 
 Float32 = NDArray[np.float32]
@@ -45,6 +46,47 @@ class Components(NamedTuple):
     def inside(self) -> NDArray[np.bool_]:
         """Which samples are in a large component: (m,)."""
         return self.label < self.large
+
+
+@njit(nogil=True, cache=True)
+def _components(N):  # type: ignore[no-untyped-def]
+    m, k = N.shape
+    root = np.arange(m)
+    for p in range(m):
+        for a in range(1, k):
+            x, y = p, N[p, a]
+            while root[x] != x:
+                root[x] = root[root[x]]
+                x = root[x]
+            while root[y] != y:
+                root[y] = root[root[y]]
+                y = root[y]
+            if x < y:
+                root[y] = x
+            elif y < x:
+                root[x] = y
+    label = np.empty(m, np.int32)
+    count = 0
+    for i in range(m):
+        x = i
+        while root[x] != x:
+            x = root[x]
+        if x == i:
+            label[i] = count
+            count += 1
+        else:
+            label[i] = label[x]
+    return label, count
+
+
+def neighborhood_components(N: Int32) -> tuple[Int32, int]:
+    """Connected components of the graph that joins each p with N(p): labels (m,) by smallest member, and their number.
+
+    They are the components of the pair graph too: all pairs of one neighbourhood are joined through (i, i)-(j, j),
+    whose entry is 1 whatever sigma is.
+    """
+    label, count = _components(N)
+    return label, int(count)
 
 
 def divide(

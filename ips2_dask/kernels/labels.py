@@ -19,9 +19,10 @@ from ips2_dask.kernels.eigen import (
     dense_eigenpairs,
     leading_eigenpairs,
 )
-from ips2_dask.kernels.operator import MatrixOperator, inverse_root
+from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.restarts import SAMPLE, SAMPLED_ABOVE
 from ips2_dask.kernels.rounding import commute_weights
+from ips2_dask.kernels.sparse import inverse_root
 
 Float = NDArray[np.floating]
 Float32 = NDArray[np.float32]

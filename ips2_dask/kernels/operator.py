@@ -1,4 +1,4 @@
-"""Symmetric operators with ``shape`` and ``matmat``: what the eigensolver needs of a Laplacian, however it is kept."""
+"""Symmetric operators, which the eigensolver knows by their products, and the assembly of one as a CSR matrix."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
+from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import buffers
@@ -20,6 +21,7 @@ from ips2_dask.kernels.product import (
     multiply,
     product_tables,
 )
+from ips2_dask.kernels.sparse import inverse_root, sort_together
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -32,6 +34,11 @@ MOST_PIECES = 64
 """Neighbourhoods of one piece of a matrix-free product: at least 1,024, and never more than 64 pieces."""
 
 SLOTS = 1 << 16
+
+ASSEMBLED_AT_ONCE = 1 << 13
+"""Neighbourhoods whose block values a piece has in memory at a time."""
+ASSEMBLED_PIECES = 4
+"""Parts of all neighbourhoods that are entered side by side, each into its own places of every row."""
 
 WAVE_SLOTS = 1 << 22
 AT_ONCE = 16
@@ -354,37 +361,97 @@ class ChunkOperator(_Rows):
         return y
 
 
-def rows_between(
-    rows: NDArray[np.int64], columns: NDArray[np.int64], values: Float, low: int, high: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], Float]:
-    """Entries of rows low <= i < high of a symmetric matrix, as (i - low, column, value), from its upper triangle."""
-    upper = (rows >= low) & (rows < high)
-    mirrored = (columns >= low) & (columns < high) & (rows != columns)
-    i, j = (np.concatenate([a[upper], b[mirrored]]) for a, b in ((rows, columns), (columns, rows)))
-    return i - low, j, np.concatenate([values[upper], values[mirrored]])
+@njit(nogil=True, cache=True)
+def _count_rows(values, ids, ends):  # type: ignore[no-untyped-def]
+    """Add each row's entries to ``ends[row]``; those of other owners are zero, and so is what underflowed."""
+    q = ids.shape[1]
+    for p in range(len(ids)):
+        t = 0
+        for r in range(q):
+            for s in range(r, q):
+                if values[p, t] != 0:
+                    ends[ids[p, r]] += 1
+                    if s > r:
+                        ends[ids[p, s]] += 1
+                t += 1
 
 
-def inverse_root(degrees: Float64) -> Float64:
-    """degrees^-1/2, and 0 where a degree is 0 (a row whose entries all underflowed)."""
-    return np.divide(1.0, np.sqrt(degrees), out=np.zeros(len(degrees)), where=degrees > 0)
+@njit(nogil=True, cache=True)
+def _fill_rows(values, ids, ends, indices, data):  # type: ignore[no-untyped-def]
+    """Put the entries into their rows, moving each row's end on."""
+    q = ids.shape[1]
+    for p in range(len(ids)):
+        t = 0
+        for r in range(q):
+            for s in range(r, q):
+                value = values[p, t]
+                t += 1
+                if value == 0:
+                    continue
+                i, j = ids[p, r], ids[p, s]
+                indices[ends[i]], data[ends[i]] = j, value
+                ends[i] += 1
+                if s > r:
+                    indices[ends[j]], data[ends[j]] = i, value
+                    ends[j] += 1
 
 
-def assemble(rows: NDArray[np.int64], columns: NDArray[np.int64], values: Float, n: int) -> sp.csr_array:
-    """The symmetric CSR matrix (n, n) of an upper triangle's triplets, each entry given once, rows sorted.
+@njit(nogil=True, cache=True)
+def _sort_and_scale(indptr, indices, data, root, low, high):  # type: ignore[no-untyped-def]
+    """Sort rows low .. high - 1 by column, and scale them from both sides."""
+    for r in range(low, high):
+        a, b = indptr[r], indptr[r + 1]
+        sort_together(indices, data, a, b)
+        for t in range(a, b):
+            data[t] *= root[r] * root[indices[t]]
 
-    Sorted rows make the sums of a product independent of the order in which the triplets came.
+
+def assemble_normalized(
+    blocks: Float, owned: Any, ids: Any, degrees: Float64, k: int, sigma: float, epsilon: float
+) -> sp.csr_array:
+    """The normalised operator of `NeighborhoodOperator` as a matrix: CSR (P, P) float32, rows sorted.
+
+    It is made straight from block distances and owner bits, without triplets and without a sort of all entries. For
+    small k a product with the stored matrix is faster than one that makes its blocks again; it needs 8 bytes an entry.
+
+    Parameters
+    ----------
+    blocks : (m, k (k - 1) / 2) float32
+    owned : (m, bytes) uint8
+        Packed bits of `kernels.tensor.owned_subsets`.
+    ids : (m, q) int32
+    degrees : (P,) float64
+    k : int
+    sigma, epsilon : float
     """
-    kind = np.int32 if max(n, 2 * len(values)) < 2**31 else np.int64
-    off = rows != columns
-    i = np.concatenate([rows.astype(kind), columns[off].astype(kind)])
-    j = np.concatenate([columns.astype(kind), rows[off].astype(kind)])
-    csr = sp.coo_array((np.concatenate([values, values[off]]), (i, j)), shape=(n, n)).tocsr()
-    csr.sort_indices()
-    return csr
+    n, q = len(degrees), ids.shape[1]
+    tables = product_tables(k, sigma, epsilon)
 
+    def values(a: int, b: int) -> Float:
+        out: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
+        element_blocks(blocks[a:b], owned[a:b], *tables, out)
+        return out
 
-def normalized(matrix: sp.csr_array, degrees: Float64, dtype: type = np.float32) -> sp.csr_array:
-    """D^-1/2 M D^-1/2 of a symmetric CSR matrix."""
-    root = inverse_root(degrees)
-    data = matrix.data * np.repeat(root, np.diff(matrix.indptr)) * root[matrix.indices]
-    return sp.csr_array((data.astype(dtype), matrix.indices, matrix.indptr), shape=matrix.shape)
+    cuts = [len(ids) * t // ASSEMBLED_PIECES for t in range(ASSEMBLED_PIECES + 1)]
+    ends = np.zeros((ASSEMBLED_PIECES, n), np.int32)
+
+    def count(t: int, _: int) -> None:
+        for a, b in chunk_bounds(cuts[t + 1] - cuts[t], ASSEMBLED_AT_ONCE):
+            _count_rows(values(cuts[t] + a, cuts[t] + b), ids[cuts[t] + a : cuts[t] + b], ends[t])
+
+    map_chunks(count, ASSEMBLED_PIECES, 1)
+    indptr = np.zeros(n + 1, np.int64)
+    np.cumsum(ends.sum(axis=0, dtype=np.int64), out=indptr[1:])
+    places = indptr[:-1] + np.cumsum(ends, axis=0, dtype=np.int64) - ends  # where each piece's part of a row begins
+    indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+
+    def fill(t: int, _: int) -> None:
+        for a, b in chunk_bounds(cuts[t + 1] - cuts[t], ASSEMBLED_AT_ONCE):
+            _fill_rows(values(cuts[t] + a, cuts[t] + b), ids[cuts[t] + a : cuts[t] + b], places[t], indices, data)
+
+    map_chunks(fill, ASSEMBLED_PIECES, 1)
+    if indptr[-1] < 2**31:
+        indptr = indptr.astype(np.int32)
+    root = inverse_root(degrees).astype(np.float32)
+    map_chunks(lambda low, high: _sort_and_scale(indptr, indices, data, root, low, high), n, ROWS)
+    return sp.csr_array((data, indices, indptr), shape=(n, n))

@@ -12,8 +12,7 @@ from ips2_dask.kernels.distances import EUCLIDEAN
 from ips2_dask.kernels.distances import length as _length
 from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sorting import sort_together
-from ips2_dask.kernels.transpose import Reverse
+from ips2_dask.kernels.sparse import Reverse, sort_together
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

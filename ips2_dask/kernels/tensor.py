@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.distances import EUCLIDEAN, length
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sorting import sort_keys
-from ips2_dask.kernels.transpose import Reverse
+from ips2_dask.kernels.sparse import Reverse, sort_keys
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]

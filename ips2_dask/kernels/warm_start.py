@@ -18,8 +18,9 @@ from ips2_dask.kernels.eigen import (
     leading_eigenpairs,
     panels_of,
 )
-from ips2_dask.kernels.operator import MatrixOperator, inverse_root
+from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.sparse import inverse_root
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]

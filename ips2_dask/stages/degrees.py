@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import transpose
 from ips2_dask.kernels.antisymmetric import element_bytes, largest_eigenvalue
+from ips2_dask.kernels.components import neighborhood_components
 from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
@@ -39,7 +39,7 @@ def degrees_of(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store degrees by partition and components; returns how many there are and warnings."""
     N, _ = neighborhoods(context, context.params.n_neighbors)
-    component, count = transpose.components(N)
+    component, count = neighborhood_components(N)
     context.store.write(context.folders["assemble"], "whole", {"components": component}, {})
     empty, antisymmetric = 0, None
     if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":

@@ -11,7 +11,7 @@ from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import decomposable, similarity
 from ips2_dask.kernels import fusion as kernel
 from ips2_dask.kernels.leading import wanted_pairs, with_ties
-from ips2_dask.kernels.operator import inverse_root
+from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages.views import (

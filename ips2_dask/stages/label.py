@@ -16,8 +16,7 @@ from ips2_dask.kernels import density, eigen, extension, restarts, rounding, sim
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.kernels.operator import assemble, inverse_root
-from ips2_dask.kernels.transpose import reverse_lists
+from ips2_dask.kernels.sparse import assemble, inverse_root, reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import islands

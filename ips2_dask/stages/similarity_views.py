@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from ips2_dask.kernels.symmetric import Part, symmetric_csr
+from ips2_dask.kernels.sparse import Part, symmetric_csr
 from ips2_dask.store.context import Context, part_name
 
 DENSE_PAIRS = 1 << 20

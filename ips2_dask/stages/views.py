@@ -10,11 +10,10 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import components, similarity
-from ips2_dask.kernels.assembly import assemble_normalized
 from ips2_dask.kernels.eigen import Known
-from ips2_dask.kernels.operator import NeighborhoodOperator, assemble
+from ips2_dask.kernels.operator import NeighborhoodOperator, assemble_normalized
+from ips2_dask.kernels.sparse import Reverse, assemble, reverse_lists
 from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
-from ips2_dask.kernels.transpose import Reverse, reverse_lists
 from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
 from ips2_dask.stages import metric_views, side_inputs
 from ips2_dask.store.context import Context, part_name

@@ -1,0 +1,164 @@
+"""Sparse matrices: reverse neighbour lists, symmetric CSR matrices, their scaling, and short sorts inside kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numba import njit
+from numpy.typing import NDArray
+
+Float = NDArray[np.floating]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+Part = tuple[NDArray[np.int32], NDArray[np.floating]]
+"""Entries (n, 2), i <= j, sorted by (i, j), and their values (n,)."""
+
+
+class Reverse(NamedTuple):
+    """``centers[start[i]:start[i + 1]]`` are the samples p with i in N(p), ascending."""
+
+    start: Int64  # (m + 1,)
+    centers: Int32  # (m k,)
+
+
+@njit(nogil=True, cache=True)
+def _reverse(N, start, centers):  # type: ignore[no-untyped-def]
+    m, k = N.shape
+    for p in range(m):
+        for a in range(k):
+            start[N[p, a] + 1] += 1
+    for i in range(m):
+        start[i + 1] += start[i]
+    at = start[:-1].copy()
+    for p in range(m):
+        for a in range(k):
+            i = N[p, a]
+            centers[at[i]] = p
+            at[i] += 1
+
+
+def reverse_lists(N: Int32) -> Reverse:
+    """Reverse lists of the neighbourhoods N (m, k)."""
+    start = np.zeros(len(N) + 1, np.int64)
+    centers = np.empty(N.size, np.int32)
+    _reverse(N, start, centers)
+    return Reverse(start, centers)
+
+
+def rows_between(rows: Int64, columns: Int64, values: Float, low: int, high: int) -> tuple[Int64, Int64, Float]:
+    """Entries of rows low <= i < high of a symmetric matrix, as (i - low, column, value), from its upper triangle."""
+    upper = (rows >= low) & (rows < high)
+    mirrored = (columns >= low) & (columns < high) & (rows != columns)
+    i, j = (np.concatenate([a[upper], b[mirrored]]) for a, b in ((rows, columns), (columns, rows)))
+    return i - low, j, np.concatenate([values[upper], values[mirrored]])
+
+
+def inverse_root(degrees: Float64) -> Float64:
+    """degrees^-1/2, and 0 where a degree is 0 (a row whose entries all underflowed)."""
+    return np.divide(1.0, np.sqrt(degrees), out=np.zeros(len(degrees)), where=degrees > 0)
+
+
+def assemble(rows: Int64, columns: Int64, values: Float, n: int) -> sp.csr_array:
+    """The symmetric CSR matrix (n, n) of an upper triangle's triplets, each entry given once, rows sorted.
+
+    Sorted rows make the sums of a product independent of the order in which the triplets came.
+    """
+    kind = np.int32 if max(n, 2 * len(values)) < 2**31 else np.int64
+    off = rows != columns
+    i = np.concatenate([rows.astype(kind), columns[off].astype(kind)])
+    j = np.concatenate([columns.astype(kind), rows[off].astype(kind)])
+    csr = sp.coo_array((np.concatenate([values, values[off]]), (i, j)), shape=(n, n)).tocsr()
+    csr.sort_indices()
+    return csr
+
+
+def normalized(matrix: sp.csr_array, degrees: Float64, dtype: type = np.float32) -> sp.csr_array:
+    """D^-1/2 M D^-1/2 of a symmetric CSR matrix."""
+    root = inverse_root(degrees)
+    data = matrix.data * np.repeat(root, np.diff(matrix.indptr)) * root[matrix.indices]
+    return sp.csr_array((data.astype(dtype), matrix.indices, matrix.indptr), shape=matrix.shape)
+
+
+@njit(nogil=True, cache=True)
+def _count_entries(entries, values, counts):  # type: ignore[no-untyped-def]
+    for t in range(len(entries)):
+        if values[t] != 0:
+            counts[entries[t, 0]] += 1
+            if entries[t, 0] != entries[t, 1]:
+                counts[entries[t, 1]] += 1
+
+
+@njit(nogil=True, cache=True)
+def _fill_entries(entries, values, ends, indices, data):  # type: ignore[no-untyped-def]
+    for t in range(len(entries)):
+        value = values[t]
+        if value == 0:
+            continue
+        i, j = entries[t, 0], entries[t, 1]
+        indices[ends[i]], data[ends[i]] = j, value
+        ends[i] += 1
+        if i != j:
+            indices[ends[j]], data[ends[j]] = i, value
+            ends[j] += 1
+
+
+def symmetric_csr(parts: Callable[[], Iterable[Part]], n: int, dtype: Any = np.float64) -> sp.csr_array:
+    """The symmetric CSR matrix (n, n) of an upper triangle in sorted parts, rows sorted; zeros are left out.
+
+    A row gets what stands left of its diagonal while earlier rows are read, and the rest when its own turn comes: so
+    nothing has to be sorted.
+
+    Parameters
+    ----------
+    parts : callable
+        Returns the parts in their order; it is called twice.
+    n : int
+    dtype : numpy type
+        Of the values.
+    """
+    indptr = np.zeros(n + 1, np.int64)
+    for entries, values in parts():
+        _count_entries(entries, values, indptr[1:])
+    np.cumsum(indptr, out=indptr)
+    indices, data = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], dtype)
+    ends = indptr[:-1].copy()
+    for entries, values in parts():
+        _fill_entries(entries, values, ends, indices, data)
+    if indptr[-1] < 2**31:
+        indptr = indptr.astype(np.int32)
+    return sp.csr_array((data, indices, indptr), shape=(n, n))
+
+
+@njit(nogil=True, cache=True)
+def sort_keys(keys, a, b):  # type: ignore[no-untyped-def]
+    """Sort keys[a:b] ascending, by Shell's method."""
+    gap = b - a
+    while gap > 1:
+        gap = max(1, gap * 5 // 11)
+        for t in range(a + gap, b):
+            key = keys[t]
+            s = t
+            while s >= a + gap and keys[s - gap] > key:
+                keys[s] = keys[s - gap]
+                s -= gap
+            keys[s] = key
+
+
+@njit(nogil=True, cache=True)
+def sort_together(keys, values, a, b):  # type: ignore[no-untyped-def]
+    """Sort keys[a:b], no two of them equal, ascending, and bring values[a:b] into the same order."""
+    gap = b - a
+    while gap > 1:
+        gap = max(1, gap * 5 // 11)
+        for t in range(a + gap, b):
+            key, value = keys[t], values[t]
+            s = t
+            while s >= a + gap and keys[s - gap] > key:
+                keys[s], values[s] = keys[s - gap], values[s - gap]
+                s -= gap
+            keys[s], values[s] = key, value
