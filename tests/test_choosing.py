@@ -14,7 +14,7 @@ from sklearn.datasets import make_blobs
 from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, run, verify
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import load, synthetic
-from ips2_dask.kernels import eigengap
+from ips2_dask.kernels import selection
 from ips2_dask.pipeline.run import plan_run
 from ips2_dask.progress import Silent
 from ips2_dask.readers import open_source
@@ -30,28 +30,28 @@ def chosen(X: Array, most: int = 20) -> int:
 
 
 def test_the_gap_is_relative_to_how_far_below_one_it_ends() -> None:
-    gaps = eigengap.relative_gaps(np.array([1.0, 0.99, 0.9, 0.7]))
+    gaps = selection.relative_gaps(np.array([1.0, 0.99, 0.9, 0.7]))
     np.testing.assert_allclose(gaps, [0.01 / 0.02, 0.09 / 0.11, 0.2 / 0.31])
 
 
 def test_the_largest_gap_from_two_on_wins_and_the_others_are_listed() -> None:
-    found = eigengap.choose(np.array([1.0, 0.5, 0.49, 0.2, 0.19]), 4)
+    found = selection.choose_n_clusters(np.array([1.0, 0.5, 0.49, 0.2, 0.19]), 4)
     assert found.n_clusters == 3
     assert [c for c, _ in found.candidates] == [3, 2, 4]
     assert json.dumps(found.as_dict())
 
 
 def test_components_count_as_clusters() -> None:
-    assert eigengap.choose(np.array([1.0, 1.0, 1.0, 0.6, 0.59]), 4).n_clusters == 3
+    assert selection.choose_n_clusters(np.array([1.0, 1.0, 1.0, 0.6, 0.59]), 4).n_clusters == 3
 
 
 def test_no_more_than_the_largest_number_is_chosen() -> None:
-    assert eigengap.choose(np.array([1.0, 1.0, 1.0, 1.0, 0.1]), 3).n_clusters == 2
+    assert selection.choose_n_clusters(np.array([1.0, 1.0, 1.0, 1.0, 0.1]), 3).n_clusters == 2
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 0.5]])
 def test_where_nothing_can_be_compared_there_are_two(values: list[float]) -> None:
-    assert eigengap.choose(np.array(values), 5).n_clusters == 2
+    assert selection.choose_n_clusters(np.array(values), 5).n_clusters == 2
 
 
 @pytest.mark.parametrize("c", [3, 8, 20])

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask.kernels import labels, restarts, rounding
+from ips2_dask.kernels import labels, rounding
 
 Array = npt.NDArray[Any]
 
@@ -27,7 +27,7 @@ def embed(U: Any, c: int, tol: float, seed: int) -> tuple[Array, Any]:
 def labelled(U: Any, c: int, seed: int = 0) -> Array:
     points, _ = embed(U, c, 1e-6, seed)
     return labels.renumber(
-        labels.best([labels.kmeans_best(points, c, seed, s, 1) for s in range(restarts.RESTARTS)]).labels
+        labels.best([labels.kmeans_best(points, c, seed, s, 1) for s in range(rounding.RESTARTS)]).labels
     )
 
 
@@ -173,7 +173,7 @@ def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_o
     rng = np.random.default_rng(7)
     points = rng.normal(size=(3000, 4)) + 3 * rng.normal(size=(5, 4))[rng.integers(5, size=3000)]
     whole = labels.kmeans_best(points, 5, 0, 0, 10)
-    monkeypatch.setattr(labels, "SAMPLED_ABOVE", 2000)
+    monkeypatch.setattr(labels, "SAMPLE_STARTS_ABOVE", 2000)
     monkeypatch.setattr(labels, "SAMPLE", 300)
     seen = []
     fit = labels.KMeans.fit

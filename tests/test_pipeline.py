@@ -24,7 +24,7 @@ from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import eigen
 from ips2_dask.kernels import tensor as tensor_kernel
-from ips2_dask.kernels.restarts import FEW
+from ips2_dask.kernels.rounding import FEW_SAMPLES
 from ips2_dask.params import CHOICES
 from ips2_dask.stages import views
 from ips2_dask.store.layout import STAGES
@@ -348,7 +348,7 @@ def test_labels_of_two_workers_and_of_one_are_those_of_none(
     assert (one.tensor() != two.tensor()).nnz == 0
 
 
-@pytest.mark.parametrize("m", [FEW - 1, FEW])
+@pytest.mark.parametrize("m", [FEW_SAMPLES - 1, FEW_SAMPLES])
 def test_labels_are_the_same_bits_where_k_means_is_one_task_and_where_it_is_several(
     m: int, dask_executor: DaskExecutor, tmp_path: Path
 ) -> None:

@@ -93,7 +93,7 @@ def test_narrowing_down_finds_the_nearest_of_wide_data_and_measures_them_exactly
     X = curved_gaussians(1500, 600, 4, 3)[0]
     if repeated:
         X = np.concatenate([X[:900], X[:600]])
-    narrow = projection.narrowed(X, 0)
+    narrow = projection.project(X, 0)
     assert narrow is not None
     rows = np.arange(len(X))
     groups = duplicates.group_rows(X)
@@ -108,7 +108,7 @@ def test_narrowing_down_finds_the_nearest_of_wide_data_and_measures_them_exactly
 
 
 def test_few_rows_are_not_narrowed_down() -> None:
-    assert projection.narrowed(np.zeros((projection.DIRECTIONS, 1000), np.float32), 0) is None
+    assert projection.project(np.zeros((projection.DIRECTIONS, 1000), np.float32), 0) is None
 
 
 def test_what_narrowing_down_passed_over_is_found_by_refinement(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from sklearn.cluster import KMeans
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.roundings import SCORES, Given, given, measuring
 from ips2_dask.kernels import labels as kernel
-from ips2_dask.kernels import restarts, rounding
+from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
@@ -94,7 +94,7 @@ def _variants(data: Given, seed: int) -> Iterator[Record]:
         for means, other in POWERS.items():
             best: tuple[float, int, Any] | None = None
             for columns in (c + 8, c):
-                model = KMeans(c, n_init=restarts.RESTARTS, random_state=seed)
+                model = KMeans(c, n_init=rounding.RESTARTS, random_state=seed)
                 weights = copies.astype(np.float64) ** other
                 labels = model.fit(kernel.leading_columns(points, columns), sample_weight=weights).labels_
                 cut = rounding.cut_of(affinity, labels, c)

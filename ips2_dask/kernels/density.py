@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.halving import near_each_other
 from ips2_dask.kernels.neighbors import nearest_in
+from ips2_dask.kernels.projection import spatial_order
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -111,7 +111,7 @@ def spanning_tree(points: Float32) -> Float64 | None:
     from fast_plscan import PLSCAN  # noqa: PLC0415  its import takes a second, which other runs do without
 
     points = np.ascontiguousarray(points, np.float32)
-    order = near_each_other(points, np.arange(len(points)))  # memory that is near takes two thirds of the time
+    order = spatial_order(points, np.arange(len(points)))  # memory that is near takes two thirds of the time
     edges: Float64 = PLSCAN(min_samples=MIN_SAMPLES, num_threads=1).fit(points[order]).minimum_spanning_tree_
     edges[:, :2] = order[edges[:, :2].astype(np.int64)]
     return edges

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.neighbors import Nearest, exact_neighbors, nearest_in
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.projection import Narrowed, projected_nearest
+from ips2_dask.kernels.projection import Projected, projected_nearest
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -149,7 +149,7 @@ def nearest_rows(
     X: Float32,
     groups: Groups | None,
     n: int,
-    narrow: Narrowed | None = None,
+    narrow: Projected | None = None,
     nearest: Nearest = nearest_in,
 ) -> tuple[Int32, Float32]:
     """The n nearest of consecutive rows of X, themselves first, by X's different rows where ``groups`` tells them.
@@ -170,7 +170,7 @@ def neighbors_among_copies(
     X: Float32,
     groups: Groups,
     n: int,
-    narrow: Narrowed | None = None,
+    narrow: Projected | None = None,
     nearest: Nearest = nearest_in,
 ) -> tuple[Int32, Float32]:
     """What `nearest_rows` gives for some rows of X, from its different rows alone.
@@ -183,7 +183,7 @@ def neighbors_among_copies(
         Of X.
     n : int
         1 <= n <= m.
-    narrow : Narrowed, optional
+    narrow : Projected, optional
         Of X, for Euclidean distances.
     nearest : callable
         The search of the metric where that is not given.

@@ -20,8 +20,7 @@ from ips2_dask.kernels.eigen import (
     leading_eigenpairs,
 )
 from ips2_dask.kernels.operator import MatrixOperator
-from ips2_dask.kernels.restarts import SAMPLE, SAMPLED_ABOVE
-from ips2_dask.kernels.rounding import commute_weights
+from ips2_dask.kernels.rounding import SAMPLE_STARTS_ABOVE, START_SAMPLES, commute_weights
 from ips2_dask.kernels.sparse import inverse_root
 
 Float = NDArray[np.floating]
@@ -164,8 +163,8 @@ def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, start
     """
     m, state = points.shape[0], _state(seed, number)
     fitted = KMeans(n_clusters, n_init=starts, random_state=state)
-    if m > SAMPLED_ABOVE:
-        rows = np.sort(np.random.default_rng(state).choice(m, SAMPLE, replace=False))
+    if m > SAMPLE_STARTS_ABOVE:
+        rows = np.sort(np.random.default_rng(state).choice(m, START_SAMPLES, replace=False))
         fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
     fitted.fit(points)
     return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))

@@ -10,7 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import buffers
-from ips2_dask.kernels.llvm_rows import recur_rows
+from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (
     add_slots,

@@ -1,6 +1,6 @@
 """The matrix-free product: sum over neighbourhoods of G_p' (W_p o B_p) G_p x, each block made once for all columns.
 
-Sixteen neighbourhoods are worked on together, see `lanes`: their entries are computed side by side, turned into strips
+Sixteen neighbourhoods are worked on together, see `llvm`: their entries are computed side by side, turned into strips
 of eight rows one neighbourhood after the other, and multiplied by the rows of x that the neighbourhood holds.
 """
 
@@ -13,7 +13,7 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.llvm_tiles import LANES, ROWS, WIDTHS, cut_strip, double_8, evaluate, tile_8, tile_16, tile_32
+from ips2_dask.kernels.llvm import LANES, ROWS, WIDTHS, cut_strip, double_8, evaluate, tile_8, tile_16, tile_32
 from ips2_dask.kernels.tensor import local_pairs
 
 WIDEST = max(WIDTHS)
@@ -23,11 +23,11 @@ class Tables(NamedTuple):
     """What the kernels need to know of neighbourhoods of k samples, and the two parameters of a value."""
 
     places: NDArray[np.int32]
-    """(q (q + 1) / 2, 7): where an entry's six distances and its subset's bit stand, see `lanes.evaluate`."""
+    """(q (q + 1) / 2, 7): where an entry's six distances and its subset's bit stand, see `llvm.evaluate`."""
     weights: NDArray[np.float32]
     """(q (q + 1) / 2,): products of the basis vectors' entries."""
     strips: NDArray[np.int32]
-    """(tiles, columns / 2, 16): which entries a tile's rows hold, see `lanes.cut_strip`."""
+    """(tiles, columns / 2, 16): which entries a tile's rows hold, see `llvm.cut_strip`."""
     sigma: np.float32
     epsilon: np.float32
 

@@ -1,8 +1,12 @@
-"""Nearest neighbours narrowed down in a few principal directions, and decided by distances in all features.
+"""Directions in which samples vary most: neighbours narrowed down in some of them, and an order in space by halves.
 
-In the directions in which samples of one shard vary most, a product costs a fraction and tells nearly as much:
-||x - y||^2 = ||x||^2 + ||y||^2 - 2 x.y, where x.y is taken in these directions only; what is left out of it are parts
-of x and y that point anywhere. A few times n candidates by that are measured in full.
+In the principal directions of one shard a product costs a fraction and tells nearly as much: in
+||x - y||^2 = ||x||^2 + ||y||^2 - 2 x.y the product x.y is taken in these directions only; what is left out of it are
+parts of x and y that point anywhere. A few times n candidates by that are measured in all features.
+
+Halves along the direction of most variance, and halves of those, put near samples near each other. Products with
+neighbourhoods read and write rows of pairs: where neighbours stand near each other, the rows of one neighbourhood are
+still in the processor's caches when the next one comes.
 """
 
 from __future__ import annotations
@@ -12,7 +16,6 @@ from typing import NamedTuple
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
-from sklearn.utils.extmath import randomized_svd
 
 from ips2_dask.kernels.distances import squared_distance
 from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
@@ -32,20 +35,31 @@ directions of all shards together, even 96 of them, give .80 to .99 on that mani
 WORTHWHILE = 192
 """Features above which narrowing down pays."""
 
+LEAF = 8
+"""Samples that are not halved any more."""
 
-class Narrowed(NamedTuple):
+DIRECTION_ROWS = 64
+"""Rows of a half that decide its direction."""
+
+POWER_STEPS = 4
+"""Power iterations towards it."""
+
+
+class Projected(NamedTuple):
     """Rows of X around their mean: in few directions, (m, DIRECTIONS), and their squared lengths in all, (m,)."""
 
     Z: Float32
     norms: Float32
 
-    def at(self, rows: Int64) -> Narrowed:
+    def at(self, rows: Int64) -> Projected:
         """Those of some rows."""
-        return Narrowed(np.ascontiguousarray(self.Z[rows]), self.norms[rows])
+        return Projected(np.ascontiguousarray(self.Z[rows]), self.norms[rows])
 
 
-def narrowed(X: Float32, seed: int) -> Narrowed | None:
+def project(X: Float32, seed: int) -> Projected | None:
     """X (m, f) in its own leading principal directions, or None where it has no more rows than directions."""
+    from sklearn.utils.extmath import randomized_svd  # noqa: PLC0415  a plan, which reads constants, has no use for it
+
     m = len(X)
     if m <= DIRECTIONS:
         return None
@@ -61,7 +75,7 @@ def narrowed(X: Float32, seed: int) -> Narrowed | None:
         norms[a:b] = np.einsum("ij,ij->i", Y, Y)
 
     map_chunks(block, m, EXACT_ROWS)
-    return Narrowed(Z, norms)
+    return Projected(Z, norms)
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -113,7 +127,7 @@ def _measure(X, own, ids, held, indices, distances):  # type: ignore[no-untyped-
             indices[r, t], distances[r, t] = kept[t], np.sqrt(squares[t])
 
 
-def projected_nearest(X: Float32, narrow: Narrowed, own: Int64, n: int) -> tuple[Int32, Float32]:
+def projected_nearest(X: Float32, narrow: Projected, own: Int64, n: int) -> tuple[Int32, Float32]:
     """Nearly always the n nearest rows of X to its rows ``own``, by (distance, id), themselves left out.
 
     Parameters
@@ -143,3 +157,63 @@ def projected_nearest(X: Float32, narrow: Narrowed, own: Int64, n: int) -> tuple
     if n > 0 and len(own):
         map_chunks(block, len(own), EXACT_ROWS)
     return indices, distances
+
+
+@njit(nogil=True, cache=True)
+def _direction(X, rows):  # type: ignore[no-untyped-def]
+    """Nearly the direction in which evenly spaced ones of these rows of X vary most, zero where they are all equal."""
+    f, step = X.shape[1], max(1, len(rows) // DIRECTION_ROWS)
+    some = X[rows[::step]].astype(np.float64)
+    mean = np.zeros(f)
+    for r in range(len(some)):
+        mean += some[r]
+    mean /= len(some)
+    longest, square = 0, -1.0
+    for r in range(len(some)):
+        some[r] -= mean
+        length = 0.0
+        for t in range(f):
+            length += some[r, t] * some[r, t]
+        if length > square:
+            longest, square = r, length
+    found = some[longest].copy()
+    for _ in range(POWER_STEPS):
+        following = np.zeros(f)
+        for r in range(len(some)):
+            share = 0.0
+            for t in range(f):
+                share += some[r, t] * found[t]
+            for t in range(f):
+                following[t] += share * some[r, t]
+        most = np.abs(following).max()
+        if most == 0.0:
+            break
+        found = following / most
+    return found
+
+
+@njit(nogil=True, cache=True)
+def _halve(X, order):  # type: ignore[no-untyped-def]
+    m = len(order)
+    stack = [(0, m)]
+    while len(stack):
+        low, high = stack.pop()
+        if high - low <= LEAF:
+            continue
+        rows = order[low:high].copy()
+        direction = _direction(X, rows)
+        along = np.zeros(len(rows))
+        for r in range(len(rows)):
+            for t in range(X.shape[1]):
+                along[r] += X[rows[r], t] * direction[t]
+        order[low:high] = rows[np.argsort(along, kind="mergesort")]
+        middle = (low + high) // 2
+        stack.append((low, middle))
+        stack.append((middle, high))
+
+
+def spatial_order(X: Float32, rows: Int64) -> Int64:
+    """Rows of X (m, f) in an order in which near ones stand near each other: (n,) numbers. Equal rows keep theirs."""
+    order = np.array(rows, np.int64)
+    _halve(np.ascontiguousarray(X), order)
+    return order

@@ -43,6 +43,33 @@ A smaller cut is not always truer: the known classes of 20 open sets have 1.0 to
 CUT_UNIT = 2.0**30
 """Sums of cuts are taken over whole multiples of 1 / 2^30, so that they are the same in any order."""
 
+RESTARTS = 10
+"""Starts of k-means, at least."""
+
+FEW_SAMPLES = 500
+"""Below so many samples the starts of k-means take less time than dealing them to tasks."""
+
+SAMPLE_STARTS_ABOVE = 50_000
+"""Above so many samples k-means starts on some of them, and goes on from the best start with all."""
+
+START_SAMPLES = 1 << 15
+"""Samples that it starts on then. On embeddings of 70,000 to a million samples the best of ten starts on so many has
+the inertia of the best on all, or on four times as many, to within what seeds differ by (2 %), in a third of the time.
+"""
+
+
+def kmeans_restarts(m: int) -> int:
+    """Starts of k-means: ten, and up to fifty for some hundred to some thousand points.
+
+    On the embedding of digits one start in twelve finds the best partition (measured): ten find it every other time.
+    """
+    return RESTARTS if m < FEW_SAMPLES else min(50, max(RESTARTS, 100_000 // m))
+
+
+def restart_tasks(m: int) -> int:
+    """Tasks that the starts are dealt to: one where dealing takes longer, or where they share a sample."""
+    return 5 if FEW_SAMPLES <= m <= SAMPLE_STARTS_ABOVE else 1
+
 
 def commute_weights(values: Float64, components: int, n_clusters: int) -> Float64:
     """Weights of an embedding's columns: min(1, sqrt(g_2 / g_j)) with g = 1 - lambda, and 1 for component vectors.

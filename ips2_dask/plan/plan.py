@@ -7,11 +7,10 @@ import itertools
 import math
 
 from ips2_dask.errors import BadInput, Refused
-from ips2_dask.kernels import restarts
 from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.eigen import block_width, blocks_held
-from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK
+from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK, restart_tasks
 from ips2_dask.kernels.warm_start import start_bytes
 from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, Params
 from ips2_dask.plan import costs
@@ -504,7 +503,7 @@ def _ingest_tasks(m: int, n: int, params: Params) -> int:
 def _label_tasks(m: int, n: int, chunks: int) -> int:
     """Two trees, the starts of k-means on two embeddings, and the walks on U where that is in chunks."""
     walks = SPREAD_PRODUCTS + 2 * WALK
-    return 2 + 2 * restarts.tasks(m) + (0 if chunks == 1 else n + walks * chunks)
+    return 2 + 2 * restart_tasks(m) + (0 if chunks == 1 else n + walks * chunks)
 
 
 def product_tasks(chunks: int, n_workers: int, near: float = NEAR_CHUNKS) -> int:

@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
-from ips2_dask.kernels.leading import Leading, leading
+from ips2_dask.kernels.selection import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.readers import Source, open_source

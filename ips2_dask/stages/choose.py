@@ -9,8 +9,8 @@ import scipy.sparse as sp
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.executors.base import Executor, Report
-from ips2_dask.kernels import eigengap
 from ips2_dask.kernels import labels as kernel
+from ips2_dask.kernels import selection
 from ips2_dask.kernels.components import divide
 from ips2_dask.params import Params
 from ips2_dask.stages.similarity_views import read_affinity
@@ -39,14 +39,14 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     components = 1
     if sp.issparse(U):
         label = connected_components(U, directed=False)[1]
-        found = divide(label, params.n_clusters, context.copies(), share=eigengap.LEAST_SHARE)
+        found = divide(label, params.n_clusters, context.copies(), share=selection.LEAST_SHARE)
         components = found.large
         if found.islands:
             small = np.sort(np.bincount(found.label, context.copies())[components:])[::-1].astype(int).tolist()
             U = sp.csr_array(U[found.inside][:, found.inside])
     wanted = min(params.n_clusters + 1, U.shape[0])
     solved = kernel.spectrum(U, wanted, FINEST if params.tol is None else min(params.tol, FINEST), params.random_state)
-    choice = eigengap.choose(solved.values, params.n_clusters)
+    choice = selection.choose_n_clusters(solved.values, params.n_clusters)
     report(1, 1)
     warnings = []
     if components > params.n_clusters:

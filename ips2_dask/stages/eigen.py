@@ -11,8 +11,8 @@ import scipy.sparse as sp
 from ips2_dask.executors.base import Executor, Report
 from ips2_dask.kernels import decomposable, warm_start
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.kernels.leading import solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator
+from ips2_dask.kernels.selection import solved_pairs, with_ties
 from ips2_dask.kernels.sparse import assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices

@@ -10,7 +10,7 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import decomposable, similarity
 from ips2_dask.kernels import fusion as kernel
-from ips2_dask.kernels.leading import wanted_pairs, with_ties
+from ips2_dask.kernels.selection import wanted_pairs, with_ties
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices

@@ -12,7 +12,7 @@ from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.kernels import density, eigen, extension, restarts, rounding, similarity
+from ips2_dask.kernels import density, eigen, extension, rounding, similarity
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.neighbors import exact_neighbors
@@ -86,7 +86,7 @@ def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
         widths = [most] if most <= params.n_clusters else [most, params.n_clusters]
     trees = [Rounding("density", d, 0) for d in widths if params.assign_labels != "kmeans" and dense]
     # where a density is asked for, k-means stands by in case that no cut has as many clusters
-    starts = [Rounding("kmeans", d, n) for d in widths for n in range(restarts.tasks(m))]
+    starts = [Rounding("kmeans", d, n) for d in widths for n in range(rounding.restart_tasks(m))]
     return trees + starts
 
 
@@ -118,15 +118,15 @@ def _inside(context: Context) -> Any:
 
 
 def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
-    params, tasks = context.params, restarts.tasks(context.m)
+    params, tasks = context.params, rounding.restart_tasks(context.m)
     c, seed, inside = params.n_clusters, params.random_state, _inside(context)
     X = X if inside is None else X[inside]
     if X.shape[0] <= c:
         found = kernel.Partitioning(0.0, np.arange(X.shape[0], dtype=np.int32))
     elif tasks == 1:
-        found = kernel.kmeans_best(X, c, seed, 0, restarts.RESTARTS)
+        found = kernel.kmeans_best(X, c, seed, 0, rounding.RESTARTS)
     else:
-        starts = range(task.number, restarts.restarts(context.m), tasks)
+        starts = range(task.number, rounding.kmeans_restarts(context.m), tasks)
         found = kernel.best([kernel.kmeans_best(X, c, seed, start, 1) for start in starts])
     labels = found.labels
     if inside is not None:

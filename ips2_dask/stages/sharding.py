@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.executors.placement import Thing
-from ips2_dask.kernels import duplicates, halving, projection, shards
+from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
@@ -83,14 +83,14 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     distances = np.full((len(members), n), np.inf, np.float32)
     narrow = None
     if len(members):  # they ascend: so ties are decided by the user's numbers
-        narrow = projection.narrowed(X, context.params.random_state) if _narrows(context) else None
+        narrow = projection.project(X, context.params.random_state) if _narrows(context) else None
         nearest = metric_views.shard_search(context, len(members))
         groups = None if context.params.merges_rows else duplicates.group_rows(X)
         local, lengths = duplicates.nearest_rows(np.arange(len(members)), X, groups, inside, narrow, nearest)
         indices[:, :inside], distances[:, :inside] = members[local], lengths
     start, stop = facts["starts"][s : s + 2]
     own = np.searchsorted(members, context.store.read_rows(folder, "membership", "by_cell", start, stop))
-    own = halving.near_each_other(X if narrow is None else narrow.Z, own)
+    own = projection.spatial_order(X if narrow is None else narrow.Z, own)
     for b in range(*np.searchsorted(facts["bounds"], [start, stop])):
         low, high = (bound - start for bound in facts["bounds"][b : b + 2])
         context.store.write(folder, f"samples-p{b:06d}", {"samples": X[own[low:high]]}, {})

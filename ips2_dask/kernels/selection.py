@@ -1,6 +1,8 @@
-"""How many clusters a spectrum shows: the largest gap after an eigenvalue, relative to how far below 1 it ends.
+"""How many: the eigenpairs that a number of clusters needs, and the number of clusters that a spectrum shows.
 
-The relative gap after the c-th of the descending eigenvalues lambda_1 = 1, lambda_2, ... of the normalised U is
+One solve may serve several numbers of clusters c, so that each takes its share of the solved eigenpairs. The number of
+clusters is the one after whose eigenvalue the largest gap follows, relative to how far below 1 the gap ends. The
+relative gap after the c-th of the descending eigenvalues lambda_1 = 1, lambda_2, ... of the normalised U is
 
     r_c = (lambda_c - lambda_c+1) / (1 - lambda_c+1 + floor),    floor = .01.
 
@@ -21,6 +23,9 @@ from numpy.typing import NDArray
 
 Float64 = NDArray[np.float64]
 
+TIE = 1e-6
+"""Eigenvalues closer than this to the last wanted one count as tied with it."""
+
 FLOOR = 0.01
 
 LEAST_SHARE = 0.5
@@ -30,6 +35,52 @@ Five times that of a known number of clusters (`components.LEAST_SHARE`), as eac
 was found on digits, where a component of 27 samples would make 11 clusters of 10, and looked at on no other set."""
 
 CANDIDATES = 5
+
+
+class Leading(NamedTuple):
+    """The eigenvalues outside those of the component vectors that V is made of, and what follows them."""
+
+    values: Float64  # (n,) descending, ties included
+    gap: float | None  # between the last one and the next, where that is known
+
+
+def wanted_pairs(n_clusters: int, components: int) -> int:
+    """How many eigenvectors outside eigenvalue 1 V is made of (DESIGN 1.8)."""
+    return n_clusters - components if components < n_clusters else n_clusters
+
+
+def solved_pairs(n_solved: int, shared: bool, components: int) -> int:
+    """How many eigenvectors outside eigenvalue 1 are solved for: enough for so many clusters, and for fewer if shared.
+
+    Where there are as many components as clusters, c of them are wanted; one cluster more may need none.
+    """
+    return max(wanted_pairs(c, components) for c in range(2 if shared else n_solved, n_solved + 1))
+
+
+def with_ties(values: Float64, wanted: int) -> int:
+    """How many of the descending ``values`` V is made of: the wanted ones and those tied with the last of them."""
+    wanted = min(wanted, len(values))
+    kept = wanted
+    while 0 < kept < len(values) and values[kept] > values[wanted - 1] - TIE:
+        kept += 1
+    return kept
+
+
+def leading(values: Float64, n_clusters: int, components: int, gap: float | None) -> Leading:
+    """What V of c clusters is made of.
+
+    Parameters
+    ----------
+    values : (n,)
+        Stored eigenvalues outside eigenvalue 1, descending.
+    n_clusters, components : int
+    gap : float or None
+        Between the last of ``values`` and the next one.
+    """
+    kept = with_ties(values, wanted_pairs(n_clusters, components))
+    if kept == len(values):
+        return Leading(values, gap)
+    return Leading(values[:kept], float(values[kept - 1] - values[kept]) if kept else None)
 
 
 class Choice(NamedTuple):
@@ -56,7 +107,7 @@ def relative_gaps(values: Float64) -> Float64:
     return (values[:-1] - values[1:]) / (1.0 - values[1:] + FLOOR)
 
 
-def choose(values: Float64, most: int) -> Choice:
+def choose_n_clusters(values: Float64, most: int) -> Choice:
     """The c of the largest relative gap among 2 to ``most``; of equal gaps the smallest c.
 
     Parameters

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ips2_dask.datasets import curved_gaussians
-from ips2_dask.kernels import halving
+from ips2_dask.kernels import projection
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import run
 
@@ -18,22 +18,22 @@ def test_every_row_has_one_place(m: int, f: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     X = rng.integers(0, 3, size=(70, f)).astype(np.float32)  # many are equal
     rows = rng.choice(70, m, replace=False)
-    assert sorted(halving.near_each_other(X, rows)) == sorted(rows)
+    assert sorted(projection.spatial_order(X, rows)) == sorted(rows)
 
 
 def test_equal_rows_keep_their_order() -> None:
     rows = np.random.default_rng(0).permutation(100)
-    np.testing.assert_array_equal(halving.near_each_other(np.ones((100, 3), np.float32), rows), rows)
+    np.testing.assert_array_equal(projection.spatial_order(np.ones((100, 3), np.float32), rows), rows)
 
 
 def test_samples_on_a_line_are_put_in_its_order() -> None:
     rng = np.random.default_rng(1)
     at = rng.permutation(4096).astype(np.float32)
-    order = halving.near_each_other(at[:, None] * np.float32([3.0, 4.0]), np.arange(4096))
-    places = at[order].reshape(-1, halving.LEAF)
-    assert (places.max(axis=1) - places.min(axis=1)).max() == halving.LEAF - 1  # each leaf is a piece of the line
+    order = projection.spatial_order(at[:, None] * np.float32([3.0, 4.0]), np.arange(4096))
+    places = at[order].reshape(-1, projection.LEAF)
+    assert (places.max(axis=1) - places.min(axis=1)).max() == projection.LEAF - 1  # each leaf is a piece of the line
     steps = np.abs(np.diff(places.mean(axis=1)))
-    assert np.median(steps) == halving.LEAF  # and nearly each one's neighbour follows
+    assert np.median(steps) == projection.LEAF  # and nearly each one's neighbour follows
 
 
 @pytest.mark.parametrize("f", [8, 300], ids=["all-features", "narrowed-down"])
