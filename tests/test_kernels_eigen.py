@@ -358,6 +358,9 @@ class Counted:
         self.columns.append(x.shape[1])
         return self._operator.matmat(x)
 
+    def release(self) -> None:
+        self._operator.release()
+
 
 @pytest.mark.parametrize("panels", [1, 2, 3, 4])
 def test_ritz_pairs_of_panels_are_those_of_the_whole_block(panels: int) -> None:

@@ -8,7 +8,8 @@ import pytest
 from ips2_dask.kernels import operator as module
 from ips2_dask.kernels.operator import NeighborhoodOperator
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.kernels.tensor import local_pairs
+from ips2_dask.kernels.product import element_blocks, product_tables
+from ips2_dask.kernels.tensor import local_pairs, triplets
 
 
 def problem(k, m, P, seed=0):
@@ -96,3 +97,20 @@ def test_a_column_does_not_depend_on_the_columns_beside_it():
     whole = operator.matmat(x)
     for a, b in ((0, 8), (8, 24), (24, 40), (3, 4)):
         np.testing.assert_array_equal(operator.matmat(np.ascontiguousarray(x[:, a:b])), whole[:, a:b])
+
+
+@pytest.mark.parametrize("k", [1, 2, 5, 10])
+def test_entries_made_side_by_side_are_those_of_the_triplets_to_the_last_bits(k):
+    rng = np.random.default_rng(k)
+    X = rng.normal(size=(40, k, 6)) * rng.choice([0.01, 1, 30], (40, 1, 1))
+    first, second = np.triu_indices(k, 1)
+    blocks = np.linalg.norm(X[:, first] - X[:, second], axis=-1).astype(np.float32)
+    owned = rng.random((40, len(local_pairs(k).members))) < 0.8
+    q = k * (k + 1) // 2
+    values = np.empty((40, q * (q + 1) // 2), np.float32)
+    element_blocks(blocks, np.packbits(owned, axis=1), product_tables(k, 1.3, 1e-4), values)
+    expected = triplets(blocks, np.zeros((40, q), np.int64), owned, k, 1.3, 1e-4)[2]
+    # eq. (7) with libm's exponential, and with a polynomial on vectors: they differ by up to five units in the last place
+    is_owned = owned[:, local_pairs(k).subset[np.triu_indices(q)]]
+    np.testing.assert_array_max_ulp(values[is_owned], expected, 8)
+    assert not values[~is_owned].any()

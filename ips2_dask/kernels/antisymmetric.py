@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import inverse_root
-from ips2_dask.kernels.tensor import local_pairs
+from ips2_dask.kernels.tensor import fill_distances, local_pairs, pair_similarities
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -46,11 +46,7 @@ def _elements(blocks, owned, N, first, second, subset, sigma, epsilon, out):  # 
     k = N.shape[1]
     D = np.zeros((k, k), np.float32)
     for p in range(len(N)):
-        t = 0
-        for a in range(k):
-            for b in range(a + 1, k):
-                D[a, b] = D[b, a] = blocks[p, t]
-                t += 1
+        fill_distances(blocks[p], D)
         t = 0
         for r in range(len(first)):
             i, j = first[r], second[r]
@@ -63,9 +59,8 @@ def _elements(blocks, owned, N, first, second, subset, sigma, epsilon, out):  # 
                 bit = subset[r, s]
                 out[p, t] = 0
                 if owned[p, bit >> 3] >> (7 - (bit & 7)) & 1:
-                    top = -sigma * (D[i, j] + D[g, h])
-                    straight = np.exp(top / (D[i, g] + D[j, h] + epsilon))
-                    out[p, t] = straight - np.exp(top / (D[i, h] + D[j, g] + epsilon))
+                    straight, crossed = pair_similarities(D, i, j, g, h, sigma, epsilon)
+                    out[p, t] = straight - crossed
                 t += 1
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator, Operator
+from ips2_dask.kernels.operator import Operator
 from ips2_dask.kernels.parallel import map_chunks
 
 Float = NDArray[np.floating]
@@ -206,11 +206,8 @@ class ArraySpace:
         return self.operator.matmat(y)
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
-        """a L y + b y + c previous, into the product's own memory."""
-        if isinstance(self.operator, MatrixOperator | NeighborhoodOperator):
-            return self.operator.recur(y, previous, a, b, c)
-        out = a * self.operator.matmat(y) + b * y
-        return out if previous is None else out + c * previous
+        """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
+        return self.operator.recur(y, previous, a, b, c)
 
     def split(self, y: Float) -> list[Float]:
         """Panels of the columns, each in memory of its own."""
@@ -226,8 +223,7 @@ class ArraySpace:
         """The block of these panels; they are given up, and so is what the operator keeps for the next."""
         if self._panels == 1:
             return parts.pop()
-        if isinstance(self.operator, MatrixOperator | NeighborhoodOperator):
-            self.operator.release()
+        self.operator.release()
         out = self._copied(parts)
         parts.clear()
         return out

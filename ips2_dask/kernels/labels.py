@@ -21,7 +21,7 @@ from ips2_dask.kernels.eigen import (
 )
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import SAMPLE_STARTS_ABOVE, START_SAMPLES, commute_weights
-from ips2_dask.kernels.sparse import inverse_root
+from ips2_dask.kernels.sparse import normalized
 
 Float = NDArray[np.floating]
 Float32 = NDArray[np.float32]
@@ -74,17 +74,9 @@ def spectrum(
         count, label = (
             connected_components(sp.csr_array(U), directed=False) if m <= 1000 else (1, np.zeros(m, np.int32))
         )
-    scale = inverse_root(degrees)
-    if sp.issparse(U):
-        L = sp.csr_array(
-            ((U.data * np.repeat(scale, np.diff(U.indptr)) * scale[U.indices]).astype(np.float32), U.indices, U.indptr),
-            shape=U.shape,
-        )
-    else:
-        L = (U * scale[:, None] * scale).astype(np.float32)
     known = Known(root, np.asarray(label, np.int32), int(count))
     more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
-    solution = solve(MatrixOperator(L), known, wanted, tol, seed, start, more, settled)
+    solution = solve(MatrixOperator(normalized(U, degrees)), known, wanted, tol, seed, start, more, settled)
     vectors = np.concatenate([known.leading(columns), solution.vectors], axis=1)[:, :columns]
     values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
     return Spectrum(

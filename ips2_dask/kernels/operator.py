@@ -55,6 +55,14 @@ class Operator(Protocol):
         """The product with a block of columns (n, columns)."""
         ...
 
+    def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
+        """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
+        ...
+
+    def release(self) -> None:
+        """Let go of memory kept for the next product: that will have other columns."""
+        ...
+
 
 class Spare:
     """Memory of a block that was given up: fresh pages cost a fifth of a product."""
@@ -203,7 +211,7 @@ class NeighborhoodOperator:
         self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
         if elements:
             map_chunks(
-                lambda a, b: element_blocks(blocks[a:b], owned[a:b], *self._tables, self._elements[a:b]),
+                lambda a, b: element_blocks(blocks[a:b], owned[a:b], self._tables, self._elements[a:b]),
                 len(ids),
                 self._piece,
             )
@@ -254,7 +262,7 @@ class NeighborhoodOperator:
             a, b = wave.start + low, wave.start + high
             multiply(
                 self._blocks[a:b], self._owned[a:b], self._elements[a:b], self._ids[a:b], self._out_of[a:b],
-                0, *self._tables, self.scale, x, y, slots,
+                0, self._tables, self.scale, x, y, slots,
             )  # fmt: skip
 
         map_chunks(piece, wave.stop - wave.start, self._piece)
@@ -347,7 +355,7 @@ class ChunkOperator(_Rows):
         self._tables = product_tables(k, sigma, epsilon)
         self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
         if elements:
-            element_blocks(blocks, owned, *self._tables, self._elements)
+            element_blocks(blocks, owned, self._tables, self._elements)
 
     def product(self, x: Float, scale: Float) -> Float:
         """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
@@ -355,7 +363,7 @@ class ChunkOperator(_Rows):
         y = buffers.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
         nowhere = np.empty((0, x.shape[1]), kind)
         multiply(
-            self._blocks, self._owned, self._elements, self._ids, self._ids, self.own.start, *self._tables,
+            self._blocks, self._owned, self._elements, self._ids, self._ids, self.own.start, self._tables,
             scale.astype(kind, copy=False), np.ascontiguousarray(x, kind), y, nowhere,
         )  # fmt: skip
         return y
@@ -429,7 +437,7 @@ def assemble_normalized(
 
     def values(a: int, b: int) -> Float:
         out: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
-        element_blocks(blocks[a:b], owned[a:b], *tables, out)
+        element_blocks(blocks[a:b], owned[a:b], tables, out)
         return out
 
     cuts = [len(ids) * t // ASSEMBLED_PIECES for t in range(ASSEMBLED_PIECES + 1)]

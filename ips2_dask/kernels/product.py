@@ -68,8 +68,19 @@ def _side_by_side(blocks, owned, p, count, lengths, own):  # type: ignore[no-unt
 
 
 @njit(nogil=True, cache=True)
-def element_blocks(blocks, owned, places, weights, strips, sigma, epsilon, out):  # type: ignore[no-untyped-def]
-    """W_p o B_p of each neighbourhood, upper triangle by rows: (rows, q (q + 1) / 2) of ``out``."""
+def element_blocks(blocks, owned, tables, out):  # type: ignore[no-untyped-def]
+    """W_p o B_p of each neighbourhood, upper triangle by rows.
+
+    Parameters
+    ----------
+    blocks : (rows, k (k - 1) / 2) float32
+        Distances inside each neighbourhood.
+    owned : (rows, bytes) uint8
+        Packed bits of `tensor.owned_subsets`.
+    tables : Tables
+    out : (rows, q (q + 1) / 2) float32
+    """
+    places, weights, sigma, epsilon = tables.places, tables.weights, tables.sigma, tables.epsilon
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
     own = np.zeros((8 * owned.shape[1], LANES), np.float32)
     entries = np.empty((len(places), LANES), np.float32)
@@ -133,12 +144,30 @@ def _scatter(sums, out_of, first, y, slots):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def multiply(blocks, owned, elements, into, out_of, first, places, weights, strips, sigma, epsilon, scale, x, y, slots):  # type: ignore[no-untyped-def]
-    """Add these neighbourhoods' share of R (scale x) to the rows of y, or of ``slots``, that ``out_of`` says.
+def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, slots):  # type: ignore[no-untyped-def]
+    """Add these neighbourhoods' share of R (scale x) to rows of y, or of ``slots``, the rows after those of y.
 
-    They count from ``first``; what belongs before y, or past both, is let go. The blocks come from ``elements`` where
-    that has rows, and are made from the distances where it has none.
+    Parameters
+    ----------
+    blocks : (rows, k (k - 1) / 2) float32
+        Distances inside each neighbourhood.
+    owned : (rows, bytes) uint8
+        Packed bits of `tensor.owned_subsets`.
+    elements : (rows or 0, q (q + 1) / 2) float32
+        Values of `element_blocks`; without rows they are made from ``blocks`` and ``owned``.
+    into : (rows, q) int32
+        Rows of x that a neighbourhood's pairs read.
+    out_of : (rows, q) int32
+        Rows that they add to, counted from ``first``; what lies before y, or after ``slots``, is left out.
+    first : int
+    tables : Tables
+    scale : (n,)
+    x : (n, columns) float32 or float64
+    y, slots : (rows of the result, columns), (shared pairs, columns)
+        Of the dtype of x.
     """
+    places, weights, strips = tables.places, tables.weights, tables.strips
+    sigma, epsilon = tables.sigma, tables.epsilon
     q, n = into.shape[1], len(places)
     wide = (x.shape[1] + 7) // 8 * 8
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)

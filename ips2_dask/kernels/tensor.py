@@ -21,7 +21,6 @@ from ips2_dask.kernels.sparse import Reverse, sort_keys
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
-UInt8 = NDArray[np.uint8]
 Bool = NDArray[np.bool_]
 
 HUB = 256
@@ -123,7 +122,7 @@ def block_distances(X: Float32, local: Int32, metric: int = EUCLIDEAN) -> Float3
 
 
 @njit(nogil=True, cache=True)
-def _owned_subsets(N, start, centers, low, high, members, masks, limit, owned, hubs):  # type: ignore[no-untyped-def]
+def _owned_subsets(N, start, centers, low, high, masks, limit, owned, hubs):  # type: ignore[no-untyped-def]
     """Clear ``owned[p - low, u]`` where an earlier neighbourhood holds subset u of N(p), through non-hub members."""
     m, k = N.shape
     n_subsets = len(masks)
@@ -205,7 +204,7 @@ def owned_subsets(N: Int32, reverse: Reverse, low: int, high: int) -> Bool:
     tables = local_pairs(N.shape[1])
     owned = np.ones((high - low, len(tables.masks)), np.bool_)
     hubs = np.zeros(high - low, np.int64)
-    _owned_subsets(N, reverse.start, reverse.centers, low, high, tables.members, tables.masks, HUB, owned, hubs)
+    _owned_subsets(N, reverse.start, reverse.centers, low, high, tables.masks, HUB, owned, hubs)
     with_hubs = np.flatnonzero(hubs)
     if len(with_hubs):
         _settle_hubs(N, reverse, low, tables, owned, hubs, with_hubs)
@@ -273,15 +272,33 @@ def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None, out: Any = No
 
 
 @njit(nogil=True, cache=True)
-def _block(d, k, first, second, sigma, epsilon, B):  # type: ignore[no-untyped-def]
-    """R of one neighbourhood without regard to owners: (q, q), upper triangle, DESIGN 1.6."""
-    q = len(first)
-    D = np.zeros((k, k), np.float32)
+def fill_distances(d, D):  # type: ignore[no-untyped-def]
+    """Put the upper triangle by rows ``d`` (k (k - 1) / 2,) into both triangles of D (k, k)."""
     t = 0
-    for a in range(k):
-        for b in range(a + 1, k):
+    for a in range(len(D)):
+        for b in range(a + 1, len(D)):
             D[a, b] = D[b, a] = d[t]
             t += 1
+
+
+@njit(nogil=True, cache=True)
+def pair_similarities(D, i, j, g, h, sigma, epsilon):  # type: ignore[no-untyped-def]
+    """T_ijgh and T_ijhg of eq. (7), from the distances D (k, k) float32 inside a neighbourhood that holds all four.
+
+    `llvm.evaluate` is the same for sixteen neighbourhoods at a time, with an exponential of its own.
+    """
+    top = -sigma * (D[i, j] + D[g, h])
+    straight = np.exp(top / (D[i, g] + D[j, h] + epsilon))
+    crossed = np.exp(top / (D[i, h] + D[j, g] + epsilon))
+    return straight, crossed
+
+
+@njit(nogil=True, cache=True)
+def _block(d, k, first, second, sigma, epsilon, B):  # type: ignore[no-untyped-def]
+    """R of one neighbourhood without regard to owners: (q, q), upper triangle."""
+    q = len(first)
+    D = np.zeros((k, k), np.float32)
+    fill_distances(d, D)
     half = np.float32(np.sqrt(0.5))
     for r in range(q):
         i, j = first[r], second[r]
@@ -289,9 +306,7 @@ def _block(d, k, first, second, sigma, epsilon, B):  # type: ignore[no-untyped-d
         for s in range(r, q):
             g, h = first[s], second[s]
             unit_s = half if g == h else np.float32(1.0)
-            top = -sigma * (D[i, j] + D[g, h])
-            straight = np.exp(top / (D[i, g] + D[j, h] + epsilon))
-            crossed = np.exp(top / (D[i, h] + D[j, g] + epsilon))
+            straight, crossed = pair_similarities(D, i, j, g, h, sigma, epsilon)
             B[r, s] = (straight + crossed) * unit_r * unit_s
 
 

@@ -20,7 +20,7 @@ from ips2_dask.kernels.eigen import (
 )
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import map_chunks
-from ips2_dask.kernels.sparse import inverse_root
+from ips2_dask.kernels.sparse import inverse_root, normalized
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -52,7 +52,7 @@ def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Flo
     degrees = np.asarray(A.sum(axis=1), np.float64).ravel()
     degrees[~component.inside] = 0
     scale = inverse_root(degrees)
-    A.data = (np.repeat(scale, np.diff(A.indptr)) * scale[A.indices]).astype(np.float32)
+    A = normalized(A, degrees)
     known = Known(np.sqrt(degrees), component.of_vectors, component.large)
     if m <= DENSE_BELOW:
         vectors = dense_eigenpairs(MatrixOperator(A), known, columns).vectors
