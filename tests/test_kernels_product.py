@@ -110,7 +110,7 @@ def test_entries_made_side_by_side_are_those_of_the_triplets_to_the_last_bits(k)
     values = np.empty((40, q * (q + 1) // 2), np.float32)
     element_blocks(blocks, np.packbits(owned, axis=1), product_tables(k, 1.3, 1e-4), values)
     expected = triplets(blocks, np.zeros((40, q), np.int64), owned, k, 1.3, 1e-4)[2]
-    # eq. (7) with libm's exponential, and with a polynomial on vectors: they differ by up to five units in the last place
+    # libm's exponential and a polynomial on vectors differ by up to five units in the last place
     is_owned = owned[:, local_pairs(k).subset[np.triu_indices(q)]]
     np.testing.assert_array_max_ulp(values[is_owned], expected, 8)
     assert not values[~is_owned].any()
