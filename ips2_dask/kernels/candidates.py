@@ -7,7 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 
-from ips2_dask.kernels.distances import CODES, length
+from ips2_dask.kernels.distances import length
+from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import Float32, Int32, Int64, _keep
 from ips2_dask.kernels.parallel import map_chunks
 
@@ -41,7 +42,7 @@ def nearest_in(
     width = max(16, COLUMN_BYTES // max(1, X[:1].nbytes))
 
     def block(a: int, b: int) -> None:
-        _nearest(queries[a:b], place[a:b], X, width, first, CODES[metric], indices[a:b], distances[a:b])
+        _nearest(queries[a:b], place[a:b], X, width, first, METRICS[metric].code, indices[a:b], distances[a:b])
 
     if n > 0 and len(X):
         map_chunks(block, len(queries), ROWS)
@@ -51,9 +52,9 @@ def nearest_in(
 def all_lengths(X: Float32, Y: Float32, metric: str) -> NDArray[np.float32]:
     """All distances of rows of X to rows of Y: (rows, rows) float32, summed in float64 by SciPy."""
     out = np.empty((len(X), len(Y)), np.float32)
-    if metric == "jaccard":
+    if METRICS[metric].rows == "presence":  # SciPy's are of sets alone
         X, Y = X != 0, Y != 0
-    name = "cityblock" if metric == "manhattan" else metric
+    name = METRICS[metric].scipy
 
     def block(a: int, b: int) -> None:
         out[a:b] = np.nan_to_num(cdist(X[a:b], Y, name))  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0

@@ -12,7 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.distances import EUCLIDEAN, length, squared_distance
+from ips2_dask.kernels.distances import length, squared_distance
+from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 
 Float32 = NDArray[np.float32]
@@ -231,8 +232,8 @@ def settle_candidates(
 
     Ids below zero, repeated ids and the sample itself among the candidates are passed over, so that whatever an
     approximate builder returned, each row ends with n different samples, itself first. Rows with too few candidates,
-    or with a distance that is not finite, are computed exactly. ``metric`` is one of `distances.CODES`, and ``nearest``
-    its search.
+    or with a distance that is not finite, are computed exactly. ``metric`` is a code of `metrics.METRICS`, and
+    ``nearest`` its search.
 
     Returns
     -------

@@ -7,8 +7,8 @@ from numba import njit
 from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
-from ips2_dask.kernels.distances import EUCLIDEAN
 from ips2_dask.kernels.distances import length as _length
+from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sorting import sort_together
 from ips2_dask.kernels.transpose import Reverse
@@ -75,7 +75,7 @@ def _pair_lengths(X, left, right, out, metric):  # type: ignore[no-untyped-def]
 
 
 def pair_lengths(X: Float32, pairs: NDArray[np.integer], metric: int = EUCLIDEAN) -> Float64:
-    """Distances, by a metric of `distances.CODES`, of given pairs (n, 2) of rows of X: (n,) float64."""
+    """Distances, by the metric of a code of `metrics.METRICS`, of given pairs (n, 2) of rows of X: (n,) float64."""
     out = np.empty(len(pairs))
     left, right = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
     map_chunks(lambda a, b: _pair_lengths(X, left[a:b], right[a:b], out[a:b], metric), len(pairs), 1 << 18)

@@ -10,7 +10,8 @@ import numpy as np
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
-from ips2_dask.params import AS_THEY_ARE, TURNED, Params
+from ips2_dask.kernels.metrics import METRICS
+from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices, check_shape
 from ips2_dask.readers import check_block, features_of
 from ips2_dask.readers.features import FittedFeatures
@@ -26,9 +27,10 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     del choices
     own: dict[str, Any] = {"scale": params.scale}
     # Manhattan and Chebyshev distances are measured in the same samples as Euclidean ones
-    if params.metric in (*TURNED, "jaccard", "precomputed"):
+    metric = METRICS[params.metric]
+    if not metric.keeps_rows:
         own["metric"] = params.metric
-    elif params.metric in AS_THEY_ARE:
+    elif not metric.translation_invariant:
         own["centred"] = False
     return own | ({"duplicates": params.duplicates} if params.merges_rows else {})
 
@@ -146,7 +148,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     check_block(first, first_row, source.name, source.feature_names)
     parts = range(context.n_partitions)
     vanishing, statistics_ = 0, None
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         sizes = executor.map(Job("ingest", given_sizes, "statistics-"), inner, parts, report)
         facts["exponent"] = ingest_distances.unit_exponent(inner, sizes)
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
@@ -200,7 +202,7 @@ def _missing(
 def _unread(context: Context, rule: str) -> list[int]:
     """Partitions whose rows are still needed: the first, which the others are centred about, and unfinished ones."""
     needed: tuple[str, ...] = ("", "statistics-")
-    if context.params.metric in TURNED and context.params.scale in ("zscore", "minmax"):
+    if context.metric.needs_direction and context.params.scale in ("zscore", "minmax"):
         needed = (*needed, "columns-")
     if rule == "drop" or (rule == "median" and context.receipt("ingest", "medians") is None):
         return list(range(context.n_partitions))  # the first complete row may be in any, and medians are of all
@@ -229,7 +231,7 @@ def _measured(inner: Context, executor: Executor, report: Report, first: Any, fi
     """
     params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
     raw_statistics = None
-    if params.metric in TURNED and params.scale in ("zscore", "minmax"):
+    if inner.metric.needs_direction and params.scale in ("zscore", "minmax"):
         facts |= {"pass": "columns", "shift": first[0].tolist()}
         executor.map(Job("ingest", statistics, "columns-"), inner, parts, report)
         raw_statistics = _merged(inner, "columns-")
@@ -253,8 +255,8 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
 
 def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
     merged = _merged(context, "statistics-")
-    metric, scale = context.params.metric, context.params.scale
-    if metric in AS_THEY_ARE:
+    metric, scale = context.metric, context.params.scale
+    if not metric.translation_invariant:
         columns = kernel.Columns(np.zeros(context.n_features), np.ones(context.n_features))
         if scale in ("zscore", "minmax"):
             columns = kernel.scaled_columns(merged, shift, context.facts["ingest"]["rows"], scale)
@@ -263,7 +265,7 @@ def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
     else:
         # directions are centred, for their digits, and never stretched
         center, spread = kernel.centering(
-            merged, shift, context.facts["ingest"]["rows"], "none" if metric in TURNED else scale
+            merged, shift, context.facts["ingest"]["rows"], "none" if metric.needs_direction else scale
         )
         exponent = kernel.unit_exponent(merged, spread, context.facts["ingest"]["rows"])
     return Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)

@@ -9,7 +9,8 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import approximate, distances, duplicates, precomputed, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
-from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, LEAST_RECALL, Params
+from ips2_dask.kernels.metrics import METRICS
+from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import metric_views, sharding, side_inputs
 from ips2_dask.store.context import Context, part_name
@@ -34,17 +35,18 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     }
     if choices.graph in ("shards", "pynndescent"):
         own["exact_after"] = choices.exact_after
-    # angular and Hellinger's distances are Euclidean ones of what ingest made
-    if params.metric in COMPARED:
+    # a metric that is Euclidean between the rows that ingest prepared changes no more than those
+    metric = METRICS[params.metric]
+    if metric.compares_pairs:
         own |= {"metric": params.metric, "distances": distances.VERSION}
-    return own | ({"metric": params.metric} if params.metric == "precomputed" else {})
+    return own | ({"metric": params.metric} if metric.precomputed else {})
 
 
 def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Exact neighbours of one partition's samples among all of them."""
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         D = np.asarray(context.samples_of(b))
         indices, lengths = precomputed.nearest_rows(D, low, n)
         return {"indices": indices, "distances": lengths}, {}
@@ -77,7 +79,7 @@ def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         used = np.unique(np.concatenate([found[found >= 0], rows]))
         place[used] = np.arange(len(used), dtype=np.int32)
         X = np.asarray(context.samples(used))
-        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, metric_views.code(context))
+        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, context.metric.code)
         at = slice(start - low, stop - low)
         shards.merge_lists(indices[at], distances[at], found, lengths, rows, same, same)
         start = stop
@@ -145,13 +147,12 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     X = context.all_samples()
     n, seed = min(context.params.n_stored_neighbors, context.m), context.params.random_state
     nearest = metric_views.search(context)
-    metric = "euclidean" if metric_views.is_euclidean(context) else context.params.metric
     rows = kernel.recall_rows(context.m, seed)
     reach = nearest(X[rows], rows, X, n - 1)[1][:, -1]
     history: list[float] = []
     for times in LENGTHENED:
-        found = approximate.candidates(X, n, seed, metric, times)
-        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, metric_views.code(context))
+        found = approximate.candidates(X, n, seed, context.metric.external, times)
+        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, context.metric.code)
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break

@@ -100,7 +100,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def _narrows(context: Context) -> bool:
     """Whether searches of shards are narrowed down: principal directions keep Euclidean distances alone."""
-    return context.n_features > projection.WORTHWHILE and metric_views.is_euclidean(context)
+    return context.n_features > projection.WORTHWHILE and context.metric.is_euclidean
 
 
 def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -145,9 +145,7 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
-    if _narrows(context) or not metric_views.is_euclidean(
-        context
-    ):  # whoever shares a cell may have been passed over there
+    if _narrows(context) or context.metric.compares_pairs:  # those that share a cell may have been missed there
         both = np.repeat(np.arange(context.m, dtype=np.int32)[:, None], 2, axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
@@ -159,9 +157,8 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     used = np.unique(np.concatenate([found[found >= 0], rows]))
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
-    lengths = shards.candidate_lengths(
-        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, metric_views.code(context)
-    )
+    X = np.asarray(context.samples(used))
+    lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, context.metric.code)
     changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {"changed": changed}
 

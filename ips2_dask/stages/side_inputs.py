@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from ips2_dask.errors import BadInput
+from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.readers import open_source
 from ips2_dask.readers.arrays import content_digest
@@ -70,7 +71,7 @@ def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
             "similarity", f"a matrix with affinity={params.affinity!r}", "one with affinity='precomputed'",
             "it would be ignored", "give affinity='precomputed'",
         )  # fmt: skip
-    if knn_graph is not None and params.metric == "precomputed":
+    if knn_graph is not None and METRICS[params.metric].precomputed:
         raise BadInput(
             "knn_graph", "a graph with metric='precomputed'", "a graph beside samples",
             "the distances given decide the neighbours, and would contradict it",

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import buffers
-from ips2_dask.params import AS_THEY_ARE, Params
+from ips2_dask.kernels.metrics import METRICS, Metric
+from ips2_dask.params import Params
 from ips2_dask.plan.plan import CACHE_BYTES, Choices
 from ips2_dask.store.remote import is_remote
 from ips2_dask.store.zarr_store import MemoryStore, Receipt, Store
@@ -179,6 +180,11 @@ class Context:
         return len(self.bounds) - 1
 
     @property
+    def metric(self) -> Metric:
+        """The metric of the run: how its rows are prepared and its distances measured."""
+        return METRICS[self.params.metric]
+
+    @property
     def exponent(self) -> int:
         """The e of the power of two 2^e that samples were divided by; runs of earlier versions had none."""
         return int(self.facts.get("ingest", {}).get("exponent", 0))
@@ -186,7 +192,7 @@ class Context:
     @property
     def unit(self) -> float:
         """The power of two that distances were divided by: that of the samples, or 1 for a metric without a unit."""
-        return 2.0**self.exponent if self.params.metric not in AS_THEY_ARE else 1.0
+        return 2.0**self.exponent if self.metric.has_unit else 1.0
 
     def span(self, b: int) -> tuple[int, int]:
         """First sample of partition b, and one past its last."""
