@@ -25,7 +25,7 @@ from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.transpose import reverse_lists
 from ips2_dask.pipeline import run as pipeline
-from ips2_dask.store.context import cache
+from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 

@@ -33,10 +33,10 @@ from ips2_dask.stages import choose, side_inputs
 from ips2_dask.stages import sample_names as names
 from ips2_dask.stages.side_inputs import Beside
 from ips2_dask.store.base import Parts, Store
-from ips2_dask.store.context import Context, cache, part_name
-from ips2_dask.store.integrity import Survey
+from ips2_dask.store.cache import cache
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt, Survey, content_of
 from ips2_dask.store.layout import FORMAT, STAGES, key_digest
-from ips2_dask.store.receipts import Receipt, content_of
 
 Facts = dict[str, Any]
 
@@ -84,7 +84,7 @@ def execute(
         try:
             return _Execution(source, params, plan, store, executor, progress, check, verify, asked or {}, held).run()
         finally:
-            cache.free_seats()  # a run's graph is not kept in this process when the run has ended
+            cache.unpin_all()  # a run's graph is not kept in this process when the run has ended
 
 
 class _OtherBytes(Exception):

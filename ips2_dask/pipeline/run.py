@@ -25,8 +25,10 @@ from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.readers.features import Features
 from ips2_dask.runs.run import Run, check_directory
 from ips2_dask.stages.side_inputs import Beside, open_beside
+from ips2_dask.store.base import Store
 from ips2_dask.store.layout import STAGES
-from ips2_dask.store.zarr_store import MemoryStore, Store, ZarrStore
+from ips2_dask.store.memory_store import MemoryStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -261,7 +261,7 @@ def _shares(context: Context) -> Float32:
         folder, parts = context.folders["label"], range(context.n_partitions)
         return np.concatenate([context.store.read(folder, f"shares-{part_name(b)}", "shares") for b in parts])
 
-    found: Float32 = context.remembered("label", "shares", whole, 4 * context.m * context.params.n_clusters)
+    found: Float32 = context.cached("label", "shares", whole, 4 * context.m * context.params.n_clusters)
     return found
 
 

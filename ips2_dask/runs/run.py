@@ -26,10 +26,11 @@ from ips2_dask.stages import sample_names as names
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
 from ips2_dask.store import lock
+from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Fault
 from ips2_dask.store.layout import FORMAT, STAGES
-from ips2_dask.store.zarr_store import Store, ZarrStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]

@@ -9,9 +9,8 @@ from typing import Any
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.runs.run import read_manifest
 from ips2_dask.store import lock
-from ips2_dask.store.integrity import Fault
+from ips2_dask.store.integrity import Fault, Receipt
 from ips2_dask.store.layout import ARRAYS, STAGES, folder_of, key_digest
-from ips2_dask.store.receipts import Receipt
 from ips2_dask.store.zarr_store import ROOT, ZarrStore
 
 

@@ -13,7 +13,7 @@ from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import ingest, precomputed
 from ips2_dask.readers import check_block
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.receipts import Receipt
+from ips2_dask.store.integrity import Receipt
 
 
 def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy: str) -> BadInput:

@@ -53,7 +53,7 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     X = context.all_samples()
     groups = None
     if not context.params.merges_rows:
-        groups = context.remembered("ingest", "copies", lambda: duplicates.group_rows(X), 24 * context.m)
+        groups = context.cached("ingest", "copies", lambda: duplicates.group_rows(X), 24 * context.m)
     nearest = metric_views.search(context)
     indices, distances = duplicates.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
     return {"indices": indices, "distances": distances}, {}

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.readers.base import digest
-from ips2_dask.store.zarr_store import Store
+from ips2_dask.store.base import Store
 
 FOLDER = "names"
 PART = "whole"

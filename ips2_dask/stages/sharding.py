@@ -26,7 +26,7 @@ from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.views import neighborhoods
 from ips2_dask.store.context import Context
-from ips2_dask.store.zarr_store import Receipt
+from ips2_dask.store.integrity import Receipt
 
 MOST_ROUNDS = 5
 

@@ -21,8 +21,8 @@ from ips2_dask.readers.arrays import content_digest
 from ips2_dask.readers.base import digest
 from ips2_dask.readers.hdf5_sparse import CompressedRows
 from ips2_dask.readers.resident import as_csr, is_sparse
+from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context
-from ips2_dask.store.zarr_store import Store
 
 FOLDER = "beside"
 SYMMETRIC_TO = 1e-5
@@ -193,7 +193,7 @@ def given_similarity(context: Context) -> Any:
         return found
 
     # the numbering is the graph's, so what is remembered is remembered with it
-    return context.remembered("neighbors", f"given-{context.folders[FOLDER]}", make, 8 * context.m)
+    return context.cached("neighbors", f"given-{context.folders[FOLDER]}", make, 8 * context.m)
 
 
 def is_dense(context: Context) -> bool:
@@ -240,5 +240,5 @@ def _given_graph(context: Context) -> tuple[Any, Any]:
         found.sum_duplicates()
         return found.indptr, found.indices
 
-    found: tuple[Any, Any] = context.remembered("ingest", "given graph", make, 4 * len(given[1]))
+    found: tuple[Any, Any] = context.cached("ingest", "given graph", make, 4 * len(given[1]))
     return found

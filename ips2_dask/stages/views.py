@@ -49,7 +49,7 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
         return Neighborhoods(N, reverse_lists(N))
 
     name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
-    found: Neighborhoods = context.remembered("neighbors", name, make, size, "samples")
+    found: Neighborhoods = context.cached("neighbors", name, make, size, "samples")
     return found
 
 
@@ -79,7 +79,7 @@ def dense_pairwise(context: Context) -> Float32:
         lengths = metric_views.all_lengths(context, np.arange(context.m))
         return similarity.heat(lengths, bandwidth(context)).astype(np.float32)
 
-    S: Float32 = context.remembered("neighbors", f"S-{context.params.bandwidth}", make, 4 * context.m**2)
+    S: Float32 = context.cached("neighbors", f"S-{context.params.bandwidth}", make, 4 * context.m**2)
     return S
 
 
@@ -92,7 +92,7 @@ def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
         return side_inputs.given_edges(context, low, high)
     n = N_AFFINITY_NEIGHBORS + 1
     N, reverse = neighborhoods(context, n)
-    distances: Float32 = context.remembered(
+    distances: Float32 = context.cached(
         "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m, "distances"
     )
     edges, lengths = similarity.graph_edges(N, distances, reverse, low, high)
@@ -123,7 +123,7 @@ def restricted_tensor(context: Context) -> sp.csr_array:
         return assemble(rows, columns, values, n_pairs(context))
 
     size = 8 * int(context.facts["tensor"]["nnz"])
-    R: sp.csr_array = context.remembered("tensor", f"R-{values_key(context)}", make, size)
+    R: sp.csr_array = context.cached("tensor", f"R-{values_key(context)}", make, size)
     return R
 
 
@@ -190,7 +190,7 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
 
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
     name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
-    made: NeighborhoodOperator = context.remembered("tensor", name, make, context.m * 12 * q)
+    made: NeighborhoodOperator = context.cached("tensor", name, make, context.m * 12 * q)
     return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
 
 
@@ -213,7 +213,7 @@ def pair_components(context: Context) -> components.Components:
             return components.Components(label, 1, 1)
         return components.divide(label, n, context.copies())
 
-    found: components.Components = context.remembered("assemble", f"components-{n}", make, 4 * context.m)
+    found: components.Components = context.cached("assemble", f"components-{n}", make, 4 * context.m)
     return found
 
 
