@@ -257,7 +257,7 @@ def test_above_the_dense_limit_a_gaussian_similarity_lives_on_the_active_pairs(
 ) -> None:
     params = dataclasses.replace(PARAMS, affinity="gaussian")
     everywhere = np.asarray(run(blobs, params).similarity("pairwise"))
-    monkeypatch.setattr("ips2_dask.stages.views.DENSE_MAX_SAMPLES", 50)
+    monkeypatch.setattr("ips2_dask.stages.similarity_views.DENSE_MAX_SAMPLES", 50)
     found = run(blobs, params, Resources(partition_rows=25))
     S = sp.csr_array(found.similarity("pairwise"))
     i, j = found.pairs.T

@@ -21,7 +21,7 @@ from ips2_dask.readers import Source, check_block
 from ips2_dask.readers.lazy import LazySource
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
-from ips2_dask.stages.views import bandwidth, keeps_all_pairs
+from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
 from ips2_dask.store.context import Context, part_name
 
 Float64 = NDArray[np.float64]

@@ -16,11 +16,9 @@ from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, n
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import block_operator, checkpoints
+from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import (
     assembled_operator,
-    dense_pairwise,
-    heat_edges,
-    keeps_all_pairs,
     known_vectors,
     neighborhood_operator,
     neighborhoods,

@@ -14,16 +14,9 @@ from ips2_dask.kernels.leading import wanted_pairs, with_ties
 from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
-from ips2_dask.stages.views import (
-    active_lengths,
-    bandwidth,
-    dense_pairwise,
-    heat_edges,
-    keeps_all_pairs,
-    pair_components,
-    solved_degrees,
-    unit,
-)
+from ips2_dask.stages import metric_views
+from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
+from ips2_dask.stages.views import pair_components, solved_degrees, unit
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
@@ -63,7 +56,7 @@ def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     pairs = np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))
     folded = context.params.tensor == "decomposable"
     if context.params.affinity == "gaussian":
-        joined, S = pairs, similarity.heat(active_lengths(context, pairs), bandwidth(context))
+        joined, S = pairs, similarity.heat(metric_views.pair_lengths(context, pairs), bandwidth(context))
         V = decomposable_at(context, pairs) if folded else high_order(context, b, pairs)
     else:
         edges, weights = heat_edges(context, *context.span(b))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,14 +12,16 @@ import numpy as np
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
+from ips2_dask.kernels import precomputed
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices, check_shape
 from ips2_dask.readers import check_block, features_of
 from ips2_dask.readers.features import FittedFeatures
-from ips2_dask.stages import ingest_distances, ingest_duplicates, ingest_missing
+from ips2_dask.stages import ingest_duplicates, ingest_missing
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 
 VERSION = 2
 
@@ -112,12 +116,12 @@ def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def given_rows(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """One partition of a matrix of distances."""
-    return {"samples": ingest_distances.in_unit(context, _block(context, b))}, {"rounded": 0}
+    return {"samples": _distances_in_unit(context, _block(context, b))}, {"rounded": 0}
 
 
 def given_sizes(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check one partition of a matrix of distances, and sum up the squares of its rows."""
-    return ingest_distances.sizes(context, b, _block(context, b))
+    return _check_distances(context, b, _block(context, b))
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -150,9 +154,9 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     vanishing, statistics_ = 0, None
     if context.metric.precomputed:
         sizes = executor.map(Job("ingest", given_sizes, "statistics-"), inner, parts, report)
-        facts["exponent"] = ingest_distances.unit_exponent(inner, sizes)
+        facts["exponent"] = _exponent_of_distances(inner, sizes)
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
-        ingest_distances.check_symmetric(inner, executor, report)
+        _check_symmetric(inner, executor, report)
         given = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
         store.write(folder, "whole", given | _known(source), {})
     else:
@@ -269,6 +273,80 @@ def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
         )
         exponent = kernel.unit_exponent(merged, spread, context.facts["ingest"]["rows"])
     return Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)
+
+
+def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy: str) -> BadInput:
+    return BadInput(context.facts["ingest"]["source"]["name"], found, allowed, otherwise, remedy)
+
+
+def _check_distances(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check rows of partition b: finite, none negative, zero from a sample to itself; and sum up each row's squares."""
+    low, high = context.span(b)
+    check_block(block, low, context.facts["ingest"]["source"]["name"])
+    D = np.asarray(block, np.float64)
+    if D.min(initial=0.0) < 0:
+        row, column = np.argwhere(D < 0)[0]
+        raise _refused(
+            context, f"the distance {D[row, column]:g} from sample {low + row} to {column}", "distances of at least 0",
+            "a similarity would be read as a distance, and the farthest would be neighbours",
+            "give distances, such as 1 - similarity",
+        )  # fmt: skip
+    own = D[np.arange(high - low), np.arange(low, high)]
+    if own.any():
+        row = int(np.flatnonzero(own)[0])
+        raise _refused(
+            context, f"the distance {own[row]:g} from sample {low + row} to itself", "zeros on the diagonal",
+            "the matrix may be one of similarities, and the farthest would be neighbours",
+            "give distances, such as 1 - similarity",
+        )  # fmt: skip
+    exponent, squares = precomputed.row_squares(D)
+    return {"squares": squares}, {"exponent": exponent}
+
+
+def _exponent_of_distances(context: Context, receipts: Sequence[Receipt]) -> int:
+    """The exponent of the run's unit: of samples with these distances, as `ingest.unit_exponent` says of columns.
+
+    The mean squared distance of two samples is twice that of a sample from the centre.
+    """
+    exponents = [int(receipt["facts"]["exponent"]) for receipt in receipts]
+    top, m, folder = max(exponents), context.m, context.folders["ingest"]
+    parts = (context.store.read(folder, "statistics-" + part_name(b), "squares") for b in range(len(exponents)))
+    scaled = (np.ldexp(part, 2 * (e - top)) for part, e in zip(parts, exponents, strict=True))
+    mean = math.fsum(x for part in scaled for x in part.tolist()) / (2 * m * m)
+    return kernel.root_exponent(np.ldexp(np.sqrt([mean]), top))
+
+
+def _distances_in_unit(context: Context, block: Any) -> Any:
+    """Rows of distances as float32, in the unit of the run."""
+    scaled = np.asarray(block, np.float64) * np.ldexp(1.0, -context.exponent)
+    return np.ascontiguousarray(scaled, np.float32)
+
+
+def symmetric(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check that partition b's rows are what the columns of the earlier partitions, and its own, say."""
+    low, high = context.span(b)
+    D = np.asarray(context.read("ingest", b, "samples"))
+    for other in range(b + 1):
+        first, last = context.span(other)
+        mirror = np.asarray(context.read("ingest", other, "samples"))[:, low:high]
+        at = precomputed.first_uneven(D[:, first:last], mirror)
+        if at is not None:
+            i, j = at[0], first + at[1]
+            there, back = (float(x) * context.unit for x in (D[i, j], mirror[at[1], i]))
+            raise _refused(
+                context, f"{there:g} from sample {low + i} to {j} and {back:g} back",
+                "a symmetric matrix", "the tensor would have two values for one pair",
+                "give (D + D.T) / 2 where both directions mean the same",
+            )  # fmt: skip
+    return {}, {}
+
+
+def _check_symmetric(context: Context, executor: Executor, report: Report) -> None:
+    """Refuse a stored matrix whose two triangles differ by more than rounding."""
+    parts = range(context.n_partitions)
+    executor.map(Job("ingest", symmetric, "symmetric-"), context, parts, report)
+    for b in parts:
+        context.store.drop(context.folders["ingest"], "symmetric-" + part_name(b))
 
 
 def _known(source: Any) -> dict[str, Any]:
