@@ -53,7 +53,7 @@ def decomposable_at(context: Context, pairs: Any) -> Any:
 
 def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j."""
-    pairs = np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))
+    pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))
     folded = context.params.tensor == "decomposable"
     if context.params.affinity == "gaussian":
         joined, S = pairs, similarity.heat(metric_views.pair_lengths(context, pairs), bandwidth(context))
@@ -137,7 +137,7 @@ def _dense(context: Context, report: Report) -> dict[str, Any]:
         V[i, j] = decomposable_at(context, np.stack([i, j], axis=1))
     else:
         for b in range(context.n_partitions):
-            pairs = np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))
+            pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))
             V[pairs[:, 0], pairs[:, 1]] = V[pairs[:, 1], pairs[:, 0]] = high_order(context, b, pairs)
     largest = float(np.abs(V).max()) or 1.0
     V /= largest

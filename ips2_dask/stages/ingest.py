@@ -63,8 +63,19 @@ def raw(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str,
     return {"raw": np.ascontiguousarray(block)}, {}
 
 
-def statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Check one partition's rows, and sum up its columns about the first row of the input."""
+def column_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check one partition's rows, and sum up its columns as they came, about the first row of the input."""
+    X, _ = _checked_rows(context, b)
+    return _statistics(context, X), {}
+
+
+def row_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check one partition's rows, and sum up the columns of its prepared rows, about the first one of the input."""
+    return _statistics(context, _prepared(context, *_checked_rows(context, b))), {}
+
+
+def _checked_rows(context: Context, b: int) -> tuple[Any, Any]:
+    """The rows of partition b that stay, (rows, f) float64, and their numbers in the input, (rows,)."""
     block = _block(context, b)
     source = context.facts["ingest"]["source"]
     rows = np.arange(*context.span(b))
@@ -73,26 +84,37 @@ def statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]
         block, rows = block[kept], rows[kept]
     else:
         check_block(block, context.bounds[b], source["name"], source["feature_names"])
-    wide = _turned(context, block.astype(np.float64), rows)
-    shift = np.array(context.facts["ingest"]["shift"])
-    found = kernel.column_statistics(wide, shift)
-    stacked = [found.exponent[None].astype(np.float64), found.total, found.square, found.low[None], found.high[None]]
-    return {"statistics": np.concatenate(stacked)}, {}
+    return block.astype(np.float64), rows
 
 
-def _turned(context: Context, wide: Any, rows: Any) -> Any:
-    """Rows as they are before their columns are centred; those without a direction are refused by a metric of them."""
-    metric, facts = context.params.metric, context.facts["ingest"]
-    if facts["pass"] == "columns":
-        return wide
+def _statistics(context: Context, X: Any) -> dict[str, Any]:
+    """The sums of the columns of X (rows, f) about the shift: an array to store."""
+    sums = kernel.column_statistics(X, np.array(context.facts["ingest"]["shift"]))
+    stacked = [sums.exponent[None].astype(np.float64), sums.total, sums.square, sums.low[None], sums.high[None]]
+    return {"statistics": np.concatenate(stacked)}
+
+
+def _prepared(context: Context, X: Any, rows: Any) -> Any:
+    """Rows X of these numbers as the metric wants them before columns are centred; rows it can't compare are refused.
+
+    Raises
+    ------
+    BadInput
+    """
     columns = _columns(context)
-    check_rows(wide if columns is None else columns.of(wide), rows, facts["source"]["name"], metric)
-    return kernel.turned_rows(wide, context.params.scale, metric, columns)
+    name = context.facts["ingest"]["source"]["name"]
+    check_rows(X if columns is None else columns.of(X), rows, name, context.metric.name)
+    return kernel.turned_rows(X, context.params.scale, context.metric.name, columns)
+
+
+def _scales_first(context: Context) -> bool:
+    """Whether columns are scaled before rows are prepared, which takes a pass over the input of its own."""
+    return context.metric.needs_direction and context.params.scale in ("zscore", "minmax")
 
 
 def _columns(context: Context) -> kernel.Columns | None:
-    """What the columns are scaled by before their rows are turned."""
-    if not context.facts["ingest"].get("columns"):
+    """Centre and spread that scale the columns before rows are prepared."""
+    if not _scales_first(context):
         return None
     return kernel.Columns(*(np.asarray(context.read("ingest", "columns", name)) for name in ("center", "spread")))
 
@@ -158,11 +180,11 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
         _check_symmetric(inner, executor, report)
         given = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
-        store.write(folder, "whole", given | _known(source), {})
+        store.write(folder, "whole", given | _known_labels(source), {})
     else:
         found = _measured(inner, executor, report, np.asarray(first, np.float64), first_row)
         facts["exponent"], vanishing, statistics_ = found.exponent, found.vanishing, found.statistics
-        store.write(folder, "whole", {"center": found.center, "spread": found.spread, **_known(source)}, {})
+        store.write(folder, "whole", {"center": found.center, "spread": found.spread, **_known_labels(source)}, {})
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
     there = store.listed(folder)
     for name in (f"raw-{part_name(b)}" for b in parts):  # the statistics stay, so that one can be made again alone
@@ -206,7 +228,7 @@ def _missing(
 def _unread(context: Context, rule: str) -> list[int]:
     """Partitions whose rows are still needed: the first, which the others are centred about, and unfinished ones."""
     needed: tuple[str, ...] = ("", "statistics-")
-    if context.metric.needs_direction and context.params.scale in ("zscore", "minmax"):
+    if _scales_first(context):
         needed = (*needed, "columns-")
     if rule == "drop" or (rule == "median" and context.receipt("ingest", "medians") is None):
         return list(range(context.n_partitions))  # the first complete row may be in any, and medians are of all
@@ -229,22 +251,17 @@ class Measured(NamedTuple):
 
 
 def _measured(inner: Context, executor: Executor, report: Report, first: Any, first_row: int) -> Measured:
-    """What to make of the columns.
-
-    A metric of turned rows of scaled columns takes two passes: over the columns, then over the rows made of them.
-    """
+    """Centre, spread and unit of the columns, from one pass over the rows; two where columns are scaled first."""
     params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
     raw_statistics = None
-    if inner.metric.needs_direction and params.scale in ("zscore", "minmax"):
-        facts |= {"pass": "columns", "shift": first[0].tolist()}
-        executor.map(Job("ingest", statistics, "columns-"), inner, parts, report)
+    if _scales_first(inner):
+        facts["shift"] = first[0].tolist()
+        executor.map(Job("ingest", column_statistics, "columns-"), inner, parts, report)
         raw_statistics = _merged(inner, "columns-")
         columns = kernel.scaled_columns(raw_statistics, first[0], facts["rows"], params.scale)
         inner.store.write(inner.folders["ingest"], "columns", columns._asdict(), {})
-        facts["columns"] = True
-    facts["pass"] = "rows"
-    facts["shift"] = _turned(inner, first, [first_row])[0].tolist()
-    executor.map(Job("ingest", statistics, "statistics-"), inner, parts, report)
+    facts["shift"] = _prepared(inner, first, [first_row])[0].tolist()
+    executor.map(Job("ingest", row_statistics, "statistics-"), inner, parts, report)
     found = _centering(inner, np.array(facts["shift"]))
     return found if raw_statistics is None else found._replace(statistics=raw_statistics)
 
@@ -349,7 +366,7 @@ def _check_symmetric(context: Context, executor: Executor, report: Report) -> No
         context.store.drop(context.folders["ingest"], "symmetric-" + part_name(b))
 
 
-def _known(source: Any) -> dict[str, Any]:
+def _known_labels(source: Any) -> dict[str, Any]:
     labels = source.labels()
     return {} if labels is None else {"known": np.unique(labels, return_inverse=True)[1].astype(np.int32).ravel()}
 

@@ -99,7 +99,7 @@ def _given(context: Context, executor: Executor, report: Report) -> dict[str, An
     context.store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
     reach = sharding.true_reach(context, executor, report, rows)
     for b in parts:
-        context.store.drop(folder, f"truth-p{b:06d}")
+        context.store.drop(folder, "truth-" + part_name(b))
     listed = np.asarray(context.rows_of("neighbors", "distances", rows))
     recall = kernel.recall(listed, reach)
     warnings = []

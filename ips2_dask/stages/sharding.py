@@ -25,7 +25,7 @@ from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.views import neighborhoods
-from ips2_dask.store.context import Context
+from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
 MOST_ROUNDS = 5
@@ -55,7 +55,9 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
     """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
     first, last = context.facts["neighbors"]["batches"][batch]
     X = np.concatenate([context.ingested(b) for b in range(first, last)])
-    nearest = np.concatenate([context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(first, last)])
+    nearest = np.concatenate(
+        [context.read("neighbors", "assign-" + part_name(b), "nearest") for b in range(first, last)]
+    )
     nearest = np.asarray(context.read("neighbors", "membership", "cell"))[nearest]
     user = np.arange(context.bounds[first], context.bounds[last])
     twice = nearest[:, 0] != nearest[:, 1]
@@ -71,7 +73,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     facts, folder = context.facts["neighbors"], context.folders["neighbors"]
     pieces, numbers = [], []
     for batch in range(len(facts["batches"])):
-        name = f"split-p{batch:06d}"
+        name = "split-" + part_name(batch)
         low, high = np.asarray(context.read("neighbors", name, "offsets"))[s : s + 2]
         pieces.append(context.store.read_rows(folder, name, "rows", int(low), int(high)))
         numbers.append(context.store.read_rows(folder, name, "members", int(low), int(high)))
@@ -93,7 +95,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     own = halving.near_each_other(X if narrow is None else narrow.Z, own)
     for b in range(*np.searchsorted(facts["bounds"], [start, stop])):
         low, high = (bound - start for bound in facts["bounds"][b : b + 2])
-        context.store.write(folder, f"samples-p{b:06d}", {"samples": X[own[low:high]]}, {})
+        context.store.write(folder, "samples-" + part_name(b), {"samples": X[own[low:high]]}, {})
     arrays = {"members": members, "indices": indices, "distances": distances, "order": members[own]}
     return arrays, {}
 
@@ -114,10 +116,10 @@ def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         distances = np.full(indices.shape, np.inf, np.float32)
         for s in np.unique(both[:, column]):
             rows = np.flatnonzero(both[:, column] == s)
-            at = np.searchsorted(context.read("neighbors", f"search-p{s:06d}", "members"), order[low + rows])
-            found = context.read("neighbors", f"search-p{s:06d}", "indices")[at]
+            at = np.searchsorted(context.read("neighbors", "search-" + part_name(s), "members"), order[low + rows])
+            found = context.read("neighbors", "search-" + part_name(s), "indices")[at]
             indices[rows] = np.where(found < 0, -1, rank[found])
-            distances[rows] = context.read("neighbors", f"search-p{s:06d}", "distances")[at]
+            distances[rows] = context.read("neighbors", "search-" + part_name(s), "distances")[at]
         lists.append((indices, distances))
     (indices, distances), others = lists
     shards.merge_lists(indices, distances, *others, np.arange(low, high), order, rank)
@@ -150,7 +152,7 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
     N, reverse = neighborhoods(context, n, before)
-    part = f"{before}p{b:06d}"
+    part = f"{before}{part_name(b)}"
     indices, distances = (np.array(context.read("neighbors", part, name)) for name in ("indices", "distances"))
     rows = np.arange(low, high)
     found = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
@@ -199,11 +201,11 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
     refined = store.receipt(folder, "refined")
     numbered = store.receipt(folder, "numbering") is not None
     if refined is None or not numbered or not _all_there(adopted(context, facts), refined["facts"]["rounds"]):
-        if any(store.receipt(folder, f"search-p{s:06d}") is None for s in cells):  # else the splits may be gone
+        if any(store.receipt(folder, "search-" + part_name(s)) is None for s in cells):  # else the splits may be gone
             executor.map(Job("neighbors", split, "split-", "batches"), inner, range(len(facts["batches"])), report)
             executor.map(Job("neighbors", search, "search-", "shards"), inner, cells, report)
         for batch in range(len(facts["batches"])):
-            store.drop(folder, f"split-p{batch:06d}")
+            store.drop(folder, "split-" + part_name(batch))
         if not numbered:
             _number(inner)
         inner = adopted(context, facts)
@@ -233,15 +235,16 @@ def _drawn(context: Context, counts: Sequence[int]) -> NDArray[np.float32]:
     """The samples of all partitions, read one by one into one array."""
     out = np.empty((sum(counts), context.n_features), np.float32)
     for b, (low, high) in enumerate(itertools.pairwise([0, *itertools.accumulate(counts)])):
-        out[low:high] = context.store.read(context.folders["neighbors"], f"sample-p{b:06d}", "sample")
+        out[low:high] = context.store.read(context.folders["neighbors"], "sample-" + part_name(b), "sample")
     return out
 
 
 def _all_there(context: Context, rounds: int) -> bool:
     """Whether each partition has its samples and its last lists, by the final name or by that of their round."""
     return all(
-        context.receipt("neighbors", f"samples-p{b:06d}") is not None
-        and (context.receipt("neighbors", b) or context.receipt("neighbors", f"round{rounds}-p{b:06d}")) is not None
+        context.receipt("neighbors", "samples-" + part_name(b)) is not None
+        and (context.receipt("neighbors", b) or context.receipt("neighbors", f"round{rounds}-{part_name(b)}"))
+        is not None
         for b in range(context.n_partitions)
     )
 
@@ -250,18 +253,18 @@ def _settle(context: Context, rounds: int, n_cells: int) -> None:
     """Name the last lists final, and take away what they were made of."""
     store, folder = context.store, context.folders["neighbors"]
     for b in range(context.n_partitions):
-        store.rename(folder, f"round{rounds}-p{b:06d}", f"p{b:06d}")
-        store.drop(folder, f"truth-p{b:06d}")
+        store.rename(folder, f"round{rounds}-{part_name(b)}", part_name(b))
+        store.drop(folder, "truth-" + part_name(b))
         for earlier in range(rounds):
-            store.drop(folder, f"round{earlier}-p{b:06d}")
+            store.drop(folder, f"round{earlier}-{part_name(b)}")
     for s in range(n_cells):
-        store.drop(folder, f"search-p{s:06d}")
+        store.drop(folder, "search-" + part_name(s))
 
 
 def _nearest_cells(context: Context) -> Any:
     """The two nearest cells of each of the user's samples, as they were assigned: (m, 2)."""
     return np.concatenate(
-        [context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(context.n_partitions)]
+        [context.read("neighbors", "assign-" + part_name(b), "nearest") for b in range(context.n_partitions)]
     )
 
 
@@ -269,7 +272,7 @@ def _number(context: Context) -> None:
     """Store the run's numbering: by nearest cell, and within a cell as its search has put them in order."""
     store, folder = context.store, context.folders["neighbors"]
     cells = range(len(context.facts["neighbors"]["starts"]) - 1)
-    order = np.concatenate([store.read(folder, f"search-p{s:06d}", "order") for s in cells])
+    order = np.concatenate([store.read(folder, "search-" + part_name(s), "order") for s in cells])
     rank = np.empty(context.m, np.int32)
     rank[order] = np.arange(context.m, dtype=np.int32)
     cell = store.read(folder, "membership", "cell")
@@ -302,7 +305,7 @@ def true_reach(context: Context, executor: Executor, report: Report, rows: Any) 
     """The distance of the true n-th nearest of each of the recall's rows: (rows,)."""
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
     executor.map(Job("neighbors", truth, "truth-"), context, parts, report)
-    lengths = np.concatenate([context.store.read(folder, f"truth-p{b:06d}", "distances") for b in parts], axis=1)
+    lengths = np.concatenate([context.store.read(folder, "truth-" + part_name(b), "distances") for b in parts], axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     return np.partition(lengths, n - 2, axis=1)[:, n - 2]
 

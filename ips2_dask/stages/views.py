@@ -43,7 +43,7 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
         N = np.empty((context.m, min(n, context.m)), np.int32)
         for b in range(context.n_partitions):
             low, high = context.span(b)
-            N[low:high] = context.read("neighbors", f"{prefix}p{b:06d}", "indices")[:, :n]
+            N[low:high] = context.read("neighbors", f"{prefix}{part_name(b)}", "indices")[:, :n]
         return Neighborhoods(N, reverse_lists(N))
 
     name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
@@ -53,7 +53,7 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
 
 def read_pairs(context: Context) -> Int32:
     """All active pairs, sorted: (P, 2)."""
-    parts = [context.read("tensor", f"pairs-p{b:06d}", "pairs") for b in range(context.n_partitions)]
+    parts = [context.read("tensor", "pairs-" + part_name(b), "pairs") for b in range(context.n_partitions)]
     return np.concatenate(parts)
 
 
@@ -108,7 +108,7 @@ def numbered_ids(context: Context, N: Int32) -> NDArray[np.int64]:
     ends = np.cumsum(offsets[owners + 1] - offsets[owners])
     for group in np.split(owners, np.searchsorted(ends, np.arange(PAIRS_AT_ONCE, ends[-1], PAIRS_AT_ONCE))):
         if len(group):
-            lists = [np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs")) for b in group]
+            lists = [np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs")) for b in group]
             numbers = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in group])
             pair_ids(N, np.concatenate(lists), numbers, ids)
     return ids

@@ -265,6 +265,6 @@ class Context:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def part_name(part: int | str) -> str:
-    """The name of a partition's part; other parts have names of their own."""
-    return f"p{part:06d}" if isinstance(part, int) else part
+def part_name(part: int | np.integer | str) -> str:
+    """The name of the part of a partition, by its number; other parts have names already."""
+    return part if isinstance(part, str) else f"p{part:06d}"
