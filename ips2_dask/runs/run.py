@@ -47,7 +47,7 @@ class Neighbors(NamedTuple):
 
 
 class Run:
-    """What a run has found.
+    """The results of a finished run.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ class Run:
 
     @cached_property
     def left_out(self) -> NDArray[np.bool_] | None:
-        """What the tree of density left out, so that its label comes from its neighbours: (m,) bool; None for k-means.
+        """Samples outside the tree of density, whose labels come from their neighbours: (m,) bool; None for k-means.
 
         Of more samples than a tree is built on, those that were not drawn are not marked.
         """
@@ -153,7 +153,7 @@ class Run:
         return run
 
     def _rows_of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """What is stored of each row of the input, for those that this run is seen by."""
+        """Stored values of each row of the input, restricted to the clustered rows for a `clustered` view."""
         return values[self.rows] if self._context.clustered_only else np.array(values)
 
     def _arrays(self, part: str) -> set[str]:
@@ -162,7 +162,7 @@ class Run:
         return set() if receipt is None else set(receipt["arrays"])
 
     def _label(self, part: str, name: str) -> NDArray[Any]:
-        """An array of the label stage; refused where an earlier version has kept none."""
+        """An array of the label stage; a run of an earlier version that lacks it is refused."""
         if name not in self._arrays(part):
             raise BadInput(
                 str(self.path), "a run of an earlier version", f"one that keeps {name}",
@@ -273,7 +273,7 @@ class Run:
         return pairs if self._order is None else self._by_pair(np.sort(self._order[pairs], axis=1))
 
     def tensor(self) -> sp.csr_array:
-        """R of DESIGN 1.6, the unfolded tensor on unordered pairs: CSR (P, P) float32, each entry once.
+        """R, the unfolded tensor on unordered pairs (docs/method.md, Unfolding and active pairs): CSR (P, P) float32.
 
         Raises
         ------
@@ -301,7 +301,7 @@ class Run:
 
     @cached_property
     def _leading(self) -> Leading:
-        """What V is made of, among the eigenpairs that were solved for."""
+        """The eigenpairs that V is made of, among those that were solved for."""
         facts, values = self._context.facts, np.array(self._context.read("eigen", "whole", "values"))
         if self.params.tensor == "decomposable":
             return Leading(values, facts["eigen"]["gap"])
@@ -320,7 +320,7 @@ class Run:
 
     @cached_property
     def eigenvectors(self) -> NDArray[np.floating]:
-        """Their eigenvectors in the orthonormal basis of DESIGN 1.6, component vectors first: (P, c)."""
+        """Their eigenvectors in the orthonormal basis of pairs, component vectors first: (P, c)."""
         self._refuse_decomposable("eigenvectors")
         c = self.params.n_clusters
         pairs = read_pairs(self._context)

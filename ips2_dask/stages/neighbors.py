@@ -18,8 +18,8 @@ from ips2_dask.store.context import Context, part_name
 VERSION = 7
 
 LENGTHENED = (1, 2, 4, 8)
-"""How many times as long pynndescent's lists are made while the recall of the nearest among them is too low: of 100,000
-x 64 values of plain Gaussian noise it is .13, .36, .85 and .98 (measured)."""
+"""Factors by which pynndescent's lists are lengthened, one after the other, while the recall of the nearest among them
+is too low: of 100,000 x 64 values of plain Gaussian noise it is .13, .36, .85 and .98 (measured)."""
 
 GIVEN_AT_ONCE = 1 << 22
 """Candidates whose distances are measured at once, where a graph was given."""
@@ -60,7 +60,7 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The nearest of the candidates that were given for partition b's samples, by distances measured here."""
+    """The nearest of the user's candidates for partition b's samples, by distances measured here."""
     low, high = context.span(b)
     n, width = min(context.params.n_stored_neighbors, context.m), 1
     indices = np.full((high - low, n), -1, np.int32)
@@ -71,28 +71,28 @@ def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     start = low
     while start < high:
         stop = min(high, start + max(1, GIVEN_AT_ONCE // width))
-        found = side_inputs.given_candidates(context, start, stop)
-        if found.shape[1] > width and found.size > GIVEN_AT_ONCE and stop - start > 1:
-            width = found.shape[1]  # a hub: fewer rows at once
+        candidates = side_inputs.given_candidates(context, start, stop)
+        if candidates.shape[1] > width and candidates.size > GIVEN_AT_ONCE and stop - start > 1:
+            width = candidates.shape[1]  # a hub: fewer rows at once
             continue
         rows = np.arange(start, stop)
-        used = np.unique(np.concatenate([found[found >= 0], rows]))
+        used = np.unique(np.concatenate([candidates[candidates >= 0], rows]))
         place[used] = np.arange(len(used), dtype=np.int32)
         X = np.asarray(context.samples(used))
-        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, context.metric.code)
-        at = slice(start - low, stop - low)
-        shards.merge_lists(indices[at], distances[at], found, lengths, rows, same, same)
+        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), candidates, place, context.metric.code)
+        span = slice(start - low, stop - low)
+        shards.merge_lists(indices[span], distances[span], candidates, lengths, rows, same, same)
         start = stop
     short = np.flatnonzero((indices < 0).any(axis=1))
-    if len(short):  # all that was given for it are rows that equal it
+    if len(short):  # all candidates of such a sample are rows that equal it
         X = context.all_samples()
-        near = metric_views.search(context)(X[low + short], low + short, X, n - 1)
-        indices[short, 1:], distances[short, 1:] = near
+        nearest = metric_views.search(context)
+        indices[short, 1:], distances[short, 1:] = nearest(X[low + short], low + short, X, n - 1)
     return {"indices": indices, "distances": distances}, {}
 
 
 def _given(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """The graph from the candidates given; its recall against an exact sample of rows by the same metric."""
+    """Make the graph of the user's candidates, and measure its recall against exact neighbours of a sample of rows."""
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
     executor.map(Job("neighbors", given), context, parts, report)
     rows = kernel.recall_rows(context.m, context.params.random_state)
@@ -126,8 +126,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     elif context.choices.graph == "given":
         facts |= _given(context, executor, report)
     elif context.choices.graph == "shards":
-        found, whole = sharding.run(context, executor, report)
-        facts |= found
+        shard_facts, whole = sharding.run(context, executor, report)
+        facts |= shard_facts
         context = sharding.adopted(context, facts)
     else:
         facts |= _approximate(context, executor, report)
@@ -151,8 +151,8 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     reach = nearest(X[rows], rows, X, n - 1)[1][:, -1]
     history: list[float] = []
     for times in LENGTHENED:
-        found = approximate.candidates(X, n, seed, context.metric.external, times)
-        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, context.metric.code)
+        lists = approximate.candidates(X, n, seed, context.metric.external, times)
+        indices, distances, repaired = kernel.settle_candidates(X, lists, n, nearest, context.metric.code)
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break
@@ -175,7 +175,7 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
 
 
 def _duplicates(context: Context) -> list[str]:
-    """What to warn of where samples lie at distance 0 of each other."""
+    """Warnings of samples at distance 0 of each other."""
     k, merged = context.params.n_neighbors, context.params.merges_rows
     repeated = crowded = 0
     for b in range(context.n_partitions):

@@ -1,10 +1,9 @@
 """The sample graph by overlapping shards: split, search each shard, merge, measure the recall, refine; renumbered.
 
-Where refinement leaves the recall below what is promised, every pair is compared, as far as the plan affords that.
+Where the recall stays below `LEAST_RECALL` after refinement, every pair is compared, if the plan affords that.
 
-Samples are numbered by shard from here on, so that neighbours mostly share a partition, and within a shard so that near
-ones stand near each other. ``order`` of the stage's ``whole`` part holds the user's number of each sample; ties are
-decided by it.
+Samples are renumbered by shard, so that neighbours mostly share a partition, and within a shard so that close samples
+have close numbers. ``order`` of the stage's ``whole`` part holds the user's number of each sample, which decides ties.
 """
 
 from __future__ import annotations
@@ -46,7 +45,7 @@ def sample(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def assign(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two nearest cells of partition b's samples."""
+    """Store the two nearest cells of each of partition b's samples."""
     centers = np.asarray(context.read("neighbors", "cells", "centers"))
     return {"nearest": shards.two_nearest(context.ingested(b), centers)}, {}
 
@@ -55,10 +54,8 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
     """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
     first, last = context.facts["neighbors"]["batches"][batch]
     X = np.concatenate([context.ingested(b) for b in range(first, last)])
-    nearest = np.concatenate(
-        [context.read("neighbors", "assign-" + part_name(b), "nearest") for b in range(first, last)]
-    )
-    nearest = np.asarray(context.read("neighbors", "membership", "cell"))[nearest]
+    cell = np.asarray(context.read("neighbors", "membership", "cell"))
+    nearest = cell[_nearest_cells(context, range(first, last))]
     user = np.arange(context.bounds[first], context.bounds[last])
     twice = nearest[:, 0] != nearest[:, 1]
     rows, shard = np.concatenate([user, user[twice]]), np.concatenate([nearest[:, 0], nearest[twice, 1]])
@@ -101,7 +98,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _narrows(context: Context) -> bool:
-    """Whether searches of shards are narrowed down: principal directions keep Euclidean distances alone."""
+    """Whether searches of shards are narrowed by principal directions, which preserve Euclidean distances alone."""
     return context.n_features > projection.WORTHWHILE and context.metric.is_euclidean
 
 
@@ -133,7 +130,7 @@ def _shard_of(context: Context, b: int) -> Thing:
 
 
 def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How far the nearest samples of partition b are from each of the recall's sample rows."""
+    """Distances of the sample rows of the recall to their nearest samples in partition b."""
     rows = kernel.recall_rows(context.m, context.params.random_state)
     queries = np.asarray(context.read("neighbors", "queries", "rows"))
     low, high = context.span(b)
@@ -143,7 +140,7 @@ def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Partition b's lists after neighbours of neighbours, and of those that name a sample, were tried."""
+    """Partition b's lists after a round of refinement: neighbours of (reverse) neighbours are tried as neighbours."""
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
@@ -194,13 +191,13 @@ def exactly(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Store the graph and X by the new partitions; returns facts, and the arrays of the stage's ``whole`` part."""
     store, folder = context.store, context.folders["neighbors"]
-    known = store.receipt(folder, "membership")
-    facts = _split_into_cells(context, executor, report) if known is None else dict(known["facts"])
+    membership = store.receipt(folder, "membership")
+    facts = _split_into_cells(context, executor, report) if membership is None else dict(membership["facts"])
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
     cells = range(len(facts["starts"]) - 1)
     refined = store.receipt(folder, "refined")
     numbered = store.receipt(folder, "numbering") is not None
-    if refined is None or not numbered or not _all_there(adopted(context, facts), refined["facts"]["rounds"]):
+    if refined is None or not numbered or not _all_finished(adopted(context, facts), refined["facts"]["rounds"]):
         if any(store.receipt(folder, "search-" + part_name(s)) is None for s in cells):  # else the splits may be gone
             executor.map(Job("neighbors", split, "split-", "batches"), inner, range(len(facts["batches"])), report)
             executor.map(Job("neighbors", search, "search-", "shards"), inner, cells, report)
@@ -212,12 +209,12 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
         executor.map(Job("neighbors", merge, "round0-", near=_shard_of), inner, range(inner.n_partitions), report)
         refined = _refine(inner, executor, report)
     facts |= refined["facts"]
-    _settle(adopted(context, facts), facts["rounds"], len(cells))
+    _finalise(adopted(context, facts), facts["rounds"], len(cells))
     return facts, {"order": store.read(folder, "numbering", "order")}
 
 
 def _split_into_cells(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Store centres and each sample's two nearest, and whose cell is which; returns what goes with it."""
+    """Store the cells' centres and each sample's two nearest cells; returns the facts of the stored membership."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     receipts = executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     if store.receipt(folder, "cells") is None:
@@ -239,18 +236,18 @@ def _drawn(context: Context, counts: Sequence[int]) -> NDArray[np.float32]:
     return out
 
 
-def _all_there(context: Context, rounds: int) -> bool:
+def _all_finished(context: Context, rounds: int) -> bool:
     """Whether each partition has its samples and its last lists, by the final name or by that of their round."""
-    return all(
-        context.receipt("neighbors", "samples-" + part_name(b)) is not None
-        and (context.receipt("neighbors", b) or context.receipt("neighbors", f"round{rounds}-{part_name(b)}"))
-        is not None
-        for b in range(context.n_partitions)
-    )
+
+    def is_finished(b: int) -> bool:
+        lists = context.receipt("neighbors", b) or context.receipt("neighbors", f"round{rounds}-{part_name(b)}")
+        return lists is not None and context.receipt("neighbors", "samples-" + part_name(b)) is not None
+
+    return all(is_finished(b) for b in range(context.n_partitions))
 
 
-def _settle(context: Context, rounds: int, n_cells: int) -> None:
-    """Name the last lists final, and take away what they were made of."""
+def _finalise(context: Context, rounds: int, n_cells: int) -> None:
+    """Rename the lists of the last round to the final names, and remove all intermediate parts."""
     store, folder = context.store, context.folders["neighbors"]
     for b in range(context.n_partitions):
         store.rename(folder, f"round{rounds}-{part_name(b)}", part_name(b))
@@ -261,27 +258,30 @@ def _settle(context: Context, rounds: int, n_cells: int) -> None:
         store.drop(folder, "search-" + part_name(s))
 
 
-def _nearest_cells(context: Context) -> Any:
-    """The two nearest cells of each of the user's samples, as they were assigned: (m, 2)."""
-    return np.concatenate(
-        [context.read("neighbors", "assign-" + part_name(b), "nearest") for b in range(context.n_partitions)]
-    )
+def _nearest_cells(context: Context, parts: range) -> Any:
+    """The two nearest cells of each sample of some of the input's partitions, as they were assigned: (rows, 2)."""
+    return np.concatenate([context.read("neighbors", "assign-" + part_name(b), "nearest") for b in parts])
 
 
 def _number(context: Context) -> None:
-    """Store the run's numbering: by nearest cell, and within a cell as its search has put them in order."""
+    """Store the run's numbering: by nearest cell, and within a cell in the order that its search has stored."""
     store, folder = context.store, context.folders["neighbors"]
     cells = range(len(context.facts["neighbors"]["starts"]) - 1)
     order = np.concatenate([store.read(folder, "search-" + part_name(s), "order") for s in cells])
     rank = np.empty(context.m, np.int32)
     rank[order] = np.arange(context.m, dtype=np.int32)
     cell = store.read(folder, "membership", "cell")
-    store.write(folder, "numbering", {"order": order, "rank": rank, "shards": cell[_nearest_cells(context)][order]}, {})
+    store.write(
+        folder,
+        "numbering",
+        {"order": order, "rank": rank, "shards": cell[_nearest_cells(context, range(context.n_partitions))][order]},
+        {},
+    )
 
 
 def _membership(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     """The samples by nearest cell, the new partitions, and batches of the user's partitions."""
-    nearest = _nearest_cells(context)
+    nearest = _nearest_cells(context, range(context.n_partitions))
     n_shards = context.choices.n_shards
     least = min(context.params.n_stored_neighbors, context.m)
     cell = shards.join_small(nearest, np.asarray(context.read("neighbors", "cells", "centers")), least)
@@ -311,7 +311,7 @@ def true_reach(context: Context, executor: Executor, report: Report, rows: Any) 
 
 
 def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
-    """Measure the recall and refine until it is high enough, by an exact search in the end; returns what was found."""
+    """Measure the recall and refine until it is high enough, in the end by an exact search; returns the receipt."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     rows = kernel.recall_rows(context.m, context.params.random_state)
     store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
