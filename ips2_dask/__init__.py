@@ -33,10 +33,8 @@ if TYPE_CHECKING:
     from ips2_dask.pipeline.run import run
     from ips2_dask.readers.features import Features
     from ips2_dask.reports import report
-    from ips2_dask.runs.garbage import gc
+    from ips2_dask.runs.maintenance import gc, status, verify
     from ips2_dask.runs.run import Run, open_run
-    from ips2_dask.runs.status import status
-    from ips2_dask.runs.verify import verify
     from ips2_dask.sweeps import open_sweep, sweep
 
 __version__ = "0.1.0"
@@ -79,10 +77,8 @@ _HOMES = {
     "readers.features": ("Features",),
     "params": ("PAPER", "Params", "Resources"),
     "pipeline.run": ("run",),
-    "runs.garbage": ("gc",),
+    "runs.maintenance": ("gc", "status", "verify"),
     "runs.run": ("Run", "open_run"),
-    "runs.status": ("status",),
-    "runs.verify": ("verify",),
 }
 """Where each public name is, imported when it is first asked for: a command that needs no SciPy, Numba or Dask does not
 wait two seconds for them."""

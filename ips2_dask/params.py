@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 from ips2_dask.errors import BadInput
+from ips2_dask.kernels.metrics import METRICS
 
 LEAST_RECALL = 0.95
 """Recall of the sample graph, below which neighbours are missing that clusters live on."""
@@ -34,23 +35,14 @@ EMBEDDED_BEYOND = 8
 """Columns of the embedding after the c-th where nothing else is asked for: with c columns alone a cluster is lost where
 lambda_c and lambda_c+1 are all but equal, since nothing says which of the two vectors is among them."""
 
-ANGULAR = ("cosine", "correlation")
-"""Metrics that are Euclidean distances of rows of length 1."""
-
-TURNED = (*ANGULAR, "hellinger")
-"""Metrics that are Euclidean distances of rows that ingest makes of the samples."""
-
-AS_THEY_ARE = ("canberra", "braycurtis", "hamming", "jaccard")
-"""Metrics that depend on where 0 is, or on values being equal: their columns are not centred."""
-
-COMPARED = ("manhattan", "chebyshev", *AS_THEY_ARE)
+COMPARED = tuple(metric.name for metric in METRICS.values() if metric.compares_pairs)
 """Metrics whose distances no matrix product gives."""
 
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "tensor": ("indecomposable", "decomposable"),
-    "metric": ("euclidean", *COMPARED, *TURNED, "precomputed"),
+    "metric": tuple(METRICS),
     "affinity": ("heat-knn", "gaussian", "precomputed"),
     "high_order": ("rms", "abs", "signed"),
     "fusion": ("average", "normalized"),

@@ -31,7 +31,7 @@ from ips2_dask.clusters import shipped
 from ips2_dask.clusters.loading import NOT_CLUSTERS
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.readers import open_source
-from ips2_dask.store.context import cache
+from ips2_dask.store.cache import cache
 
 MOST = 10_000  # rows and columns that are read of a table whose damaged header promises more
 LIMIT_SECONDS = 30.0

@@ -15,8 +15,11 @@ from ips2_dask.executors.base import Executor, Job, Report, SerialExecutor, comp
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.pipeline.run import Silent, execute, plan_run
 from ips2_dask.readers import open_source
+from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.zarr_store import MemoryStore, Receipt, Store, ZarrStore
+from ips2_dask.store.integrity import Receipt
+from ips2_dask.store.memory_store import MemoryStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 Array = npt.NDArray[Any]
 

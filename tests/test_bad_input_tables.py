@@ -24,7 +24,7 @@ from test_readers import FORMATS, written
 from ips2_dask import BadInput, Params, Resources, open_run, run
 from ips2_dask.cli.main import main
 from ips2_dask.errors import IPS2Error
-from ips2_dask.runs.run import FORMAT
+from ips2_dask.store.layout import FORMAT
 
 Array = npt.NDArray[Any]
 X = np.random.default_rng(0).normal(size=(20, 3))

@@ -1,4 +1,4 @@
-"""What a process remembers of a store is bounded, and what every task looks at is not read anew by each of them."""
+"""The cache of a process is bounded, and what every task of a stage looks at is not read again by each of them."""
 
 from __future__ import annotations
 
@@ -10,74 +10,75 @@ import numpy as np
 import pytest
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.store import context as remembered
+from ips2_dask.store.cache import Cache
+from ips2_dask.store.cache import cache as process_cache
 from ips2_dask.store.zarr_store import ZarrStore
 
 
-def held(cache: Any) -> set[str]:
-    return {key[0] for key in cache._held}
+def names_in(cache: Any) -> set[str]:
+    return {key[0] for key in cache._entries}
 
 
-def put(cache: Any, name: str, size: int, seat: str = "") -> None:
-    cache.get((name,), lambda: name, lambda _: size, 0, seat)
+def put(cache: Any, name: str, size: int, pin: str = "") -> None:
+    cache.get((name,), lambda: name, lambda _: size, 0, pin)
 
 
 def test_what_was_used_least_lately_goes_first() -> None:
-    cache = remembered._Cache()
+    cache = Cache()
     cache.limit = 10
     for name in "abc":
         put(cache, name, 4)
-    assert held(cache) == {"b", "c"}
+    assert names_in(cache) == {"b", "c"}
     put(cache, "b", 4)
     put(cache, "d", 4)
-    assert held(cache) == {"b", "d"}
+    assert names_in(cache) == {"b", "d"}
 
 
-def test_bytes_are_counted_once_whoever_takes_which_seat() -> None:
-    cache = remembered._Cache()
+def test_bytes_are_counted_once_whatever_is_pinned_under_which_name() -> None:
+    cache = Cache()
     cache.limit = 30
     rng = np.random.default_rng(0)
     for _ in range(2000):
-        name, seat = f"{rng.integers(40)}", ("", "", "lists", "rows")[rng.integers(4)]
-        put(cache, name, 1 + int(name) % 7, seat)
+        name, pin = f"{rng.integers(40)}", ("", "", "lists", "rows")[rng.integers(4)]
+        put(cache, name, 1 + int(name) % 7, pin)
         if rng.random() < 0.02:
-            cache.free_seats()
-        loose = [size for key, (_, size) in cache._held.items() if key not in cache._seats.values()]
-        assert cache._loose == sum(loose) <= 30
-        assert (name,) in cache._held
+            cache.unpin_all()
+        unpinned = [size for key, (_, size) in cache._entries.items() if key not in cache._pins.values()]
+        assert cache._unpinned == sum(unpinned) <= 30
+        assert (name,) in cache._entries
     cache.clear()
-    assert cache._loose == 0
+    assert cache._unpinned == 0
 
 
-def test_what_has_a_seat_stays_until_another_takes_it() -> None:
-    cache = remembered._Cache()
+def test_what_is_pinned_stays_until_another_takes_its_name() -> None:
+    cache = Cache()
     cache.limit = 10
     put(cache, "graph", 100, "lists")
     for name in "abc":
         put(cache, name, 4)
-    assert held(cache) == {"graph", "b", "c"}
+    assert names_in(cache) == {"graph", "b", "c"}
     put(cache, "other", 8, "lists")
-    assert held(cache) == {"other", "b", "c"}
-    put(cache, "b", 4, "lists")  # what is here already takes it as well
-    assert held(cache) == {"other", "b"}
-    cache.free_seats()
-    assert held(cache) == {"b"}
+    assert names_in(cache) == {"other", "b", "c"}
+    put(cache, "b", 4, "lists")  # an entry that is there already may be pinned
+    assert names_in(cache) == {"other", "b"}
+    cache.unpin_all()
+    assert names_in(cache) == {"b"}
 
 
 def test_what_is_too_large_is_returned_and_goes_with_the_next() -> None:
-    cache = remembered._Cache()
+    cache = Cache()
     cache.limit = 10
     put(cache, "large", 11)
-    assert held(cache) == {"large"}
+    assert names_in(cache) == {"large"}
     put(cache, "a", 4)
-    assert held(cache) == {"a"}
+    assert names_in(cache) == {"a"}
 
 
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_a_graph_larger_than_the_cache_is_read_once_for_all_tasks_of_a_stage(
     vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(remembered.cache, "limit", 1)
+    monkeypatch.setattr(process_cache, "limit", 1)
     reads: Counter[str] = Counter()
     plain = ZarrStore.read
 

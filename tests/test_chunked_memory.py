@@ -14,20 +14,20 @@ from ips2_dask import Params, Resources, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.stages import block_operator
-from ips2_dask.store import context as remembered
+from ips2_dask.store.cache import Cache
 from ips2_dask.store.zarr_store import ZarrStore
 
 
-def test_later_products_read_nothing_though_nothing_else_would_be_remembered(
+def test_later_products_read_nothing_though_nothing_else_would_be_cached(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     X = curved_gaussians(4000, 8, 4, 0)[0]
     done = run(
         X, Params(n_clusters=4), store=tmp_path / "run", resources=Resources(partition_rows=250, vectors="chunked")
     )
-    cache = remembered._Cache()
+    cache = Cache()
     cache.limit = 0
-    monkeypatch.setattr(remembered, "cache", cache)
+    monkeypatch.setattr("ips2_dask.store.context.cache", cache)
     reads: Counter[tuple[str, str]] = Counter()
     read = ZarrStore.read
 

@@ -26,7 +26,7 @@ from ips2_dask.cli.main import _parser, main
 from ips2_dask.cli.stopping import Stopping
 from ips2_dask.metrics import scores
 from ips2_dask.params import CHOICES, PAPER, Resources
-from ips2_dask.store.context import cache
+from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import size
 

@@ -16,7 +16,7 @@ from ips2_dask import Damaged, Params, Resources, open_run, run, verify
 from ips2_dask.cli.main import main
 from ips2_dask.store import arrays
 from ips2_dask.store.arrays import chunks_of
-from ips2_dask.store.context import cache
+from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 

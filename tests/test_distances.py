@@ -17,8 +17,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.kernels import approximate, distances, neighbors, similarity
-from ips2_dask.kernels.distances import CODES
+from ips2_dask.kernels import approximate, distances, metrics, neighbors, similarity
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.runs import predict
 from ips2_dask.stages import metric_views
@@ -141,7 +140,7 @@ def test_shards_find_the_nearest_by_any_metric(metric: str) -> None:
     np.testing.assert_array_equal(again.labels, found.labels)
 
 
-@pytest.mark.parametrize("metric", [metric for metric in CODES if metric != "euclidean"])
+@pytest.mark.parametrize("metric", [metric.name for metric in metrics.METRICS.values() if metric.compares_pairs])
 def test_a_distance_is_the_oracles_pynndescents_and_scipys_whatever_function_measures_it(metric: str) -> None:
     from pynndescent.distances import named_distances  # noqa: PLC0415  its import takes seconds
 
@@ -150,7 +149,7 @@ def test_a_distance_is_the_oracles_pynndescents_and_scipys_whatever_function_mea
     wanted = reference.distances(X, metric)
     np.testing.assert_allclose(similarity.cross_lengths(X, X, metric), wanted, rtol=2e-6)
     pairs = np.array([(i, j) for i in range(12) for j in range(12)])
-    found = similarity.pair_lengths(X, pairs, CODES[metric]).reshape(12, 12)
+    found = similarity.pair_lengths(X, pairs, metrics.METRICS[metric].code).reshape(12, 12)
     np.testing.assert_allclose(found, wanted, rtol=2e-6)
     np.testing.assert_array_equal(found, found.T)
     theirs = [[named_distances[metric](x, y) for y in X] for x in X]
@@ -248,8 +247,8 @@ def test_candidates_settle_by_manhattan_distance() -> None:
     wanted = reference.neighborhoods(d, 6)
     candidates = np.concatenate([wanted[:, ::-1], np.full((40, 2), -1)], axis=1).astype(np.int32)
     candidates[7] = -1
-    nearest = neighbors.nearest_by_metric
-    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, nearest, CODES["manhattan"])
+    nearest, code = neighbors.nearest_by_metric, metrics.METRICS["manhattan"].code
+    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, nearest, code)
     np.testing.assert_array_equal(N, wanted)
     np.testing.assert_array_equal(lengths, np.take_along_axis(d, wanted, axis=1))
     assert repaired == 1

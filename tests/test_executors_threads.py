@@ -12,7 +12,8 @@ from ips2_dask.kernels.parallel import threads
 from ips2_dask.plan.plan import choose
 from ips2_dask.progress import Reporter, Silent
 from ips2_dask.store.context import Context
-from ips2_dask.store.zarr_store import MemoryStore, ZarrStore
+from ips2_dask.store.memory_store import MemoryStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 
 def openmp(context: Context, item: int) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import buffers
-from ips2_dask.store import context
+from ips2_dask.store.cache import cache
 
 SHAPE = (1 << 10, 1 << 9)
 
@@ -92,8 +92,8 @@ def kept(take: bool) -> bool:
     if take:
         buffers.empty(SHAPE, np.float32)
         gc.collect()
-        context.cache.get(("a",), lambda: np.zeros(9), lambda a: a.nbytes)
-    return bool(buffers._free) or bool(context.cache._held)
+        cache.get(("a",), lambda: np.zeros(9), lambda a: a.nbytes)
+    return bool(buffers._free) or bool(cache._entries)
 
 
 def test_workers_give_their_memory_back_when_they_are_told_to(dask_executor: DaskExecutor) -> None:

@@ -19,7 +19,7 @@ from ips2_dask import BadInput, Params, StoreFailure, open_run, run, status
 from ips2_dask.cli.main import main
 from ips2_dask.store import lock
 from ips2_dask.store.files import LocalFiles, RemoteFiles
-from ips2_dask.store.receipts import sealed
+from ips2_dask.store.integrity import sealed
 
 X = np.random.default_rng(3).normal(size=(30, 2))
 PARAMS = Params(n_clusters=2)

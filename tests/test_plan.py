@@ -35,8 +35,9 @@ from ips2_dask.plan.plan import (
 from ips2_dask.plan.traffic import PARTS, WHOLE, Case, product_traffic
 from ips2_dask.readers import open_source
 from ips2_dask.store.context import Context
+from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.layout import STAGES
-from ips2_dask.store.zarr_store import Receipt, ZarrStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 
 @given(m=st.integers(2, 10**9), f=st.integers(1, 10**5))

@@ -25,7 +25,7 @@ from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.pipeline import run as pipeline
-from ips2_dask.store.context import cache
+from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -257,7 +257,7 @@ def test_above_the_dense_limit_a_gaussian_similarity_lives_on_the_active_pairs(
 ) -> None:
     params = dataclasses.replace(PARAMS, affinity="gaussian")
     everywhere = np.asarray(run(blobs, params).similarity("pairwise"))
-    monkeypatch.setattr("ips2_dask.stages.views.DENSE_MAX_SAMPLES", 50)
+    monkeypatch.setattr("ips2_dask.stages.similarity_views.DENSE_MAX_SAMPLES", 50)
     found = run(blobs, params, Resources(partition_rows=25))
     S = sp.csr_array(found.similarity("pairwise"))
     i, j = found.pairs.T

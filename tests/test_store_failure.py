@@ -22,7 +22,7 @@ from ips2_dask.executors.base import Job
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.pipeline import run as pipeline
 from ips2_dask.stages import tensor
-from ips2_dask.store.context import cache
+from ips2_dask.store.cache import cache
 
 X = np.random.default_rng(8).normal(size=(400, 8))
 PARAMS, RESOURCES = Params(n_clusters=3, operator="triplets"), Resources(partition_rows=100)

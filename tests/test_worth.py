@@ -19,9 +19,9 @@ from ips2_dask.pipeline.cluster_choice import FOUNDATION, is_worth_a_cluster
 from ips2_dask.pipeline.keys import keys_of
 from ips2_dask.pipeline.run import run_each
 from ips2_dask.plan.plan import Plan, make_plan
-from ips2_dask.store.base import MemoryStore
+from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.layout import STAGES
-from ips2_dask.store.zarr_store import Receipt
+from ips2_dask.store.memory_store import MemoryStore
 
 PARAMS = Params(n_clusters=3)
 

@@ -20,7 +20,7 @@ from ips2_dask.progress import Reporter, Silent
 from ips2_dask.readers import open_source
 from ips2_dask.stages import ingest, sharding
 from ips2_dask.store.context import Context
-from ips2_dask.store.zarr_store import MemoryStore
+from ips2_dask.store.memory_store import MemoryStore
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]

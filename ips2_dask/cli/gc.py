@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ips2_dask.cli.console import print_garbage
-from ips2_dask.runs.garbage import gc
+from ips2_dask.runs.maintenance import gc
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -16,7 +16,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.metrics import scores
 from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.readers.features import HANDLE_UNKNOWN
-from ips2_dask.runs.prediction_files import check_file, writing
+from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.run import open_run
 from ips2_dask.wording import count
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def command(options: argparse.Namespace) -> int:
     """``ips2 predict``: write the labels of new samples; in this process, or on the workers that are asked for."""
-    path = check_file(options.out, not (options.proba or options.embedding))
+    path = check_prediction_file(options.out, not (options.proba or options.embedding))
     finished, resources = open_run(options.directory), resources_of(options)
     on_workers = not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers))
     if not on_workers and resources.memory_limit is not None:
@@ -63,7 +63,7 @@ def command(options: argparse.Namespace) -> int:
         client = None
         if on_workers:
             client = stack.enter_context(clusters.executor(resources)).client
-        writer = stack.enter_context(writing(path))
+        writer = stack.enter_context(prediction_writer(path))
         done = 0
         for found in finished.predictions(source, client=client):
             columns: dict[str, Any] = {}

@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ips2_dask.cli.console import print_status
-from ips2_dask.runs.status import status
+from ips2_dask.runs.maintenance import status
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

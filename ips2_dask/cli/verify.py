@@ -6,7 +6,7 @@ import argparse
 import json
 
 from ips2_dask.cli.console import print_verification
-from ips2_dask.runs.verify import verify
+from ips2_dask.runs.maintenance import verify
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

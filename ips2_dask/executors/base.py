@@ -16,8 +16,9 @@ from ips2_dask.kernels import buffers
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.readers import Source
 from ips2_dask.readers.lazy import LazySource
-from ips2_dask.store.context import Context, clear_cache, part_name
-from ips2_dask.store.zarr_store import Receipt
+from ips2_dask.store.cache import clear_cache
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 
 PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
 """From a context, an item and, while a source is staged, its rows, to a part's arrays and what is to be said of them.

@@ -19,9 +19,10 @@ from distributed.scheduler import KilledWorker
 from ips2_dask.executors.base import Job, Report, compute_part
 from ips2_dask.executors.failures import GONE, RETRIES, losses, patience_of
 from ips2_dask.executors.placement import Owners, Places, Thing
-from ips2_dask.store.context import Context, clear_cache, part_name
+from ips2_dask.store.cache import clear_cache
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.remote import is_remote
-from ips2_dask.store.zarr_store import Receipt
 
 TIDY_SECONDS = 5.0
 

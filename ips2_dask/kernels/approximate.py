@@ -12,7 +12,7 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.distances import CODES
+from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import nearest_by_metric, settle_candidates
 
 THREADS = 2
@@ -74,6 +74,6 @@ def nearest_in(
 
     if len(X) <= TIMES * (n + 2):
         return nearest_by_metric(queries, own, X, n, metric=metric)
-    found = candidates(X, n + 1, seed, metric, TIMES, threads=1)
-    indices, distances, _ = settle_candidates(X, found, n + 1, exact, CODES[metric])
+    found = candidates(X, n + 1, seed, METRICS[metric].external, TIMES, threads=1)
+    indices, distances, _ = settle_candidates(X, found, n + 1, exact, METRICS[metric].code)
     return indices[:, 1:], distances[:, 1:]

@@ -11,23 +11,12 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-EUCLIDEAN = 0
-CODES = {
-    "euclidean": EUCLIDEAN, "manhattan": 1, "chebyshev": 2, "canberra": 3, "braycurtis": 4, "hamming": 5, "jaccard": 6,
-}  # fmt: skip
-"""What compiled code calls the metrics."""
-
 _LEAST = np.finfo(np.float32).tiny
 """In place of a denominator of 0, whose numerator is 0 as well; its inverse, which may be multiplied by, is finite."""
 
 
 VERSION = 2
 """Changes with the last bits of a distance by any metric but the Euclidean one."""
-
-
-def code_of(metric: str) -> int:
-    """The metric in which the samples that ingest has made are compared, as compiled code calls it."""
-    return CODES.get(metric, EUCLIDEAN)
 
 
 @njit(nogil=True, cache=True, fastmath=True)
@@ -133,7 +122,7 @@ def _jaccard(x, y):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def length(x, y, metric):  # type: ignore[no-untyped-def]
-    """Distance of two samples by the metric of that code, see `CODES`."""
+    """Distance of two samples by the metric of that code, see `metrics.METRICS`."""
     if metric == 0:
         return np.sqrt(squared_distance(x, y))
     if metric == 1:

@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.distances import CODES
+from ips2_dask.kernels.metrics import METRICS
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -204,7 +204,7 @@ def scaled_columns(statistics: Statistics, shift: Float64, m: int, scale: str) -
 
 def directionless(X: Float64, metric: str) -> NDArray[np.bool_]:
     """Rows (rows,) that a metric gives no direction: all zero, or for ``correlation`` all the same value."""
-    if metric != "correlation":
+    if METRICS[metric].rows != "centred unit":
         return np.asarray(~X.any(axis=1))
     spread, largest = X.max(axis=1) - X.min(axis=1), np.abs(X).max(axis=1)
     return np.asarray(spread <= 4 * np.finfo(np.float64).eps * largest)
@@ -219,13 +219,14 @@ def turned_rows(X: Float64, scale: str, metric: str, columns: Columns | None = N
     """
     if columns is not None:
         X = columns.of(X)
-    if metric == "correlation":
+    rows = METRICS[metric].rows
+    if rows == "centred unit":
         X = X - X.mean(axis=1, keepdims=True)
-    if metric == "jaccard":  # rows of the same set are equal rows, as others at distance 0 are
+    if rows == "presence":  # rows of the same set are equal rows, as others at distance 0 are
         return (X != 0).astype(np.float64)
-    if metric == "hellinger":
+    if rows == "root shares":
         return unit_rows(np.sqrt(X)) / np.sqrt(2.0)
-    return unit_rows(X) if scale == "l2" or metric in ("cosine", "correlation") else X
+    return unit_rows(X) if scale == "l2" or rows in ("unit", "centred unit") else X
 
 
 def standardize(
@@ -245,7 +246,7 @@ def standardize(
     out64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread * np.ldexp(1.0, -exponent)
     with np.errstate(over="ignore"):
         out = out64.astype(np.float32)
-    whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and metric in CODES
+    whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and not METRICS[metric].needs_direction
     return out, int(np.count_nonzero(out != out64)) if whole else 0
 
 

@@ -12,7 +12,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.distances import CODES, EUCLIDEAN, length, squared_distance
+from ips2_dask.kernels.distances import length, squared_distance
+from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 
 Float32 = NDArray[np.float32]
@@ -188,7 +189,7 @@ def _compare(queries, place, X, width, first, metric, indices, distances):  # ty
 def nearest_by_metric(
     queries: Float32, own: Int64, X: Float32, n: int, first: int = 0, *, metric: str = "manhattan"
 ) -> tuple[Int32, Float32]:
-    """The n nearest rows of X to each query by (distance, id), as of `nearest_in`, by a metric of `distances.CODES`.
+    """The n nearest rows of X to each query by (distance, id), as of `nearest_in`, by a metric of `metrics.METRICS`.
 
     All pairs are compared, in blocks of X: no matrix product narrows these metrics down.
     """
@@ -198,7 +199,7 @@ def nearest_by_metric(
     width = max(16, COMPARED_BYTES // max(1, X[:1].nbytes))
 
     def block(a: int, b: int) -> None:
-        _compare(queries[a:b], place[a:b], X, width, first, CODES[metric], indices[a:b], distances[a:b])
+        _compare(queries[a:b], place[a:b], X, width, first, METRICS[metric].code, indices[a:b], distances[a:b])
 
     if n > 0 and len(X):
         map_chunks(block, len(queries), COMPARED_ROWS)
@@ -306,8 +307,8 @@ def settle_candidates(
 
     Ids below zero, repeated ids and the sample itself among the candidates are passed over, so that whatever an
     approximate builder returned, each row ends with n different samples, itself first. Rows with too few candidates,
-    or with a distance that is not finite, are computed exactly. ``metric`` is one of `distances.CODES`, and ``nearest``
-    its search.
+    or with a distance that is not finite, are computed exactly. ``metric`` is a code of `metrics.METRICS`, and
+    ``nearest`` its search.
 
     Returns
     -------

@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from sklearn.cluster import KMeans
 
-from ips2_dask.kernels.distances import EUCLIDEAN, length, squared_distance
+from ips2_dask.kernels.distances import length, squared_distance
+from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
 from ips2_dask.kernels.parallel import map_chunks
 

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import euclidean_distances
 
-from ips2_dask.kernels.distances import EUCLIDEAN
 from ips2_dask.kernels.distances import length as _length
+from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import Reverse, sort_together
@@ -76,7 +76,7 @@ def _pair_lengths(X, left, right, out, metric):  # type: ignore[no-untyped-def]
 
 
 def pair_lengths(X: Float32, pairs: NDArray[np.integer], metric: int = EUCLIDEAN) -> Float64:
-    """Distances, by a metric of `distances.CODES`, of given pairs (n, 2) of rows of X: (n,) float64."""
+    """Distances, by the metric of a code of `metrics.METRICS`, of given pairs (n, 2) of rows of X: (n,) float64."""
     out = np.empty(len(pairs))
     left, right = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
     map_chunks(lambda a, b: _pair_lengths(X, left[a:b], right[a:b], out[a:b], metric), len(pairs), 1 << 18)
@@ -91,9 +91,9 @@ def all_lengths(X: Float32) -> Float32:
 def cross_lengths(X: Float32, Y: Float32, metric: str) -> NDArray[np.float32]:
     """All distances of rows of X to rows of Y: (rows, rows) float32, summed in float64 by SciPy."""
     out = np.empty((len(X), len(Y)), np.float32)
-    if metric == "jaccard":
+    if METRICS[metric].rows == "presence":  # SciPy's are of sets alone
         X, Y = X != 0, Y != 0
-    name = "cityblock" if metric == "manhattan" else metric
+    name = METRICS[metric].scipy
 
     def block(a: int, b: int) -> None:
         out[a:b] = np.nan_to_num(cdist(X[a:b], Y, name))  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0

@@ -14,7 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.distances import EUCLIDEAN, length
+from ips2_dask.kernels.distances import length
+from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import Reverse, sort_keys
 
@@ -113,7 +114,7 @@ def block_distances(X: Float32, local: Int32, metric: int = EUCLIDEAN) -> Float3
     local : (rows, k) int32
         Neighbourhoods as rows of ``X``.
     metric : int
-        Of `distances.CODES`.
+        A code of `metrics.METRICS`.
     """
     k = local.shape[1]
     out = np.empty((len(local), k * (k - 1) // 2), np.float32)

@@ -17,7 +17,7 @@ from ips2_dask.paper.experiments.runner import Progress
 from ips2_dask.paper.experiments.tasks import Done
 from ips2_dask.paper.report import check_matplotlib, write_report
 from ips2_dask.paper.report.findings import targets
-from ips2_dask.store.files import write_whole
+from ips2_dask.store.files import write_atomically
 
 
 class Reproduced(NamedTuple):
@@ -103,7 +103,7 @@ def reproduce(
     families, scope = chosen(only), quick(seed) if brief else Scope(seed=seed)
     where = None if data is None else str(Path(data).absolute())
     records, results = experiments(families, scope, folder, where, jobs or min(4, usable_cores()), progress or Quiet())
-    write_whole(folder / "results.json", _pretty(records))
+    write_atomically(folder / "results.json", _pretty(records))
     report = write_report(families, records, results, scope, folder)
     cells = targets(records)
     verdicts = {"cells_reached": sum(cell.reached for cell in cells), "cells": len(cells)} if cells else {}

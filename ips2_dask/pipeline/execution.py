@@ -28,15 +28,15 @@ from ips2_dask.pipeline.keys import MODULES, Key, changes, keys_of
 from ips2_dask.plan.plan import Plan, widest
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.readers import Source, features_of
-from ips2_dask.runs.run import Run, withdraw
+from ips2_dask.runs.directory import withdraw
+from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
-from ips2_dask.stages import sample_names as names
-from ips2_dask.stages.side_inputs import Beside
+from ips2_dask.stages.side_inputs import SideInputs
 from ips2_dask.store.base import Parts, Store
-from ips2_dask.store.context import Context, cache, part_name
-from ips2_dask.store.integrity import Survey
+from ips2_dask.store.cache import cache
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt, Survey, content_of
 from ips2_dask.store.layout import FORMAT, STAGES, key_digest
-from ips2_dask.store.receipts import Receipt, content_of
 
 Facts = dict[str, Any]
 
@@ -52,7 +52,7 @@ def execute(
     executor: Executor,
     progress: Progress,
     asked: Mapping[str, Any] | None = None,
-    given: Beside | None = None,
+    given: SideInputs | None = None,
     *,
     fresh: bool = False,
     verify: bool = False,
@@ -63,7 +63,7 @@ def execute(
     ----------
     asked : mapping, optional
         How the source was to be read; the manifest keeps it for the command that makes the run again.
-    given : Beside, optional
+    given : SideInputs, optional
         What was given beside the samples.
     fresh : bool
         Take away what earlier runs left in the store, and start over.
@@ -80,11 +80,11 @@ def execute(
     with store.lock() as check:
         if fresh:
             store.clear()
-        held = given or Beside()
+        held = given or SideInputs()
         try:
             return _Execution(source, params, plan, store, executor, progress, check, verify, asked or {}, held).run()
         finally:
-            cache.free_seats()  # a run's graph is not kept in this process when the run has ended
+            cache.unpin_all()  # a run's graph is not kept in this process when the run has ended
 
 
 class _OtherBytes(Exception):
@@ -109,7 +109,7 @@ class _Execution:
 
     def __init__(
         self, source: Source, params: Params, plan: Plan, store: Store, executor: Executor, progress: Progress,
-        check: Callable[[], None], verify: bool, asked: Mapping[str, Any], given: Beside,
+        check: Callable[[], None], verify: bool, asked: Mapping[str, Any], given: SideInputs,
     ) -> None:  # fmt: skip
         self._source, self._plan, self._store = source, plan, store
         self._given_params, self._params = params, widest(params, plan.m)
@@ -217,10 +217,10 @@ class _Execution:
         """Store sample names and what was given beside the samples."""
         kept, digests = self._manifest["beside"], self._given.digests
         if self._source.sample_names is not None:
-            kept[names.FOLDER] = names.keep(self._store, self._source.sample_names)
+            kept[side_inputs.NAMES] = side_inputs.store_names(self._store, self._source.sample_names)
         if digests:
             kept[side_inputs.FOLDER] = side_inputs.folder_of(digests)
-            side_inputs.keep(self._store, kept[side_inputs.FOLDER], self._given)
+            side_inputs.store_matrices(self._store, kept[side_inputs.FOLDER], self._given)
         if kept:
             self._put_manifest()
 

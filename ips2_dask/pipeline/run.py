@@ -23,10 +23,13 @@ from ips2_dask.plan.plan import Plan, check_memory, check_shape, make_plan, wide
 from ips2_dask.progress import Progress, Silent
 from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.readers.features import Features
-from ips2_dask.runs.run import Run, check_directory
-from ips2_dask.stages.side_inputs import Beside, open_beside
+from ips2_dask.runs.directory import check_directory
+from ips2_dask.runs.run import Run
+from ips2_dask.stages.side_inputs import SideInputs, open_side_inputs
+from ips2_dask.store.base import Store
 from ips2_dask.store.layout import STAGES
-from ips2_dask.store.zarr_store import MemoryStore, Store, ZarrStore
+from ips2_dask.store.memory_store import MemoryStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -238,10 +241,10 @@ def run_each(
     plans = [plan_run(opened, params, resources, knn_graph=knn_graph is not None) for params in several]
     for plan in plans:
         check_memory(plan, resources.memory_limit)
-    held: dict[tuple[str, ...], Beside] = {}
+    held: dict[tuple[str, ...], SideInputs] = {}
     for params in several:
         if _asks(params) not in held:
-            held[_asks(params)] = open_beside(similarity, knn_graph, opened.shape[0], params)
+            held[_asks(params)] = open_side_inputs(similarity, knn_graph, opened.shape[0], params)
     with contextlib.ExitStack() as stack:
         folder = None
         if store is None and (client is not None or own_cluster):
@@ -290,7 +293,7 @@ def how_asked(
 
 def _keyed(
     store: Store, source: Source, several: Sequence[Params], plans: Sequence[Plan],
-    held: Mapping[tuple[str, ...], Beside],
+    held: Mapping[tuple[str, ...], SideInputs],
 ) -> Iterator[tuple[Plan, Mapping[str, Key]]]:  # fmt: skip
     """The plan of each run with the keys of its stages."""
     for params, plan in zip(several, plans, strict=True):
@@ -299,7 +302,7 @@ def _keyed(
 
 
 def _with_keys(
-    store: Store, source: Source, params: Params, plan: Plan, given: Beside
+    store: Store, source: Source, params: Params, plan: Plan, given: SideInputs
 ) -> tuple[Plan, Mapping[str, Key]]:
     """A plan with the keys of its stages: those of distinct samples where an earlier run has found them."""
     keys = keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, given.digests)
@@ -317,7 +320,7 @@ def _asks(params: Params) -> tuple[str, ...]:
     return params.affinity, params.metric, params.graph
 
 
-def with_given(plan: Plan, given: Beside) -> Plan:
+def with_given(plan: Plan, given: SideInputs) -> Plan:
     """The plan of a run whose graph may be given."""
     return plan if given.knn_graph is None else plan.of_given_graph()
 

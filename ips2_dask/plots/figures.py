@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ips2_dask.store.files import write_whole
+from ips2_dask.store.files import write_atomically
 
 SETTINGS = {
     "svg.hashsalt": "ips2",
@@ -63,5 +63,5 @@ def save(sheet: Any, folder: Path, name: str, caption: str, timed: bool = False)
             held = io.BytesIO()
             sheet.savefig(held, format=kind, metadata=metadata)
             kept[kind] = held.getvalue()
-            write_whole(folder / f"{name}.{kind}", kept[kind])
+            write_atomically(folder / f"{name}.{kind}", kept[kind])
     return Figure(name, caption, kept["svg"], timed)

@@ -1,18 +1,36 @@
-"""A run's labels in a file of the user's: CSV or Parquet, or a copy of an .h5ad that has them among its own."""
+"""Files of a run's results: labels and certainty as a table or in an .h5ad, and predictions block by block."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
-import os
-from collections.abc import Callable
+import json
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+import h5py
 import numpy as np
+from scipy import sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.runs.export_h5ad import beside_labels, write_h5ad
-from ips2_dask.runs.run import Run
+from ips2_dask.readers import faults
+from ips2_dask.store.files import partial_file
+
+if TYPE_CHECKING:
+    from ips2_dask.runs.run import Run
+
+KEY = "ips2"
+TEXT = h5py.string_dtype("utf-8")
+
+SAMPLE_COLUMNS = ("certainty", "left_out")
+"""Columns of a table of labels that not every run has."""
+
+PREDICTION_ENDINGS = (".csv", ".tsv", ".parquet", ".npy")
+
+Columns = dict[str, Any]
+"""Names, and as many values of each."""
 
 
 def write_labels(run: Run, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
@@ -49,7 +67,7 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
     writers: dict[str, Callable[[Run, Path], None]] = {
         ".csv": _write_csv,
         ".parquet": _write_parquet,
-        ".h5ad": lambda run, aside: write_h5ad(run, aside, input),
+        ".h5ad": lambda run, partial: _write_h5ad(run, partial, input),
     }
     if target.suffix.lower() not in writers:
         raise BadInput(
@@ -66,17 +84,14 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
             str(target), "no such folder, or a folder", "a file in a folder that exists",
             "there would be nowhere to write", "make the folder first, or name another file",
         )  # fmt: skip
-    aside = target.with_name(f".{target.name}.{os.getpid()}.partial")
     try:
-        writers[target.suffix.lower()](run, aside)
-        os.replace(aside, target)
+        with partial_file(target) as partial:
+            writers[target.suffix.lower()](run, partial)
     except OSError as error:
         raise BadInput(
             str(target), f"a file that can't be written ({error.strerror or error})", "a place this user may write to",
             "the labels would be lost", "free some room, change the permissions, or name another file",
         ) from None  # fmt: skip
-    finally:
-        aside.unlink(missing_ok=True)
     return target
 
 
@@ -87,22 +102,256 @@ def _samples(run: Run) -> Any:
 
 def _columns(run: Run) -> dict[str, Any]:
     """The columns of a table of labels."""
-    return {"sample": _samples(run), "cluster": run.labels, **beside_labels(run)}
+    return {"sample": _samples(run), "cluster": run.labels, **sample_columns(run)}
 
 
-def _write_csv(run: Run, aside: Path) -> None:
+def _write_csv(run: Run, partial: Path) -> None:
     columns = _columns(run)
     if "certainty" in columns:
         columns["certainty"] = columns["certainty"].astype(str)  # the shortest text that float32 reads back from
-    with aside.open("w", newline="", encoding="utf-8") as stream:
+    with partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
         writer.writerow(columns)
         writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
-def _write_parquet(run: Run, aside: Path) -> None:
+def _write_parquet(run: Run, partial: Path) -> None:
     import pyarrow as pa  # noqa: PLC0415  a second that other formats need not wait
     from pyarrow import parquet  # noqa: PLC0415
 
     columns = {**_columns(run), "sample": _samples(run).tolist()}
-    parquet.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), aside)
+    parquet.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), partial)
+
+
+def sample_columns(run: Run) -> dict[str, Any]:
+    """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
+    try:
+        found: dict[str, Any] = {"certainty": run.certainty}
+    except BadInput:  # a run of an earlier version
+        found = {}
+    if run.left_out is not None:
+        found["left_out"] = run.left_out
+    return found
+
+
+def _write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
+    """Write the run's results into a copy of ``source``, else of the run's own .h5ad input, else into a new file."""
+    origin = _origin(run) if source is None else Path(source)
+    if origin is not None:
+        if not origin.is_file():
+            raise BadInput(
+                str(origin), "no such file", "the .h5ad that was clustered", "there would be nothing to copy",
+                "name it with --input",
+            )  # fmt: skip
+        shutil.copyfile(origin, partial)
+    with faults.reading(str(origin or partial)), h5py.File(partial, "a" if origin else "w") as file:
+        if origin is None:
+            _make_anndata(file, run)
+        _check_samples(file, run, str(origin))
+        _write_results(file, run)
+
+
+def _origin(run: Run) -> Path | None:
+    """The .h5ad that the run read, if it was one and is still there."""
+    name = str(run.manifest["input"]["name"]).partition("::")[0]
+    return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
+
+
+def _encoded(node: Any, kind: str, version: str, **more: Any) -> Any:
+    node.attrs["encoding-type"], node.attrs["encoding-version"] = kind, version
+    for name, value in more.items():
+        node.attrs[name] = value
+    return node
+
+
+def _index(file: Any) -> tuple[Any, Any]:
+    """The data frame of the samples, and the names in its index."""
+    frame = file.get("obs")
+    if not isinstance(frame, h5py.Group):
+        return frame, None
+    names = frame[frame.attrs.get("_index", "_index")]
+    return frame, names.asstr()[...] if h5py.check_string_dtype(names.dtype) else names[...].astype(np.str_)
+
+
+def _check_samples(file: Any, run: Run, name: str) -> None:
+    frame, names = _index(file)
+    if not isinstance(frame, h5py.Group):
+        raise BadInput(
+            name, "an obs that is no group", "the .h5ad of anndata 0.7 or later", "labels could not be added to it",
+            "write the file again with a recent anndata",
+        )  # fmt: skip
+    m = len(run.labels)
+    if len(names) != m or (run.sample_names is not None and not np.array_equal(names, run.sample_names)):
+        found = f"{len(names)} samples" if len(names) != m else "samples of other names"
+        raise BadInput(
+            name, found, f"the {m} samples that were clustered, in their order",
+            "labels would be written beside other samples", "give the .h5ad that was the run's input",
+        )  # fmt: skip
+
+
+def _make_anndata(file: Any, run: Run) -> None:
+    """The skeleton of an AnnData without X."""
+    m = len(run.labels)
+    names = np.arange(m).astype(np.str_) if run.sample_names is None else run.sample_names
+    _encoded(file, "anndata", "0.1.0")
+    for frame, index in (("obs", names), ("var", np.empty(0, np.str_))):
+        group = _encoded(file.create_group(frame), "dataframe", "0.2.0", _index="_index")
+        group.attrs["column-order"] = np.array([], TEXT)
+        group.create_dataset("_index", data=index.astype(object), dtype=TEXT)
+        _encoded(group["_index"], "string-array", "0.2.0")
+    for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
+        _encoded(file.create_group(name), "dict", "0.1.0")
+
+
+def _remove_old(parent: Any, name: str) -> None:
+    if name in parent:
+        del parent[name]
+
+
+def _group(file: Any, name: str) -> Any:
+    return file[name] if name in file else _encoded(file.create_group(name), "dict", "0.1.0")
+
+
+def _write_results(file: Any, run: Run) -> None:
+    obs = file["obs"]
+    _remove_old(obs, KEY)
+    labels = _encoded(obs.create_group(KEY), "categorical", "0.2.0", ordered=False)
+    clusters = [str(cluster) for cluster in range(run.params.n_clusters)]
+    kind = np.int8 if len(clusters) < 128 else np.int32
+    labels["codes"], labels["categories"] = run.labels.astype(kind), np.array(clusters, object)
+    _encoded(labels["codes"], "array", "0.2.0")
+    _encoded(labels["categories"], "string-array", "0.2.0")
+    for name in SAMPLE_COLUMNS:
+        _remove_old(obs, f"{KEY}_{name}")
+    columns = {f"{KEY}_{name}": values for name, values in sample_columns(run).items()}
+    for name, values in columns.items():
+        obs[name] = values
+        _encoded(obs[name], "array", "0.2.0")
+    own = {KEY, *(f"{KEY}_{name}" for name in SAMPLE_COLUMNS)}
+    others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) not in own]
+    obs.attrs["column-order"] = np.array([*others, KEY, *columns], TEXT)
+    _remove_old(_group(file, "obsm"), f"X_{KEY}")
+    if run.embedding is not None:
+        file["obsm"][f"X_{KEY}"] = run.embedding
+        _encoded(file["obsm"][f"X_{KEY}"], "array", "0.2.0")
+    U = run.similarity("fused", distinct=True)
+    m = len(run.labels)
+    if len(run.distinct) < m:  # equal rows have their entries at the first of them alone
+        U = sparse.coo_array(U)
+        U = sparse.csr_array((U.data, tuple(run.distinct[end] for end in U.coords)), shape=(m, m))
+    _write_similarity(_group(file, "obsp"), U)
+    _remove_old(_group(file, "uns"), KEY)
+    about = _encoded(file["uns"].create_group(KEY), "dict", "0.1.0")
+    about["params"] = json.dumps(run.params.as_dict())
+    _encoded(about["params"], "string", "0.2.0")
+
+
+def _write_similarity(obsp: Any, U: Any) -> None:
+    name = f"{KEY}_connectivities"
+    _remove_old(obsp, name)
+    U = sparse.csr_array(U)
+    group = _encoded(obsp.create_group(name), "csr_matrix", "0.1.0", shape=np.array(U.shape))
+    for part in ("data", "indices", "indptr"):
+        group.create_dataset(part, data=getattr(U, part), compression="gzip" if part != "indptr" else None)
+
+
+class _Writer(Protocol):
+    def write(self, columns: Columns) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class _TextWriter:
+    def __init__(self, path: Path, mark: str) -> None:
+        self._stream, self._mark, self._begun = path.open("w", encoding="utf-8"), mark, False
+
+    def write(self, columns: Columns) -> None:
+        if not self._begun:
+            self._stream.write(self._mark.join(columns) + "\n")
+            self._begun = True
+        words = [[self._word(value) for value in values.tolist()] for values in columns.values()]
+        self._stream.writelines(self._mark.join(row) + "\n" for row in zip(*words, strict=True))
+
+    def _word(self, value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:.9g}"
+        text = str(value)
+        special = any(mark in text for mark in (self._mark, '"', "\n", "\r"))
+        return '"' + text.replace('"', '""') + '"' if special else text
+
+    def close(self) -> None:
+        self._stream.close()
+
+
+class _ParquetWriter:
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._writer: Any = None
+
+    def write(self, columns: Columns) -> None:
+        import pyarrow  # noqa: PLC0415  it takes a while, and other formats do without
+        import pyarrow.parquet  # noqa: PLC0415
+
+        table = pyarrow.table({name: pyarrow.array(values) for name, values in columns.items()})
+        self._writer = self._writer or pyarrow.parquet.ParquetWriter(self._path, table.schema)
+        self._writer.write_table(table)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _LabelWriter:
+    def __init__(self, path: Path) -> None:
+        self._path, self._parts = path, [np.empty(0, np.int32)]
+
+    def write(self, columns: Columns) -> None:
+        self._parts.append(columns["label"])
+
+    def close(self) -> None:
+        with self._path.open("wb") as stream:
+            np.save(stream, np.concatenate(self._parts))
+
+
+def check_prediction_file(name: str, labels_only: bool) -> Path:
+    """The path of a file that can be written.
+
+    Raises
+    ------
+    BadInput
+        Where its ending says no known format, its folder is missing, or .npy shall hold more than labels.
+    """
+    path = Path(name)
+    ending = path.suffix.lower()
+    if ending not in PREDICTION_ENDINGS:
+        allowed = ", ".join(PREDICTION_ENDINGS)
+        raise BadInput(name, f"the ending {ending!r}", allowed, "its format would be unknown", "give one of these")
+    if ending == ".npy" and not labels_only:
+        raise BadInput(
+            name, "more than labels for .npy", "labels alone, or .csv, .tsv, .parquet",
+            "columns of different types would have no place", "give another ending",
+        )  # fmt: skip
+    if not path.absolute().parent.is_dir() or path.is_dir():
+        raise BadInput(
+            name, "no folder to put it in, or a folder of that name", "a file in a folder that exists",
+            "there would be nowhere to write", "make the folder first",
+        )  # fmt: skip
+    return path
+
+
+@contextlib.contextmanager
+def prediction_writer(path: Path) -> Iterator[_Writer]:
+    """A writer of blocks of columns to a file, which appears as a whole when the block ends without an error."""
+    ending = path.suffix.lower()
+    writer: _Writer
+    with partial_file(path) as partial:
+        if ending == ".parquet":
+            writer = _ParquetWriter(partial)
+        elif ending == ".npy":
+            writer = _LabelWriter(partial)
+        else:
+            writer = _TextWriter(partial, "\t" if ending == ".tsv" else ",")
+        try:
+            yield writer
+        finally:
+            writer.close()

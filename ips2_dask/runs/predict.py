@@ -15,13 +15,13 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels import extension, ingest, similarity
 from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
-from ips2_dask.params import N_AFFINITY_NEIGHBORS, TURNED
+from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.plan.plan import partition_bounds
 from ips2_dask.readers import Source, check_block
 from ips2_dask.readers.lazy import LazySource
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
-from ips2_dask.stages.views import bandwidth, keeps_all_pairs
+from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
 from ips2_dask.store.context import Context, part_name
 
 Float64 = NDArray[np.float64]
@@ -54,7 +54,7 @@ def check_predictable(context: Context) -> None:
             "embedding", "'rows'", "'spectral' or 'none'",
             "a new sample would need its row of U compared with all others", "run it with embedding='spectral'",
         )  # fmt: skip
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         raise BadInput(
             "metric", repr(context.params.metric), "a metric of samples",
             "new samples could not be compared with the training samples as these were with each other",
@@ -198,7 +198,7 @@ def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows:
     params = context.params
     center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))
     columns = None
-    if params.metric in TURNED:
+    if context.metric.needs_direction:
         if context.receipt("ingest", "columns") is not None:
             columns = ingest.Columns(*(np.asarray(context.read("ingest", "columns", n)) for n in ("center", "spread")))
         wide = np.asarray(rows, np.float64)
@@ -261,7 +261,7 @@ def _shares(context: Context) -> Float32:
         folder, parts = context.folders["label"], range(context.n_partitions)
         return np.concatenate([context.store.read(folder, f"shares-{part_name(b)}", "shares") for b in parts])
 
-    found: Float32 = context.remembered("label", "shares", whole, 4 * context.m * context.params.n_clusters)
+    found: Float32 = context.cached("label", "shares", whole, 4 * context.m * context.params.n_clusters)
     return found
 
 

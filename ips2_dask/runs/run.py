@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -20,16 +19,16 @@ from ips2_dask.plan.plan import Choices
 from ips2_dask.readers import Source, open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_word
 from ips2_dask.runs.cuts import cut_clusters
+from ips2_dask.runs.directory import read_manifest
 from ips2_dask.runs.predict import Predicted, blocks, predict
 from ips2_dask.runs.quality import promises
-from ips2_dask.stages import sample_names as names
+from ips2_dask.stages import side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
-from ips2_dask.store import lock
+from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.integrity import Fault
-from ips2_dask.store.layout import FORMAT, STAGES
-from ips2_dask.store.zarr_store import Store, ZarrStore
+from ips2_dask.store.layout import STAGES
+from ips2_dask.store.zarr_store import ZarrStore
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
@@ -48,7 +47,7 @@ class Neighbors(NamedTuple):
 
 
 class Run:
-    """What a run has found.
+    """The results of a finished run.
 
     Parameters
     ----------
@@ -108,7 +107,7 @@ class Run:
 
     @cached_property
     def left_out(self) -> NDArray[np.bool_] | None:
-        """What the tree of density left out, so that its label comes from its neighbours: (m,) bool; None for k-means.
+        """Samples outside the tree of density, whose labels come from their neighbours: (m,) bool; None for k-means.
 
         Of more samples than a tree is built on, those that were not drawn are not marked.
         """
@@ -154,7 +153,7 @@ class Run:
         return run
 
     def _rows_of(self, values: NDArray[Any]) -> NDArray[Any]:
-        """What is stored of each row of the input, for those that this run is seen by."""
+        """Stored values of each row of the input, restricted to the clustered rows for a `clustered` view."""
         return values[self.rows] if self._context.clustered_only else np.array(values)
 
     def _arrays(self, part: str) -> set[str]:
@@ -163,7 +162,7 @@ class Run:
         return set() if receipt is None else set(receipt["arrays"])
 
     def _label(self, part: str, name: str) -> NDArray[Any]:
-        """An array of the label stage; refused where an earlier version has kept none."""
+        """An array of the label stage; a run of an earlier version that lacks it is refused."""
         if name not in self._arrays(part):
             raise BadInput(
                 str(self.path), "a run of an earlier version", f"one that keeps {name}",
@@ -186,15 +185,15 @@ class Run:
     @cached_property
     def sample_names(self) -> NDArray[np.str_] | None:
         """Names of the samples, where the input had names that are not a plain range: (m,)."""
-        folder = self.manifest.get("beside", {}).get(names.FOLDER)
-        return None if folder is None else self._rows_of(names.read(self._store, folder))
+        folder = self.manifest.get("beside", {}).get(side_inputs.NAMES)
+        return None if folder is None else self._rows_of(side_inputs.read_names(self._store, folder))
 
     def write_labels(self, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
         """Write names and labels to a .csv or .parquet file, or results into a copy of an .h5ad; the file's path.
 
         See `ips2_dask.runs.export.write_labels` for what each format gets.
         """
-        from ips2_dask.runs.export import write_labels  # noqa: PLC0415  it needs this class
+        from ips2_dask.runs.export import write_labels  # noqa: PLC0415  h5py is needed by nothing else here
 
         return write_labels(self, path, input)
 
@@ -274,7 +273,7 @@ class Run:
         return pairs if self._order is None else self._by_pair(np.sort(self._order[pairs], axis=1))
 
     def tensor(self) -> sp.csr_array:
-        """R of DESIGN 1.6, the unfolded tensor on unordered pairs: CSR (P, P) float32, each entry once.
+        """R, the unfolded tensor on unordered pairs (docs/method.md, Unfolding and active pairs): CSR (P, P) float32.
 
         Raises
         ------
@@ -302,7 +301,7 @@ class Run:
 
     @cached_property
     def _leading(self) -> Leading:
-        """What V is made of, among the eigenpairs that were solved for."""
+        """The eigenpairs that V is made of, among those that were solved for."""
         facts, values = self._context.facts, np.array(self._context.read("eigen", "whole", "values"))
         if self.params.tensor == "decomposable":
             return Leading(values, facts["eigen"]["gap"])
@@ -321,7 +320,7 @@ class Run:
 
     @cached_property
     def eigenvectors(self) -> NDArray[np.floating]:
-        """Their eigenvectors in the orthonormal basis of DESIGN 1.6, component vectors first: (P, c)."""
+        """Their eigenvectors in the orthonormal basis of pairs, component vectors first: (P, c)."""
         self._refuse_decomposable("eigenvectors")
         c = self.params.n_clusters
         pairs = read_pairs(self._context)
@@ -559,69 +558,6 @@ def _n_dropped(facts: dict[str, Any]) -> int:
     return int(found["rows"]) if found["rule"] == "drop" else 0
 
 
-def check_directory(path: str, fresh: bool = False) -> None:
-    """Refuse an output directory that holds something else; one of another format too, unless it starts over.
-
-    Raises
-    ------
-    BadInput
-    """
-    if "://" not in path:
-        _check_place(Path(path))
-    store = ZarrStore(path)
-    held = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
-    if held and not store.is_run():
-        raise BadInput(
-            path, f"a directory that holds something else ({', '.join(held[:3])})", "an empty directory or a run's",
-            "the run's files would mix with others", "give another --out",
-        )  # fmt: skip
-    manifest = store.document("manifest.json")[0]
-    if manifest is not None and not fresh:
-        check_format(store, manifest)
-
-
-def _check_place(path: Path) -> None:
-    """Refuse a path where no directory can be made."""
-    try:
-        os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        pass
-    except (OSError, ValueError) as error:  # too long a name, say
-        raise BadInput(
-            str(path), f"a path that can't be ({error})", "a place for a directory",
-            "there would be nowhere to put the run", "give another --out",
-        ) from None  # fmt: skip
-    there = next(place for place in (path, *path.absolute().parents) if place.exists())
-    if there == path and not path.is_dir():
-        raise BadInput(
-            str(path),
-            "a file",
-            "a directory, new or of an earlier run",
-            "it would be overwritten",
-            "give another --out",
-        )
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        found = (
-            f"{there}, where this user may not write" if there.is_dir() else f"{there}, which is a file, in its path"
-        )
-        raise BadInput(
-            str(path), found, "a place for a directory", "there would be nowhere to put the run", "give another --out"
-        )
-
-
-def withdraw(store: Store, folder: str, before: dict[str, Any] | None) -> None:
-    """Take back a stage that refused its input: its folder goes, and the manifest is again what it was before.
-
-    Where there was no manifest, nothing of the run stays, nor its directory if the run made it.
-    """
-    store.remove(folder)
-    if before is not None:
-        store.put_document("manifest.json", before)
-    else:
-        store.remove("manifest.json")
-        store.remove("zarr.json")
-
-
 def open_run(path: str | Path) -> Run:
     """Open a run directory.
 
@@ -657,40 +593,3 @@ def open_run(path: str | Path) -> Run:
             "results would be missing", "run the same command again, which continues it",
         )  # fmt: skip
     return Run(store, manifest)
-
-
-def read_manifest(store: ZarrStore) -> dict[str, Any]:
-    """The manifest of a run directory, checked.
-
-    Raises
-    ------
-    BadInput
-        Where there is none, or one of another format.
-    Damaged
-        Where it is not what was written.
-    """
-    manifest, whole = store.document("manifest.json")
-    if manifest is None:
-        raise BadInput(
-            f"{store.location}", "no manifest.json that can be read", "the directory of a run",
-            "there would be nothing to show", "give the directory that was --out of `ips2 run`",
-        )  # fmt: skip
-    check_format(store, manifest)
-    if not whole:
-        raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
-    return manifest
-
-
-def check_format(store: ZarrStore, manifest: dict[str, Any]) -> None:
-    """Refuse a run directory of another version.
-
-    Raises
-    ------
-    BadInput
-    """
-    if manifest.get("format") != FORMAT:
-        raise BadInput(
-            f"{store.location}", f"a run directory of format {manifest.get('format')!r}", f"format {FORMAT}",
-            "its arrays would be misread",
-            "open it with the version of ips2_dask that wrote it, or start over with `ips2 run --fresh`",
-        )  # fmt: skip

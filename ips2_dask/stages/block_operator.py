@@ -34,7 +34,7 @@ from ips2_dask.stages.views import (
     values_key,
 )
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.zarr_store import Receipt
+from ips2_dask.store.integrity import Receipt
 
 Block = list[Any]
 """One handle a chunk."""
@@ -123,7 +123,7 @@ def operator(context: Context, g: int) -> ChunkOperator | ChunkMatrix:
         )  # fmt: skip
 
     size = _operator_bytes(context, _receipt(context, g))
-    made: ChunkOperator | ChunkMatrix = context.remembered("tensor", f"chunk-{g}-{values_key(context)}", make, size)
+    made: ChunkOperator | ChunkMatrix = context.cached("tensor", f"chunk-{g}-{values_key(context)}", make, size)
     return made
 
 
@@ -149,7 +149,7 @@ def _touched(context: Context, g: int) -> Any:
         return context.store.read(context.folders["tensor"], name, "touched").astype(kind)
 
     size = kind().itemsize * (_cuts(context, g) or [0])[-1]
-    return context.remembered("tensor", f"touched-{name}", read, size)
+    return context.cached("tensor", f"touched-{name}", read, size)
 
 
 def _cuts(context: Context, g: int) -> list[int]:
@@ -161,9 +161,7 @@ def _cuts(context: Context, g: int) -> list[int]:
 def _receipt(context: Context, g: int) -> Receipt | None:
     """The receipt of what `prepare` stored, fetched once in a process and not in every product."""
     name = f"chunk-{part_name(g)}"
-    found: Receipt | None = context.remembered(
-        "tensor", f"receipt-{name}", lambda: context.receipt("tensor", name), 1024
-    )
+    found: Receipt | None = context.cached("tensor", f"receipt-{name}", lambda: context.receipt("tensor", name), 1024)
     return found
 
 
@@ -224,7 +222,7 @@ def known_of(context: Context, g: int) -> Known:
 
     low, high = rows_of_chunks(context)[g : g + 2]
     each = 8 if pair_components(context).total == 1 else 12
-    known: Known = context.remembered("eigen", f"known-{g}", make, each * (high - low))
+    known: Known = context.cached("eigen", f"known-{g}", make, each * (high - low))
     return known
 
 
@@ -292,7 +290,7 @@ def take(context: Context, h: int, home: int, homes: Homes, y: Any) -> Any:
         return np.concatenate([_rows(context, g, h) for g in takers])
 
     n = int(homes.shared[takers, h].sum())
-    return y[context.remembered("tensor", f"taken-{h}-{'-'.join(map(str, takers))}", rows, 4 * n)]
+    return y[context.cached("tensor", f"taken-{h}-{'-'.join(map(str, takers))}", rows, 4 * n)]
 
 
 def product(
@@ -301,7 +299,7 @@ def product(
     """a L y + b y + c previous on chunk g; ``others`` are the blocks of `Homes.near`, or what was taken of them."""
     made = operator(context, g)
     cuts = _cuts(context, g)
-    scale = context.remembered(
+    scale = context.cached(
         "eigen", f"scale-{g}-{y.dtype.str}",
         lambda: inverse_root(_degrees_at(context, _touched(context, g))).astype(y.dtype), y.itemsize * made.touched,
     )  # fmt: skip
@@ -310,7 +308,7 @@ def product(
     for h, block in zip(homes.near(g), others, strict=True):
         into = x[cuts[h] : cuts[h + 1]]
         if homes.of[h] == homes.of[g]:
-            rows = context.remembered("tensor", f"rows-{g}-{h}", partial(_rows, context, g, h), 4 * len(into))
+            rows = context.cached("tensor", f"rows-{g}-{h}", partial(_rows, context, g, h), 4 * len(into))
             np.take(block, rows, axis=0, out=into, mode="clip")
         else:
             into[:] = block[homes.place(g, h)]

@@ -13,7 +13,7 @@ from ips2_dask.kernels.eigen import State
 from ips2_dask.stages.block_operator import ChunkedSpace, chunk_partitions
 from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.zarr_store import MemoryStore
+from ips2_dask.store.memory_store import MemoryStore
 
 PLACES = ("state0", "state1")
 

@@ -17,11 +17,9 @@ from ips2_dask.kernels.sparse import assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import block_operator, checkpoints
+from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import (
     assembled_operator,
-    dense_pairwise,
-    heat_edges,
-    keeps_all_pairs,
     known_vectors,
     neighborhood_operator,
     neighborhoods,
@@ -32,7 +30,8 @@ from ips2_dask.stages.views import (
     unit,
 )
 from ips2_dask.store.base import present
-from ips2_dask.store.context import Context, part_name, tidy
+from ips2_dask.store.cache import free_pinned
+from ips2_dask.store.context import Context, part_name
 
 VERSION = 6
 
@@ -130,7 +129,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
         def start() -> Any:
             found = _graph_start(context, width)
             if panels > 1:
-                tidy()  # the graph stood in this process for the start alone
+                free_pinned()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
             warm_start.start_on_pairs(found, pairs, root, y)
             return y
@@ -171,7 +170,7 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
     _store_start(context, width)
-    tidy()  # the graph stood in this process for the start alone
+    free_pinned()  # the graph stood in this process for the start alone
     space = block_operator.ChunkedSpace(context, executor, width)
     stored = checkpoints.Chunked(context, space)
     solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)

@@ -14,16 +14,9 @@ from ips2_dask.kernels.selection import wanted_pairs, with_ties
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
-from ips2_dask.stages.views import (
-    active_lengths,
-    bandwidth,
-    dense_pairwise,
-    heat_edges,
-    keeps_all_pairs,
-    pair_components,
-    solved_degrees,
-    unit,
-)
+from ips2_dask.stages import metric_views
+from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
+from ips2_dask.stages.views import pair_components, solved_degrees, unit
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
@@ -60,10 +53,10 @@ def decomposable_at(context: Context, pairs: Any) -> Any:
 
 def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j."""
-    pairs = np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))
+    pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))
     folded = context.params.tensor == "decomposable"
     if context.params.affinity == "gaussian":
-        joined, S = pairs, similarity.heat(active_lengths(context, pairs), bandwidth(context))
+        joined, S = pairs, similarity.heat(metric_views.pair_lengths(context, pairs), bandwidth(context))
         V = decomposable_at(context, pairs) if folded else high_order(context, b, pairs)
     else:
         edges, weights = heat_edges(context, *context.span(b))
@@ -144,7 +137,7 @@ def _dense(context: Context, report: Report) -> dict[str, Any]:
         V[i, j] = decomposable_at(context, np.stack([i, j], axis=1))
     else:
         for b in range(context.n_partitions):
-            pairs = np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs"))
+            pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))
             V[pairs[:, 0], pairs[:, 1]] = V[pairs[:, 1], pairs[:, 0]] = high_order(context, b, pairs)
     largest = float(np.abs(V).max()) or 1.0
     V /= largest

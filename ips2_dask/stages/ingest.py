@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,13 +12,15 @@ import numpy as np
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report, stage_source
 from ips2_dask.kernels import ingest as kernel
-from ips2_dask.params import AS_THEY_ARE, TURNED, Params
+from ips2_dask.kernels.metrics import METRICS
+from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices, check_shape
 from ips2_dask.readers import check_block, features_of
 from ips2_dask.readers.features import FittedFeatures
-from ips2_dask.stages import ingest_distances, ingest_duplicates, ingest_missing
+from ips2_dask.stages import ingest_duplicates, ingest_missing
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 
 VERSION = 2
 
@@ -26,9 +30,10 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     del choices
     own: dict[str, Any] = {"scale": params.scale}
     # Manhattan and Chebyshev distances are measured in the same samples as Euclidean ones
-    if params.metric in (*TURNED, "jaccard", "precomputed"):
+    metric = METRICS[params.metric]
+    if not metric.keeps_rows:
         own["metric"] = params.metric
-    elif params.metric in AS_THEY_ARE:
+    elif not metric.translation_invariant:
         own["centred"] = False
     return own | ({"duplicates": params.duplicates} if params.merges_rows else {})
 
@@ -57,8 +62,19 @@ def raw(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str,
     return {"raw": np.ascontiguousarray(block)}, {}
 
 
-def statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Check one partition's rows, and sum up its columns about the first row of the input."""
+def column_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check one partition's rows, and sum up its columns as they came, about the first row of the input."""
+    X, _ = _checked_rows(context, b)
+    return _statistics(context, X), {}
+
+
+def row_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check one partition's rows, and sum up the columns of its prepared rows, about the first one of the input."""
+    return _statistics(context, _prepared(context, *_checked_rows(context, b))), {}
+
+
+def _checked_rows(context: Context, b: int) -> tuple[Any, Any]:
+    """The rows of partition b that stay, (rows, f) float64, and their numbers in the input, (rows,)."""
     block = _block(context, b)
     source = context.facts["ingest"]["source"]
     rows = np.arange(*context.span(b))
@@ -67,26 +83,37 @@ def statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]
         block, rows = block[kept], rows[kept]
     else:
         check_block(block, context.bounds[b], source["name"], source["feature_names"])
-    wide = _turned(context, block.astype(np.float64), rows)
-    shift = np.array(context.facts["ingest"]["shift"])
-    found = kernel.column_statistics(wide, shift)
-    stacked = [found.exponent[None].astype(np.float64), found.total, found.square, found.low[None], found.high[None]]
-    return {"statistics": np.concatenate(stacked)}, {}
+    return block.astype(np.float64), rows
 
 
-def _turned(context: Context, wide: Any, rows: Any) -> Any:
-    """Rows as they are before their columns are centred; those without a direction are refused by a metric of them."""
-    metric, facts = context.params.metric, context.facts["ingest"]
-    if facts["pass"] == "columns":
-        return wide
+def _statistics(context: Context, X: Any) -> dict[str, Any]:
+    """The sums of the columns of X (rows, f) about the shift: an array to store."""
+    sums = kernel.column_statistics(X, np.array(context.facts["ingest"]["shift"]))
+    stacked = [sums.exponent[None].astype(np.float64), sums.total, sums.square, sums.low[None], sums.high[None]]
+    return {"statistics": np.concatenate(stacked)}
+
+
+def _prepared(context: Context, X: Any, rows: Any) -> Any:
+    """Rows X of these numbers as the metric wants them before columns are centred; rows it can't compare are refused.
+
+    Raises
+    ------
+    BadInput
+    """
     columns = _columns(context)
-    check_rows(wide if columns is None else columns.of(wide), rows, facts["source"]["name"], metric)
-    return kernel.turned_rows(wide, context.params.scale, metric, columns)
+    name = context.facts["ingest"]["source"]["name"]
+    check_rows(X if columns is None else columns.of(X), rows, name, context.metric.name)
+    return kernel.turned_rows(X, context.params.scale, context.metric.name, columns)
+
+
+def _scales_first(context: Context) -> bool:
+    """Whether columns are scaled before rows are prepared, which takes a pass over the input of its own."""
+    return context.metric.needs_direction and context.params.scale in ("zscore", "minmax")
 
 
 def _columns(context: Context) -> kernel.Columns | None:
-    """What the columns are scaled by before their rows are turned."""
-    if not context.facts["ingest"].get("columns"):
+    """Centre and spread that scale the columns before rows are prepared."""
+    if not _scales_first(context):
         return None
     return kernel.Columns(*(np.asarray(context.read("ingest", "columns", name)) for name in ("center", "spread")))
 
@@ -110,12 +137,12 @@ def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def given_rows(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """One partition of a matrix of distances."""
-    return {"samples": ingest_distances.in_unit(context, _block(context, b))}, {"rounded": 0}
+    return {"samples": _distances_in_unit(context, _block(context, b))}, {"rounded": 0}
 
 
 def given_sizes(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Check one partition of a matrix of distances, and sum up the squares of its rows."""
-    return ingest_distances.sizes(context, b, _block(context, b))
+    return _check_distances(context, b, _block(context, b))
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -146,17 +173,17 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     check_block(first, first_row, source.name, source.feature_names)
     parts = range(context.n_partitions)
     vanishing, statistics_ = 0, None
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         sizes = executor.map(Job("ingest", given_sizes, "statistics-"), inner, parts, report)
-        facts["exponent"] = ingest_distances.unit_exponent(inner, sizes)
+        facts["exponent"] = _exponent_of_distances(inner, sizes)
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
-        ingest_distances.check_symmetric(inner, executor, report)
+        _check_symmetric(inner, executor, report)
         given = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
-        store.write(folder, "whole", given | _known(source), {})
+        store.write(folder, "whole", given | _known_labels(source), {})
     else:
         found = _measured(inner, executor, report, np.asarray(first, np.float64), first_row)
         facts["exponent"], vanishing, statistics_ = found.exponent, found.vanishing, found.statistics
-        store.write(folder, "whole", {"center": found.center, "spread": found.spread, **_known(source)}, {})
+        store.write(folder, "whole", {"center": found.center, "spread": found.spread, **_known_labels(source)}, {})
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
     there = store.listed(folder)
     for name in (f"raw-{part_name(b)}" for b in parts):  # the statistics stay, so that one can be made again alone
@@ -200,7 +227,7 @@ def _missing(
 def _unread(context: Context, rule: str) -> list[int]:
     """Partitions whose rows are still needed: the first, which the others are centred about, and unfinished ones."""
     needed: tuple[str, ...] = ("", "statistics-")
-    if context.params.metric in TURNED and context.params.scale in ("zscore", "minmax"):
+    if _scales_first(context):
         needed = (*needed, "columns-")
     if rule == "drop" or (rule == "median" and context.receipt("ingest", "medians") is None):
         return list(range(context.n_partitions))  # the first complete row may be in any, and medians are of all
@@ -223,22 +250,17 @@ class Measured(NamedTuple):
 
 
 def _measured(inner: Context, executor: Executor, report: Report, first: Any, first_row: int) -> Measured:
-    """What to make of the columns.
-
-    A metric of turned rows of scaled columns takes two passes: over the columns, then over the rows made of them.
-    """
+    """Centre, spread and unit of the columns, from one pass over the rows; two where columns are scaled first."""
     params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
     raw_statistics = None
-    if params.metric in TURNED and params.scale in ("zscore", "minmax"):
-        facts |= {"pass": "columns", "shift": first[0].tolist()}
-        executor.map(Job("ingest", statistics, "columns-"), inner, parts, report)
+    if _scales_first(inner):
+        facts["shift"] = first[0].tolist()
+        executor.map(Job("ingest", column_statistics, "columns-"), inner, parts, report)
         raw_statistics = _merged(inner, "columns-")
         columns = kernel.scaled_columns(raw_statistics, first[0], facts["rows"], params.scale)
         inner.store.write(inner.folders["ingest"], "columns", columns._asdict(), {})
-        facts["columns"] = True
-    facts["pass"] = "rows"
-    facts["shift"] = _turned(inner, first, [first_row])[0].tolist()
-    executor.map(Job("ingest", statistics, "statistics-"), inner, parts, report)
+    facts["shift"] = _prepared(inner, first, [first_row])[0].tolist()
+    executor.map(Job("ingest", row_statistics, "statistics-"), inner, parts, report)
     found = _centering(inner, np.array(facts["shift"]))
     return found if raw_statistics is None else found._replace(statistics=raw_statistics)
 
@@ -253,8 +275,8 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
 
 def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
     merged = _merged(context, "statistics-")
-    metric, scale = context.params.metric, context.params.scale
-    if metric in AS_THEY_ARE:
+    metric, scale = context.metric, context.params.scale
+    if not metric.translation_invariant:
         columns = kernel.Columns(np.zeros(context.n_features), np.ones(context.n_features))
         if scale in ("zscore", "minmax"):
             columns = kernel.scaled_columns(merged, shift, context.facts["ingest"]["rows"], scale)
@@ -263,13 +285,87 @@ def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
     else:
         # directions are centred, for their digits, and never stretched
         center, spread = kernel.centering(
-            merged, shift, context.facts["ingest"]["rows"], "none" if metric in TURNED else scale
+            merged, shift, context.facts["ingest"]["rows"], "none" if metric.needs_direction else scale
         )
         exponent = kernel.unit_exponent(merged, spread, context.facts["ingest"]["rows"])
     return Measured(center, spread, exponent, kernel.vanishing(merged, spread, exponent), merged)
 
 
-def _known(source: Any) -> dict[str, Any]:
+def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy: str) -> BadInput:
+    return BadInput(context.facts["ingest"]["source"]["name"], found, allowed, otherwise, remedy)
+
+
+def _check_distances(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check rows of partition b: finite, none negative, zero from a sample to itself; and sum up each row's squares."""
+    low, high = context.span(b)
+    check_block(block, low, context.facts["ingest"]["source"]["name"])
+    D = np.asarray(block, np.float64)
+    if D.min(initial=0.0) < 0:
+        row, column = np.argwhere(D < 0)[0]
+        raise _refused(
+            context, f"the distance {D[row, column]:g} from sample {low + row} to {column}", "distances of at least 0",
+            "a similarity would be read as a distance, and the farthest would be neighbours",
+            "give distances, such as 1 - similarity",
+        )  # fmt: skip
+    own = D[np.arange(high - low), np.arange(low, high)]
+    if own.any():
+        row = int(np.flatnonzero(own)[0])
+        raise _refused(
+            context, f"the distance {own[row]:g} from sample {low + row} to itself", "zeros on the diagonal",
+            "the matrix may be one of similarities, and the farthest would be neighbours",
+            "give distances, such as 1 - similarity",
+        )  # fmt: skip
+    exponent, squares = kernel.row_squares(D)
+    return {"squares": squares}, {"exponent": exponent}
+
+
+def _exponent_of_distances(context: Context, receipts: Sequence[Receipt]) -> int:
+    """The exponent of the run's unit: of samples with these distances, as `ingest.unit_exponent` says of columns.
+
+    The mean squared distance of two samples is twice that of a sample from the centre.
+    """
+    exponents = [int(receipt["facts"]["exponent"]) for receipt in receipts]
+    top, m, folder = max(exponents), context.m, context.folders["ingest"]
+    parts = (context.store.read(folder, "statistics-" + part_name(b), "squares") for b in range(len(exponents)))
+    scaled = (np.ldexp(part, 2 * (e - top)) for part, e in zip(parts, exponents, strict=True))
+    mean = math.fsum(x for part in scaled for x in part.tolist()) / (2 * m * m)
+    return kernel.root_exponent(np.ldexp(np.sqrt([mean]), top))
+
+
+def _distances_in_unit(context: Context, block: Any) -> Any:
+    """Rows of distances as float32, in the unit of the run."""
+    scaled = np.asarray(block, np.float64) * np.ldexp(1.0, -context.exponent)
+    return np.ascontiguousarray(scaled, np.float32)
+
+
+def symmetric(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Check that partition b's rows are what the columns of the earlier partitions, and its own, say."""
+    low, high = context.span(b)
+    D = np.asarray(context.read("ingest", b, "samples"))
+    for other in range(b + 1):
+        first, last = context.span(other)
+        mirror = np.asarray(context.read("ingest", other, "samples"))[:, low:high]
+        at = kernel.first_uneven(D[:, first:last], mirror)
+        if at is not None:
+            i, j = at[0], first + at[1]
+            there, back = (float(x) * context.unit for x in (D[i, j], mirror[at[1], i]))
+            raise _refused(
+                context, f"{there:g} from sample {low + i} to {j} and {back:g} back",
+                "a symmetric matrix", "the tensor would have two values for one pair",
+                "give (D + D.T) / 2 where both directions mean the same",
+            )  # fmt: skip
+    return {}, {}
+
+
+def _check_symmetric(context: Context, executor: Executor, report: Report) -> None:
+    """Refuse a stored matrix whose two triangles differ by more than rounding."""
+    parts = range(context.n_partitions)
+    executor.map(Job("ingest", symmetric, "symmetric-"), context, parts, report)
+    for b in parts:
+        context.store.drop(context.folders["ingest"], "symmetric-" + part_name(b))
+
+
+def _known_labels(source: Any) -> dict[str, Any]:
     labels = source.labels()
     return {} if labels is None else {"known": np.unique(labels, return_inverse=True)[1].astype(np.int32).ravel()}
 

@@ -52,7 +52,7 @@ def distinct(context: Context, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
     low, high = context.facts["ingest"]["distinct_bounds"][t : t + 2]
     firsts = np.asarray(context.read("ingest", "distinct", "firsts"))
     X = np.asarray(context.rows_of("ingest", "samples", firsts[low:high]))
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         X = X[:, firsts]
     return {"samples": np.ascontiguousarray(X)}, {}
 

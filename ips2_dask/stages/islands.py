@@ -50,7 +50,7 @@ def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
     """Of each of some samples the nearest others of them, as places among them: (n, <= JOINED_TO)."""
     n = min(JOINED_TO + 1, len(samples))
     rows = _rows(context, samples)
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         return np.argsort(rows[:, samples] + np.diag(np.full(len(samples), np.inf)), axis=1, kind="stable")[:, : n - 1]
     return exact_neighbors(rows, 0, rows, n, metric_views.search(context))[0][:, 1:]
 
@@ -85,7 +85,7 @@ def central_samples(context: Context, label: NDArray[np.integer], which: NDArray
         first, last = starts[chosen[0]], np.append(starts, len(members))[chosen[-1] + 1]
         some, at = members[first:last], starts[chosen] - first
         rows = _rows(context, some)
-        if context.params.metric == "precomputed":
+        if context.metric.precomputed:
             out[chosen] = some[kernel.central_of_distances(rows[:, some], at)]
         else:
             out[chosen] = some[kernel.central_rows(rows, at)]
@@ -98,7 +98,7 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
     One pass over X, partition after partition.
     """
     order, rows = context.order(), _rows(context, samples)
-    nearest = None if context.params.metric == "precomputed" else metric_views.search(context)
+    nearest = None if context.metric.precomputed else metric_views.search(context)
     best, user = np.full(len(samples), np.inf), np.full(len(samples), np.iinfo(np.int64).max)
     out = np.full(len(samples), -1, np.int64)
     for b in range(context.n_partitions):

@@ -93,7 +93,7 @@ def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
 def points(context: Context, columns: int) -> Any:
     """What is clustered: the embedding of so many columns, or the rows of U."""
     if context.params.clusters_rows:
-        return context.remembered("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
+        return context.cached("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
     return kernel.leading_columns(np.asarray(context.read("label", "embedding", "embedding")), columns)
 
 

@@ -1,4 +1,4 @@
-"""Distances among stored samples by the metric of the run: measured, or read where a matrix of them was given."""
+"""Distances among stored samples by the run's metric: from products, pair by pair, or read where they are the input."""
 
 from __future__ import annotations
 
@@ -17,36 +17,25 @@ Float32 = NDArray[np.float32]
 Integers = NDArray[np.integer]
 
 
-def code(context: Context) -> int:
-    """The metric of the samples that ingest has made, as compiled code calls it, see `distances.CODES`."""
-    return distances.code_of(context.params.metric)
-
-
-def is_euclidean(context: Context) -> bool:
-    """Whether distances are Euclidean once ingest is done, as those of the angular metrics and Hellinger's are."""
-    return code(context) == distances.EUCLIDEAN
-
-
 def search(context: Context) -> neighbors.Nearest:
     """The exact search of the metric."""
-    if is_euclidean(context):
+    if context.metric.is_euclidean:
         return neighbors.nearest_in
-    return functools.partial(neighbors.nearest_by_metric, metric=context.params.metric)
+    return functools.partial(neighbors.nearest_by_metric, metric=context.metric.name)
 
 
 def shard_search(context: Context, members: int) -> neighbors.Nearest:
-    """The search of a shard's samples among each other: pynndescent's where they are many and no product helps."""
-    if is_euclidean(context) or members <= DESCENT_MEMBERS[0]:
+    """The search among the samples of a shard: by pynndescent for many samples that no product narrows down."""
+    if context.metric.is_euclidean or members <= DESCENT_MEMBERS[0]:
         return search(context)
-    params = context.params
-    return functools.partial(approximate.nearest_in, metric=params.metric, seed=params.random_state)
+    return functools.partial(approximate.nearest_in, metric=context.metric.name, seed=context.params.random_state)
 
 
 def _used(context: Context, samples: Integers) -> tuple[Any, NDArray[np.int32]]:
-    """Rows of the samples that are named, and where each of them is; of given distances, their columns as well."""
+    """Rows of the named samples, and each one's place among them; of precomputed distances their columns too."""
     used, local = np.unique(samples, return_inverse=True)
     X = np.asarray(context.samples(used))
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         X = X[:, used]
     return X, local.reshape(samples.shape).astype(np.int32)
 
@@ -54,30 +43,32 @@ def _used(context: Context, samples: Integers) -> tuple[Any, NDArray[np.int32]]:
 def block_distances(context: Context, N: Integers) -> Float32:
     """Distances inside each neighbourhood of N (rows, k): (rows, k (k - 1) / 2)."""
     X, local = _used(context, N)
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         return distances.precomputed_blocks(X, local)
-    return tensor.block_distances(X, local, code(context))
+    return tensor.block_distances(X, local, context.metric.code)
 
 
 def pair_lengths(context: Context, pairs: Integers) -> NDArray[np.float64]:
     """Distances of pairs (n, 2) of samples: (n,) float64."""
     X, local = _used(context, pairs)
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         return distances.precomputed_pairs(X, local[:, 0], local[:, 1]).astype(np.float64)
-    return similarity.pair_lengths(X, local, code(context))
+    return similarity.pair_lengths(X, local, context.metric.code)
 
 
 def all_lengths(context: Context, rows: Integers) -> Float32:
     """All distances among some samples, sorted: (n, n) float32."""
     X = np.asarray(context.samples(rows))
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         return np.asarray(X[:, rows])
-    return similarity.all_lengths(X) if is_euclidean(context) else similarity.cross_lengths(X, X, context.params.metric)
+    if context.metric.is_euclidean:
+        return similarity.all_lengths(X)
+    return similarity.cross_lengths(X, X, context.metric.name)
 
 
 def lengths_to_all(context: Context, X: Float32) -> NDArray[np.floating]:
     """Distances of new rows X to all samples: (rows, m)."""
     samples = context.all_samples()
-    if is_euclidean(context):
+    if context.metric.is_euclidean:
         return np.asarray(euclidean_distances(X, samples))
-    return similarity.cross_lengths(X, samples, context.params.metric)
+    return similarity.cross_lengths(X, samples, context.metric.name)

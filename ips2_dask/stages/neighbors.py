@@ -9,7 +9,8 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import approximate, distances, duplicates, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
-from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, LEAST_RECALL, Params
+from ips2_dask.kernels.metrics import METRICS
+from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import metric_views, sharding, side_inputs
 from ips2_dask.store.context import Context, part_name
@@ -17,8 +18,8 @@ from ips2_dask.store.context import Context, part_name
 VERSION = 7
 
 LENGTHENED = (1, 2, 4, 8)
-"""How many times as long pynndescent's lists are made while the recall of the nearest among them is too low: of 100,000
-x 64 values of plain Gaussian noise it is .13, .36, .85 and .98 (measured)."""
+"""Factors by which pynndescent's lists are lengthened, one after the other, while the recall of the nearest among them
+is too low: of 100,000 x 64 values of plain Gaussian noise it is .13, .36, .85 and .98 (measured)."""
 
 GIVEN_AT_ONCE = 1 << 22
 """Candidates whose distances are measured at once, where a graph was given."""
@@ -34,31 +35,32 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     }
     if choices.graph in ("shards", "pynndescent"):
         own["exact_after"] = choices.exact_after
-    # angular and Hellinger's distances are Euclidean ones of what ingest made
-    if params.metric in COMPARED:
+    # a metric that is Euclidean between the rows that ingest prepared changes no more than those
+    metric = METRICS[params.metric]
+    if metric.compares_pairs:
         own |= {"metric": params.metric, "distances": distances.VERSION}
-    return own | ({"metric": params.metric} if params.metric == "precomputed" else {})
+    return own | ({"metric": params.metric} if metric.precomputed else {})
 
 
 def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Exact neighbours of one partition's samples among all of them."""
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
-    if context.params.metric == "precomputed":
+    if context.metric.precomputed:
         D = np.asarray(context.samples_of(b))
         indices, lengths = kernel.precomputed_neighbors(D, low, n)
         return {"indices": indices, "distances": lengths}, {}
     X = context.all_samples()
     groups = None
     if not context.params.merges_rows:
-        groups = context.remembered("ingest", "copies", lambda: duplicates.group_rows(X), 24 * context.m)
+        groups = context.cached("ingest", "copies", lambda: duplicates.group_rows(X), 24 * context.m)
     nearest = metric_views.search(context)
     indices, distances = duplicates.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
     return {"indices": indices, "distances": distances}, {}
 
 
 def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The nearest of the candidates that were given for partition b's samples, by distances measured here."""
+    """The nearest of the user's candidates for partition b's samples, by distances measured here."""
     low, high = context.span(b)
     n, width = min(context.params.n_stored_neighbors, context.m), 1
     indices = np.full((high - low, n), -1, np.int32)
@@ -69,35 +71,35 @@ def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     start = low
     while start < high:
         stop = min(high, start + max(1, GIVEN_AT_ONCE // width))
-        found = side_inputs.given_candidates(context, start, stop)
-        if found.shape[1] > width and found.size > GIVEN_AT_ONCE and stop - start > 1:
-            width = found.shape[1]  # a hub: fewer rows at once
+        candidates = side_inputs.given_candidates(context, start, stop)
+        if candidates.shape[1] > width and candidates.size > GIVEN_AT_ONCE and stop - start > 1:
+            width = candidates.shape[1]  # a hub: fewer rows at once
             continue
         rows = np.arange(start, stop)
-        used = np.unique(np.concatenate([found[found >= 0], rows]))
+        used = np.unique(np.concatenate([candidates[candidates >= 0], rows]))
         place[used] = np.arange(len(used), dtype=np.int32)
         X = np.asarray(context.samples(used))
-        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, metric_views.code(context))
-        at = slice(start - low, stop - low)
-        shards.merge_lists(indices[at], distances[at], found, lengths, rows, same, same)
+        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), candidates, place, context.metric.code)
+        span = slice(start - low, stop - low)
+        shards.merge_lists(indices[span], distances[span], candidates, lengths, rows, same, same)
         start = stop
     short = np.flatnonzero((indices < 0).any(axis=1))
-    if len(short):  # all that was given for it are rows that equal it
+    if len(short):  # all candidates of such a sample are rows that equal it
         X = context.all_samples()
-        near = metric_views.search(context)(X[low + short], low + short, X, n - 1)
-        indices[short, 1:], distances[short, 1:] = near
+        nearest = metric_views.search(context)
+        indices[short, 1:], distances[short, 1:] = nearest(X[low + short], low + short, X, n - 1)
     return {"indices": indices, "distances": distances}, {}
 
 
 def _given(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """The graph from the candidates given; its recall against an exact sample of rows by the same metric."""
+    """Make the graph of the user's candidates, and measure its recall against exact neighbours of a sample of rows."""
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
     executor.map(Job("neighbors", given), context, parts, report)
     rows = kernel.recall_rows(context.m, context.params.random_state)
     context.store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
     reach = sharding.true_reach(context, executor, report, rows)
     for b in parts:
-        context.store.drop(folder, f"truth-p{b:06d}")
+        context.store.drop(folder, "truth-" + part_name(b))
     listed = np.asarray(context.rows_of("neighbors", "distances", rows))
     recall = kernel.recall(listed, reach)
     warnings = []
@@ -124,8 +126,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     elif context.choices.graph == "given":
         facts |= _given(context, executor, report)
     elif context.choices.graph == "shards":
-        found, whole = sharding.run(context, executor, report)
-        facts |= found
+        shard_facts, whole = sharding.run(context, executor, report)
+        facts |= shard_facts
         context = sharding.adopted(context, facts)
     else:
         facts |= _approximate(context, executor, report)
@@ -145,13 +147,12 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     X = context.all_samples()
     n, seed = min(context.params.n_stored_neighbors, context.m), context.params.random_state
     nearest = metric_views.search(context)
-    metric = "euclidean" if metric_views.is_euclidean(context) else context.params.metric
     rows = kernel.recall_rows(context.m, seed)
     reach = nearest(X[rows], rows, X, n - 1)[1][:, -1]
     history: list[float] = []
     for times in LENGTHENED:
-        found = approximate.candidates(X, n, seed, metric, times)
-        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, metric_views.code(context))
+        lists = approximate.candidates(X, n, seed, context.metric.external, times)
+        indices, distances, repaired = kernel.settle_candidates(X, lists, n, nearest, context.metric.code)
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break
@@ -174,7 +175,7 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
 
 
 def _duplicates(context: Context) -> list[str]:
-    """What to warn of where samples lie at distance 0 of each other."""
+    """Warnings of samples at distance 0 of each other."""
     k, merged = context.params.n_neighbors, context.params.merges_rows
     repeated = crowded = 0
     for b in range(context.n_partitions):

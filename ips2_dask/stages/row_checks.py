@@ -8,7 +8,7 @@ import numpy as np
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.ingest import directionless
-from ips2_dask.params import TURNED
+from ips2_dask.kernels.metrics import METRICS
 
 
 def check_rows(rows: Any, numbers: Any, name: str, metric: str) -> None:
@@ -28,9 +28,9 @@ def check_rows(rows: Any, numbers: Any, name: str, metric: str) -> None:
     ------
     BadInput
     """
-    if metric not in TURNED:
+    if not METRICS[metric].needs_direction:
         return
-    if metric == "hellinger":
+    if METRICS[metric].rows == "root shares":
         bad = np.flatnonzero((rows < 0).any(axis=1))
         if len(bad):
             raise BadInput(
@@ -39,9 +39,9 @@ def check_rows(rows: Any, numbers: Any, name: str, metric: str) -> None:
             )  # fmt: skip
     bad = np.flatnonzero(directionless(rows, metric))
     if len(bad):
-        what = "the same value in every column" if metric == "correlation" else "nothing but zeros"
+        centred = METRICS[metric].rows == "centred unit"
+        values = "the same value in every column" if centred else "nothing but zeros"
         raise BadInput(
-            name, f"{what} in row {numbers[bad[0]]}",
-            "rows that vary" if metric == "correlation" else "rows that are not zero",
+            name, f"{values} in row {numbers[bad[0]]}", "rows that vary" if centred else "rows that are not zero",
             f"its {metric} with any other would be 0 / 0", "drop such rows, or use metric='euclidean'",
         )  # fmt: skip

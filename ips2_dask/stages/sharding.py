@@ -1,10 +1,9 @@
 """The sample graph by overlapping shards: split, search each shard, merge, measure the recall, refine; renumbered.
 
-Where refinement leaves the recall below what is promised, every pair is compared, as far as the plan affords that.
+Where the recall stays below `LEAST_RECALL` after refinement, every pair is compared, if the plan affords that.
 
-Samples are numbered by shard from here on, so that neighbours mostly share a partition, and within a shard so that near
-ones stand near each other. ``order`` of the stage's ``whole`` part holds the user's number of each sample; ties are
-decided by it.
+Samples are renumbered by shard, so that neighbours mostly share a partition, and within a shard so that close samples
+have close numbers. ``order`` of the stage's ``whole`` part holds the user's number of each sample, which decides ties.
 """
 
 from __future__ import annotations
@@ -25,8 +24,8 @@ from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.views import neighborhoods
-from ips2_dask.store.context import Context
-from ips2_dask.store.zarr_store import Receipt
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 
 MOST_ROUNDS = 5
 
@@ -46,7 +45,7 @@ def sample(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def assign(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The two nearest cells of partition b's samples."""
+    """Store the two nearest cells of each of partition b's samples."""
     centers = np.asarray(context.read("neighbors", "cells", "centers"))
     return {"nearest": shards.two_nearest(context.ingested(b), centers)}, {}
 
@@ -55,8 +54,8 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
     """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
     first, last = context.facts["neighbors"]["batches"][batch]
     X = np.concatenate([context.ingested(b) for b in range(first, last)])
-    nearest = np.concatenate([context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(first, last)])
-    nearest = np.asarray(context.read("neighbors", "membership", "cell"))[nearest]
+    cell = np.asarray(context.read("neighbors", "membership", "cell"))
+    nearest = cell[_nearest_cells(context, range(first, last))]
     user = np.arange(context.bounds[first], context.bounds[last])
     twice = nearest[:, 0] != nearest[:, 1]
     rows, shard = np.concatenate([user, user[twice]]), np.concatenate([nearest[:, 0], nearest[twice, 1]])
@@ -71,7 +70,7 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     facts, folder = context.facts["neighbors"], context.folders["neighbors"]
     pieces, numbers = [], []
     for batch in range(len(facts["batches"])):
-        name = f"split-p{batch:06d}"
+        name = "split-" + part_name(batch)
         low, high = np.asarray(context.read("neighbors", name, "offsets"))[s : s + 2]
         pieces.append(context.store.read_rows(folder, name, "rows", int(low), int(high)))
         numbers.append(context.store.read_rows(folder, name, "members", int(low), int(high)))
@@ -93,14 +92,14 @@ def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
     own = projection.spatial_order(X if narrow is None else narrow.Z, own)
     for b in range(*np.searchsorted(facts["bounds"], [start, stop])):
         low, high = (bound - start for bound in facts["bounds"][b : b + 2])
-        context.store.write(folder, f"samples-p{b:06d}", {"samples": X[own[low:high]]}, {})
+        context.store.write(folder, "samples-" + part_name(b), {"samples": X[own[low:high]]}, {})
     arrays = {"members": members, "indices": indices, "distances": distances, "order": members[own]}
     return arrays, {}
 
 
 def _narrows(context: Context) -> bool:
-    """Whether searches of shards are narrowed down: principal directions keep Euclidean distances alone."""
-    return context.n_features > projection.WORTHWHILE and metric_views.is_euclidean(context)
+    """Whether searches of shards are narrowed by principal directions, which preserve Euclidean distances alone."""
+    return context.n_features > projection.WORTHWHILE and context.metric.is_euclidean
 
 
 def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -114,10 +113,10 @@ def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         distances = np.full(indices.shape, np.inf, np.float32)
         for s in np.unique(both[:, column]):
             rows = np.flatnonzero(both[:, column] == s)
-            at = np.searchsorted(context.read("neighbors", f"search-p{s:06d}", "members"), order[low + rows])
-            found = context.read("neighbors", f"search-p{s:06d}", "indices")[at]
+            at = np.searchsorted(context.read("neighbors", "search-" + part_name(s), "members"), order[low + rows])
+            found = context.read("neighbors", "search-" + part_name(s), "indices")[at]
             indices[rows] = np.where(found < 0, -1, rank[found])
-            distances[rows] = context.read("neighbors", f"search-p{s:06d}", "distances")[at]
+            distances[rows] = context.read("neighbors", "search-" + part_name(s), "distances")[at]
         lists.append((indices, distances))
     (indices, distances), others = lists
     shards.merge_lists(indices, distances, *others, np.arange(low, high), order, rank)
@@ -131,7 +130,7 @@ def _shard_of(context: Context, b: int) -> Thing:
 
 
 def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """How far the nearest samples of partition b are from each of the recall's sample rows."""
+    """Distances of the sample rows of the recall to their nearest samples in partition b."""
     rows = kernel.recall_rows(context.m, context.params.random_state)
     queries = np.asarray(context.read("neighbors", "queries", "rows"))
     low, high = context.span(b)
@@ -141,27 +140,24 @@ def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Partition b's lists after neighbours of neighbours, and of those that name a sample, were tried."""
+    """Partition b's lists after a round of refinement: neighbours of (reverse) neighbours are tried as neighbours."""
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
-    if _narrows(context) or not metric_views.is_euclidean(
-        context
-    ):  # whoever shares a cell may have been passed over there
+    if _narrows(context) or context.metric.compares_pairs:  # those that share a cell may have been missed there
         both = np.repeat(np.arange(context.m, dtype=np.int32)[:, None], 2, axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"
     N, reverse = neighborhoods(context, n, before)
-    part = f"{before}p{b:06d}"
+    part = f"{before}{part_name(b)}"
     indices, distances = (np.array(context.read("neighbors", part, name)) for name in ("indices", "distances"))
     rows = np.arange(low, high)
     found = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
     used = np.unique(np.concatenate([found[found >= 0], rows]))
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
-    lengths = shards.candidate_lengths(
-        np.asarray(context.samples(used)), place[rows].astype(np.int64), found, place, metric_views.code(context)
-    )
+    X = np.asarray(context.samples(used))
+    lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, context.metric.code)
     changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {"changed": changed}
 
@@ -195,30 +191,30 @@ def exactly(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
     """Store the graph and X by the new partitions; returns facts, and the arrays of the stage's ``whole`` part."""
     store, folder = context.store, context.folders["neighbors"]
-    known = store.receipt(folder, "membership")
-    facts = _split_into_cells(context, executor, report) if known is None else dict(known["facts"])
+    membership = store.receipt(folder, "membership")
+    facts = _split_into_cells(context, executor, report) if membership is None else dict(membership["facts"])
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts})
     cells = range(len(facts["starts"]) - 1)
     refined = store.receipt(folder, "refined")
     numbered = store.receipt(folder, "numbering") is not None
-    if refined is None or not numbered or not _all_there(adopted(context, facts), refined["facts"]["rounds"]):
-        if any(store.receipt(folder, f"search-p{s:06d}") is None for s in cells):  # else the splits may be gone
+    if refined is None or not numbered or not _all_finished(adopted(context, facts), refined["facts"]["rounds"]):
+        if any(store.receipt(folder, "search-" + part_name(s)) is None for s in cells):  # else the splits may be gone
             executor.map(Job("neighbors", split, "split-", "batches"), inner, range(len(facts["batches"])), report)
             executor.map(Job("neighbors", search, "search-", "shards"), inner, cells, report)
         for batch in range(len(facts["batches"])):
-            store.drop(folder, f"split-p{batch:06d}")
+            store.drop(folder, "split-" + part_name(batch))
         if not numbered:
             _number(inner)
         inner = adopted(context, facts)
         executor.map(Job("neighbors", merge, "round0-", near=_shard_of), inner, range(inner.n_partitions), report)
         refined = _refine(inner, executor, report)
     facts |= refined["facts"]
-    _settle(adopted(context, facts), facts["rounds"], len(cells))
+    _finalise(adopted(context, facts), facts["rounds"], len(cells))
     return facts, {"order": store.read(folder, "numbering", "order")}
 
 
 def _split_into_cells(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Store centres and each sample's two nearest, and whose cell is which; returns what goes with it."""
+    """Store the cells' centres and each sample's two nearest cells; returns the facts of the stored membership."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     receipts = executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
     if store.receipt(folder, "cells") is None:
@@ -236,52 +232,56 @@ def _drawn(context: Context, counts: Sequence[int]) -> NDArray[np.float32]:
     """The samples of all partitions, read one by one into one array."""
     out = np.empty((sum(counts), context.n_features), np.float32)
     for b, (low, high) in enumerate(itertools.pairwise([0, *itertools.accumulate(counts)])):
-        out[low:high] = context.store.read(context.folders["neighbors"], f"sample-p{b:06d}", "sample")
+        out[low:high] = context.store.read(context.folders["neighbors"], "sample-" + part_name(b), "sample")
     return out
 
 
-def _all_there(context: Context, rounds: int) -> bool:
+def _all_finished(context: Context, rounds: int) -> bool:
     """Whether each partition has its samples and its last lists, by the final name or by that of their round."""
-    return all(
-        context.receipt("neighbors", f"samples-p{b:06d}") is not None
-        and (context.receipt("neighbors", b) or context.receipt("neighbors", f"round{rounds}-p{b:06d}")) is not None
-        for b in range(context.n_partitions)
-    )
+
+    def is_finished(b: int) -> bool:
+        lists = context.receipt("neighbors", b) or context.receipt("neighbors", f"round{rounds}-{part_name(b)}")
+        return lists is not None and context.receipt("neighbors", "samples-" + part_name(b)) is not None
+
+    return all(is_finished(b) for b in range(context.n_partitions))
 
 
-def _settle(context: Context, rounds: int, n_cells: int) -> None:
-    """Name the last lists final, and take away what they were made of."""
+def _finalise(context: Context, rounds: int, n_cells: int) -> None:
+    """Rename the lists of the last round to the final names, and remove all intermediate parts."""
     store, folder = context.store, context.folders["neighbors"]
     for b in range(context.n_partitions):
-        store.rename(folder, f"round{rounds}-p{b:06d}", f"p{b:06d}")
-        store.drop(folder, f"truth-p{b:06d}")
+        store.rename(folder, f"round{rounds}-{part_name(b)}", part_name(b))
+        store.drop(folder, "truth-" + part_name(b))
         for earlier in range(rounds):
-            store.drop(folder, f"round{earlier}-p{b:06d}")
+            store.drop(folder, f"round{earlier}-{part_name(b)}")
     for s in range(n_cells):
-        store.drop(folder, f"search-p{s:06d}")
+        store.drop(folder, "search-" + part_name(s))
 
 
-def _nearest_cells(context: Context) -> Any:
-    """The two nearest cells of each of the user's samples, as they were assigned: (m, 2)."""
-    return np.concatenate(
-        [context.read("neighbors", f"assign-p{b:06d}", "nearest") for b in range(context.n_partitions)]
-    )
+def _nearest_cells(context: Context, parts: range) -> Any:
+    """The two nearest cells of each sample of some of the input's partitions, as they were assigned: (rows, 2)."""
+    return np.concatenate([context.read("neighbors", "assign-" + part_name(b), "nearest") for b in parts])
 
 
 def _number(context: Context) -> None:
-    """Store the run's numbering: by nearest cell, and within a cell as its search has put them in order."""
+    """Store the run's numbering: by nearest cell, and within a cell in the order that its search has stored."""
     store, folder = context.store, context.folders["neighbors"]
     cells = range(len(context.facts["neighbors"]["starts"]) - 1)
-    order = np.concatenate([store.read(folder, f"search-p{s:06d}", "order") for s in cells])
+    order = np.concatenate([store.read(folder, "search-" + part_name(s), "order") for s in cells])
     rank = np.empty(context.m, np.int32)
     rank[order] = np.arange(context.m, dtype=np.int32)
     cell = store.read(folder, "membership", "cell")
-    store.write(folder, "numbering", {"order": order, "rank": rank, "shards": cell[_nearest_cells(context)][order]}, {})
+    store.write(
+        folder,
+        "numbering",
+        {"order": order, "rank": rank, "shards": cell[_nearest_cells(context, range(context.n_partitions))][order]},
+        {},
+    )
 
 
 def _membership(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     """The samples by nearest cell, the new partitions, and batches of the user's partitions."""
-    nearest = _nearest_cells(context)
+    nearest = _nearest_cells(context, range(context.n_partitions))
     n_shards = context.choices.n_shards
     least = min(context.params.n_stored_neighbors, context.m)
     cell = shards.join_small(nearest, np.asarray(context.read("neighbors", "cells", "centers")), least)
@@ -305,13 +305,13 @@ def true_reach(context: Context, executor: Executor, report: Report, rows: Any) 
     """The distance of the true n-th nearest of each of the recall's rows: (rows,)."""
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
     executor.map(Job("neighbors", truth, "truth-"), context, parts, report)
-    lengths = np.concatenate([context.store.read(folder, f"truth-p{b:06d}", "distances") for b in parts], axis=1)
+    lengths = np.concatenate([context.store.read(folder, "truth-" + part_name(b), "distances") for b in parts], axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     return np.partition(lengths, n - 2, axis=1)[:, n - 2]
 
 
 def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
-    """Measure the recall and refine until it is high enough, by an exact search in the end; returns what was found."""
+    """Measure the recall and refine until it is high enough, in the end by an exact search; returns the receipt."""
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     rows = kernel.recall_rows(context.m, context.params.random_state)
     store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})

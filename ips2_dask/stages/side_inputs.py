@@ -1,9 +1,10 @@
-"""What may be given beside the samples: a pairwise similarity S, and a graph that says who is near.
+"""Inputs beside the samples: a pairwise similarity S, a neighbour graph, and the names of the samples.
 
 S alone, or a graph alone, is not enough: the tensor is made of the distances inside neighbourhoods, so the samples, or
-the distances of all of them (``metric="precomputed"``), are always the input, and these come beside it. Of the graph
-the stored entries of a row count, whatever their values: they are the candidates for its neighbours, whose distances
-are measured among the samples, and the nearest of them by (distance, id) are kept.
+the distances of all of them (``metric="precomputed"``), are always the main input. Of a graph the stored entries of a
+row count, whatever their values: they are the candidates for the row's neighbours, whose distances are measured among
+the samples, and the nearest of them by (distance, id) are kept. Names are stored as UTF-8 text end to end. Folders are
+named by the digest of their content, so that other inputs never meet them.
 """
 
 from __future__ import annotations
@@ -11,24 +12,33 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import sparse
 
 from ips2_dask.errors import BadInput
+from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.readers import open_source
 from ips2_dask.readers.arrays import content_digest
 from ips2_dask.readers.base import digest
 from ips2_dask.readers.hdf5_sparse import CompressedRows
 from ips2_dask.readers.resident import as_csr, is_sparse
+from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context
-from ips2_dask.store.zarr_store import Store
 
 FOLDER = "beside"
+"""Name of the folder of matrices, in the manifest and, with a digest, in the run directory."""
+
+NAMES = "names"
+"""The same of sample names."""
+
+NAMES_PART = "whole"
+
 SYMMETRIC_TO = 1e-5
 """How far S_ij and S_ji may differ, as a share of the largest: the rounding of whoever computed them."""
 
 
-class Beside(NamedTuple):
+class SideInputs(NamedTuple):
     """Matrices of all samples in the user's numbering, checked; None where none was given."""
 
     similarity: Any = None  # (m, m) CSR or dense, float64, symmetric
@@ -40,7 +50,7 @@ class Beside(NamedTuple):
         return {name: content_digest(matrix) for name, matrix in self._asdict().items() if matrix is not None}
 
 
-def open_beside(similarity: Any, knn_graph: Any, m: int, params: Params) -> Beside:
+def open_side_inputs(similarity: Any, knn_graph: Any, m: int, params: Params) -> SideInputs:
     """Read and check what was given beside m samples.
 
     Parameters
@@ -55,7 +65,7 @@ def open_beside(similarity: Any, knn_graph: Any, m: int, params: Params) -> Besi
     """
     _check_asked(similarity, knn_graph, params)
     S = None if similarity is None else _similarity(_matrix(similarity, "similarity", m))
-    return Beside(S, None if knn_graph is None else _graph(_matrix(knn_graph, "knn_graph", m), params))
+    return SideInputs(S, None if knn_graph is None else _graph(_matrix(knn_graph, "knn_graph", m), params))
 
 
 def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
@@ -70,7 +80,7 @@ def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
             "similarity", f"a matrix with affinity={params.affinity!r}", "one with affinity='precomputed'",
             "it would be ignored", "give affinity='precomputed'",
         )  # fmt: skip
-    if knn_graph is not None and params.metric == "precomputed":
+    if knn_graph is not None and METRICS[params.metric].precomputed:
         raise BadInput(
             "knn_graph", "a graph with metric='precomputed'", "a graph beside samples",
             "the distances given decide the neighbours, and would contradict it",
@@ -165,9 +175,9 @@ def folder_of(digests: dict[str, str]) -> str:
     return f"{FOLDER}-{digest(sorted(digests.items()))[:16]}"
 
 
-def keep(store: Store, folder: str, beside: Beside) -> None:
+def store_matrices(store: Store, folder: str, inputs: SideInputs) -> None:
     """Store what was given, unless it is there already."""
-    for name, matrix in beside._asdict().items():
+    for name, matrix in inputs._asdict().items():
         if matrix is None or store.receipt(folder, name) is not None:
             continue
         arrays = {"dense": matrix}
@@ -192,7 +202,7 @@ def given_similarity(context: Context) -> Any:
         return found
 
     # the numbering is the graph's, so what is remembered is remembered with it
-    return context.remembered("neighbors", f"given-{context.folders[FOLDER]}", make, 8 * context.m)
+    return context.cached("neighbors", f"given-{context.folders[FOLDER]}", make, 8 * context.m)
 
 
 def is_dense(context: Context) -> bool:
@@ -239,5 +249,23 @@ def _given_graph(context: Context) -> tuple[Any, Any]:
         found.sum_duplicates()
         return found.indptr, found.indices
 
-    found: tuple[Any, Any] = context.remembered("ingest", "given graph", make, 4 * len(given[1]))
+    found: tuple[Any, Any] = context.cached("ingest", "given graph", make, 4 * len(given[1]))
     return found
+
+
+def store_names(store: Store, names: NDArray[np.str_]) -> str:
+    """Store the names of all samples, unless they are there already; the folder they are in."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in names.tolist()]
+    text = np.frombuffer(b"".join(encoded), np.uint8)
+    ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
+    folder = f"{NAMES}-{digest(text.tobytes(), ends.tobytes())[:16]}"
+    if store.receipt(folder, NAMES_PART) is None:
+        store.write(folder, NAMES_PART, {"text": text, "ends": ends}, {})
+    return folder
+
+
+def read_names(store: Store, folder: str) -> NDArray[np.str_]:
+    """The names that were stored: (m,)."""
+    text, ends = store.read(folder, NAMES_PART, "text").tobytes(), store.read(folder, NAMES_PART, "ends").tolist()
+    starts = [0, *ends[:-1]]
+    return np.array([text[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)], np.str_)

@@ -1,4 +1,4 @@
-"""S, V and U of a run as matrices of all samples, or pair by pair in parts of bounded size."""
+"""Views of the similarities S, V and U: S from the graph, and all three as stored, as matrices or pair by pair."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
+from ips2_dask.kernels import similarity
 from ips2_dask.kernels.sparse import Part, symmetric_csr
+from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
+from ips2_dask.stages import metric_views, side_inputs
+from ips2_dask.stages.views import neighborhoods
 from ips2_dask.store.context import Context, part_name
+
+Float64 = NDArray[np.float64]
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
 
 DENSE_PAIRS = 1 << 20
 """Pairs of one part where all of them are kept."""
@@ -25,6 +34,56 @@ class Similarities(NamedTuple):
     pairwise: np.ndarray[Any, Any]  # (n,) S
     high_order: np.ndarray[Any, Any]  # V
     fused: np.ndarray[Any, Any]  # U
+
+
+def bandwidth(context: Context) -> float:
+    """t of the heat kernel: the given number in the unit of the run, or the mean or median distance."""
+    wanted = context.params.bandwidth
+    if not isinstance(wanted, str):
+        limits = np.finfo(np.float64)
+        with np.errstate(over="ignore"):
+            return float(np.clip(np.float64(wanted) / context.unit, limits.tiny, limits.max))
+    return float(context.read("neighbors", "whole", "bandwidths")[0 if wanted == "mean" else 1])
+
+
+def keeps_all_pairs(context: Context) -> bool:
+    """Whether S is kept for all pairs: the Gaussian affinity of not too many samples, or a dense one given."""
+    if context.params.affinity == "precomputed":
+        return side_inputs.is_dense(context)
+    return context.params.affinity == "gaussian" and context.m <= DENSE_MAX_SAMPLES
+
+
+def dense_pairwise(context: Context) -> Float32:
+    """The S of all pairs, (m, m): the Gaussian as float32, diagonal 1, or what was given."""
+    if context.params.affinity == "precomputed":
+        return side_inputs.given_similarity(context)
+
+    def make() -> Float32:
+        lengths = metric_views.all_lengths(context, np.arange(context.m))
+        return similarity.heat(lengths, bandwidth(context)).astype(np.float32)
+
+    S: Float32 = context.cached("neighbors", f"S-{context.params.bandwidth}", make, 4 * context.m**2)
+    return S
+
+
+def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
+    """Edges {i, j}, i < j, low <= i < high, of the heat-kernel graph on the five nearest others, and their S.
+
+    Where S was given, its entries i <= j.
+    """
+    if context.params.affinity == "precomputed":
+        return side_inputs.given_edges(context, low, high)
+    n = N_AFFINITY_NEIGHBORS + 1
+    N, reverse = neighborhoods(context, n)
+    distances: Float32 = context.cached(
+        "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m, "distances"
+    )
+    edges, lengths = similarity.graph_edges(N, distances, reverse, low, high)
+    return edges, similarity.heat(lengths, bandwidth(context))
+
+
+def _distances(context: Context, n: int) -> Float32:
+    return np.concatenate([context.read("neighbors", b, "distances")[:, :n] for b in range(context.n_partitions)])
 
 
 def similarity_parts(context: Context) -> Iterator[Similarities]:

@@ -1,4 +1,4 @@
-"""What several stages make from the stored graph and tensor: neighbourhoods, S, R, each once in a process."""
+"""Views of the stored graph and tensor, each made once in a process: neighbourhoods, pairs, R and its operators."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import components, similarity
+from ips2_dask.kernels import components
 from ips2_dask.kernels.eigen import Known
 from ips2_dask.kernels.operator import NeighborhoodOperator, assemble_normalized
 from ips2_dask.kernels.sparse import Reverse, assemble, reverse_lists
 from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
-from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
-from ips2_dask.stages import metric_views, side_inputs
 from ips2_dask.store.context import Context, part_name
 
 Float64 = NDArray[np.float64]
@@ -44,77 +42,22 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
         N = np.empty((context.m, min(n, context.m)), np.int32)
         for b in range(context.n_partitions):
             low, high = context.span(b)
-            N[low:high] = context.read("neighbors", f"{prefix}p{b:06d}", "indices")[:, :n]
+            N[low:high] = context.read("neighbors", f"{prefix}{part_name(b)}", "indices")[:, :n]
         return Neighborhoods(N, reverse_lists(N))
 
     name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
-    found: Neighborhoods = context.remembered("neighbors", name, make, size, "samples")
+    found: Neighborhoods = context.cached("neighbors", name, make, size, "samples")
     return found
-
-
-def bandwidth(context: Context) -> float:
-    """t of the heat kernel: the given number in the unit of the run, or the mean or median distance."""
-    wanted = context.params.bandwidth
-    if not isinstance(wanted, str):
-        limits = np.finfo(np.float64)
-        with np.errstate(over="ignore"):
-            return float(np.clip(np.float64(wanted) / context.unit, limits.tiny, limits.max))
-    return float(context.read("neighbors", "whole", "bandwidths")[0 if wanted == "mean" else 1])
-
-
-def keeps_all_pairs(context: Context) -> bool:
-    """Whether S is kept for all pairs: the Gaussian affinity of not too many samples, or a dense one given."""
-    if context.params.affinity == "precomputed":
-        return side_inputs.is_dense(context)
-    return context.params.affinity == "gaussian" and context.m <= DENSE_MAX_SAMPLES
-
-
-def dense_pairwise(context: Context) -> Float32:
-    """The S of all pairs, (m, m): the Gaussian as float32, diagonal 1, or what was given."""
-    if context.params.affinity == "precomputed":
-        return side_inputs.given_similarity(context)
-
-    def make() -> Float32:
-        lengths = metric_views.all_lengths(context, np.arange(context.m))
-        return similarity.heat(lengths, bandwidth(context)).astype(np.float32)
-
-    S: Float32 = context.remembered("neighbors", f"S-{context.params.bandwidth}", make, 4 * context.m**2)
-    return S
-
-
-def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
-    """Edges {i, j}, i < j, low <= i < high, of the heat-kernel graph on the five nearest others, and their S.
-
-    Where S was given, its entries i <= j.
-    """
-    if context.params.affinity == "precomputed":
-        return side_inputs.given_edges(context, low, high)
-    n = N_AFFINITY_NEIGHBORS + 1
-    N, reverse = neighborhoods(context, n)
-    distances: Float32 = context.remembered(
-        "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m, "distances"
-    )
-    edges, lengths = similarity.graph_edges(N, distances, reverse, low, high)
-    return edges, similarity.heat(lengths, bandwidth(context))
-
-
-def _distances(context: Context, n: int) -> Float32:
-    return np.concatenate([context.read("neighbors", b, "distances")[:, :n] for b in range(context.n_partitions)])
-
-
-def active_lengths(context: Context, pairs: Int32) -> Float64:
-    """Distances of active pairs, from the samples they name."""
-    return metric_views.pair_lengths(context, pairs)
 
 
 def read_pairs(context: Context) -> Int32:
     """All active pairs, sorted: (P, 2)."""
-    parts = [context.read("tensor", f"pairs-p{b:06d}", "pairs") for b in range(context.n_partitions)]
+    parts = [context.read("tensor", "pairs-" + part_name(b), "pairs") for b in range(context.n_partitions)]
     return np.concatenate(parts)
 
 
 def restricted_tensor(context: Context) -> sp.csr_array:
-    """R of DESIGN 1.6: CSR (P, P), float32, both triangles, each entry once; read, or made from the blocks."""
+    """R (docs/method.md, Unfolding and active pairs), stored or from the blocks: CSR (P, P) float32, both triangles."""
 
     def make() -> sp.csr_array:
         parts = [triplets_of(context, b) for b in range(context.n_partitions)]
@@ -122,7 +65,7 @@ def restricted_tensor(context: Context) -> sp.csr_array:
         return assemble(rows, columns, values, n_pairs(context))
 
     size = 8 * int(context.facts["tensor"]["nnz"])
-    R: sp.csr_array = context.remembered("tensor", f"R-{values_key(context)}", make, size)
+    R: sp.csr_array = context.cached("tensor", f"R-{values_key(context)}", make, size)
     return R
 
 
@@ -164,7 +107,7 @@ def numbered_ids(context: Context, N: Int32) -> NDArray[np.int64]:
     ends = np.cumsum(offsets[owners + 1] - offsets[owners])
     for group in np.split(owners, np.searchsorted(ends, np.arange(PAIRS_AT_ONCE, ends[-1], PAIRS_AT_ONCE))):
         if len(group):
-            lists = [np.asarray(context.read("tensor", f"pairs-p{b:06d}", "pairs")) for b in group]
+            lists = [np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs")) for b in group]
             numbers = np.concatenate([np.arange(offsets[b], offsets[b + 1]) for b in group])
             pair_ids(N, np.concatenate(lists), numbers, ids)
     return ids
@@ -189,7 +132,7 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
 
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
     name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
-    made: NeighborhoodOperator = context.remembered("tensor", name, make, context.m * 12 * q)
+    made: NeighborhoodOperator = context.cached("tensor", name, make, context.m * 12 * q)
     return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
 
 
@@ -212,7 +155,7 @@ def pair_components(context: Context) -> components.Components:
             return components.Components(label, 1, 1)
         return components.divide(label, n, context.copies())
 
-    found: components.Components = context.remembered("assemble", f"components-{n}", make, 4 * context.m)
+    found: components.Components = context.cached("assemble", f"components-{n}", make, 4 * context.m)
     return found
 
 
@@ -232,5 +175,5 @@ def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Flo
 
 
 def unit(pairs: Int32) -> Float64:
-    """The all-ones vector in the basis of DESIGN 1.6: sqrt(2) for i < j, 1 for i = j."""
+    """The all-ones vector in the basis of pairs (docs/method.md, Unfolding and active pairs): sqrt(2), 1 for i = j."""
     return np.where(pairs[:, 0] == pairs[:, 1], 1.0, np.sqrt(2.0))

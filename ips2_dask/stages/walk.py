@@ -22,7 +22,7 @@ from ips2_dask.stages.block_operator import chunk_partitions
 from ips2_dask.stages.similarity_views import row_weights
 from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.zarr_store import MemoryStore
+from ips2_dask.store.memory_store import MemoryStore
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
@@ -144,7 +144,7 @@ def _remembered(context: Context, g: int, what: str, make: Callable[[], Any], ea
     """Something of a chunk that takes ``each`` bytes an entry of its rows, remembered in its worker."""
     low, high = _spans(context)[g]
     size = each * 2 * context.facts["fuse"]["n_entries"] * (high - low) // context.m
-    return context.remembered("fuse", f"{what}-{low}-{high}", make, size)
+    return context.cached("fuse", f"{what}-{low}-{high}", make, size)
 
 
 def _fused_rows(context: Context, g: int, near: tuple[int, ...]) -> sp.csr_array:

@@ -15,8 +15,8 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
+from ips2_dask.store.integrity import StoredArray, crc32c
 from ips2_dask.store.layout import Array
-from ips2_dask.store.receipts import crc32c
 from ips2_dask.store.remote import FreshStore, is_remote, open_zarr
 
 if TYPE_CHECKING:
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from zarr.core.buffer import Buffer, BufferPrototype
 
 AnyArray = NDArray[Any]
-Described = dict[str, Any]
-"""What a receipt says of an array: shape, dtype, rows of a chunk, CRC-32C and stored bytes of each, CRC-32C of
-``zarr.json``."""
 
 CHUNK_BYTES = 4 << 20
 """Most arrays are one chunk; longer ones are cut by rows, at a size that is written twice as fast as 16 MiB."""
@@ -88,7 +85,7 @@ def metadata_crc(node: Any) -> int:
 
 def write_group(
     location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
-) -> tuple[dict[str, Described], int]:
+) -> tuple[dict[str, StoredArray], int]:
     """Store arrays as a group; returns what a receipt says of each and of the group.
 
     The stored bytes are among it where nobody need be asked for them: behind a URL.
@@ -104,7 +101,7 @@ def write_group(
 
 async def _write_group(
     location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
-) -> tuple[dict[str, Described], int, dict[str, int] | None]:
+) -> tuple[dict[str, StoredArray], int, dict[str, int] | None]:
     """One coroutine, since each call from outside of Zarr's loop costs milliseconds."""
     store = place(location, fresh=True)
     group = await zarr.api.asynchronous.create_group(store=store, zarr_format=3, attributes=attributes)
@@ -128,7 +125,7 @@ def rows_of_chunk(kind: Array, array: AnyArray) -> int:
     return max(1, min(rows, len(array))) if array.ndim else 1
 
 
-async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: AnyArray) -> Described:
+async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: AnyArray) -> StoredArray:
     """Create an array as the layout says, and write it whole."""
     rows = rows_of_chunk(kind, array)
     stored = await group.create_array(name, data=array, **_settings(kind, array.shape, array.dtype, rows))
@@ -146,7 +143,7 @@ def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[Any], rows: int
     }
 
 
-def chunks_of(described: Mapping[str, Any]) -> list[Chunk]:
+def chunks_of(described: StoredArray) -> list[Chunk]:
     """The chunks of an array, in their order."""
     shape = described["shape"]
     if 0 in shape:
@@ -162,7 +159,7 @@ def _cut(array: AnyArray, chunk: Chunk) -> AnyArray:
     return array[chunk.low : chunk.high] if array.ndim else array
 
 
-async def _foreseen(location: str, described: Described, kind: Array) -> zarr.AsyncArray[Any] | None:
+async def _foreseen(location: str, described: StoredArray, kind: Array) -> zarr.AsyncArray[Any] | None:
     """An array behind a URL without a request: its metadata follow from its receipt; None where they are others."""
     shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
     settings = _settings(kind, shape, dtype, described["rows"])
@@ -172,7 +169,7 @@ async def _foreseen(location: str, described: Described, kind: Array) -> zarr.As
     return zarr.AsyncArray(metadata=blank.metadata, store_path=StorePath(place(location)))
 
 
-async def _read(location: str, described: Described, kind: Array | None, selection: Any) -> Any:
+async def _read(location: str, described: StoredArray, kind: Array | None, selection: Any) -> Any:
     stored = await _foreseen(location, described, kind) if kind is not None and is_remote(location) else None
     if stored is None:
         stored = await zarr.api.asynchronous.open_array(store=place(location), mode="r", zarr_format=3)
@@ -181,7 +178,7 @@ async def _read(location: str, described: Described, kind: Array | None, selecti
     return await stored.getitem(selection)
 
 
-def read_rows(location: str, described: Described, low: int, high: int, kind: Array | None = None) -> AnyArray:
+def read_rows(location: str, described: StoredArray, low: int, high: int, kind: Array | None = None) -> AnyArray:
     """Rows low .. high - 1, every chunk that they touch checked.
 
     Where ``kind`` says what the layout makes of such an array, its metadata are not fetched over a network.
@@ -206,13 +203,13 @@ def read_rows(location: str, described: Described, low: int, high: int, kind: Ar
     return array[low - start : high - start] if described["shape"] else array
 
 
-def read_whole(location: str, described: Described, kind: Array | None = None) -> AnyArray:
+def read_whole(location: str, described: StoredArray, kind: Array | None = None) -> AnyArray:
     """The whole array, every chunk checked; raises as `read_rows` does."""
     return read_rows(location, described, 0, described["shape"][0] if described["shape"] else 1, kind)
 
 
 def faults_of(
-    location: str, described: Described, metadata: bytes | None, sizes: Mapping[str, int], deep: bool
+    location: str, described: StoredArray, metadata: bytes | None, sizes: Mapping[str, int], deep: bool
 ) -> list[tuple[str, str]]:
     """What is wrong with a stored array: (chunk, what was found).
 

@@ -1,25 +1,26 @@
-"""What a task is given: the store, the parameters, the partitions, and what earlier stages found."""
+"""The context of a task: the store, the parameters, the partitions, and the facts of earlier stages."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections import OrderedDict
 from collections.abc import Callable
-from threading import Lock
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.kernels import buffers
-from ips2_dask.params import AS_THEY_ARE, Params
-from ips2_dask.plan.plan import CACHE_BYTES, Choices
+from ips2_dask.kernels.metrics import METRICS, Metric
+from ips2_dask.params import Params
+from ips2_dask.plan.plan import Choices
+from ips2_dask.store.base import Store
+from ips2_dask.store.cache import cache
+from ips2_dask.store.integrity import Receipt
+from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.remote import is_remote
-from ips2_dask.store.zarr_store import MemoryStore, Receipt, Store
 
 AnyArray = NDArray[Any]
 
-SEATED = frozenset(
+PINNED = frozenset(
     {
         ("ingest", "distinct"),
         ("neighbors", "numbering"),
@@ -28,105 +29,12 @@ SEATED = frozenset(
         ("fuse", "sums-whole"),
     }
 )
-"""Parts with arrays over all samples that every task of a stage looks at."""
-
-
-class _Cache:
-    """Arrays this process read or made lately, least used first out, bounded in bytes.
-
-    A seat is for what every task of a stage looks at, whatever its size: it stays, and does not count, until something
-    else takes the seat. Else a graph larger than the bound would be read anew, all partitions of it, by each task.
-    """
-
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._held: OrderedDict[tuple[Any, ...], tuple[Any, int]] = OrderedDict()
-        self._making: dict[tuple[Any, ...], Lock] = {}
-        self._seats: dict[str, tuple[Any, ...]] = {}
-        self._loose = 0  # bytes of what has no seat
-        self.limit = CACHE_BYTES
-
-    def get(
-        self, key: tuple[Any, ...], make: Callable[[], Any], size: Callable[[Any], int], more: int = 0, seat: str = ""
-    ) -> Any:
-        """What is held under a key; made first by one of the threads that ask for it, while the others wait.
-
-        ``more`` bytes than else may be held.
-        """
-        with self._lock:
-            if key in self._held:
-                return self._used(key, seat, more)
-            making = self._making.setdefault(key, Lock())
-        with making:
-            with self._lock:
-                if key in self._held:
-                    return self._used(key, seat, more)
-            value = make()
-            with self._lock:
-                self._held[key] = value, size(value)
-                self._loose += self._held[key][1]
-                self._used(key, seat, more)
-                self._shrink(key, more)
-                self._making.pop(key, None)
-        return value
-
-    def _used(self, key: tuple[Any, ...], seat: str, more: int) -> Any:
-        self._held.move_to_end(key)
-        before = self._seats.get(seat)
-        if seat and before != key:
-            if key not in self._seats.values():
-                self._loose -= self._held[key][1]
-            self._seats[seat] = key
-            if before is not None and before in self._held and before not in self._seats.values():
-                self._loose += self._held[before][1]
-            self._shrink(key, more)
-        return self._held[key][0]
-
-    def _shrink(self, latest: tuple[Any, ...] | None, more: int) -> None:
-        """Let go of what was used least lately and has no seat; ``latest`` stays, whatever its size."""
-        staying, going = {latest, *self._seats.values()}, []
-        for key, (_, size) in self._held.items():  # thousands: only the first few are looked at
-            if self._loose <= self.limit + more:
-                break
-            if key not in staying:
-                self._loose -= size
-                going.append(key)
-        for key in going:
-            del self._held[key]
-
-    def free_seats(self) -> None:
-        """What had one is like anything else from now on."""
-        with self._lock:
-            self._seats.clear()
-            self._loose = sum(size for _, size in self._held.values())
-            self._shrink(None, 0)
-
-    def clear(self) -> None:
-        """Hold nothing."""
-        with self._lock:
-            self._held.clear()
-            self._seats.clear()
-            self._loose = 0
-
-
-cache = _Cache()
-
-
-def tidy() -> None:
-    """Let go of what all tasks of a stage looked at, and of memory kept for more of what it made: it is over."""
-    cache.free_seats()
-    buffers.tidy()
-
-
-def clear_cache() -> None:
-    """Let go of all that was read and made, and of memory kept for more of it: the plan counts no stage's leavings."""
-    cache.clear()
-    buffers.tidy()
+"""Parts with arrays over all samples, which every task of a stage looks at: the cache keeps them pinned."""
 
 
 @dataclasses.dataclass
 class Context:
-    """Everything a stage function may look at.
+    """Everything that a task may look at.
 
     Attributes
     ----------
@@ -139,17 +47,17 @@ class Context:
     folders : dict
         Folder of each stage, named by its key.
     facts : dict
-        What each finished stage found: sizes, counts, warnings.
+        Facts of each finished stage: sizes, counts, warnings.
     threads : int
         Threads that one task may use.
     source : Source, optional
         The input, for the ingest stage.
     generation : int
-        Raised when a stage that was computed again has given other bytes: what a process remembers is of one.
+        Number that grows when a stage that was computed again has given other bytes: entries of the cache are of one.
     there : frozenset of str, optional
         Names of the parts of the stage that may be finished; None where each task looks for its own.
     kept : int
-        Bytes that a process may remember beyond what it always may.
+        Bytes that the cache may keep beyond its limit.
     clustered_only : bool
         Whether the user's numbers of samples, and what is said of rows, are of the rows that were clustered alone.
     """
@@ -179,6 +87,11 @@ class Context:
         return len(self.bounds) - 1
 
     @property
+    def metric(self) -> Metric:
+        """The metric of the run: how its rows are prepared and its distances measured."""
+        return METRICS[self.params.metric]
+
+    @property
     def exponent(self) -> int:
         """The e of the power of two 2^e that samples were divided by; runs of earlier versions had none."""
         return int(self.facts.get("ingest", {}).get("exponent", 0))
@@ -186,7 +99,7 @@ class Context:
     @property
     def unit(self) -> float:
         """The power of two that distances were divided by: that of the samples, or 1 for a metric without a unit."""
-        return 2.0**self.exponent if self.params.metric not in AS_THEY_ARE else 1.0
+        return 2.0**self.exponent if self.metric.has_unit else 1.0
 
     def span(self, b: int) -> tuple[int, int]:
         """First sample of partition b, and one past its last."""
@@ -197,28 +110,28 @@ class Context:
         return np.searchsorted(self.bounds, samples, side="right") - 1
 
     def read(self, stage: str, part: int | str, name: str) -> AnyArray:
-        """One stored array of an earlier stage; lately read ones are remembered. Do not write into it."""
+        """One stored array of an earlier stage; kept in the cache. Do not write into it."""
         folder, part = self.folders[stage], part_name(part)
         if isinstance(self.store, MemoryStore):
             return self.store.read(folder, part, name)
         key = (self.store.location, self.generation, folder, part, name)
-        seat = f"{stage} {name}" if (stage, part) in SEATED else ""
+        pin = f"{stage} {name}" if (stage, part) in PINNED else ""
         array: AnyArray = cache.get(
-            key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept, seat
+            key, lambda: self.store.read(folder, part, name), lambda a: a.nbytes, self.kept, pin
         )
         return array
 
     def fetch(self, stage: str, part: int | str, name: str) -> AnyArray:
-        """The same, not remembered: what is needed once should not put out what is needed again.
+        """The same past the cache, so that an array that is needed once displaces none that is needed again.
 
-        Over a network it is, where another task that needs it would have to ask for it again.
+        From a remote store it is cached all the same, since another task would have to transfer it again.
         """
         if self.store.location is not None and is_remote(self.store.location):
             return self.read(stage, part, name)
         return self.store.read(self.folders[stage], part_name(part), name)
 
     def read_all(self, stage: str, name: str) -> AnyArray:
-        """A stage's array over all partitions, one after the other; not remembered."""
+        """A stage's array over all partitions, one after the other, past the cache."""
         folder = self.folders[stage]
         parts = [self.store.read(folder, part_name(b), name) for b in range(self.n_partitions)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
@@ -243,7 +156,7 @@ class Context:
         return "distinct-" if self.merged else ""
 
     def samples_of(self, b: int) -> AnyArray:
-        """X of partition b: (rows, f) float32, remembered."""
+        """X of partition b: (rows, f) float32, cached."""
         return self.read(self.samples_stage, self.samples_prefix + part_name(b), "samples")
 
     def ingested(self, b: int) -> AnyArray:
@@ -255,10 +168,10 @@ class Context:
         return self.rows_of(self.samples_stage, "samples", rows, self.samples_prefix)
 
     def all_samples(self) -> AnyArray:
-        """The whole of X in this process, remembered."""
+        """The whole of X in this process, cached."""
         stage = self.samples_stage
         size = 4 * self.m * self.n_features
-        X: AnyArray = self.remembered(stage, "X", lambda: self.samples(np.arange(self.m)), size, "samples")
+        X: AnyArray = self.cached(stage, "X", lambda: self.samples(np.arange(self.m)), size, "samples")
         return X
 
     def order(self) -> NDArray[np.int32] | None:
@@ -298,7 +211,7 @@ class Context:
             place = np.asarray(self.place())
             return np.bincount(place[place >= 0], minlength=self.m)
 
-        copies: NDArray[np.int64] = self.remembered(self.samples_stage, "rows-of-samples", make, 8 * self.m)
+        copies: NDArray[np.int64] = self.cached(self.samples_stage, "rows-of-samples", make, 8 * self.m)
         return copies
 
     def by_row(self, values: AnyArray) -> AnyArray:
@@ -319,10 +232,18 @@ class Context:
         """The receipt of a part, or None."""
         return self.store.receipt(self.folders[stage], part_name(part))
 
-    def remembered(self, stage: str, name: str, make: Callable[[], Any], size: int, seat: str = "") -> Any:
-        """Something made from a stage's arrays once in this process, as long as the cache holds it.
+    def cached(self, stage: str, name: str, make: Callable[[], Any], size: int, pin: str = "") -> Any:
+        """A value made from a stage's arrays, made once in this process for as long as the cache keeps it.
 
-        What every task of a stage looks at is given a seat there.
+        Parameters
+        ----------
+        stage, name : str
+            The stage, and the value's name within it.
+        make : callable
+        size : int
+            Bytes of the value.
+        pin : str
+            The name to pin it under in the cache, for what every task of a stage looks at.
         """
         name = f"{self.folders[stage]}/{name}"
         if isinstance(self.store, MemoryStore):  # kept with the store, so that it goes when the store goes
@@ -330,7 +251,7 @@ class Context:
                 if name not in self.store.made:
                     self.store.made[name] = make()
                 return self.store.made[name]
-        return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept, seat)
+        return cache.get((self.store.location, self.generation, name), make, lambda _: size, self.kept, pin)
 
     def rows_of(
         self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "", *, remember: bool = True
@@ -344,6 +265,6 @@ class Context:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def part_name(part: int | str) -> str:
-    """The name of a partition's part; other parts have names of their own."""
-    return f"p{part:06d}" if isinstance(part, int) else part
+def part_name(part: int | np.integer | str) -> str:
+    """The name of the part of a partition, by its number; other parts have names already."""
+    return part if isinstance(part, str) else f"p{part:06d}"

@@ -286,9 +286,19 @@ def open_files(root: str) -> Files:
     return RemoteFiles(root) if is_remote(root) else LocalFiles(root)
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file aside and rename it, so that it is there as a whole or not at all."""
+@contextlib.contextmanager
+def partial_file(path: Path) -> Iterator[Path]:
+    """A path in the same folder to write to; it is renamed to ``path`` at the end, and removed after an error."""
+    partial = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write a whole file, or none: a reader sees the old content or the new one. Missing folders are made."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.{os.getpid()}.partial")
-    aside.write_bytes(content.encode() if isinstance(content, str) else content)
-    aside.replace(path)
+    with partial_file(path) as partial:
+        partial.write_bytes(content.encode() if isinstance(content, str) else content)

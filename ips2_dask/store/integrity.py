@@ -1,28 +1,111 @@
-"""What can be wrong with a stored run: one fault, and what was found in a folder."""
+"""How a stored run is checked: seals of documents, receipts of parts with digests of arrays, and the faults found."""
 
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any, NotRequired, TypedDict
+
+import google_crc32c
+import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.errors import Damaged
-from ips2_dask.store.receipts import Receipt
+
+
+class StoredArray(TypedDict):
+    """What a receipt says of one array; a store in memory knows its shape and dtype alone."""
+
+    shape: list[int]
+    dtype: str
+    rows: NotRequired[int]  # of a chunk
+    metadata: NotRequired[int]  # CRC-32C of its ``zarr.json``
+    crc32c: NotRequired[list[int]]  # of each chunk's values
+    bytes: NotRequired[list[int]]  # stored bytes of each chunk
+
+
+class Receipt(TypedDict):
+    """The seal of a finished part: its arrays and facts, and the attempt whose files they are."""
+
+    arrays: dict[str, StoredArray]
+    facts: dict[str, Any]
+    attempt: NotRequired[str]
+    group: NotRequired[int]  # CRC-32C of the ``zarr.json`` of the attempt's group
+
+
+SEAL = "seal"
+"""Key of a document's own digest, in the file alone."""
+
+OPEN = "0" * 8
+"""Placeholder of the seal while its digest is computed."""
+
+
+def crc32c(octets: bytes | NDArray[Any]) -> int:
+    """CRC-32C of bytes, or of an array's bytes in C order."""
+    if isinstance(octets, np.ndarray):
+        octets = np.ascontiguousarray(octets).reshape(-1).view(np.uint8).view()
+        octets.flags.writeable = False  # the library takes nothing else
+        return int(google_crc32c.value(octets)) if octets.size else 0
+    return int(google_crc32c.value(octets))
+
+
+def _canonical(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, sort_keys=True, separators=(",", ":"))
+
+
+def sealed(content: Mapping[str, Any], indent: int | None = None) -> str:
+    """The JSON text of a document with its own digest as its last value."""
+    text = json.dumps({**content, SEAL: OPEN}, indent=indent)
+    return _with_seal(text, OPEN, _digest(text))
+
+
+def opened(text: str | None) -> tuple[dict[str, Any] | None, bool]:
+    """A document's content without its seal, None for a text that is no document; and whether the seal is right."""
+    try:
+        content = json.loads(text) if text is not None else None
+    except ValueError:
+        content = None
+    if text is None or not isinstance(content, dict):
+        return None, False
+    seal = str(content.pop(SEAL, ""))
+    return content, seal == _digest(_with_seal(text, seal, OPEN))
+
+
+def _digest(text: str) -> str:
+    return f"{crc32c(text.encode()):08x}"
+
+
+def _with_seal(text: str, seal: str, other: str) -> str:
+    """The text with another seal in the place of its own."""
+    before, mark, after = text.rpartition(f'"{SEAL}": "{seal}"')
+    return f'{before}"{SEAL}": "{other}"{after}' if mark else ""
+
+
+def content_of(receipt: Receipt) -> str:
+    """Digest of what a part's arrays hold, whichever attempt wrote them."""
+    described_arrays = {
+        name: [described["shape"], described["dtype"], described["crc32c"]]
+        for name, described in receipt["arrays"].items()
+    }
+    return hashlib.sha256(_canonical(described_arrays).encode()).hexdigest()[:16]
 
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """Something in a run directory that is not what was written.
+    """A document, part, array or chunk of a run directory that differs from what was written.
 
     Attributes
     ----------
     folder, part : str
-        Where; a fault of a document has no part.
+        Where it is; a fault of a document has no part.
     place : str
         The path below the run directory.
     found : str
-        What was found there.
+        How it differs.
     array, chunk : str
-        Which; empty where no array is meant.
+        Names of the array and the chunk; empty for a fault of neither.
     """
 
     folder: str
@@ -57,7 +140,7 @@ def remedy(fault: Fault) -> str:
 
 @dataclasses.dataclass
 class Survey:
-    """What was found in a folder: the receipts of its parts, faults, and how much was looked at."""
+    """Result of a scan of a folder: the receipts of its parts, the faults, and how much was scanned."""
 
     receipts: dict[str, Receipt] = dataclasses.field(default_factory=dict)
     faults: list[Fault] = dataclasses.field(default_factory=list)

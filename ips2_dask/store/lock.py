@@ -25,7 +25,7 @@ import psutil
 
 from ips2_dask.errors import BadInput, StoreFailure
 from ips2_dask.store.files import Files
-from ips2_dask.store.receipts import opened, sealed
+from ips2_dask.store.integrity import opened, sealed
 
 NAME = "lock.json"
 

@@ -13,19 +13,16 @@ import json
 import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 from ips2_dask.errors import StoreFailure
 from ips2_dask.store import lock
 from ips2_dask.store.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
-from ips2_dask.store.base import AnyArray, MemoryStore, Parts, Store
+from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
-from ips2_dask.store.integrity import Fault, Survey
+from ips2_dask.store.integrity import Fault, Receipt, Survey, content_of, crc32c, opened, sealed
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.receipts import Receipt, content_of, crc32c, opened, sealed
 from ips2_dask.store.remote import is_remote
-
-__all__ = ["MemoryStore", "Receipt", "Store", "ZarrStore"]
 
 OWNER = "ips2_dask"
 """Attribute of the root group that tells a run directory from any other Zarr group."""
@@ -116,7 +113,7 @@ class ZarrStore:
                 )
             for name, one in described.items():
                 one.setdefault("bytes", [sizes.get(f"{name}/{chunk.key}", -1) for chunk in chunks_of(one)])
-            receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
+            receipt: Receipt = {"attempt": attempt, "group": group, "arrays": described, "facts": dict(facts)}
             self.files.write(f"{folder}/{part}.json", sealed(receipt))
         except StoreFailure:
             with contextlib.suppress(OSError, StoreFailure):
@@ -292,7 +289,8 @@ def is_receipt(name: str) -> bool:
 def _receipt(text: str | None) -> Receipt | None:
     """A receipt; one that can't be read seals nothing, and its part is computed again."""
     content, whole = opened(text)
-    return content if content is not None and whole and {"attempt", "arrays", "facts"} <= set(content) else None
+    complete = content is not None and whole and {"attempt", "arrays", "facts"} <= set(content)
+    return cast(Receipt, content) if complete else None
 
 
 def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,8 +19,8 @@ from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
 from ips2_dask.readers import Source, open_source
 from ips2_dask.readers.features import Features
-from ips2_dask.runs.run import check_directory
-from ips2_dask.stages.side_inputs import open_beside
+from ips2_dask.runs.directory import check_directory
+from ips2_dask.stages.side_inputs import open_side_inputs
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps import written
 from ips2_dask.sweeps.criteria import Asked
@@ -170,7 +170,7 @@ def _names(
     source: Source, several: Sequence[Params], resources: Resources, similarity: Any, knn_graph: Any
 ) -> list[str]:
     """What the points' documents are called: after the digest that the labels depend on."""
-    given = open_beside(similarity, knn_graph, source.shape[0], several[0])
+    given = open_side_inputs(similarity, knn_graph, source.shape[0], several[0])
     names = []
     for params in several:
         plan = with_given(plan_run(source, params, resources), given)

@@ -10,7 +10,7 @@ from pathlib import Path
 from ips2_dask.kernels.validity import SHARE
 from ips2_dask.plots.figures import Figure, canvas, save
 from ips2_dask.reports.markup import Cell, Row, page, paragraph, section, table
-from ips2_dask.store.files import write_whole
+from ips2_dask.store.files import write_atomically
 from ips2_dask.sweeps.criteria import SILHOUETTES
 from ips2_dask.sweeps.picture import draw
 from ips2_dask.sweeps.ranking import CRITERIA, DIGITS
@@ -35,14 +35,14 @@ def write(found: Sweep) -> Path:
     out = csv.DictWriter(held, list(rows[0]), lineterminator="\n")
     out.writeheader()
     out.writerows(rows)
-    write_whole(folder / "table.csv", held.getvalue())
+    write_atomically(folder / "table.csv", held.getvalue())
     facts = {"input": found.input, "shape": list(found.shape), "criteria": explained(found), "computed": found.computed}
-    write_whole(folder / "table.json", json.dumps({**facts, "points": rows}, indent=1) + "\n")
+    write_atomically(folder / "table.json", json.dumps({**facts, "points": rows}, indent=1) + "\n")
     with canvas(8.6, 6.2, 2, 2) as (sheet, axes):
         draw(found, list(axes.flat))
         figure = save(sheet, folder, "sweep", _caption(found))
     path = folder / "sweep.html"
-    write_whole(path, _page(found, figure))
+    write_atomically(path, _page(found, figure))
     return path
 
 

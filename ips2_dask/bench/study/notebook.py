@@ -15,7 +15,7 @@ from ips2_dask.bench.study.fits import growth_table, memory_table, stage_table, 
 from ips2_dask.bench.study.measure import kept, results_file
 from ips2_dask.errors import BadInput, IPS2Error
 from ips2_dask.plots.style import check_matplotlib
-from ips2_dask.store.files import write_whole
+from ips2_dask.store.files import write_atomically
 
 NOTEBOOK = "scaling_study.ipynb"
 """The notebook as the package has it, a link to that of the folder of notebooks."""
@@ -69,7 +69,7 @@ def study(asked: Study, out: str | Path, *, again: bool = False, progress: Calla
         "study": asked.as_dict(), "growth": growth_table(records), "strong": strong_table(records),
         "weak": weak_table(records), "memory": memory_table(records), "stages": stage_table(records),
     }  # fmt: skip
-    write_whole(folder / f"{asked.name}.json", json.dumps(summary, indent=1) + "\n")
+    write_atomically(folder / f"{asked.name}.json", json.dumps(summary, indent=1) + "\n")
     return Studied(executed, _page(executed), results_file(asked, folder), folder / f"{asked.name}.json")
 
 
@@ -118,5 +118,5 @@ def _page(executed: Path) -> Path | None:
 
     page = executed.with_suffix(".html")
     text, _ = HTMLExporter(exclude_input_prompt=True, exclude_output_prompt=True).from_filename(str(executed))
-    write_whole(page, text)
+    write_atomically(page, text)
     return page

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import ips2_dask
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.store.files import write_whole
+from ips2_dask.store.files import write_atomically
 
 Json = Any
 
@@ -117,5 +117,5 @@ def perform(task: Task, out: Path, data: str | None, found: Mapping[str, str], e
     begun = time.perf_counter()
     with threads(1):
         result = task.function(Given(data, results), **task.arguments)
-    write_whole(task.file(out), json.dumps({"task": task.name, "digest": found[task.name], "result": result}))
+    write_atomically(task.file(out), json.dumps({"task": task.name, "digest": found[task.name], "result": result}))
     return Done(task.name, time.perf_counter() - begun, False)

@@ -11,7 +11,7 @@ from ips2_dask.paper.experiments.scope import Family, Results, Scope
 from ips2_dask.paper.report.sections import PARTS, Material
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.reports.markup import page, paragraph, section
-from ips2_dask.store.files import write_whole
+from ips2_dask.store.files import write_atomically
 
 TITLE = "Integrating tensor similarity to enhance clustering performance: the paper, reproduced"
 
@@ -53,5 +53,5 @@ def write_report(
         )
     ]
     path = out / "report.html"
-    write_whole(path, page(TITLE, intro, sections, titles))
+    write_atomically(path, page(TITLE, intro, sections, titles))
     return path

@@ -1,0 +1,108 @@
+"""The metrics of a run, one record each: how rows are prepared, and how their distances are measured.
+
+A new metric is one entry of `METRICS` and, unless it is the Euclidean distance of prepared rows, one branch of
+`distances.length`. Nothing else asks for a metric by its name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+Rows = Literal["as given", "unit", "centred unit", "root shares", "presence", "distances"]
+"""How ingest prepares each row before columns are centred:
+
+- ``as given``: not at all;
+- ``unit``: divided by its length;
+- ``centred unit``: less its mean, then divided by its length;
+- ``root shares``: square roots of the shares of its sum, over sqrt(2);
+- ``presence``: 1 where a value is not 0;
+- ``distances``: the row holds distances, not features.
+"""
+
+EUCLIDEAN = 0
+"""Code of the Euclidean distance in compiled code."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes
+    ----------
+    name : str
+        Name in `Params.metric`.
+    code : int
+        Code of the distance between prepared rows in compiled code, see `distances.length`.
+    rows : Rows
+    translation_invariant : bool
+        Whether a constant may be added to a column: else columns are not centred unasked, and are scaled to the letter.
+    has_unit : bool
+        Whether distances have the unit of the samples, and so are divided by the run's power of two.
+    external : str
+        Name of the distance between prepared rows in pynndescent.
+    scipy : str
+        The same in SciPy's `cdist`.
+    """
+
+    name: str
+    code: int = EUCLIDEAN
+    rows: Rows = "as given"
+    translation_invariant: bool = True
+    has_unit: bool = True
+    external: str = "euclidean"
+    scipy: str = "euclidean"
+
+    @property
+    def precomputed(self) -> bool:
+        """Whether the input is the matrix of distances, so that none is measured."""
+        return self.rows == "distances"
+
+    @property
+    def is_euclidean(self) -> bool:
+        """Whether distances between prepared rows are Euclidean, so that a matrix product narrows a search down."""
+        return self.code == EUCLIDEAN and not self.precomputed
+
+    @property
+    def compares_pairs(self) -> bool:
+        """Whether every distance is measured pair by pair, since no matrix product gives it."""
+        return self.code != EUCLIDEAN
+
+    @property
+    def needs_direction(self) -> bool:
+        """Whether rows are brought to one length, which a row of zeros (or for some of equal values) does not have."""
+        return self.rows in ("unit", "centred unit", "root shares")
+
+    @property
+    def keeps_rows(self) -> bool:
+        """Whether stored samples are the same as for the Euclidean metric, but for what is taken from columns."""
+        return self.rows == "as given"
+
+
+def _compared(name: str, code: int, scipy: str = "") -> Metric:
+    """A metric of differences of features."""
+    return Metric(name, code, external=name, scipy=scipy or name)
+
+
+def _about_zero(name: str, code: int, rows: Rows = "as given") -> Metric:
+    """A metric without a unit, which depends on where 0 is or on values being equal."""
+    return Metric(name, code, rows, translation_invariant=False, has_unit=False, external=name, scipy=name)
+
+
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        Metric("euclidean"),
+        _compared("manhattan", 1, "cityblock"),
+        _compared("chebyshev", 2),
+        _about_zero("canberra", 3),
+        _about_zero("braycurtis", 4),
+        _about_zero("hamming", 5),
+        _about_zero("jaccard", 6, "presence"),
+        Metric("cosine", rows="unit"),
+        Metric("correlation", rows="centred unit"),
+        Metric("hellinger", rows="root shares"),
+        Metric("precomputed", rows="distances"),
+    )
+}
+"""Every metric by its name."""

@@ -1,0 +1,114 @@
+"""The directory of a run: which path may be one, its manifest and its format."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from ips2_dask.errors import BadInput
+from ips2_dask.store import lock
+from ips2_dask.store.base import Store
+from ips2_dask.store.integrity import Fault
+from ips2_dask.store.layout import FORMAT
+from ips2_dask.store.zarr_store import ZarrStore
+
+
+def check_directory(path: str, fresh: bool = False) -> None:
+    """Refuse an output directory that holds something else; one of another format too, unless it starts over.
+
+    Raises
+    ------
+    BadInput
+    """
+    if "://" not in path:
+        _check_place(Path(path))
+    store = ZarrStore(path)
+    held = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
+    if held and not store.is_run():
+        raise BadInput(
+            path, f"a directory that holds something else ({', '.join(held[:3])})", "an empty directory or a run's",
+            "the run's files would mix with others", "give another --out",
+        )  # fmt: skip
+    manifest = store.document("manifest.json")[0]
+    if manifest is not None and not fresh:
+        check_format(store, manifest)
+
+
+def _check_place(path: Path) -> None:
+    """Refuse a path where no directory can be made."""
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:  # too long a name, say
+        raise BadInput(
+            str(path), f"a path that can't be ({error})", "a place for a directory",
+            "there would be nowhere to put the run", "give another --out",
+        ) from None  # fmt: skip
+    there = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if there == path and not path.is_dir():
+        raise BadInput(
+            str(path),
+            "a file",
+            "a directory, new or of an earlier run",
+            "it would be overwritten",
+            "give another --out",
+        )
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        found = (
+            f"{there}, where this user may not write" if there.is_dir() else f"{there}, which is a file, in its path"
+        )
+        raise BadInput(
+            str(path), found, "a place for a directory", "there would be nowhere to put the run", "give another --out"
+        )
+
+
+def withdraw(store: Store, folder: str, before: dict[str, Any] | None) -> None:
+    """Take back a stage that refused its input: its folder goes, and the manifest is again what it was before.
+
+    Where there was no manifest, nothing of the run stays, nor its directory if the run made it.
+    """
+    store.remove(folder)
+    if before is not None:
+        store.put_document("manifest.json", before)
+    else:
+        store.remove("manifest.json")
+        store.remove("zarr.json")
+
+
+def read_manifest(store: ZarrStore) -> dict[str, Any]:
+    """The manifest of a run directory, checked.
+
+    Raises
+    ------
+    BadInput
+        Where there is none, or one of another format.
+    Damaged
+        Where it is not what was written.
+    """
+    manifest, whole = store.document("manifest.json")
+    if manifest is None:
+        raise BadInput(
+            f"{store.location}", "no manifest.json that can be read", "the directory of a run",
+            "there would be nothing to show", "give the directory that was --out of `ips2 run`",
+        )  # fmt: skip
+    check_format(store, manifest)
+    if not whole:
+        raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
+    return manifest
+
+
+def check_format(store: ZarrStore, manifest: dict[str, Any]) -> None:
+    """Refuse a run directory of another version.
+
+    Raises
+    ------
+    BadInput
+    """
+    if manifest.get("format") != FORMAT:
+        raise BadInput(
+            f"{store.location}", f"a run directory of format {manifest.get('format')!r}", f"format {FORMAT}",
+            "its arrays would be misread",
+            "open it with the version of ips2_dask that wrote it, or start over with `ips2 run --fresh`",
+        )  # fmt: skip

@@ -1,0 +1,116 @@
+"""The cache of a process: arrays that its tasks read or made lately, bounded in bytes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from threading import Lock
+from typing import Any
+
+from ips2_dask.kernels import buffers
+from ips2_dask.plan.plan import CACHE_BYTES
+
+Key = tuple[Any, ...]
+
+
+class Cache:
+    """A cache of arrays, least recently used first out, bounded in bytes.
+
+    What every task of a stage looks at is pinned under a name, whatever its size: it stays, and does not count towards
+    the bound, until another array is pinned under that name. Otherwise a graph larger than the bound would be read
+    again, all partitions of it, by each task.
+    """
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._entries: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
+        self._making: dict[Key, Lock] = {}
+        self._pins: dict[str, Key] = {}
+        self._unpinned = 0  # bytes of what is not pinned
+        self.limit = CACHE_BYTES
+
+    def get(self, key: Key, make: Callable[[], Any], size: Callable[[Any], int], more: int = 0, pin: str = "") -> Any:
+        """The value of a key; where there is none, one of the threads that ask makes it while the others wait.
+
+        Parameters
+        ----------
+        key : tuple
+        make : callable
+            Returns the value.
+        size : callable
+            The bytes of a value.
+        more : int
+            Bytes that may be kept beyond ``limit``.
+        pin : str
+            The name to pin the value under; empty for a value that is not pinned.
+        """
+        with self._lock:
+            if key in self._entries:
+                return self._used(key, pin, more)
+            making = self._making.setdefault(key, Lock())
+        with making:
+            with self._lock:
+                if key in self._entries:
+                    return self._used(key, pin, more)
+            value = make()
+            with self._lock:
+                self._entries[key] = value, size(value)
+                self._unpinned += self._entries[key][1]
+                self._used(key, pin, more)
+                self._shrink(key, more)
+                self._making.pop(key, None)
+        return value
+
+    def _used(self, key: Key, pin: str, more: int) -> Any:
+        self._entries.move_to_end(key)
+        before = self._pins.get(pin)
+        if pin and before != key:
+            if key not in self._pins.values():
+                self._unpinned -= self._entries[key][1]
+            self._pins[pin] = key
+            if before is not None and before in self._entries and before not in self._pins.values():
+                self._unpinned += self._entries[before][1]
+            self._shrink(key, more)
+        return self._entries[key][0]
+
+    def _shrink(self, latest: Key | None, more: int) -> None:
+        """Drop what was used least recently and is not pinned; ``latest`` stays, whatever its size."""
+        staying, going = {latest, *self._pins.values()}, []
+        for key, (_, size) in self._entries.items():  # thousands: only the first few are looked at
+            if self._unpinned <= self.limit + more:
+                break
+            if key not in staying:
+                self._unpinned -= size
+                going.append(key)
+        for key in going:
+            del self._entries[key]
+
+    def unpin_all(self) -> None:
+        """Treat what was pinned like any other entry from now on."""
+        with self._lock:
+            self._pins.clear()
+            self._unpinned = sum(size for _, size in self._entries.values())
+            self._shrink(None, 0)
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        with self._lock:
+            self._entries.clear()
+            self._pins.clear()
+            self._unpinned = 0
+
+
+cache = Cache()
+"""The cache of this process."""
+
+
+def free_pinned() -> None:
+    """Unpin what all tasks of a stage looked at, and free pooled buffers: the stage needs neither any more."""
+    cache.unpin_all()
+    buffers.tidy()
+
+
+def clear_cache() -> None:
+    """Drop all cached arrays and free pooled buffers: the plan counts each stage without what earlier ones left."""
+    cache.clear()
+    buffers.tidy()

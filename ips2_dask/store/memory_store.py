@@ -1,0 +1,112 @@
+"""A store in the memory of this process: a small fit leaves no files behind."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping
+from threading import RLock
+from typing import Any
+
+from ips2_dask.store.base import AnyArray, Parts
+from ips2_dask.store.integrity import Receipt, Survey
+
+
+class MemoryStore:
+    """Parts as NumPy arrays of this process."""
+
+    def __init__(self) -> None:
+        self.location: str | None = None
+        self._parts: dict[tuple[str, str], dict[str, AnyArray]] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
+        self._documents: dict[str, dict[str, Any]] = {}
+        self.made: dict[str, Any] = {}
+        self.making = RLock()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the lock, and what can be made again."""
+        return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, made={}, making=RLock())
+
+    def create(self) -> None:
+        """Nothing to make: parts are in this process."""
+
+    def receipt(self, folder: str, part: str) -> Receipt | None:
+        """The receipt of a finished part, or None."""
+        return self._receipts.get((folder, part))
+
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
+        """Keep a part's arrays as they are."""
+        receipt: Receipt = {
+            "arrays": {name: {"shape": list(a.shape), "dtype": a.dtype.str} for name, a in arrays.items()},
+            "facts": dict(facts),
+        }
+        self._parts[folder, part] = dict(arrays)
+        self._receipts[folder, part] = receipt
+        return receipt
+
+    def read(self, folder: str, part: str, name: str) -> AnyArray:
+        """One array of a finished part."""
+        return self._parts[folder, part][name]
+
+    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> AnyArray:
+        """Rows low .. high - 1 of one array of a finished part."""
+        return self._parts[folder, part][name][low:high]
+
+    def rename(self, folder: str, part: str, name: str) -> None:
+        """Give a finished part another name."""
+        self._parts[folder, name] = self._parts.pop((folder, part))
+        self._receipts[folder, name] = self._receipts.pop((folder, part))
+
+    def drop(self, folder: str, part: str) -> None:
+        """Forget a part."""
+        self._parts.pop((folder, part), None)
+        self._receipts.pop((folder, part), None)
+
+    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        """Nothing to keep: no receipt is far."""
+
+    def listed(self, folder: str) -> frozenset[str] | None:
+        """None: looking for a part costs nothing."""
+        return None
+
+    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
+        """The receipts of all finished parts of a folder, by name."""
+        del learned
+        return {part: receipt for (held, part), receipt in self._receipts.items() if held == folder}
+
+    def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
+        """Nothing gets lost here."""
+        return Survey()
+
+    def stage_folders(self) -> list[str]:
+        """Names of the folders of all stages."""
+        return sorted({folder for folder, _ in self._receipts})
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for held in (self._parts, self._receipts, self._documents, self.made):
+            held.clear()
+
+    def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
+        """Nobody else can write here."""
+        return contextlib.nullcontext(_nothing)
+
+    def get_document(self, name: str) -> dict[str, Any] | None:
+        """A document of the run, or None."""
+        return self._documents.get(name)
+
+    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
+        """Keep a document of the run."""
+        self._documents[name] = dict(content)
+
+    def remove(self, name: str) -> None:
+        """Forget a document or a folder's parts."""
+        self._documents.pop(name, None)
+        for folder, part in [key for key in self._receipts if key[0] == name]:
+            self.drop(folder, part)
+
+
+def _nothing() -> None:
+    """The check of a lock that nobody needs."""
