@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import mmap
 import os
 from typing import Any
@@ -16,7 +15,7 @@ from ips2_dask.readers.base import FileStamp, Request, Table, check_dtype, check
 from ips2_dask.readers.labels import take_label_column
 from ips2_dask.readers.masks import refuse_masked
 from ips2_dask.readers.npy import NpyLayout, npy_table
-from ips2_dask.readers.resident import HeldRows, as_csr, is_sparse, matrix_bytes, rectangle
+from ips2_dask.readers.resident import as_csr, held_table, is_sparse
 
 
 def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> Table:
@@ -32,31 +31,6 @@ def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> T
     matrix = as_csr(spec.T if transpose else spec, name) if is_sparse(spec) else _dense(spec, name, transpose)
     table = held_table(matrix, name)
     return table if labels_column is None else take_label_column(table, labels_column)
-
-
-def held_table(matrix: Any, name: str, **known: Any) -> Table:
-    """Return the table of a dense or CSR matrix in memory."""
-    return Table(
-        name=name,
-        shape=check_shape(name, matrix.shape),
-        dtype=check_dtype(name, matrix.dtype),
-        rows=HeldRows(matrix),
-        parallel=False,
-        resident_bytes=matrix_bytes(matrix),
-        fingerprint=content_digest(matrix),
-        **known,
-    )
-
-
-def content_digest(matrix: Any) -> str:
-    """Return a digest of a matrix's values, shape and type."""
-    state = hashlib.blake2b(repr((matrix.shape, matrix.dtype.str)).encode(), digest_size=16)
-    parts = (matrix.data, matrix.indices, matrix.indptr) if is_sparse(matrix) else (matrix,)
-    for part in parts:
-        step = max(1, (4 << 20) // max(1, part[:1].nbytes))
-        for start in range(0, len(part), step):  # by pieces, as a strided array has to be copied to be hashed
-            state.update(np.ascontiguousarray(part[start : start + step]).data.cast("B"))
-    return state.hexdigest()
 
 
 def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
@@ -99,3 +73,25 @@ def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:
     if not os.path.isfile(path):
         return None
     return npy_table(FileStamp.of(Request(name, str(path))), layout)
+
+
+def rectangle(rows: Any, name: str) -> NDArray[Any]:
+    """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
+    lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
+    uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
+    if uneven:
+        row = uneven[0]
+        count = "a single value" if lengths[row] is None else f"{lengths[row]} values"
+        raise BadInput(
+            name,
+            f"{count} in row {row}",
+            f"as many in every row as in the first ({lengths[0]})",
+            "it would be unclear which feature a value belongs to",
+            "fill or drop that row",
+        )
+    for row, values in enumerate(rows):
+        for column, value in enumerate(values if lengths[row] is not None else ()):
+            if isinstance(value, str | bytes):
+                raise faults.textual(name, f"the text {value!r} in row {row}, column {column}")
+    with faults.reading(name):
+        return np.asarray(rows)

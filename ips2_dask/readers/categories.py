@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,15 +17,27 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, category_text
-from ips2_dask.readers.text_layout import MISSING, NAN, is_number
+
+# What pandas.read_csv takes for a missing value, and the question mark of older collections.
+MISSING_WORDS = (
+    "", "NA", "N/A", "?", "null", "NULL", "None", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND",
+    "1.#QNAN", "-1.#QNAN",
+)  # fmt: skip
+NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # the same, but numbers of a kind where a column holds numbers
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 
 UNKNOWN = -1.0
 """Stands for a category that is none of the column's."""
 
 
+def is_number(field: str) -> bool:
+    """Return whether a field is a number or a missing one."""
+    return field.strip() in MISSING_WORDS or NUMBER.fullmatch(field.strip()) is not None
+
+
 def is_missing(text: str | None) -> bool:
     """Return whether a field of a column of text is a missing value."""
-    return text is None or text in MISSING or text in NAN
+    return text is None or text in MISSING_WORDS or text in NAN_WORDS
 
 
 class Collected:

@@ -10,15 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.readers import faults
-from ips2_dask.readers.arrays import content_digest, held_table
 from ips2_dask.readers.base import Table, check_dtype, check_shape, digest
-from ips2_dask.readers.categories import UNKNOWN, Collected, are_text, is_missing, unknown
+from ips2_dask.readers.categories import UNKNOWN, Collected, are_text, is_missing, is_number, unknown
 from ips2_dask.readers.columns import columns_of, select, select_again
 from ips2_dask.readers.featured import featured
 from ips2_dask.readers.features import Column, Features, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column
-from ips2_dask.readers.resident import transposed
-from ips2_dask.readers.text_layout import is_number
+from ips2_dask.readers.resident import content_digest, held_table, transposed
 
 NAME = "the data frame given"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -114,6 +115,31 @@ class LoadedRows(Rows):
         return dense_rows(self.matrix(), start, stop)
 
 
+def held_table(matrix: Any, name: str, **known: Any) -> Table:
+    """Return the table of a dense or CSR matrix in memory."""
+    return Table(
+        name=name,
+        shape=check_shape(name, matrix.shape),
+        dtype=check_dtype(name, matrix.dtype),
+        rows=HeldRows(matrix),
+        parallel=False,
+        resident_bytes=matrix_bytes(matrix),
+        fingerprint=content_digest(matrix),
+        **known,
+    )
+
+
+def content_digest(matrix: Any) -> str:
+    """Return a digest of a matrix's values, shape and type."""
+    state = hashlib.blake2b(repr((matrix.shape, matrix.dtype.str)).encode(), digest_size=16)
+    parts = (matrix.data, matrix.indices, matrix.indptr) if is_sparse(matrix) else (matrix,)
+    for part in parts:
+        step = max(1, (4 << 20) // max(1, part[:1].nbytes))
+        for start in range(0, len(part), step):  # by pieces, as a strided array has to be copied to be hashed
+            state.update(np.ascontiguousarray(part[start : start + step]).data.cast("B"))
+    return state.hexdigest()
+
+
 def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str, **known: Any) -> Table:
     """Return the table of a file that is read whole; reads it now, so that a damaged one is found now."""
     rows = LoadedRows(load, stamp)
@@ -156,25 +182,3 @@ def _load_transposed(table: Table) -> NDArray[Any]:
         whole[:, start : start + len(block)] = block.T
         start += len(block)
     return whole
-
-
-def rectangle(rows: Any, name: str) -> NDArray[Any]:
-    """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
-    lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
-    uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
-    if uneven:
-        row = uneven[0]
-        count = "a single value" if lengths[row] is None else f"{lengths[row]} values"
-        raise BadInput(
-            name,
-            f"{count} in row {row}",
-            f"as many in every row as in the first ({lengths[0]})",
-            "it would be unclear which feature a value belongs to",
-            "fill or drop that row",
-        )
-    for row, values in enumerate(rows):
-        for column, value in enumerate(values if lengths[row] is not None else ()):
-            if isinstance(value, str | bytes):
-                raise faults.textual(name, f"the text {value!r} in row {row}, column {column}")
-    with faults.reading(name):
-        return np.asarray(rows)

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import PIECE_BYTES, check_block
-from ips2_dask.readers.text_layout import MISSING, NAN, Layout, is_number
+from ips2_dask.readers.categories import MISSING_WORDS, NAN_WORDS, is_number
+from ips2_dask.readers.text_layout import Layout
 
 LINES_PER_BLOCK = 64  # at least, as pyarrow takes some microseconds per column and block
 LONGEST_BLOCK = 64 << 20
@@ -132,7 +133,7 @@ def _parse(block: TextBlock, layout: Layout, types: dict[str, Any]) -> Any:
         convert_options=pacsv.ConvertOptions(
             column_types=types,
             include_columns=list(types),
-            null_values=list(MISSING),
+            null_values=list(MISSING_WORDS),
             strings_can_be_null=False,
         ),
     )
@@ -168,7 +169,7 @@ def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) ->
             if not is_number(field):
                 text.setdefault(column, f"{field[:40]!r} in row {first_row + len(rows)} (line {number})")
             else:
-                values.append(np.nan if field in MISSING else float(field))
+                values.append(np.nan if field in MISSING_WORDS else float(field))
         rows.append(values)
     if text:
         raise _text_columns(name, text, layout)
@@ -190,14 +191,14 @@ def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout,
     number, line = list(lines_of(block))[row]
     column = layout.numbers[position]
     field = layout.split(line)[column].strip()
-    found = f"a missing value ({field!r})" if field in MISSING else f"the value {field!r}"
+    found = f"a missing value ({field!r})" if field in MISSING_WORDS else f"the value {field!r}"
     more = f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
     raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", found)
 
 
 def check_texts(texts: list[Any], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
     """Raise ``BadInput`` for a missing value in a column of categories, unless values may be missing."""
-    words = pa.array([*MISSING, *NAN])
+    words = pa.array([*MISSING_WORDS, *NAN_WORDS])
     for column, found in zip(layout.texts, texts, strict=True):
         missing = np.asarray(pc.is_in(found, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
         if missing.any() and not layout.gaps:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import re
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -12,15 +11,9 @@ from functools import cached_property
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
+from ips2_dask.readers.categories import is_number
 from ips2_dask.readers.labels import find_column, whole_number
 
-# What pandas.read_csv takes for a missing value, and the question mark of older collections.
-MISSING = (
-    "", "NA", "N/A", "?", "null", "NULL", "None", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND",
-    "1.#QNAN", "-1.#QNAN",
-)  # fmt: skip
-NAN = ("NaN", "-NaN", "nan", "-nan")  # the same, but numbers of a kind where a column holds numbers
-NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 DELIMITERS = ("\t", ";", ",", None)  # None: runs of blanks and tabs
 SAMPLE_LINES = 32
 BOM = b"\xef\xbb\xbf"
@@ -69,11 +62,6 @@ class Layout:
 def split_line(line: str, delimiter: str | None) -> list[str]:
     """Return the fields of one line."""
     return line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter), [])
-
-
-def is_number(field: str) -> bool:
-    """Return whether a field is a number or a missing one."""
-    return field.strip() in MISSING or NUMBER.fullmatch(field.strip()) is not None
 
 
 def find_layout(

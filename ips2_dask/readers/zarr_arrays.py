@@ -17,9 +17,9 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.arrays import content_digest, held_table
 from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.readers.resident import content_digest, held_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 
 # Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
