@@ -1,10 +1,10 @@
-"""What every reader gives, a table of numbers read by ranges of rows, and the checks that all readers share."""
+"""What all readers share: the `Source` they give, the `Rows` they implement, and checks of shape, type and values."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -67,6 +67,14 @@ class Source(Protocol):
 
     def labels(self) -> NDArray[Any] | None:
         """Return the (m,) known labels, int64 or strings, if a label column was named."""
+
+
+@runtime_checkable
+class LazySource(Protocol):
+    """A `Source` whose rows the workers of a cluster compute themselves."""
+
+    def delayed_blocks(self, bounds: Sequence[int]) -> list[Any]:
+        """Return one `dask.delayed.Delayed` per partition: its rows bounds[b] to bounds[b + 1]."""
 
 
 @dataclass(frozen=True)

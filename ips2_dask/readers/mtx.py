@@ -18,9 +18,8 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import FileStamp, Request, Table, check_dtype, check_shape
 from ips2_dask.readers.labels import take_label_column
-from ips2_dask.readers.resident import Matrix, as_csr, loaded_table
-from ips2_dask.readers.text_blocks import head_of, parse_numbers, text_blocks
-from ips2_dask.readers.text_layout import Layout
+from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
+from ips2_dask.readers.text import Layout, head_of, parse_numbers, text_blocks
 
 SYMMETRIES = {"general": 0, "symmetric": 1, "skew-symmetric": -1}
 
@@ -38,7 +37,7 @@ class Header:
     first_line: int
 
 
-def open_file(request: Request) -> Table:
+def open_mtx(request: Request) -> Table:
     """Return the table of a Matrix Market file, of which one column may hold the labels."""
     stamp = FileStamp.of(request)
     header = read_header(request.path, request.name)

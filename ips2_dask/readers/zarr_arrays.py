@@ -19,7 +19,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
-from ips2_dask.readers.resident import content_digest, held_table
+from ips2_dask.readers.matrices import content_digest, held_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 
 # Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
@@ -60,7 +60,7 @@ def is_zarr(path: str) -> bool:
     return any(os.path.isfile(os.path.join(path, file)) for file in ("zarr.json", ".zarray", ".zgroup"))
 
 
-def open_file(request: Request) -> Table:
+def open_zarr_path(request: Request) -> Table:
     """Return the table of an array on disk or behind a URL; its labels may be another array or one of its columns."""
     name = request.name
     here = request.path if "://" in request.path else os.path.abspath(request.path)

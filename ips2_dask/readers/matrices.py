@@ -1,4 +1,4 @@
-"""Tables that are in memory whole: held by the caller, or loaded once per process as they can't be read in parts."""
+"""Matrices that are in memory whole: held by the caller, or loaded once per process as they can't be read in parts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ips2_dask.readers.base import Block, FileStamp, Rows, Table, check_dtype, c
 
 Matrix = Any  # an NDArray of two dimensions, or a scipy.sparse.csr_array
 HOLLOW_ROWS = 10_000_000
-LOADING = threading.Lock()  # threads of one worker load a file once, not once each
+LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
 
 
 def is_sparse(thing: Any) -> bool:
@@ -35,7 +35,7 @@ def as_csr(matrix: Any, name: str) -> Any:
     rows, columns = check_shape(name, matrix.shape)
     dtype = check_dtype(name, matrix.dtype)
     if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
-        raise _hollow(name, rows, int(matrix.nnz))
+        raise _too_sparse(name, rows, int(matrix.nnz))
     with faults.reading(name):
         if matrix.format in ("csr", "csc", "bsr"):
             # Where the last pointer is 0, SciPy takes the matrix for empty and looks at none of the others. It looks at
@@ -48,7 +48,7 @@ def as_csr(matrix: Any, name: str) -> Any:
     return csr.reshape((rows, columns))
 
 
-def _hollow(name: str, rows: int, entries: int) -> BadInput:
+def _too_sparse(name: str, rows: int, entries: int) -> BadInput:
     return BadInput(
         name,
         f"a sparse matrix of {rows} rows with {entries} entries",
@@ -102,7 +102,7 @@ class LoadedRows(Rows):
 
     def matrix(self) -> Matrix:
         """Return the whole matrix."""
-        with LOADING:
+        with LOAD_LOCK:
             if self._matrix is None:
                 if self.stamp:
                     self.stamp.check()
