@@ -206,6 +206,21 @@ class FileStamp:
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise faults.changed(self.name)
 
+    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> NDArray[np.uint8]:
+        """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes)."""
+        # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
+        with faults.reading(self.name), open(self.path, "rb", buffering=0) as stream:
+            ranges = np.empty((len(starts), n_bytes), np.uint8)
+            for row, start in zip(ranges, starts, strict=True):
+                stream.seek(start)
+                rest = row.data
+                while rest:
+                    count = stream.readinto(rest)
+                    if not count:
+                        raise EOFError(f"{len(rest)} bytes are missing")
+                    rest = rest[count:]
+            return ranges
+
     def digest(self, *options: object) -> str:
         """Return the fingerprint of the file as read with these options."""
         return digest("file", self.size, self.mtime_ns, *options)

@@ -242,8 +242,6 @@ def open_hdf5(request: Request) -> Table:
         dataset = find_dataset(file, _choose_dataset(file, request), request.name)
         table = dataset_table(stamp, dataset, request.transpose)
         wanted = request.labels_column
-        if wanted is None:
-            return table
         there = find(file, wanted, request.name) if isinstance(wanted, str) else None
         if there is None or not isinstance(there[0], h5py.Dataset):
             return take_label_column(table, wanted)

@@ -51,8 +51,6 @@ def open_mat(request: Request) -> Table:
     load = partial(_load_matrix, stamp, chosen, element, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mat", chosen, element, request.transpose))
     wanted = request.labels_column
-    if wanted is None:
-        return table
     if wanted not in there or (wanted == chosen and element is None):
         return take_label_column(table, wanted)
     shape, kind = there[str(wanted)]
@@ -295,8 +293,6 @@ def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, elemen
         thing = _find_matrix(file, chosen, element, request.name)
         table = _mat73_table(stamp, file, thing, request.transpose)
         wanted = request.labels_column
-        if wanted is None:
-            return table
         if wanted not in there or wanted == chosen:
             return take_label_column(table, wanted)
         labels = find_dataset(file, str(wanted), request.name)

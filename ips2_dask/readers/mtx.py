@@ -43,7 +43,7 @@ def open_mtx(request: Request) -> Table:
     header = read_header(request.path, request.name)
     load = partial(_load, stamp, header, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mtx", request.transpose))
-    return table if request.labels_column is None else take_label_column(table, request.labels_column)
+    return take_label_column(table, request.labels_column)
 
 
 def read_header(path: str, name: str) -> Header:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import struct
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import IO, Any
@@ -76,73 +76,6 @@ def read_layout(stream: IO[bytes], name: str) -> NpyLayout:
         return NpyLayout(tuple(int(size) for size in shape), dtype, bool(fortran), stream.tell())
 
 
-@dataclass
-class NpyRows(Rows):
-    """The rows of an array in a file, in C or Fortran order."""
-
-    stamp: FileStamp
-    layout: NpyLayout
-
-    def __post_init__(self) -> None:
-        self.n_rows = self.layout.shape[0]
-
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop."""
-        self.stamp.check()
-        with faults.reading(self.stamp.name), open(self.stamp.path, "rb", buffering=0) as stream:
-            return (self._by_column if self.layout.fortran else self._by_row)(stream, start, stop)
-
-    # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
-    def _by_row(self, stream: IO[bytes], start: int, stop: int) -> Block:
-        width = self.layout.shape[1]
-        values = np.empty((stop - start, width), self.layout.dtype)
-        self._fill(stream, values, start * width)
-        return values
-
-    def _by_column(self, stream: IO[bytes], start: int, stop: int) -> Block:
-        m, width = self.layout.shape
-        columns = np.empty((width, stop - start), self.layout.dtype)
-        for column in range(width):
-            self._fill(stream, columns[column], column * m + start)
-        return np.ascontiguousarray(columns.T)
-
-    def _fill(self, stream: IO[bytes], values: Block, first: int) -> None:
-        """Fill ``values`` with those from number ``first`` of the file on."""
-        stream.seek(self.layout.offset + first * self.layout.dtype.itemsize)
-        rest = values.view(np.uint8).data.cast("B")
-        while rest:
-            count = stream.readinto(rest)  # type: ignore[attr-defined]
-            if not count:
-                raise EOFError(f"{len(rest)} bytes are missing")
-            rest = rest[count:]
-
-
-def npy_table(stamp: FileStamp, layout: NpyLayout) -> Table:
-    """Return the table of an array whose values are in a file as they are in memory."""
-    shape, dtype = check_shape(stamp.name, layout.shape), check_dtype(stamp.name, layout.dtype)
-    if layout.offset + layout.n_bytes > stamp.size:
-        raise faults.cut_off(stamp.name, stamp.size, layout.offset + layout.n_bytes, f"shape {shape}, {layout.dtype}")
-    options = (layout.offset, layout.shape, layout.dtype.str, layout.fortran)
-    return Table(
-        name=stamp.name,
-        shape=shape,
-        dtype=dtype,
-        rows=NpyRows(stamp, layout),
-        parallel=True,
-        resident_bytes=0,
-        fingerprint=stamp.digest("npy", *options),
-    )
-
-
-def open_npy(request: Request) -> Table:
-    """Return the table of a .npy file, of which one column may hold the labels."""
-    stamp = FileStamp.of(request)
-    with open(request.path, "rb") as stream:
-        layout = read_layout(stream, request.name)
-    table = npy_table(stamp, layout.transposed() if request.transpose else layout)
-    return table if request.labels_column is None else take_label_column(table, request.labels_column)
-
-
 HEADER_BYTES = 4096
 """More than any header of a plain array takes."""
 
@@ -173,19 +106,29 @@ class RemoteStamp:
             faults.throw(_no_ranges(name, "a server that does not say how long it is"))
         return cls(name, url, int(size), tuple(str(known[tag]) for tag in TAGS if tag in known))
 
-    def bytes(self, start: int, stop: int) -> bytes:
+    def digest(self, kind: str, *options: object) -> str:
+        """Return the fingerprint of the object as read with these options."""
+        return digest(f"remote {kind}", self.size, self.tags, *options)
+
+    def read(self, start: int, stop: int) -> bytes:
         """Return bytes start to stop."""
         with reaching(self.url), faults.reading(self.name):
             system, path = open_system(self.url)
-            found = bytes(system.cat_file(path, start=start, end=stop))
-        if len(found) != stop - start:
-            wrong = len(found) == self.size
-            raise (
-                _no_ranges(self.name, "a server that sends all of it when asked for a part")
-                if wrong
-                else (faults.changed(self.name))
-            )
-        return found
+            content = bytes(system.cat_file(path, start=start, end=stop))
+        if len(content) == stop - start:
+            return content
+        if len(content) == self.size:
+            raise _no_ranges(self.name, "a server that sends all of it when asked for a part")
+        raise faults.changed(self.name)
+
+    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> NDArray[np.uint8]:
+        """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes), by a request for each; maybe read-only."""
+        if len(starts) == 1:
+            return np.frombuffer(self.read(starts[0], starts[0] + n_bytes), np.uint8)[None]
+        ranges = np.empty((len(starts), n_bytes), np.uint8)
+        for row, start in zip(ranges, starts, strict=True):
+            row[:] = np.frombuffer(self.read(start, start + n_bytes), np.uint8)
+        return ranges
 
     def check(self) -> None:
         """Raise ``BadInput`` if the object is no longer the one that was opened."""
@@ -194,51 +137,61 @@ class RemoteStamp:
 
 
 @dataclass
-class RemoteNpyRows(Rows):
-    """The rows of an array behind a URL, in C or Fortran order."""
+class NpyRows(Rows):
+    """The rows of an array in C or Fortran order, from ranges of bytes of a file or of an object behind a URL."""
 
-    stamp: RemoteStamp
+    stamp: FileStamp | RemoteStamp
     layout: NpyLayout
 
     def __post_init__(self) -> None:
         self.n_rows = self.layout.shape[0]
 
     def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop; in Fortran order by a request for each column."""
+        """Return rows start to stop: one range of bytes in C order, one for each column in Fortran order."""
         self.stamp.check()
-        m, width = self.layout.shape
+        (m, f), dtype, offset = self.layout.shape, self.layout.dtype, self.layout.offset
         if not self.layout.fortran:
-            return self._values(start * width, stop * width).reshape(stop - start, width)
-        columns = [self._values(column * m + start, column * m + stop) for column in range(width)]
-        return np.stack(columns, axis=1)
+            row_bytes = f * dtype.itemsize
+            values = self.stamp.read_ranges([offset + start * row_bytes], (stop - start) * row_bytes)
+            return values.view(dtype).reshape(stop - start, f)
+        starts = [offset + (column * m + start) * dtype.itemsize for column in range(f)]
+        return np.ascontiguousarray(self.stamp.read_ranges(starts, (stop - start) * dtype.itemsize).view(dtype).T)
 
-    def _values(self, first: int, last: int) -> Block:
-        size, offset = self.layout.dtype.itemsize, self.layout.offset
-        return np.frombuffer(self.stamp.bytes(offset + first * size, offset + last * size), self.layout.dtype)
+
+def npy_table(stamp: FileStamp | RemoteStamp, layout: NpyLayout) -> Table:
+    """Return the table of an array whose values are stored as they are in memory."""
+    shape, dtype = check_shape(stamp.name, layout.shape), check_dtype(stamp.name, layout.dtype)
+    if layout.offset + layout.n_bytes > stamp.size:
+        raise faults.cut_off(stamp.name, stamp.size, layout.offset + layout.n_bytes, f"shape {shape}, {layout.dtype}")
+    options = (layout.offset, layout.shape, layout.dtype.str, layout.fortran)
+    return Table(
+        name=stamp.name,
+        shape=shape,
+        dtype=dtype,
+        rows=NpyRows(stamp, layout),
+        parallel=True,
+        resident_bytes=0,
+        fingerprint=stamp.digest("npy", *options),
+    )
+
+
+def open_npy(request: Request) -> Table:
+    """Return the table of a .npy file, of which one column may hold the labels."""
+    stamp = FileStamp.of(request)
+    with open(request.path, "rb") as stream:
+        layout = read_layout(stream, request.name)
+    table = npy_table(stamp, layout.transposed() if request.transpose else layout)
+    return take_label_column(table, request.labels_column)
 
 
 def open_npy_url(request: Request) -> Table:
-    """Return the table of a .npy object, of which one column may hold the labels."""
+    """Return the table of a .npy object behind a URL, of which one column may hold the labels."""
     check_url(request.path)
     name = plain(request.name)
     stamp = RemoteStamp.of(name, request.path)
-    head = io.BytesIO(stamp.bytes(0, min(HEADER_BYTES, stamp.size)))
-    layout = read_layout(head, name)
-    layout = layout.transposed() if request.transpose else layout
-    shape, dtype = check_shape(name, layout.shape), check_dtype(name, layout.dtype)
-    if layout.offset + layout.n_bytes > stamp.size:
-        raise faults.cut_off(name, stamp.size, layout.offset + layout.n_bytes, f"shape {shape}, {layout.dtype}")
-    options: tuple[Any, ...] = (layout.offset, layout.shape, layout.dtype.str, layout.fortran)
-    table = Table(
-        name=name,
-        shape=shape,
-        dtype=dtype,
-        rows=RemoteNpyRows(stamp, layout),
-        parallel=True,
-        resident_bytes=0,
-        fingerprint=digest("remote npy", stamp.size, stamp.tags, *options),
-    )
-    return table if request.labels_column is None else take_label_column(table, request.labels_column)
+    layout = read_layout(io.BytesIO(stamp.read(0, min(HEADER_BYTES, stamp.size))), name)
+    table = npy_table(stamp, layout.transposed() if request.transpose else layout)
+    return take_label_column(table, request.labels_column)
 
 
 def _no_object(name: str) -> BadInput:
@@ -277,8 +230,6 @@ def open_npz(request: Request) -> Table:
             chosen = _choose_member(archive, request, there)
             table = _member_table(archive, request, stamp, chosen)
         wanted = request.labels_column
-        if wanted is None:
-            return table
         if wanted == chosen or wanted not in there:
             return take_label_column(table, wanted)
         layout = _member_layout(archive, str(wanted), request.name)

@@ -44,10 +44,10 @@ def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> T
     if isinstance(spec, np.memmap) and spec.mode == "r" and spec.filename is not None:
         mapped = _mapped_table(spec.T if transpose else spec, name)
         if mapped is not None:
-            return mapped if labels_column is None else take_label_column(mapped, labels_column)
+            return take_label_column(mapped, labels_column)
     matrix = as_csr(spec.T if transpose else spec, name) if is_sparse(spec) else _dense(spec, name, transpose)
     table = held_table(matrix, name)
-    return table if labels_column is None else take_label_column(table, labels_column)
+    return take_label_column(table, labels_column)
 
 
 def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
@@ -165,7 +165,7 @@ def open_frame(
     """Return the table of a data frame; one of its columns may hold the labels."""
     if transpose:
         table = transposed(open_frame(frame, None, False))
-        return table if labels_column is None else take_label_column(table, labels_column)
+        return take_label_column(table, labels_column)
     titles = [str(title) for title in frame.columns]
     label = None if labels_column is None else find_column(FRAME_NAME, labels_column, titles, len(titles))
     kept = [position for position in range(len(titles)) if position != label]

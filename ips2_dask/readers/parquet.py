@@ -110,7 +110,7 @@ def open_parquet(request: Request) -> Table:
     """Return the table of a Parquet file, of which one column may hold the labels."""
     if request.transpose:
         table = transposed(open_parquet(replace(request, transpose=False, labels_column=None, features=None)))
-        return table if request.labels_column is None else take_label_column(table, request.labels_column)
+        return take_label_column(table, request.labels_column)
     stamp = FileStamp.of(request)
     with faults.reading(request.name), pq.ParquetFile(request.path) as file:
         schema, metadata = file.schema_arrow, file.metadata

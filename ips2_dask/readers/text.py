@@ -95,7 +95,7 @@ def open_text(request: Request) -> Table:
     """Return the table of a text file, of which one column may hold the labels."""
     if request.transpose:
         table = transposed(open_text(replace(request, transpose=False, labels_column=None, features=None)))
-        return table if request.labels_column is None else take_label_column(table, request.labels_column)
+        return take_label_column(table, request.labels_column)
     stamp, features = FileStamp.of(request), request.features
     named: tuple[str | int | None, ...] = ()
     if isinstance(features, Features):

@@ -74,8 +74,6 @@ def open_zarr_path(request: Request) -> Table:
         raise faults.absent(name, "array", chosen, [known.split()[0] for known in _describe(root)])
     table = _table(name, array, partial(_open_node, here, chosen, name), request.transpose)
     wanted = request.labels_column
-    if wanted is None:
-        return table
     with faults.reading(name):
         labels = root.get(wanted) if isinstance(wanted, str) and isinstance(root, zarr.Group) else None
     if not isinstance(labels, zarr.Array):
@@ -99,7 +97,7 @@ def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool
         table = _table(name, array, partial(_open_node, path, "", name), transpose)
     else:
         table = _table(name, array, partial(_itself, array), transpose)
-    return table if labels_column is None else take_label_column(table, labels_column)
+    return take_label_column(table, labels_column)
 
 
 def _itself(array: Any) -> Any:
