@@ -27,10 +27,10 @@ REMEDY = {"columns": "--columns", "drop_columns": "--drop-columns", "one_hot": "
 
 
 class ColumnSelection(NamedTuple):
-    """Positions of columns in a table, ascending."""
+    """Positions, in a table, of the columns that become features."""
 
-    kept: tuple[int, ...]
-    one_hot: frozenset[int]
+    columns: tuple[int, ...]  # all of them, ascending
+    one_hot: frozenset[int]  # those of them that hold categories
 
 
 def select_columns(
@@ -61,17 +61,17 @@ def select_columns(
     BadInput
         Where a column is not there, or what is said of the columns contradicts itself.
     """
-    asked: dict[str, list[int]] = {what: [] for what in REMEDY}
-    for what, positions in asked.items():
+    positions_of: dict[str, list[int]] = {what: [] for what in REMEDY}
+    for what, positions in positions_of.items():
         for item in getattr(features, what) or ():
             positions += _positions(name, item, names, n_columns, what)
 
     def title(position: int) -> str:
         return f"column {position}" + (f" ({names[position]!r})" if names else "")
 
-    dropped, one_hot = set(asked["drop_columns"]), set(asked["one_hot"])
+    dropped, one_hot = set(positions_of["drop_columns"]), set(positions_of["one_hot"])
     for what in ("columns", "one_hot"):
-        for position in asked[what]:
+        for position in positions_of[what]:
             if position == label:
                 raise _contradiction(
                     name, f"{title(position)} in {what} and as the labels_column", "labels that are no feature",
@@ -82,7 +82,7 @@ def select_columns(
                     name, f"{title(position)}, the names of the rows, in {what}", "columns of values",
                     "names would be compared as numbers", f"take it out of {what} ({REMEDY[what]})",
                 )  # fmt: skip
-    both = sorted(dropped & set(asked["columns"]))
+    both = sorted(dropped & set(positions_of["columns"]))
     if both:
         raise _contradiction(
             name, f"{title(both[0])} both in columns and in drop_columns", "a column in one of them",
@@ -94,20 +94,20 @@ def select_columns(
             name, f"{title(lost[0])} both in one_hot and in drop_columns", "categories of a column that is kept",
             "there would be nothing to encode", "take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
         )  # fmt: skip
-    wanted = set(range(n_columns)) if features.columns is None else set(asked["columns"])
+    wanted = set(range(n_columns)) if features.columns is None else set(positions_of["columns"])
     absent = sorted(one_hot - wanted)
     if absent:
         raise _contradiction(
             name, f"{title(absent[0])} in one_hot, which is not in columns", "categories of a column that is kept",
             "there would be nothing to encode", "add it to columns (--columns), or take it out of one_hot (--one-hot)",
         )  # fmt: skip
-    kept = sorted(wanted - dropped - {label, *hidden})
-    if not kept:
+    selected = sorted(wanted - dropped - {label, *hidden})
+    if not selected:
         raise _contradiction(
             name, f"all {n_columns} columns dropped", "at least one column that is a feature",
             "there would be nothing to cluster", "drop fewer columns (drop_columns, --drop-columns)",
         )  # fmt: skip
-    return ColumnSelection(tuple(kept), frozenset(one_hot))
+    return ColumnSelection(tuple(selected), frozenset(one_hot))
 
 
 def match_columns(
@@ -124,32 +124,32 @@ def match_columns(
     BadInput
         Where one is lacking.
     """
-    known = [column.name for column in fitted.columns]
-    if names is not None and None not in known:
+    column_names = [column.name for column in fitted.columns]
+    if names is not None and None not in column_names:
         places = {}
         for place, title in enumerate(names):
-            if title in known and place != label and place not in hidden:
+            if title in column_names and place != label and place not in hidden:
                 if title in places:
                     raise _unmatched_columns(
                         name, f"several columns named {title!r}", "one would be read in place of the other"
                     )
                 places[title] = place
-        lacking = [str(column) for column in known if column not in places]
-        if lacking:
-            near = nearest_names(lacking[0], [title for title in names if title])
-            found = f"no column {faults.listing([repr(title) for title in lacking])} ({near})"
+        missing = [str(column) for column in column_names if column not in places]
+        if missing:
+            near = nearest_names(missing[0], [title for title in names if title])
+            found = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
             raise _unmatched_columns(name, found, "samples would be compared in different spaces")
-        return tuple(places[str(column)] for column in known)
-    there = [place for place in range(n_columns) if place != label and place not in hidden]
-    before = [place for place in range(fitted.n_columns) if place != fitted.label]
+        return tuple(places[str(column)] for column in column_names)
+    candidates = [place for place in range(n_columns) if place != label and place not in hidden]
+    run_columns = [place for place in range(fitted.n_columns) if place != fitted.label]
     numbers = [column.number for column in fitted.columns]
-    if len(there) == len(before):
-        return tuple(there[before.index(number)] for number in numbers)
-    if len(there) == fitted.n_columns and label is None:
+    if len(candidates) == len(run_columns):
+        return tuple(candidates[run_columns.index(number)] for number in numbers)
+    if len(candidates) == fitted.n_columns and label is None:
         return tuple(numbers)
-    if len(there) == len(numbers):
-        return tuple(there)
-    found = f"{len(there)} columns without names that could be matched"
+    if len(candidates) == len(numbers):
+        return tuple(candidates)
+    found = f"{len(candidates)} columns without names that could be matched"
     raise BadInput(
         name, found, f"the {fitted.n_columns} columns of the run's input, or the {len(numbers)} that it clustered",
         "samples would be compared in different spaces", "give the columns that the run was given",
@@ -182,8 +182,8 @@ def _positions(name: str, item: str | int, names: Sequence[str] | None, n_column
     if ends and ends[0][1] >= n_columns:
         raise _no_such_column(name, f"no column {ends[0][1]}, as there are {n_columns}", text, names, n_columns, what)
     titles = [] if ends else list(names or ())
-    for at, mark in enumerate(text):
-        first, last = text[:at].strip(), text[at + 1 :].strip()
+    for position, mark in enumerate(text):
+        first, last = text[:position].strip(), text[position + 1 :].strip()
         if mark == "-" and titles.count(first) == titles.count(last) == 1:
             ends.append((titles.index(first), titles.index(last)))
     if len(ends) > 1:
@@ -336,15 +336,15 @@ def category_codes(
     import pyarrow.compute as pc  # noqa: PLC0415
 
     known = [category for category in categories if isinstance(category, str)]
-    found = pc.index_in(texts, value_set=pa.array(known, pa.string()))
-    out = np.asarray(found.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
-    for row in np.flatnonzero(out < 0).tolist() if (out < 0).any() else ():
+    indices = pc.index_in(texts, value_set=pa.array(known, pa.string()))
+    numbers = np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
+    for row in np.flatnonzero(numbers < 0).tolist() if (numbers < 0).any() else ():
         text = texts[row].as_py()
         if is_missing(text):
-            out[row] = np.nan
+            numbers[row] = np.nan
         elif not ignore:
             raise unknown_category(name, text, where, first_row + row, categories)
-    return out
+    return numbers
 
 
 def unknown_category(name: str, category: Category, where: str, row: int, categories: tuple[Category, ...]) -> BadInput:
@@ -390,13 +390,13 @@ class FeatureRows(Rows):
         if all(column.categories is None for column in self.columns):
             return block if self.places == tuple(range(block.shape[1])) else block[:, list(self.places)]
         ends = [0, *accumulate(column.width for column in self.columns)]
-        out = np.zeros((len(block), ends[-1]), block.dtype)
+        features = np.zeros((len(block), ends[-1]), block.dtype)
         for place, column, low, high in zip(self.places, self.columns, ends, ends[1:], strict=False):
             if column.categories is None:
-                out[:, low] = block[:, place]
+                features[:, low] = block[:, place]
             else:
-                out[:, low:high] = self._indicators(block[:, place], column, first_row)
-        return out
+                features[:, low:high] = self._indicators(block[:, place], column, first_row)
+        return features
 
     def _indicators(self, values: Block, column: Column, first_row: int) -> Block:
         """Return one column a category, 1 where it is the row's; NaN in all of them where a value is missing."""
@@ -406,9 +406,9 @@ class FeatureRows(Rows):
             codes = values.astype(np.float64)
         else:
             numbers = np.array(known, np.float64)
-            at = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
-            matching = numbers[at] == values if len(numbers) else np.zeros(len(values), np.bool_)
-            codes = np.where(matching, at, np.where(np.isnan(values), np.nan, -1.0))
+            positions = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
+            matching = numbers[positions] == values if len(numbers) else np.zeros(len(values), np.bool_)
+            codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, -1.0))
             if not self.ignore_unknown and (codes < 0).any():
                 row = int(np.argmax(codes < 0))
                 where = f"column {column.title!r}"
@@ -416,10 +416,10 @@ class FeatureRows(Rows):
         missing = np.isnan(codes)
         if None in column.categories:
             codes = np.where(missing, len(known), codes)
-        out = (codes[:, None] == np.arange(len(column.categories))).astype(np.float64)
+        indicators = (codes[:, None] == np.arange(len(column.categories))).astype(np.float64)
         if None not in column.categories:
-            out[missing] = np.nan
-        return out
+            indicators[missing] = np.nan
+        return indicators
 
 
 def feature_table(
@@ -481,20 +481,22 @@ def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Ta
                 table.name, "a table without text", "one with the text columns that the run encoded (one_hot)",
                 "their categories would be unknown", "give a table of text, a Parquet file or a data frame",
             )  # fmt: skip
-        kept = match_columns(table.name, features, names, n_columns, label)
-        return feature_table(table, features, [own.index(place) for place in kept])
-    kept, one_hot = select_columns(table.name, features, names, n_columns, label)
+        selected = match_columns(table.name, features, names, n_columns, label)
+        return feature_table(table, features, [own.index(place) for place in selected])
+    selected, one_hot = select_columns(table.name, features, names, n_columns, label)
     _refuse_sparse(table, bool(one_hot))
-    places = {place: own.index(place) for place in kept}
-    found = {place: CategorySet(table.name, _column_title(place, names), features.missing) for place in sorted(one_hot)}
-    if found:
+    places = {place: own.index(place) for place in selected}
+    category_sets = {
+        place: CategorySet(table.name, _column_title(place, names), features.missing) for place in sorted(one_hot)
+    }
+    if category_sets:
         step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
         for block in table.rows.blocks(step):
-            for place, collected in found.items():
+            for place, collected in category_sets.items():
                 collected.add(np.unique(block[:, places[place]].astype(np.float64)).tolist())
-    categories = {place: collected.categories() for place, collected in found.items()}
+    categories = {place: collected.categories() for place, collected in category_sets.items()}
     fitted = FittedFeatures(
-        columns=make_columns(kept, names, categories), n_columns=n_columns, label=label, missing=features.missing
+        columns=make_columns(selected, names, categories), n_columns=n_columns, label=label, missing=features.missing
     )
     return feature_table(table, fitted, list(places.values()))
 

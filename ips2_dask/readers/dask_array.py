@@ -114,9 +114,9 @@ def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: i
         )  # fmt: skip
     if not isinstance(features, Features):
         return features
-    kept, _ = select_columns(NAME, features, None, n_columns, label)
+    columns, _ = select_columns(NAME, features, None, n_columns, label)
     return FittedFeatures(
-        columns=make_columns(kept, None, {}), n_columns=n_columns, label=label, missing=features.missing
+        columns=make_columns(columns, None, {}), n_columns=n_columns, label=label, missing=features.missing
     )
 
 

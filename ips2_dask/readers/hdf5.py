@@ -53,23 +53,23 @@ def check_heaps(path: str, name: str) -> None:
     if not 0 < os.path.getsize(path) <= HEAPS_BYTES:
         return
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = data.find(HEAP)
-        while at >= 0:
-            if _heap_loops(data, at):
-                raise faults.unreadable(name, ValueError(f"the heap at byte {at} has an object of no size"))
-            at = data.find(HEAP, at + 1)
+        position = data.find(HEAP)
+        while position >= 0:
+            if _heap_loops(data, position):
+                raise faults.unreadable(name, ValueError(f"the heap at byte {position} has an object of no size"))
+            position = data.find(HEAP, position + 1)
 
 
-def _heap_loops(data: Any, at: int) -> bool:
+def _heap_loops(data: Any, start: int) -> bool:
     """Whether reading the objects of the heap at a byte would come to one that is no step forward."""
-    end = at + int.from_bytes(data[at + 8 : at + 16], "little")
-    here = at + 16
-    while here + 16 <= min(end, len(data)):
-        number, size = (int.from_bytes(data[here + a : here + b], "little") for a, b in ((0, 2), (8, 16)))
+    end = start + int.from_bytes(data[start + 8 : start + 16], "little")
+    position = start + 16
+    while position + 16 <= min(end, len(data)):
+        number, size = (int.from_bytes(data[position + a : position + b], "little") for a, b in ((0, 2), (8, 16)))
         step = 16 + (size + 7) // 8 * 8 if number else size
         if step % (1 << 64) == 0:
             return True
-        here += step
+        position += step
     return False
 
 
@@ -113,11 +113,11 @@ def find_dataset(file: Any, path: str, name: str) -> Any:
     BadInput
         If there is none, or its values are in other files, or need a filter from outside.
     """
-    found = find(file, path, name)
-    if found is None or not isinstance(found[0], h5py.Dataset):
+    located = find(file, path, name)
+    if located is None or not isinstance(located[0], h5py.Dataset):
         raise faults.absent(name, "dataset", path, [known.split()[0] for known in describe(file)])
-    check_inside(found[0], name)
-    return found[0]
+    check_inside(located[0], name)
+    return located[0]
 
 
 def check_inside(dataset: Any, name: str) -> None:
@@ -159,14 +159,14 @@ def _check_checksums(dataset: Any, name: str) -> None:
 
 def datasets(file: Any) -> list[Any]:
     """Return the datasets of a file, but not those behind soft or external links, nor MATLAB's hidden ones."""
-    found: list[Any] = []
+    collected: list[Any] = []
 
     def visit(path: str, thing: Any) -> None:
         if isinstance(thing, h5py.Dataset) and not path.startswith("#"):
-            found.append(thing)
+            collected.append(thing)
 
     file.visititems(visit)
-    return found
+    return collected
 
 
 def describe(file: Any) -> list[str]:
@@ -383,10 +383,10 @@ def _encoding(thing: Any) -> str:
 
 def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Table:
     name = stamp.name
-    found = find(file, path, name)
-    if found is None:
+    located = find(file, path, name)
+    if located is None:
         raise faults.absent(name, "matrix", path, _matrices(file))
-    thing = found[0]
+    thing = located[0]
     encoding = _encoding(thing)
     if isinstance(thing, h5py.Dataset):
         return dataset_table(stamp, find_dataset(file, path, name), transpose)
@@ -400,7 +400,7 @@ def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Ta
         )
     stored = thing.attrs["shape"] if "shape" in thing.attrs else thing.attrs["h5sparse_shape"]
     rows, columns = (int(size) for size in stored)
-    parts = (f"{found[1]}/data", f"{found[1]}/indices", f"{found[1]}/indptr")
+    parts = (f"{located[1]}/data", f"{located[1]}/indices", f"{located[1]}/indptr")
     matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")
     return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
 
@@ -413,17 +413,17 @@ def _matrices(file: Any) -> list[str]:
 
 def _index_path(file: Any, frame: str, name: str) -> str | None:
     """Return where the index of a data frame is."""
-    found = find(file, frame, name)
-    if found is None or not isinstance(found[0], h5py.Group):
+    located = find(file, frame, name)
+    if located is None or not isinstance(located[0], h5py.Group):
         return None
-    stored = found[0].attrs.get("_index", "_index")
+    stored = located[0].attrs.get("_index", "_index")
     return f"{frame}/{stored.decode() if isinstance(stored, bytes) else stored}"
 
 
 def _index_names(file: Any, frame: str, name: str) -> NDArray[np.str_] | None:
     path = _index_path(file, frame, name)
-    found = find(file, path, name) if path else None
-    if path is None or found is None:
+    located = find(file, path, name) if path else None
+    if path is None or located is None:
         return None
     values = _column_values(file, path, name)
     return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values], np.str_)
@@ -439,8 +439,8 @@ def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
 
 
 def _obs_label_column(file: Any, frame: str, request: Request) -> str:
-    found = find(file, frame, request.name)
-    group = found[0] if found else None
+    located = find(file, frame, request.name)
+    group = located[0] if located else None
     index = _index_path(file, frame, request.name)
     known = list(group) if isinstance(group, h5py.Group) else []
     columns = [key for key in known if f"{frame}/{key}" != index and key != "__categories"]
@@ -450,13 +450,13 @@ def _obs_label_column(file: Any, frame: str, request: Request) -> str:
 
 def _column_values(file: Any, path: str, name: str) -> NDArray[Any]:
     """Return a column of a data frame: plain, categorical (codes into categories) or nullable (values and mask)."""
-    found = find(file, path, name)
-    if found is None or isinstance(found[0], h5py.Dataset):
+    located = find(file, path, name)
+    if located is None or isinstance(located[0], h5py.Dataset):
         dataset = find_dataset(file, path, name)
         values = read_values(dataset, name)
         categories = dataset.attrs.get("categories")  # before 0.7, a reference to obs/__categories/...
         return _decode(values, read_values(file[categories], name)) if categories is not None else values
-    parts = set(found[0])
+    parts = set(located[0])
     if {"codes", "categories"} <= parts:
         codes = read_values(find_dataset(file, f"{path}/codes", name), name)
         return _decode(codes, read_values(find_dataset(file, f"{path}/categories", name), name))
@@ -466,7 +466,7 @@ def _column_values(file: Any, path: str, name: str) -> NDArray[Any]:
         return values
     raise BadInput(
         name,
-        f"{path!r} with the encoding {_encoding(found[0])!r}",
+        f"{path!r} with the encoding {_encoding(located[0])!r}",
         "a plain, categorical or nullable column",
         "its values could not be read",
         "write the file again with a recent anndata",

@@ -46,14 +46,14 @@ def open_mat(request: Request) -> Table:
     variable, element = _split_cell(request.member)
     if is_hdf5:
         return _open_mat73(request, stamp, variable, element)
-    there = _list_variables(stamp)
-    chosen = _choose_variable(request, variable, there)
+    variables = _list_variables(stamp)
+    chosen = _choose_variable(request, variable, variables)
     load = partial(_load_matrix, stamp, chosen, element, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mat", chosen, element, request.transpose))
     wanted = request.labels_column
-    if wanted not in there or (wanted == chosen and element is None):
+    if wanted not in variables or (wanted == chosen and element is None):
         return take_label_column(table, wanted)
-    shape, kind = there[str(wanted)]
+    shape, kind = variables[str(wanted)]
     count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
     return take_label_variable(table, str(wanted), count, partial(_load_labels, stamp, str(wanted)))
 
@@ -67,22 +67,22 @@ def _split_cell(member: str | None) -> tuple[str | None, int | None]:
     return match["variable"], element
 
 
-def _choose_variable(request: Request, variable: str | None, there: Variables) -> str:
+def _choose_variable(request: Request, variable: str | None, variables: Variables) -> str:
     """Return the variable to read: the one named, or the only matrix of numbers."""
     if variable is not None:
-        if variable not in there:
-            raise faults.absent(request.name, "variable", variable, list(there))
+        if variable not in variables:
+            raise faults.absent(request.name, "variable", variable, list(variables))
         return variable
     suitable = [
         name
-        for name, (shape, kind) in there.items()
+        for name, (shape, kind) in variables.items()
         if len(shape) == 2
         and min(shape) > 1
         and (kind in NUMERIC_CLASSES or kind == "sparse")
         and name != request.labels_column
     ]
     if len(suitable) != 1:
-        described = [f"{name} {shape} {kind}" for name, (shape, kind) in there.items()]
+        described = [f"{name} {shape} {kind}" for name, (shape, kind) in variables.items()]
         raise faults.undecided(request.name, "variable", suitable, described)
     return suitable[0]
 
@@ -96,7 +96,7 @@ def _list_variables(stamp: FileStamp) -> Variables:
     with faults.reading(stamp.name):
         if _is_version_4(stamp):
             return {name: (tuple(shape), str(kind)) for name, shape, kind in io.whosmat(stamp.path)}
-        return {found.name: (found.shape, found.kind) for found in read_variables(stamp.path)}
+        return {variable.name: (variable.shape, variable.kind) for variable in read_variables(stamp.path)}
 
 
 def _load_matrix(stamp: FileStamp, variable: str, element: int | None, transpose: bool) -> Matrix:
@@ -134,12 +134,12 @@ def _load_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
         if _is_version_4(stamp):
             values = io.loadmat(stamp.path, variable_names=[variable])[variable]
             return as_labels(values.ravel(order="F"), stamp.name)
-        found = load_variable(stamp.path, variable)
-        if found.kind == "char":
-            return as_labels(np.array(texts_of(found)), stamp.name)
-        if found.kind == "cell":
-            return as_labels(np.array([_cell_text(cell) for cell in cells_of(found)]), stamp.name)
-        labels = matrix_of(found, stamp.name)
+        stored = load_variable(stamp.path, variable)
+        if stored.kind == "char":
+            return as_labels(np.array(texts_of(stored)), stamp.name)
+        if stored.kind == "cell":
+            return as_labels(np.array([_cell_text(cell) for cell in cells_of(stored)]), stamp.name)
+        labels = matrix_of(stored, stamp.name)
         labels = labels.toarray() if is_sparse(labels) else labels
     return as_labels(labels.ravel(order="F"), stamp.name)
 
@@ -286,14 +286,14 @@ def _sparse_matrix(variable: Variable) -> Any:
 def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, element: int | None) -> Table:
     """Return the table of a variable; its labels may be another variable or one of its columns."""
     with opened(request.path, request.name) as file:
-        there = [name for name in file if not name.startswith("#")]
-        chosen = _choose_mat73(file, request, there) if variable is None else variable
-        if chosen not in there:
-            raise faults.absent(request.name, "variable", chosen, there)
-        thing = _find_matrix(file, chosen, element, request.name)
-        table = _mat73_table(stamp, file, thing, request.transpose)
+        names = [name for name in file if not name.startswith("#")]
+        chosen = _choose_mat73(file, request, names) if variable is None else variable
+        if chosen not in names:
+            raise faults.absent(request.name, "variable", chosen, names)
+        matrix = _find_matrix(file, chosen, element, request.name)
+        table = _mat73_table(stamp, file, matrix, request.transpose)
         wanted = request.labels_column
-        if wanted not in there or wanted == chosen:
+        if wanted not in names or wanted == chosen:
             return take_label_column(table, wanted)
         labels = find_dataset(file, str(wanted), request.name)
         count = labels.shape[-1] if _matlab_class(labels) == "char" else int(labels.size or 0)
@@ -315,10 +315,10 @@ def _unlinked(file: Any, name: str) -> Any:
     return file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
 
 
-def _choose_mat73(file: Any, request: Request, there: list[str]) -> str:
+def _choose_mat73(file: Any, request: Request, names: list[str]) -> str:
     """Return the only variable that is a matrix of numbers."""
     suitable, described = [], []
-    for name in there:
+    for name in names:
         thing = _unlinked(file, name)
         shape = thing.shape[::-1] if isinstance(thing, h5py.Dataset) and thing.shape is not None else ()
         described.append(f"{name} {shape} {_matlab_class(thing) if thing is not None else 'link'}")

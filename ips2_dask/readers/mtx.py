@@ -56,17 +56,18 @@ def read_header(path: str, name: str) -> Header:
     """
     lines = head_of(path, name).splitlines(keepends=True)
     dense, field, symmetry = _banner(lines, name)
-    at = next((at for at, line in enumerate(lines) if line.strip() and not line.startswith(b"%")), len(lines) - 1)
-    sizes = lines[at].split()
+    bodies = (index for index, line in enumerate(lines) if line.strip() and not line.startswith(b"%"))
+    index = next(bodies, len(lines) - 1)
+    sizes = lines[index].split()
     if len(sizes) != (2 if dense else 3) or not all(size.isdigit() and len(size) < 16 for size in sizes):
-        raise _broken(name, f"the sizes {lines[at].decode('ascii', 'replace').strip()[:40]!r} in line {at + 1}")
+        raise _broken(name, f"the sizes {lines[index].decode('ascii', 'replace').strip()[:40]!r} in line {index + 1}")
     rows, columns = check_shape(name, (int(sizes[0]), int(sizes[1])))
     mirrored = SYMMETRIES[symmetry]
     if mirrored and rows != columns:
         raise _broken(name, f"a {symmetry} matrix of shape {(rows, columns)}")
     entries = _n_values(rows, columns, mirrored) if dense else int(sizes[2])
-    offset = sum(map(len, lines[: at + 1]))
-    return Header(dense, field, mirrored, (rows, columns), entries, offset, at + 2)
+    offset = sum(map(len, lines[: index + 1]))
+    return Header(dense, field, mirrored, (rows, columns), entries, offset, index + 2)
 
 
 def _banner(lines: list[bytes], name: str) -> tuple[bool, str, str]:

@@ -223,14 +223,14 @@ def open_npz(request: Request) -> Table:
     with faults.reading(request.name):
         archive = zipfile.ZipFile(request.path)
     with archive:
-        there = [name.removesuffix(".npy") for name in archive.namelist()]
-        if "format" in there and request.member is None:
+        names = [name.removesuffix(".npy") for name in archive.namelist()]
+        if "format" in names and request.member is None:
             chosen, table = None, _sparse_table(request, stamp)
         else:
-            chosen = _choose_member(archive, request, there)
+            chosen = _choose_member(archive, request, names)
             table = _member_table(archive, request, stamp, chosen)
         wanted = request.labels_column
-        if wanted == chosen or wanted not in there:
+        if wanted == chosen or wanted not in names:
             return take_label_column(table, wanted)
         layout = _member_layout(archive, str(wanted), request.name)
         if layout.dtype.kind == "O":
@@ -239,12 +239,12 @@ def open_npz(request: Request) -> Table:
         return take_label_variable(table, str(wanted), count, partial(_load_labels, stamp, str(wanted)))
 
 
-def _choose_member(archive: zipfile.ZipFile, request: Request, there: list[str]) -> str:
+def _choose_member(archive: zipfile.ZipFile, request: Request, names: list[str]) -> str:
     """Return the member to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         member = request.member.removesuffix(".npy")
-        if member not in there:
-            raise faults.absent(request.name, "array", member, there)
+        if member not in names:
+            raise faults.absent(request.name, "array", member, names)
         return member
     shapes, suitable = [], []
     for name in archive.namelist():

@@ -114,7 +114,7 @@ def rectangle(rows: Any, name: str) -> NDArray[Any]:
         return np.asarray(rows)
 
 
-def refuse_masked(given: Any, name: str) -> None:
+def refuse_masked(values: Any, name: str) -> None:
     """Refuse a masked array, or a list of masked rows, in which a value is masked; one without such values passes.
 
     Parameters
@@ -128,13 +128,13 @@ def refuse_masked(given: Any, name: str) -> None:
     BadInput
         Says how many values are masked and where the first one is.
     """
-    if isinstance(given, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in given):
-        for number, row in enumerate(given):
+    if isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values):
+        for number, row in enumerate(values):
             if np.ma.is_masked(row):
                 at = (number, *(int(index) for index in np.argwhere(np.ma.getmaskarray(row))[0]))
-                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in given), at)
-    elif np.ma.is_masked(given):
-        masked = np.ma.getmaskarray(given)
+                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in values), at)
+    elif np.ma.is_masked(values):
+        masked = np.ma.getmaskarray(values)
         raise _masked_values(name, int(masked.sum()), tuple(int(index) for index in np.argwhere(masked)[0]))
 
 
@@ -168,19 +168,19 @@ def open_frame(
         return take_label_column(table, labels_column)
     titles = [str(title) for title in frame.columns]
     label = None if labels_column is None else find_column(FRAME_NAME, labels_column, titles, len(titles))
-    kept = [position for position in range(len(titles)) if position != label]
+    selected = [position for position in range(len(titles)) if position != label]
     fitted = _fit_features(frame, titles, label, features)
     if isinstance(features, FittedFeatures):
-        kept = list(match_columns(FRAME_NAME, features, titles, len(titles), label))
+        selected = list(match_columns(FRAME_NAME, features, titles, len(titles), label))
     elif fitted is not None:
-        kept = [column.number for column in fitted.columns]
-    check_shape(FRAME_NAME, (len(frame), len(kept)))
-    columns = [_column_values(frame.iloc[:, position]) for position in kept]
+        selected = [column.number for column in fitted.columns]
+    check_shape(FRAME_NAME, (len(frame), len(selected)))
+    columns = [_column_values(frame.iloc[:, position]) for position in selected]
     for at, column in enumerate(() if fitted is None else fitted.columns):
         if column.categories is not None:
-            columns[at] = _category_codes(frame.iloc[:, kept[at]], column, fitted, titles[kept[at]])
-    _check_column_types(columns, [titles[position] for position in kept])
-    matrix = np.empty((len(frame), len(kept)), np.result_type(*columns))
+            columns[at] = _category_codes(frame.iloc[:, selected[at]], column, fitted, titles[selected[at]])
+    _check_column_types(columns, [titles[position] for position in selected])
+    matrix = np.empty((len(frame), len(selected)), np.result_type(*columns))
     for position, values in enumerate(columns):
         matrix[:, position] = values
     labels = None if label is None else as_labels(np.asarray(frame.iloc[:, label].to_numpy(dtype=object)), FRAME_NAME)
@@ -188,7 +188,7 @@ def open_frame(
     table = held_table(
         matrix,
         FRAME_NAME,
-        feature_names=[titles[position] for position in kept] if index_names(frame.columns) is not None else None,
+        feature_names=[titles[position] for position in selected] if index_names(frame.columns) is not None else None,
         read_sample_names=None if names is None else partial(np.array, names),
         read_labels=None if labels is None else partial(np.array, labels),
     )
@@ -203,7 +203,7 @@ def _fit_features(
     """Return which columns become features, with their categories."""
     if not isinstance(features, Features):
         return features
-    kept, one_hot = select_columns(FRAME_NAME, features, titles, len(titles), label)
+    selected, one_hot = select_columns(FRAME_NAME, features, titles, len(titles), label)
     categories = {}
     for position in sorted(one_hot):
         collected = CategorySet(FRAME_NAME, f"column {position} ({titles[position]!r})", features.missing)
@@ -216,7 +216,7 @@ def _fit_features(
         collected.add(set(values))
         categories[position] = collected.categories()
     return FittedFeatures(
-        columns=make_columns(kept, titles, categories), n_columns=len(titles), label=label, missing=features.missing
+        columns=make_columns(selected, titles, categories), n_columns=len(titles), label=label, missing=features.missing
     )
 
 
@@ -233,19 +233,19 @@ def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures |
     known: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
     ignore = fitted is not None and fitted.handle_unknown == "ignore"
     text = are_text(categories)
-    out = np.empty(len(words))
+    codes = np.empty(len(words))
     for row, word in enumerate(words):
         if is_missing(word):
-            out[row] = np.nan
+            codes[row] = np.nan
         elif not text and is_number(str(word)):
-            out[row] = float(str(word))
+            codes[row] = float(str(word))
         elif text and word in known:
-            out[row] = known[word]
+            codes[row] = known[word]
         elif ignore:
-            out[row] = UNKNOWN_CODE if text else np.inf
+            codes[row] = UNKNOWN_CODE if text else np.inf
         else:
             raise unknown_category(FRAME_NAME, word, f"column {title!r}", row, categories)
-    return out
+    return codes
 
 
 def _column_values(column: Any) -> NDArray[Any]:

@@ -52,16 +52,16 @@ class ParquetRows(Rows):
         """Return rows start to stop from the row groups that hold them."""
         first = bisect_right(self.group_starts, start) - 1
         last = bisect_right(self.group_starts, stop - 1) - 1
-        at = self.group_starts[first]
-        found = np.empty((stop - start, len(self.columns)), self.dtype)
-        for piece in self._pieces(list(range(first, last + 1)), at):
-            low, high = max(start, at), min(stop, at + len(piece))
+        row = self.group_starts[first]
+        values = np.empty((stop - start, len(self.columns)), self.dtype)
+        for piece in self._pieces(list(range(first, last + 1)), row):
+            low, high = max(start, row), min(stop, row + len(piece))
             if low < high:
-                found[low - start : high - start] = piece[low - at : high - at]
-            at += len(piece)
-            if at >= stop:
+                values[low - start : high - start] = piece[low - row : high - row]
+            row += len(piece)
+            if row >= stop:
                 break
-        return found
+        return values
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """Yield all rows in one pass."""
@@ -95,10 +95,10 @@ def batches(stamp: FileStamp, groups: list[int], columns: list[str]) -> Iterator
     with faults.reading(stamp.name):
         file = pq.ParquetFile(stamp.path)
     with file:
-        found = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
+        record_batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
         while True:
             with faults.reading(stamp.name):
-                batch = next(found, None)
+                batch = next(record_batches, None)
                 if batch is not None:
                     batch.validate(full=True)
             if batch is None:
@@ -164,9 +164,9 @@ def _fitted(
         again = match_columns(request.name, features, names, len(names), place)
         columns = tuple(replace(one, name=names[at]) for one, at in zip(features.columns, again, strict=True))
         return replace(features, columns=columns)
-    kept, one_hot = select_columns(request.name, features, names, len(names), place)
+    selected, one_hot = select_columns(request.name, features, names, len(names), place)
     asked = [names[at] for at in sorted(one_hot)]
-    found = {title: CategorySet(request.name, f"column {title!r}", features.missing) for title in asked}
+    category_sets = {title: CategorySet(request.name, f"column {title!r}", features.missing) for title in asked}
     row = 0
     for batch in batches(stamp, list(range(len(starts) - 1)), asked) if asked else ():
         for title, values in zip(asked, batch.columns, strict=True):
@@ -174,13 +174,13 @@ def _fitted(
                 at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                 raise faults.missing_value(request.name, f"row {at}, column {title!r}", "a missing value (null)")
             if not _holds_numbers(schema.field(title).type):
-                found[title].add(as_texts(values, request.name, title).unique().to_pylist())
+                category_sets[title].add(as_texts(values, request.name, title).unique().to_pylist())
             else:
-                found[title].add(values.cast(pa.float64()).unique().to_numpy(zero_copy_only=False).tolist())
+                category_sets[title].add(values.cast(pa.float64()).unique().to_numpy(zero_copy_only=False).tolist())
         row += batch.num_rows
-    categories = {names.index(title): collected.categories() for title, collected in found.items()}
+    categories = {names.index(title): collected.categories() for title, collected in category_sets.items()}
     return FittedFeatures(
-        columns=make_columns(kept, names, categories), n_columns=len(names), label=place, missing=features.missing
+        columns=make_columns(selected, names, categories), n_columns=len(names), label=place, missing=features.missing
     )
 
 

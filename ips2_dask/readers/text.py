@@ -54,20 +54,22 @@ class TextRows(StreamedRows):
 
     stamp: FileStamp
     layout: Layout
-    places: BlockIndex
+    block_index: BlockIndex
     columns: tuple[Column, ...] = ()  # the features, where some of them hold categories
     ignore_unknown: bool = False
 
     def __post_init__(self) -> None:
-        self.n_rows = self.places.n_rows
+        self.n_rows = self.block_index.n_rows
 
     def stream(self, start: int) -> Iterator[Block]:
         """Yield the rows from `start` on, a block of lines at a time."""
         self.stamp.check()
-        places, name = self.places, self.stamp.name
-        at = bisect_right(places.rows, start) - 1
-        row = places.rows[at]
-        for block in text_blocks(self.stamp.path, name, places.offsets[at], places.lines[at]):
+        block_index, name = self.block_index, self.stamp.name
+        first_block = bisect_right(block_index.rows, start) - 1
+        row = block_index.rows[first_block]
+        for block in text_blocks(
+            self.stamp.path, name, block_index.offsets[first_block], block_index.lines[first_block]
+        ):
             values = self._values(block, row)
             row += len(values)
             yield values[max(0, start - (row - len(values))) :]
@@ -78,17 +80,17 @@ class TextRows(StreamedRows):
         if not layout.texts:
             return parse_numbers(block, layout, name, first_row)
         numbers, texts = parse_columns(block, layout, name, first_row)
-        found = np.empty((len(numbers), len(layout.features)))
+        features = np.empty((len(numbers), len(layout.features)))
         of_texts = dict(zip(layout.texts, texts, strict=True))
         of_numbers = iter(numbers.T)
         for at, column in enumerate(layout.features):
             if column not in of_texts:
-                found[:, at] = next(of_numbers)
+                features[:, at] = next(of_numbers)
                 continue
             categories = self.columns[at].categories or ()
             where = layout.title(column)
-            found[:, at] = category_codes(of_texts[column], categories, self.ignore_unknown, name, where, first_row)
-        return found
+            features[:, at] = category_codes(of_texts[column], categories, self.ignore_unknown, name, where, first_row)
+        return features
 
 
 def open_text(request: Request) -> Table:
@@ -106,16 +108,18 @@ def open_text(request: Request) -> Table:
     if features is not None:
         layout = _selected(layout, features, request.name)
     check_shape(request.name, (1, len(layout.features)))
-    places, fitted = scan(stamp, layout, features)
-    column_of = partial(read_texts, stamp, layout, places)
-    rows = TextRows(stamp, layout, places)
+    block_index, fitted = scan(stamp, layout, features)
+    column_of = partial(read_texts, stamp, layout, block_index)
+    rows = TextRows(stamp, layout, block_index)
     if fitted is not None:
         # columns whose categories are numbers are read as numbers
         texts = tuple(at for at, one in zip(layout.features, fitted.columns, strict=True) if are_text(one.categories))
-        rows = TextRows(stamp, replace(layout, texts=texts), places, fitted.columns, fitted.handle_unknown == "ignore")
+        rows = TextRows(
+            stamp, replace(layout, texts=texts), block_index, fitted.columns, fitted.handle_unknown == "ignore"
+        )
     table = Table(
         name=request.name,
-        shape=(places.n_rows, len(layout.features)),
+        shape=(block_index.n_rows, len(layout.features)),
         dtype=np.dtype(np.float64),
         rows=rows,
         parallel=not is_gzipped(request.path),
@@ -134,47 +138,49 @@ def _selected(layout: Layout, features: Features | FittedFeatures, name: str) ->
     hidden = () if layout.index is None else (layout.index,)
     gaps = features.missing != "refuse"
     if isinstance(features, Features):
-        kept, one_hot = select_columns(name, features, layout.names, layout.n_fields, layout.label, hidden)
-        return replace(layout, kept=kept, texts=tuple(sorted(one_hot)), gaps=gaps)
-    again = match_columns(name, features, layout.names, layout.n_fields, layout.label, hidden)
-    texts = (place for place, column in zip(again, features.columns, strict=True) if are_text(column.categories))
-    return replace(layout, kept=again, texts=tuple(texts), gaps=gaps)
+        columns, one_hot = select_columns(name, features, layout.names, layout.n_fields, layout.label, hidden)
+        return replace(layout, selected=columns, texts=tuple(sorted(one_hot)), gaps=gaps)
+    kept_columns = match_columns(name, features, layout.names, layout.n_fields, layout.label, hidden)
+    texts = (place for place, column in zip(kept_columns, features.columns, strict=True) if are_text(column.categories))
+    return replace(layout, selected=kept_columns, texts=tuple(texts), gaps=gaps)
 
 
 def scan(
     stamp: FileStamp, layout: Layout, features: Features | FittedFeatures | None = None
 ) -> tuple[BlockIndex, FittedFeatures | None]:
     """Check every value of a text table, note where its blocks of lines start, and collect its categories."""
-    places = BlockIndex([], [], [], 0)
+    block_index = BlockIndex([], [], [], 0)
     row = 0
-    found: dict[int, CategorySet] = {}
+    category_sets: dict[int, CategorySet] = {}
     if isinstance(features, Features):
-        found = {place: CategorySet(stamp.name, layout.title(place), features.missing) for place in layout.texts}
+        category_sets = {
+            place: CategorySet(stamp.name, layout.title(place), features.missing) for place in layout.texts
+        }
     for block in text_blocks(stamp.path, stamp.name, layout.offset, layout.first_line):
         values, texts = parse_columns(block, layout, stamp.name, row)
         check_numbers(values, block, layout, stamp.name, row)
         check_texts(texts, block, layout, stamp.name, row)
-        for collected, column in zip(found.values(), texts, strict=False):
+        for collected, column in zip(category_sets.values(), texts, strict=False):
             collected.add(column.unique().to_pylist())
-        places.rows.append(row)
-        places.offsets.append(block.offset)
-        places.lines.append(block.first_line)
+        block_index.rows.append(row)
+        block_index.offsets.append(block.offset)
+        block_index.lines.append(block.first_line)
         row += len(values)
-    places = replace(places, n_rows=row)
+    block_index = replace(block_index, n_rows=row)
     if not isinstance(features, Features):
-        return places, features
-    categories = {place: collected.categories() for place, collected in found.items()}
-    return places, FittedFeatures(
+        return block_index, features
+    categories = {place: collected.categories() for place, collected in category_sets.items()}
+    return block_index, FittedFeatures(
         columns=make_columns(layout.features, layout.names, categories), n_columns=layout.n_fields, label=layout.label,
         missing=features.missing,
     )  # fmt: skip
 
 
-def read_texts(stamp: FileStamp, layout: Layout, places: BlockIndex, column: int) -> NDArray[Any]:
+def read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[Any]:
     """Return one column of a text table as strings."""
     stamp.check()
     texts: list[str] = []
-    for block in text_blocks(stamp.path, stamp.name, places.offsets[0], places.lines[0]):
+    for block in text_blocks(stamp.path, stamp.name, block_index.offsets[0], block_index.lines[0]):
         texts += parse_texts(block, layout, column, stamp.name)
     return np.array(texts, dtype=np.str_)
 
@@ -333,8 +339,8 @@ def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) ->
                 break
             raise _ragged_line(name, number, len(fields), layout)
         values = []
-        for column, found in zip(layout.texts, categories, strict=True):
-            found.append(fields[column].strip())
+        for column, texts in zip(layout.texts, categories, strict=True):
+            texts.append(fields[column].strip())
         for column in layout.numbers:
             field = fields[column].strip()
             if not is_number(field):
@@ -345,7 +351,7 @@ def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) ->
     if text:
         raise _text_columns(name, text, layout)
     numbers = np.array(rows, dtype=np.float64).reshape(len(rows), len(layout.numbers))
-    return ParsedColumns(numbers, [pa.array(found, pa.string()) for found in categories])
+    return ParsedColumns(numbers, [pa.array(texts, pa.string()) for texts in categories])
 
 
 def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
@@ -370,13 +376,13 @@ def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout,
 def check_texts(texts: list[Any], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
     """Raise ``BadInput`` for a missing value in a column of categories, unless values may be missing."""
     words = pa.array([*MISSING_WORDS, *NAN_WORDS])
-    for column, found in zip(layout.texts, texts, strict=True):
-        missing = np.asarray(pc.is_in(found, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
+    for column, values in zip(layout.texts, texts, strict=True):
+        missing = np.asarray(pc.is_in(values, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
         if missing.any() and not layout.gaps:
             row = int(np.argmax(missing))
             number, _ = list(lines_of(block))[row]
             where = f"row {first_row + row} (line {number}), {layout.title(column)}"
-            raise faults.missing_value(name, where, f"a missing value ({found[row].as_py()!r})")
+            raise faults.missing_value(name, where, f"a missing value ({values[row].as_py()!r})")
 
 
 def _ragged_line(name: str, number: int, count: int, layout: Layout) -> BadInput:
@@ -421,15 +427,15 @@ class Layout:
     index: int | None  # a column without a name that holds row names, as pandas and R write it
     offset: int
     first_line: int
-    kept: tuple[int, ...] | None = None  # the columns that are features, where not all others are
+    selected: tuple[int, ...] | None = None  # the columns that are features, where not all others are
     texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
     gaps: bool = False  # whether values may be missing
 
     @cached_property
     def features(self) -> list[int]:
         """The columns that hold features."""
-        if self.kept is not None:
-            return list(self.kept)
+        if self.selected is not None:
+            return list(self.selected)
         return [column for column in range(self.n_fields) if column not in (self.label, self.index)]
 
     @cached_property
@@ -483,8 +489,9 @@ def find_layout(
     with faults.reading(name):
         rows = [split_line(text, delimiter) for _, _, text in lines[:2]]
     first = [field.strip() for field in rows[0]]
-    said = {title for title in (labels_column, *named) if isinstance(title, str) and whole_number(title) is None}
-    header = not said.isdisjoint(first) or _is_header(rows, _label_number(labels_column, len(first)))
+    titles = (title for title in (labels_column, *named) if isinstance(title, str))
+    expected_names = {title for title in titles if whole_number(title) is None}
+    header = not expected_names.isdisjoint(first) or _is_header(rows, _label_number(labels_column, len(first)))
     if header and len(lines) < 2:
         raise _no_rows(name)
     names = tuple(first) if header else None

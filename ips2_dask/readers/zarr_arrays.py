@@ -212,24 +212,24 @@ def _stored(name: str, array: Any) -> str:
 
 
 def _files(root: str) -> list[tuple[str, int, int]]:
-    found = []
+    entries = []
     for folder, _, files in os.walk(root):
         for file in files:
             path = os.path.join(folder, file)
             status = os.stat(path)
-            found.append((os.path.relpath(path, root), status.st_size, status.st_mtime_ns))
-    return sorted(found)
+            entries.append((os.path.relpath(path, root), status.st_size, status.st_mtime_ns))
+    return sorted(entries)
 
 
 def _objects(place: Any) -> list[tuple[str, ...]]:
     """Return name, size, and the tag or time of each object of a remote array, as far as its protocol lists them."""
     root = "/".join(part for part in (place.store.path, place.path) if part)
     try:
-        found = sync(place.store.fs._find(root, detail=True))
+        objects = sync(place.store.fs._find(root, detail=True))
     except Exception:  # plain HTTP has no listing: then the array's metadata and URL have to do
         return [(root,)]
     keys = ("size", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
-    return sorted((path.removeprefix(root), *(str(known.get(key)) for key in keys)) for path, known in found.items())
+    return sorted((path.removeprefix(root), *(str(known.get(key)) for key in keys)) for path, known in objects.items())
 
 
 def _read_labels(path: str, member: str, name: str) -> NDArray[Any]:
