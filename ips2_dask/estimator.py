@@ -15,7 +15,7 @@ from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Silent
 from ips2_dask.readers import is_chunked, named_like, open_source
-from ips2_dask.readers.masks import refuse_masked
+from ips2_dask.readers.objects import refuse_masked
 
 
 class _Spoken(Silent):

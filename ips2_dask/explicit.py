@@ -17,7 +17,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial.distance import pdist, squareform
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.masks import refuse_masked
+from ips2_dask.readers.objects import refuse_masked
 
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]

@@ -24,8 +24,9 @@ from test_bad_input import refused
 from ips2_dask import BadInput, Features, Params, Resources, open_run, run, sweep
 from ips2_dask.cli.main import main
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.readers import open_source, text_blocks
-from ips2_dask.readers.columns import select
+from ips2_dask.readers import open_source
+from ips2_dask.readers import text as text_reader
+from ips2_dask.readers.columns import select_columns
 from ips2_dask.readers.features import MOST_CATEGORIES, FittedFeatures, joined_list, split_list
 from ips2_dask.reports.remake import command
 
@@ -71,8 +72,8 @@ def whole(source: Any) -> Array:
 def test_categories_are_those_of_scikit_learn_in_every_format(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_blocks, "PIECE_BYTES", 300)
-    monkeypatch.setattr(text_blocks, "LINES_PER_BLOCK", 1)
+    monkeypatch.setattr(text_reader, "PIECE_BYTES", 300)
+    monkeypatch.setattr(text_reader, "LINES_PER_BLOCK", 1)
     table = frame()
     features = Features(drop_columns="y,flag", one_hot=["kind", "code"])
     source = open_source(written(kind, table, tmp_path), labels_column="class", features=features)
@@ -129,9 +130,9 @@ def test_arrays_are_selected_and_encoded_by_number(kind: str, label: int | None,
     ],
 )  # fmt: skip
 def test_columns_are_named_numbered_and_ranged(asked: Any, expected: list[int]) -> None:
-    assert select("x.csv", Features(columns=asked), NAMES, len(NAMES)).kept == tuple(expected)
+    assert select_columns("x.csv", Features(columns=asked), NAMES, len(NAMES)).columns == tuple(expected)
     left = tuple(place for place in range(7) if place not in expected)
-    assert select("x.csv", Features(drop_columns=asked), NAMES, len(NAMES)).kept == left
+    assert select_columns("x.csv", Features(drop_columns=asked), NAMES, len(NAMES)).columns == left
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
@@ -166,9 +167,9 @@ def test_what_is_wrong_with_columns_is_one_line_and_status_2(
 
 def test_two_columns_of_a_name_and_a_range_of_two_meanings_are_unclear() -> None:
     with pytest.raises(BadInput, match=r"2 columns named 'a'"):
-        select("x", Features(columns=["a"]), ["a", "b", "a"], 3)
+        select_columns("x", Features(columns=["a"]), ["a", "b", "a"], 3)
     with pytest.raises(BadInput, match="a range in 2 ways"):
-        select("x", Features(columns=["a-b-c"]), ["a", "b-c", "a-b", "c"], 4)
+        select_columns("x", Features(columns=["a-b-c"]), ["a", "b-c", "a-b", "c"], 4)
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import Source, base, open_source, text_blocks
+from ips2_dask.readers import Source, base, open_source
+from ips2_dask.readers import text as text_reader
 
 
 def opened(folder: Path, text: str | bytes, ending: str = "csv", **options: Any) -> Source:
@@ -151,8 +152,8 @@ def test_values_too_large_for_any_unit_are_named(tmp_path: Path) -> None:
 
 
 def test_a_file_without_a_row_of_data_is_refused(tmp_path: Path) -> None:
-    for text in ("\n\n", "  \n", "a,b\n", "a,b", "\ufeff\n"):
-        assert refused(tmp_path, text) == "no row of data"
+    for content in ("\n\n", "  \n", "a,b\n", "a,b", "\ufeff\n"):
+        assert refused(tmp_path, content) == "no row of data"
 
 
 def test_what_is_no_utf_8_text_is_refused(tmp_path: Path) -> None:
@@ -167,8 +168,8 @@ def test_what_is_no_utf_8_text_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_header_of_a_wide_table_may_be_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_blocks, "PIECE_BYTES", 16)
-    monkeypatch.setattr(text_blocks, "LINES_PER_BLOCK", 1)
+    monkeypatch.setattr(text_reader, "PIECE_BYTES", 16)
+    monkeypatch.setattr(text_reader, "LINES_PER_BLOCK", 1)
     source = opened(tmp_path, ",".join(f"feature{j}" for j in range(50)) + "\n" + ("1," * 50)[:-1] + "\n")
     assert source.shape == (1, 50)
 
@@ -183,9 +184,9 @@ def test_any_rows_are_found_whatever_the_size_of_the_blocks(
         ",".join([*map(repr, row), f"c{i}"]) + ending * (i % 5 == 0) for i, row in enumerate(X.tolist())
     ]
     text = ending.join(lines).encode()
-    monkeypatch.setattr(text_blocks, "LINES_PER_BLOCK", 1)
+    monkeypatch.setattr(text_reader, "LINES_PER_BLOCK", 1)
     for size in (1, 50, 333, base.PIECE_BYTES):
-        monkeypatch.setattr(text_blocks, "PIECE_BYTES", size)
+        monkeypatch.setattr(text_reader, "PIECE_BYTES", size)
         source = opened(
             tmp_path, gzip.compress(text) if packed else text, "csv.gz" if packed else "csv", labels_column="y"
         )
@@ -196,8 +197,8 @@ def test_any_rows_are_found_whatever_the_size_of_the_blocks(
 
 
 def test_faults_far_into_a_file_have_the_right_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(text_blocks, "PIECE_BYTES", 64)
-    monkeypatch.setattr(text_blocks, "LINES_PER_BLOCK", 1)
+    monkeypatch.setattr(text_reader, "PIECE_BYTES", 64)
+    monkeypatch.setattr(text_reader, "LINES_PER_BLOCK", 1)
     good = "".join(f"{i},{i}\n\n" for i in range(500))
     assert "'x' in row 500 (line 1002)" in refused(tmp_path, f"a,b\n{good}x,1\n")
     assert "1 fields (divided by ',') in line 1002" in refused(tmp_path, f"a,b\n{good}1\n")
@@ -208,10 +209,10 @@ def test_faults_far_into_a_file_have_the_right_line(tmp_path: Path, monkeypatch:
 def test_reading_the_end_of_a_plain_file_does_not_read_its_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text_blocks, "PIECE_BYTES", 1000)
+    monkeypatch.setattr(text_reader, "PIECE_BYTES", 1000)
     source = opened(tmp_path, "".join(f"{i},{i}\n" for i in range(10_000)))
     parsed: list[int] = []
-    parse = text_blocks.parse_numbers
+    parse = text_reader.parse_numbers
     monkeypatch.setattr(
         "ips2_dask.readers.text.parse_numbers",
         lambda block, *rest: parsed.append(block.offset) or parse(block, *rest),  # type: ignore[func-returns-value]

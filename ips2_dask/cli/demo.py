@@ -14,7 +14,7 @@ from ips2_dask.cli.outcome import add_said, finish
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers import Source
-from ips2_dask.readers.arrays import held_table
+from ips2_dask.readers.matrices import held_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

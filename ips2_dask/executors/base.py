@@ -15,7 +15,7 @@ from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels import buffers
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.readers import Source
-from ips2_dask.readers.lazy import LazySource
+from ips2_dask.readers.base import LazySource
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt

@@ -13,7 +13,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.distances import length, squared_distance
-from ips2_dask.kernels.metrics import EUCLIDEAN
+from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
 
 Float32 = NDArray[np.float32]

@@ -9,7 +9,7 @@ from scipy.spatial.distance import cdist
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.kernels.distances import length as _length
-from ips2_dask.kernels.metrics import EUCLIDEAN
+from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import Reverse, sort_together

@@ -14,49 +14,76 @@ format                        what may follow ``::``                      read i
 .h5ad                         ``X``, ``layers/...``, ``obsm/...``         yes; compressed by column: whole
 .zarr, also s3:// and such    an array of a group                         yes
 ============================  ==========================================  =================================
+
+Objects in memory: NumPy arrays and memory maps, lists of rows, SciPy sparse matrices, pandas data frames and AnnData
+objects (`objects`), Dask arrays (`dask_array`) and ``zarr.Array`` (`zarr_arrays`).
+
+How to add a format
+-------------------
+1. Write a subclass of `base.Rows` whose ``read(start, stop)`` returns those rows as an array; of `base.StreamedRows`
+   where rows can be read only from the first one on; or use `matrices.loaded_table` where a file is read whole.
+   It is pickled for each worker, so it keeps a path and no open file.
+2. Write an opener: a function of a `base.Request` that checks the file's header with `base.check_shape` and
+   `base.check_dtype`, keeps a `base.FileStamp`, and returns a `base.Table`. Label columns, features and transposes of
+   formats without a way of their own come from `labels.take_label_column`, `columns.features_of_numbers` (called below)
+   and `matrices.transposed`. Wrap the library's calls in `faults.reading`, which turns what they raise into `BadInput`.
+3. Name the opener in `FORMATS` below, and write the format in the table above.
+4. Add a writer of such a file to ``FORMATS`` in tests/test_readers.py: all tests of formats then run with it.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.anndata_object import is_anndata, open_anndata
-from ips2_dask.readers.arrays import open_array
 from ips2_dask.readers.base import Request, Source, Table, check_block
+from ips2_dask.readers.columns import features_of_numbers
 from ips2_dask.readers.dask_array import is_dask, open_dask_array
 from ips2_dask.readers.faults import pickled, throw
-from ips2_dask.readers.featured import of_numbers
 from ips2_dask.readers.features import Features, FittedFeatures
-from ips2_dask.readers.frames import index_names, is_frame, open_frame
+from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array, open_frame
 from ips2_dask.store.remote import check_url, is_remote, plain
 
 __all__ = ["FORMATS", "Source", "check_block", "features_of", "is_chunked", "named_like", "open_source"]
 
+
+class Format(NamedTuple):
+    """How files with a certain ending are opened."""
+
+    opener: str  # ``module.function`` in this package, a function of a `Request` that returns a `Table`
+    has_members: bool = False  # whether a file may hold several tables, of which ``::`` names one
+    may_be_gzipped: bool = False
+
+
+TEXT = Format("text.open_text", may_be_gzipped=True)
+HDF5 = Format("hdf5.open_hdf5", has_members=True)
+ZARR = Format("zarr_arrays.open_zarr_path", has_members=True)
+NPY_URL = Format("npy.open_npy_url")
+
 # A format's module is imported when such a file is opened: pyarrow and h5py take a while, and most runs need neither.
 FORMATS = {
-    ".npy": "npy",
-    ".npz": "npz",
-    ".csv": "text",
-    ".tsv": "text",
-    ".txt": "text",
-    ".data": "text",
-    ".parquet": "parquet",
-    ".h5": "hdf5",
-    ".hdf5": "hdf5",
-    ".mat": "mat",
-    ".mtx": "mtx",
-    ".h5ad": "h5ad",
-    ".zarr": "zarr_arrays",
+    ".npy": Format("npy.open_npy"),
+    ".npz": Format("npy.open_npz", has_members=True),
+    ".csv": TEXT,
+    ".tsv": TEXT,
+    ".txt": TEXT,
+    ".data": TEXT,
+    ".parquet": Format("parquet.open_parquet"),
+    ".h5": HDF5,
+    ".hdf5": HDF5,
+    ".mat": Format("matlab.open_mat", has_members=True),
+    ".mtx": Format("mtx.open_mtx", may_be_gzipped=True),
+    ".h5ad": Format("hdf5.open_h5ad", has_members=True),
+    ".zarr": ZARR,
 }
-GZIPPED = frozenset({"text", "mtx"})
 # What the text files of older collections are called; ".data" may have a tail, as in kddcup.data_10_percent.gz.
 OTHER_TEXT = frozenset({".dat", ".train", ".test", ".tra", ".tes"})
 PICKLES = frozenset({".pkl", ".pickle", ".joblib", ".pt", ".pth"})
@@ -98,7 +125,7 @@ def open_source(
     if isinstance(features, Features) and features.is_default:
         features = None
     table = _open(spec, labels_column, transpose, features)
-    return table if features is None or table.fitted is not None else of_numbers(table, features)
+    return table if features is None or table.fitted is not None else features_of_numbers(table, features)
 
 
 def _open(
@@ -114,7 +141,7 @@ def _open(
     if is_frame(spec):
         return open_frame(spec, labels_column, transpose, features)
     if _is_zarr_array(spec):
-        table: Table = _module("zarr_arrays").open_zarr_array(spec, labels_column, transpose)
+        table: Table = _function("zarr_arrays.open_zarr_array")(spec, labels_column, transpose)
         return table
     return open_array(spec, labels_column, transpose)
 
@@ -146,8 +173,8 @@ def _open_named(
     name: str, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
 ) -> Table:
     path, member = _split(name)
-    module = _remote_format(path, name) if is_remote(path) else _format(path, name)
-    if module in ("npy", "npy_remote", "text", "parquet", "mtx") and member is not None:
+    file_format = _remote_format(path, name) if is_remote(path) else _local_format(path, name)
+    if member is not None and not file_format.has_members:
         raise BadInput(
             name,
             f"the name {member!r} after '::'",
@@ -155,12 +182,12 @@ def _open_named(
             "it would be ignored",
             f"leave it out: {path}",
         )
-    table: Table = _module(module).open_file(Request(name, path, member, labels_column, transpose, features))
+    table: Table = _function(file_format.opener)(Request(name, path, member, labels_column, transpose, features))
     return table
 
 
-def _remote_format(url: str, name: str) -> str:
-    """Return the module that reads a URL: .npy by ranges of bytes, and anything without another ending as Zarr.
+def _remote_format(url: str, name: str) -> Format:
+    """Return the format of a URL: .npy, or Zarr for anything without another ending.
 
     Raises
     ------
@@ -168,8 +195,10 @@ def _remote_format(url: str, name: str) -> str:
         If it ends as a file of another format does.
     """
     check_url(url)
-    module = _module_of(url.partition("?")[0])
-    if module not in (None, "npy", "zarr_arrays"):
+    file_format = _format_of(url.partition("?")[0])
+    if file_format == FORMATS[".npy"]:
+        return NPY_URL
+    if file_format not in (None, ZARR):
         raise BadInput(
             plain(name),
             f"a URL of a {os.path.splitext(plain(url))[1]} file",
@@ -177,11 +206,14 @@ def _remote_format(url: str, name: str) -> str:
             "the file could not be read in parts from there",
             "copy it to a local disk, or write its table as .zarr to that store",
         )
-    return "npy_remote" if module == "npy" else "zarr_arrays"
+    return ZARR
 
 
-def _module(module: str) -> Any:
-    return import_module(f"ips2_dask.readers.{module}")
+def _function(name: str) -> Callable[..., Any]:
+    """Return the function that ``module.function`` names in this package, importing its module."""
+    module, _, function = name.partition(".")
+    imported: Callable[..., Any] = getattr(import_module(f"ips2_dask.readers.{module}"), function)
+    return imported
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -194,8 +226,8 @@ def _split(name: str) -> tuple[str, str | None]:
     return path, member
 
 
-def _format(path: str, name: str) -> str:
-    """Return the module that reads a path, after checking that there is something of that format.
+def _local_format(path: str, name: str) -> Format:
+    """Return the format of a path, after checking that there is something of that format.
 
     Raises
     ------
@@ -203,30 +235,30 @@ def _format(path: str, name: str) -> str:
         If it is missing, a folder where a file is meant, empty, or of an unknown format.
     """
     if not os.path.lexists(path):
-        raise _no_such(name, path)
-    module = _module_of(path)
+        raise _no_file(name, path)
+    file_format = _format_of(path)
     if os.path.isdir(path):
-        if module == "zarr_arrays" or _module("zarr_arrays").is_zarr(path):
-            return "zarr_arrays"
+        if file_format == ZARR or _function("zarr_arrays.is_zarr")(path):
+            return ZARR
         raise _not_a_file(name, "a directory")
-    if module is None:
-        raise _unknown(name, path)
-    if module == "zarr_arrays":
+    if file_format is None:
+        raise _unknown_format(name, path)
+    if file_format == ZARR:
         raise _not_a_file(name, "a file", "the folder of a Zarr array or group")
     if not os.path.isfile(path):
         raise _not_a_file(name, "neither a file nor a directory")
     _check_readable(path, name)
-    return module
+    return file_format
 
 
-def _module_of(path: str) -> str | None:
-    """Return the module that reads files called so, if any."""
+def _format_of(path: str) -> Format | None:
+    """Return the format of files with this name, if there is one."""
     stem, ending = os.path.splitext(os.path.basename(path.rstrip("/")).lower())
     if ending == ".gz":
-        module = _module_of(stem)
-        return module if module in GZIPPED else None
+        file_format = _format_of(stem)
+        return file_format if file_format is not None and file_format.may_be_gzipped else None
     if ending.startswith(".data") or ending in OTHER_TEXT:
-        return "text"
+        return TEXT
     return FORMATS.get(ending)
 
 
@@ -235,7 +267,7 @@ def _check_readable(path: str, name: str) -> None:
         with open(path, "rb") as stream:
             empty = not stream.read(1)
     except OSError as error:
-        throw(_closed(name, error))
+        throw(_no_permission(name, error))
     if empty:
         raise BadInput(
             name,
@@ -246,7 +278,7 @@ def _check_readable(path: str, name: str) -> None:
         )
 
 
-def _closed(name: str, error: OSError) -> BadInput:
+def _no_permission(name: str, error: OSError) -> BadInput:
     return BadInput(
         name,
         f"a file that can't be opened ({error.strerror})",
@@ -256,7 +288,7 @@ def _closed(name: str, error: OSError) -> BadInput:
     )
 
 
-def _no_such(name: str, path: str) -> BadInput:
+def _no_file(name: str, path: str) -> BadInput:
     folder = os.path.dirname(os.path.abspath(path))
     return BadInput(
         name,
@@ -271,7 +303,7 @@ def _not_a_file(name: str, found: str, allowed: str = "a file, or the folder of 
     return BadInput(name, found, allowed, "there would be nothing to read", "name the input itself")
 
 
-def _unknown(name: str, path: str) -> BadInput:
+def _unknown_format(name: str, path: str) -> BadInput:
     ending = os.path.splitext(path)[1].lower()
     if ending in PICKLES:
         return pickled(name, f"a pickle ({ending})")

@@ -1,10 +1,10 @@
-"""What every reader gives, a table of numbers read by ranges of rows, and the checks that all readers share."""
+"""What all readers share: the `Source` they give, the `Rows` they implement, and checks of shape, type and values."""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
@@ -17,7 +17,7 @@ from ips2_dask.readers import faults
 from ips2_dask.readers.features import Features, FittedFeatures
 
 Block = NDArray[Any]
-PIECE_BYTES = 4 << 20  # what a streaming reader takes from its file at a time
+PIECE_BYTES = 4 << 20  # a streaming reader reads so many bytes of its file at a time
 GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
 # Well inside float64's range: differences of such values, and sums of these, can be represented.
 LARGEST = 2.0**1000
@@ -25,19 +25,23 @@ LARGEST = 2.0**1000
 
 @runtime_checkable
 class Source(Protocol):
-    """A table of m samples by f features that can be pickled, and opens its file lazily, read only, in each process."""
+    """A table of m samples by f features, read by ranges of rows; all that the rest of the package knows of an input.
+
+    It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0. `Table` is
+    the implementation that all formats share.
+    """
 
     @property
     def name(self) -> str:
-        """What the user wrote."""
+        """The input as the user wrote it, for messages."""
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(m, f), f without the label column."""
+        """(m, f): samples, and features without the label column."""
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of the stored values, in native byte order: bool, an integer, or a float of at most 64 bits."""
+        """Type of the values, in native byte order: bool, an integer, or a float of at most 64 bits."""
 
     @property
     def parallel(self) -> bool:
@@ -60,36 +64,81 @@ class Source(Protocol):
         """The m names, where the input has names that are not a plain range; read at the first use."""
 
     def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop, (stop - start, f), C-contiguous, of `dtype`."""
+        """Return rows start to stop, an array (stop - start, f) of `dtype`, C-contiguous, possibly read-only."""
 
     def blocks(self, rows: int) -> Iterator[Block]:
-        """Yield all rows in order, `rows` at a time, the last block shorter."""
+        """Yield all rows in order as arrays (rows, f) of `dtype`, the last one shorter."""
 
     def labels(self) -> NDArray[Any] | None:
-        """Return the (m,) known labels, int64 or strings, if a label column was named."""
+        """Return the known labels, an array (m,) of int64 or strings, or None if no label column was named."""
+
+
+@runtime_checkable
+class LazySource(Protocol):
+    """A `Source` whose rows the workers of a cluster compute themselves."""
+
+    def delayed_blocks(self, bounds: Sequence[int]) -> list[Any]:
+        """Return one `dask.delayed.Delayed` per partition: its rows bounds[b] to bounds[b + 1]."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a format's opener is asked for: the user's words, and the path and the part of it they name."""
+    """A file to open, and how: the argument of a format's opener.
+
+    Attributes
+    ----------
+    name : str
+        The input as the user wrote it, for messages.
+    path : str
+        Path or URL.
+    member : str, optional
+        The name after ``::``: a dataset, variable, array or member of the file.
+    labels_column : str or int, optional
+        Column, or variable of the file, that holds the known labels.
+    transpose : bool
+        Whether the columns are the samples.
+    features : Features or FittedFeatures, optional
+        For formats that may hold text; the features of others are made of their table by
+        `columns.features_of_numbers`.
+    """
 
     name: str
     path: str
     member: str | None = None
     labels_column: str | int | None = None
     transpose: bool = False
-    features: Features | FittedFeatures | None = None  # for formats that may hold text; of the others see `featured`
+    features: Features | FittedFeatures | None = None
 
 
 class Rows:
-    """The values of a table; subclasses say how a range of rows is read."""
+    """The values of a table; a format's subclass implements `read`.
+
+    It is pickled with its table, so it keeps paths and not open files.
+
+    Attributes
+    ----------
+    n_rows : int
+        m, the number of rows.
+    grain : int
+        Rows that the storage keeps together, as in a chunk.
+    sparse : bool
+        Whether the values are stored without their zeros.
+    """
 
     n_rows: int
-    grain: int = 1  # rows that the storage keeps together
-    sparse: bool = False  # whether the values are stored without their zeros
+    grain: int = 1
+    sparse: bool = False
 
     def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop, start < stop."""
+        """Return rows start to stop as an array (stop - start, f) of the table's type, where 0 <= start < stop <= m.
+
+        `Table.read` checks the range, and makes the array C-contiguous and of native byte order.
+
+        Raises
+        ------
+        BadInput
+            If the file can't be read, or is no longer the one that was opened.
+        """
         raise NotImplementedError(type(self).__name__)
 
     def blocks(self, rows: int) -> Iterator[Block]:
@@ -100,10 +149,10 @@ class Rows:
 
 
 class StreamedRows(Rows):
-    """Values that can be read only from the first row on."""
+    """Values that can be read only from the first row on; a format's subclass implements `stream`."""
 
     def stream(self, start: int) -> Iterator[Block]:
-        """Yield all rows from `start` on, in pieces of any length."""
+        """Yield all rows from `start` on, as arrays (any number of rows, f)."""
         raise NotImplementedError(type(self).__name__)
 
     def read(self, start: int, stop: int) -> Block:
@@ -117,7 +166,23 @@ class StreamedRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The `Source` of every format: what is known of a table, and the `Rows` that read it."""
+    """The `Source` of every format: the facts about a table, and the `Rows` that read its values.
+
+    Attributes
+    ----------
+    name, shape, dtype, parallel, resident_bytes, fingerprint, feature_names
+        As of `Source`.
+    rows : Rows
+        Reads the values.
+    read_sample_names : callable, optional
+        Reads the m names of the samples, or None if they only count the rows.
+    read_labels : callable, optional
+        Reads the m labels, as `labels.as_labels` returns them.
+    label : int, optional
+        Position, in the input, of the column of labels, which the table itself no longer has.
+    fitted : FittedFeatures, optional
+        How the columns of the input became features, if the user chose or encoded any.
+    """
 
     name: str
     shape: tuple[int, int]
@@ -129,8 +194,8 @@ class Table:
     feature_names: list[str] | None = None
     read_sample_names: Callable[[], NDArray[np.str_] | None] | None = None
     read_labels: Callable[[], NDArray[Any]] | None = None
-    label: int | None = None  # position of the column of labels, which is none of the table's any more
-    fitted: FittedFeatures | None = None  # how its columns became features, if anything was asked for
+    label: int | None = None
+    fitted: FittedFeatures | None = None
 
     @cached_property
     def sample_names(self) -> NDArray[np.str_] | None:
@@ -159,19 +224,19 @@ class Table:
 
 def rebatch(pieces: Iterable[Block], rows: int) -> Iterator[Block]:
     """Yield the rows of ``pieces`` in order, `rows` at a time, the last block shorter; copies only across a seam."""
-    held: list[Block] = []
+    pending: list[Block] = []
     count = 0
     for piece in pieces:
         rest = piece
         while count + len(rest) >= rows:
             head, rest = rest[: rows - count], rest[rows - count :]
-            yield np.concatenate([*held, head]) if held else head
-            held, count = [], 0
+            yield np.concatenate([*pending, head]) if pending else head
+            pending, count = [], 0
         if len(rest):
-            held.append(rest)
+            pending.append(rest)
             count += len(rest)
-    if held:
-        yield np.concatenate(held) if len(held) > 1 else held[0]
+    if pending:
+        yield np.concatenate(pending) if len(pending) > 1 else pending[0]
 
 
 @dataclass(frozen=True)
@@ -197,6 +262,21 @@ class FileStamp:
             status = os.stat(self.path)
         if (status.st_size, status.st_mtime_ns) != (self.size, self.mtime_ns):
             raise faults.changed(self.name)
+
+    def read_ranges(self, starts: Sequence[int], n_bytes: int) -> NDArray[np.uint8]:
+        """Return ranges of ``n_bytes`` bytes each, (len(starts), n_bytes)."""
+        # Not mapped: a map's pages count as the process's memory, and a file that shrinks would kill it.
+        with faults.reading(self.name), open(self.path, "rb", buffering=0) as stream:
+            ranges = np.empty((len(starts), n_bytes), np.uint8)
+            for row, start in zip(ranges, starts, strict=True):
+                stream.seek(start)
+                rest = row.data
+                while rest:
+                    count = stream.readinto(rest)
+                    if not count:
+                        raise EOFError(f"{len(rest)} bytes are missing")
+                    rest = rest[count:]
+            return ranges
 
     def digest(self, *options: object) -> str:
         """Return the fingerprint of the file as read with these options."""
@@ -267,7 +347,7 @@ def check_block(
     first_row : int
         Row of the table that the block starts at; rows and columns in the message count from 0.
     name : str
-        What the user wrote.
+        The input as the user wrote it.
     feature_names : list of str, optional
         The f names of the columns.
     gaps : bool

@@ -1,35 +1,46 @@
-"""Which columns of a table are features: names, numbers and ranges become positions; contradictions are refused."""
+"""Columns become features: which ones are selected, what their categories are, and the rows of the features.
+
+The settings that a user gives, and what they became with a table, are in `features`.
+"""
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.features import Column, Features, FittedFeatures
+from ips2_dask.readers.base import PIECE_BYTES, Block, Rows, Table, check_shape, digest
+from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
 from ips2_dask.readers.labels import nearest_names, whole_number
 
 NUMBERS = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 REMEDY = {"columns": "--columns", "drop_columns": "--drop-columns", "one_hot": "--one-hot"}
 
 
-class Selection(NamedTuple):
-    """Positions of columns in a table, ascending."""
+class ColumnSelection(NamedTuple):
+    """Positions, in a table, of the columns that become features."""
 
-    kept: tuple[int, ...]
-    one_hot: frozenset[int]
+    columns: tuple[int, ...]  # all of them, ascending
+    one_hot: frozenset[int]  # those of them that hold categories
 
 
-def select(
+def select_columns(
     name: str,
     features: Features,
     names: Sequence[str] | None,
     n_columns: int,
     label: int | None = None,
     hidden: Sequence[int] = (),
-) -> Selection:
+) -> ColumnSelection:
     """Return the columns of a table that become features.
 
     Parameters
@@ -50,17 +61,17 @@ def select(
     BadInput
         Where a column is not there, or what is said of the columns contradicts itself.
     """
-    asked: dict[str, list[int]] = {what: [] for what in REMEDY}
-    for what, positions in asked.items():
+    positions_of: dict[str, list[int]] = {what: [] for what in REMEDY}
+    for what, positions in positions_of.items():
         for item in getattr(features, what) or ():
             positions += _positions(name, item, names, n_columns, what)
 
     def title(position: int) -> str:
         return f"column {position}" + (f" ({names[position]!r})" if names else "")
 
-    dropped, one_hot = set(asked["drop_columns"]), set(asked["one_hot"])
+    dropped, one_hot = set(positions_of["drop_columns"]), set(positions_of["one_hot"])
     for what in ("columns", "one_hot"):
-        for position in asked[what]:
+        for position in positions_of[what]:
             if position == label:
                 raise _contradiction(
                     name, f"{title(position)} in {what} and as the labels_column", "labels that are no feature",
@@ -71,7 +82,7 @@ def select(
                     name, f"{title(position)}, the names of the rows, in {what}", "columns of values",
                     "names would be compared as numbers", f"take it out of {what} ({REMEDY[what]})",
                 )  # fmt: skip
-    both = sorted(dropped & set(asked["columns"]))
+    both = sorted(dropped & set(positions_of["columns"]))
     if both:
         raise _contradiction(
             name, f"{title(both[0])} both in columns and in drop_columns", "a column in one of them",
@@ -83,23 +94,23 @@ def select(
             name, f"{title(lost[0])} both in one_hot and in drop_columns", "categories of a column that is kept",
             "there would be nothing to encode", "take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
         )  # fmt: skip
-    wanted = set(range(n_columns)) if features.columns is None else set(asked["columns"])
+    wanted = set(range(n_columns)) if features.columns is None else set(positions_of["columns"])
     absent = sorted(one_hot - wanted)
     if absent:
         raise _contradiction(
             name, f"{title(absent[0])} in one_hot, which is not in columns", "categories of a column that is kept",
             "there would be nothing to encode", "add it to columns (--columns), or take it out of one_hot (--one-hot)",
         )  # fmt: skip
-    kept = sorted(wanted - dropped - {label, *hidden})
-    if not kept:
+    selected = sorted(wanted - dropped - {label, *hidden})
+    if not selected:
         raise _contradiction(
             name, f"all {n_columns} columns dropped", "at least one column that is a feature",
             "there would be nothing to cluster", "drop fewer columns (drop_columns, --drop-columns)",
         )  # fmt: skip
-    return Selection(tuple(kept), frozenset(one_hot))
+    return ColumnSelection(tuple(selected), frozenset(one_hot))
 
 
-def select_again(
+def match_columns(
     name: str, fitted: FittedFeatures, names: Sequence[str] | None, n_columns: int, label: int | None = None,
     hidden: Sequence[int] = (),
 ) -> tuple[int, ...]:  # fmt: skip
@@ -113,37 +124,39 @@ def select_again(
     BadInput
         Where one is lacking.
     """
-    known = [column.name for column in fitted.columns]
-    if names is not None and None not in known:
+    column_names = [column.name for column in fitted.columns]
+    if names is not None and None not in column_names:
         places = {}
         for place, title in enumerate(names):
-            if title in known and place != label and place not in hidden:
+            if title in column_names and place != label and place not in hidden:
                 if title in places:
-                    raise _new(name, f"several columns named {title!r}", "one would be read in place of the other")
+                    raise _unmatched_columns(
+                        name, f"several columns named {title!r}", "one would be read in place of the other"
+                    )
                 places[title] = place
-        lacking = [str(column) for column in known if column not in places]
-        if lacking:
-            near = nearest_names(lacking[0], [title for title in names if title])
-            found = f"no column {faults.listing([repr(title) for title in lacking])} ({near})"
-            raise _new(name, found, "samples would be compared in different spaces")
-        return tuple(places[str(column)] for column in known)
-    there = [place for place in range(n_columns) if place != label and place not in hidden]
-    before = [place for place in range(fitted.n_columns) if place != fitted.label]
+        missing = [str(column) for column in column_names if column not in places]
+        if missing:
+            near = nearest_names(missing[0], [title for title in names if title])
+            found = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
+            raise _unmatched_columns(name, found, "samples would be compared in different spaces")
+        return tuple(places[str(column)] for column in column_names)
+    candidates = [place for place in range(n_columns) if place != label and place not in hidden]
+    run_columns = [place for place in range(fitted.n_columns) if place != fitted.label]
     numbers = [column.number for column in fitted.columns]
-    if len(there) == len(before):
-        return tuple(there[before.index(number)] for number in numbers)
-    if len(there) == fitted.n_columns and label is None:
+    if len(candidates) == len(run_columns):
+        return tuple(candidates[run_columns.index(number)] for number in numbers)
+    if len(candidates) == fitted.n_columns and label is None:
         return tuple(numbers)
-    if len(there) == len(numbers):
-        return tuple(there)
-    found = f"{len(there)} columns without names that could be matched"
+    if len(candidates) == len(numbers):
+        return tuple(candidates)
+    found = f"{len(candidates)} columns without names that could be matched"
     raise BadInput(
         name, found, f"the {fitted.n_columns} columns of the run's input, or the {len(numbers)} that it clustered",
         "samples would be compared in different spaces", "give the columns that the run was given",
     )  # fmt: skip
 
 
-def columns_of(
+def make_columns(
     kept: Sequence[int], names: Sequence[str] | None, categories: dict[int, tuple[str | float | None, ...]]
 ) -> tuple[Column, ...]:
     """Return what is known of columns at these positions."""
@@ -156,34 +169,38 @@ def _positions(name: str, item: str | int, names: Sequence[str] | None, n_column
     """Return the positions that a name, a number or a range stands for."""
     matches = [place for place, title in enumerate(names or ()) if title == str(item)]
     if len(matches) > 1:
-        raise _unclear(name, f"{len(matches)} columns named {str(item)!r}", "a number for such a column", what)
+        raise _ambiguous_column(name, f"{len(matches)} columns named {str(item)!r}", "a number for such a column", what)
     if matches:
         return matches
     number = whole_number(item)
     if number is not None:
         if -n_columns <= number < n_columns:
             return [number % n_columns]
-        raise _absent(name, f"no column {number}, as there are {n_columns}", str(item), names, n_columns, what)
+        raise _no_such_column(name, f"no column {number}, as there are {n_columns}", str(item), names, n_columns, what)
     text = str(item)
     ends = [(int(match[1]), int(match[2])) for match in [NUMBERS.fullmatch(text)] if match]
     if ends and ends[0][1] >= n_columns:
-        raise _absent(name, f"no column {ends[0][1]}, as there are {n_columns}", text, names, n_columns, what)
+        raise _no_such_column(name, f"no column {ends[0][1]}, as there are {n_columns}", text, names, n_columns, what)
     titles = [] if ends else list(names or ())
-    for at, mark in enumerate(text):
-        first, last = text[:at].strip(), text[at + 1 :].strip()
+    for position, mark in enumerate(text):
+        first, last = text[:position].strip(), text[position + 1 :].strip()
         if mark == "-" and titles.count(first) == titles.count(last) == 1:
             ends.append((titles.index(first), titles.index(last)))
     if len(ends) > 1:
-        raise _unclear(name, f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers", what)
+        raise _ambiguous_column(name, f"{text!r}, which is a range in {len(ends)} ways", "a range of numbers", what)
     if not ends:
-        raise _absent(name, f"no column {text!r}", text, names, n_columns, what)
+        raise _no_such_column(name, f"no column {text!r}", text, names, n_columns, what)
     first_place, last_place = ends[0]
     if first_place > last_place:
-        raise _unclear(name, f"the range {text!r}, which ends before it begins", "a range in the table's order", what)
+        raise _ambiguous_column(
+            name, f"the range {text!r}, which ends before it begins", "a range in the table's order", what
+        )
     return list(range(first_place, last_place + 1))
 
 
-def _absent(name: str, found: str, item: str, names: Sequence[str] | None, n_columns: int, what: str) -> BadInput:
+def _no_such_column(
+    name: str, found: str, item: str, names: Sequence[str] | None, n_columns: int, what: str
+) -> BadInput:
     return BadInput(
         name, found,
         f"a number from {-n_columns} to {n_columns - 1}, a range such as 0-{n_columns - 1}, or a name "
@@ -192,7 +209,7 @@ def _absent(name: str, found: str, item: str, names: Sequence[str] | None, n_col
     )  # fmt: skip
 
 
-def _unclear(name: str, found: str, allowed: str, what: str) -> BadInput:
+def _ambiguous_column(name: str, found: str, allowed: str, what: str) -> BadInput:
     return BadInput(
         name, found, allowed, "other columns than those meant would be clustered", f"correct {what} ({REMEDY[what]})"
     )
@@ -202,5 +219,295 @@ def _contradiction(name: str, found: str, allowed: str, otherwise: str, remedy: 
     return BadInput(name, found, allowed, otherwise, remedy)
 
 
-def _new(name: str, found: str, otherwise: str) -> BadInput:
+def _unmatched_columns(name: str, found: str, otherwise: str) -> BadInput:
     return BadInput(name, found, "the columns that the run was made of", otherwise, "give them the names they had")
+
+
+# What pandas.read_csv takes for a missing value, and the question mark of older collections.
+MISSING_WORDS = (
+    "", "NA", "N/A", "?", "null", "NULL", "None", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND",
+    "1.#QNAN", "-1.#QNAN",
+)  # fmt: skip
+NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # the same, but numbers of a kind where a column holds numbers
+NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
+
+UNKNOWN_CODE = -1.0
+"""Stands for a category that is none of the column's."""
+
+
+def is_number(field: str) -> bool:
+    """Return whether a field is a number or a missing one."""
+    return field.strip() in MISSING_WORDS or NUMBER.fullmatch(field.strip()) is not None
+
+
+def is_missing(text: str | None) -> bool:
+    """Return whether a field of a column of text is a missing value."""
+    return text is None or text in MISSING_WORDS or text in NAN_WORDS
+
+
+class CategorySet:
+    """The different values of a column as far as it has been read; the same whatever the blocks and their order."""
+
+    def __init__(self, name: str, title: str, missing: str) -> None:
+        self._name, self._title, self._missing = name, title, missing
+        self._found: set[str | float] = set()
+        self._lacking = False
+
+    def add(self, values: Iterable[str | float | None]) -> None:
+        """Add the different values of a block, None or NaN where they are missing.
+
+        Raises
+        ------
+        BadInput
+            Where there are more than `MOST_CATEGORIES`.
+        """
+        for value in values:
+            if isinstance(value, float):
+                self._add_number(value)
+            elif is_missing(value):
+                self._lacking = True
+            else:
+                self._found.add(str(value))
+        if len(self._found) > MOST_CATEGORIES:
+            raise BadInput(
+                self._name, f"more than {MOST_CATEGORIES:,} categories in {self._title}",
+                f"at most {MOST_CATEGORIES:,} in a column of one_hot (--one-hot)",
+                "names or numbers of the rows would become features, each of a single row",
+                "drop the column (drop_columns, --drop-columns), or group its categories",
+            )  # fmt: skip
+
+    def _add_number(self, value: float) -> None:
+        if math.isnan(value):
+            self._lacking = True
+        elif math.isinf(value):
+            raise faults.missing_value(self._name, self._title, f"the value {value!r}")
+        else:
+            self._found.add(value + 0.0)  # -0 is 0
+
+    def categories(self) -> tuple[Category, ...]:
+        """Return all categories, ascending; numbers if all of them are; a missing value last, if it is one of them.
+
+        Raises
+        ------
+        BadInput
+            Where no value is there.
+        """
+        found = self._found
+        if all(isinstance(value, float) or is_number(value) for value in found):
+            numbers = {float(value) + 0.0 for value in found}
+            if any(math.isinf(number) for number in numbers):
+                raise faults.missing_value(self._name, self._title, "an infinite value")
+            found = set(numbers)
+        lacking = (None,) if self._lacking and self._missing == "median" else ()
+        if not found and not lacking:
+            raise BadInput(
+                self._name, f"no value in {self._title}", "a value in some rows", "there would be no category",
+                "drop the column (drop_columns, --drop-columns)",
+            )  # fmt: skip
+        return (*sorted(found), *lacking)
+
+
+def are_text(categories: tuple[Category, ...] | None) -> bool:
+    """Return whether a column's categories are text, so that a reader has to turn them into numbers."""
+    return categories is not None and any(isinstance(category, str) for category in categories)
+
+
+def category_codes(
+    texts: Any, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
+) -> NDArray[np.float64]:
+    """Return the place of each text among the categories, NaN for a missing value, `UNKNOWN_CODE` for another text.
+
+    Parameters
+    ----------
+    texts : pyarrow.Array of strings
+    categories : tuple
+    ignore : bool
+        Whether texts that are no category are passed over.
+    name, where : str
+        What the user wrote of the table, and what the column is called.
+    first_row : int
+
+    Raises
+    ------
+    BadInput
+        Where a text is no category; says its row.
+    """
+    import pyarrow as pa  # noqa: PLC0415  arrays in memory, which hold no text, need not wait for it
+    import pyarrow.compute as pc  # noqa: PLC0415
+
+    known = [category for category in categories if isinstance(category, str)]
+    indices = pc.index_in(texts, value_set=pa.array(known, pa.string()))
+    numbers = np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
+    for row in np.flatnonzero(numbers < 0).tolist() if (numbers < 0).any() else ():
+        text = texts[row].as_py()
+        if is_missing(text):
+            numbers[row] = np.nan
+        elif not ignore:
+            raise unknown_category(name, text, where, first_row + row, categories)
+    return numbers
+
+
+def unknown_category(name: str, category: Category, where: str, row: int, categories: tuple[Category, ...]) -> BadInput:
+    """Return the fault of a category that a run has not seen."""
+    texts = [category_text(one) for one in categories]
+    text = category_text(category)
+    near = difflib.get_close_matches(text, texts, n=3, cutoff=0.5) or texts
+    return BadInput(
+        name, f"the category {text[:40]!r} in row {row}, {where}, which the run has not seen",
+        f"its {len(texts)} categories ({faults.listing(near)})", "no feature would stand for it",
+        "correct it, or give handle_unknown='ignore' (--handle-unknown ignore), which makes all of its features 0",
+    )  # fmt: skip
+
+
+@dataclass
+class FeatureRows(Rows):
+    """Features of the rows of a table, in which columns of text are numbers of their categories already."""
+
+    inner: Rows
+    places: tuple[int, ...]  # of the columns in the inner rows
+    columns: tuple[Column, ...]
+    name: str
+    ignore_unknown: bool
+    width: int  # of the inner rows, in bytes
+
+    def __post_init__(self) -> None:
+        self.n_rows, self.grain, self.sparse = self.inner.n_rows, self.inner.grain, self.inner.sparse
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop, of which few are read at a time where most columns are left out."""
+        step = max(1, 8 * PIECE_BYTES // self.width)
+        pieces = [self._features(self.inner.read(row, min(row + step, stop)), row) for row in range(start, stop, step)]
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+    def blocks(self, rows: int) -> Iterator[Block]:
+        """Yield all rows, `rows` at a time."""
+        row = 0
+        for block in self.inner.blocks(rows):
+            yield self._features(block, row)
+            row += len(block)
+
+    def _features(self, block: Block, first_row: int) -> Block:
+        if all(column.categories is None for column in self.columns):
+            return block if self.places == tuple(range(block.shape[1])) else block[:, list(self.places)]
+        ends = [0, *accumulate(column.width for column in self.columns)]
+        features = np.zeros((len(block), ends[-1]), block.dtype)
+        for place, column, low, high in zip(self.places, self.columns, ends, ends[1:], strict=False):
+            if column.categories is None:
+                features[:, low] = block[:, place]
+            else:
+                features[:, low:high] = self._indicators(block[:, place], column, first_row)
+        return features
+
+    def _indicators(self, values: Block, column: Column, first_row: int) -> Block:
+        """Return one column a category, 1 where it is the row's; NaN in all of them where a value is missing."""
+        assert column.categories is not None
+        known = [category for category in column.categories if category is not None]
+        if are_text(column.categories):
+            codes = values.astype(np.float64)
+        else:
+            numbers = np.array(known, np.float64)
+            positions = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
+            matching = numbers[positions] == values if len(numbers) else np.zeros(len(values), np.bool_)
+            codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, -1.0))
+            if not self.ignore_unknown and (codes < 0).any():
+                row = int(np.argmax(codes < 0))
+                where = f"column {column.title!r}"
+                raise unknown_category(self.name, float(values[row]), where, first_row + row, column.categories)
+        missing = np.isnan(codes)
+        if None in column.categories:
+            codes = np.where(missing, len(known), codes)
+        indicators = (codes[:, None] == np.arange(len(column.categories))).astype(np.float64)
+        if None not in column.categories:
+            indicators[missing] = np.nan
+        return indicators
+
+
+def feature_table(
+    table: Table, fitted: FittedFeatures, places: Sequence[int] | None = None, key: object = None
+) -> Table:
+    """Return a table of features.
+
+    Parameters
+    ----------
+    table : Table
+        Numbers, or numbers of categories.
+    fitted : FittedFeatures
+    places : sequence of int, optional
+        Where the table's own columns have those of ``fitted``; by default in their order.
+    key : object
+        Anything more that decides about the values.
+    """
+    own = tuple(range(table.shape[1])) if places is None else tuple(places)
+    plain = own == tuple(range(table.shape[1])) and not fitted.one_hot
+    rows = table.rows
+    if not plain:
+        rows = FeatureRows(
+            table.rows, own, fitted.columns, table.name, fitted.handle_unknown == "ignore",
+            table.shape[1] * table.dtype.itemsize,
+        )  # fmt: skip
+    names = fitted.feature_names if table.feature_names is not None or not plain else None
+    return replace(
+        table,
+        shape=check_shape(table.name, (table.shape[0], sum(column.width for column in fitted.columns))),
+        dtype=np.dtype(np.float64) if fitted.one_hot else table.dtype,
+        rows=rows,
+        feature_names=names,
+        fingerprint=digest(table.fingerprint, "features", fitted.as_dict(), own, key),
+        fitted=fitted,
+    )
+
+
+def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Table:
+    """Return the features of a table that holds nothing but numbers.
+
+    Raises
+    ------
+    BadInput
+        Where columns are not there, or contradict one another.
+    """
+    label, own = table.label, [*range(table.shape[1])]
+    if label is not None:  # columns are numbered with that of the labels, which is no column of the table any more
+        own = [place + (place >= label) for place in own]
+    n_columns = table.shape[1] + (label is not None)
+    names = None
+    if table.feature_names is not None:
+        names = [""] * n_columns
+        for place, title in zip(own, table.feature_names, strict=True):
+            names[place] = title
+    if isinstance(features, FittedFeatures):
+        _refuse_sparse(table, bool(features.one_hot))
+        if any(are_text(column.categories) for column in features.columns):
+            raise BadInput(
+                table.name, "a table without text", "one with the text columns that the run encoded (one_hot)",
+                "their categories would be unknown", "give a table of text, a Parquet file or a data frame",
+            )  # fmt: skip
+        selected = match_columns(table.name, features, names, n_columns, label)
+        return feature_table(table, features, [own.index(place) for place in selected])
+    selected, one_hot = select_columns(table.name, features, names, n_columns, label)
+    _refuse_sparse(table, bool(one_hot))
+    places = {place: own.index(place) for place in selected}
+    category_sets = {
+        place: CategorySet(table.name, _column_title(place, names), features.missing) for place in sorted(one_hot)
+    }
+    if category_sets:
+        step = max(1, 8 * PIECE_BYTES // max(1, table.shape[1] * table.dtype.itemsize))
+        for block in table.rows.blocks(step):
+            for place, collected in category_sets.items():
+                collected.add(np.unique(block[:, places[place]].astype(np.float64)).tolist())
+    categories = {place: collected.categories() for place, collected in category_sets.items()}
+    fitted = FittedFeatures(
+        columns=make_columns(selected, names, categories), n_columns=n_columns, label=label, missing=features.missing
+    )
+    return feature_table(table, fitted, list(places.values()))
+
+
+def _column_title(place: int, names: Sequence[str] | None) -> str:
+    return f"column {place}" + (f" ({names[place]!r})" if names else "")
+
+
+def _refuse_sparse(table: Table, encodes: bool) -> None:
+    if encodes and table.rows.sparse:
+        raise BadInput(
+            table.name, "a sparse matrix with one_hot (--one-hot)", "a dense table of numbers or text",
+            "nearly all of its values would be one category", "leave one_hot out, or give the categories beside others",
+        )  # fmt: skip

@@ -21,10 +21,10 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers.base import Block, Rows, Table, check_dtype, check_shape, digest, rebatch
-from ips2_dask.readers.columns import columns_of, select, select_again
+from ips2_dask.readers.columns import make_columns, match_columns, select_columns
 from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column
-from ips2_dask.readers.resident import is_sparse
+from ips2_dask.readers.matrices import is_sparse
 
 NAME = "the Dask array given"
 
@@ -80,7 +80,7 @@ def open_dask_array(
         read_labels = partial(_column_labels, array, position)
     fitted = _fitted(features, n_columns, position)
     if isinstance(features, FittedFeatures):
-        array = array[:, list(select_again(NAME, features, None, n_columns, position))]
+        array = array[:, list(match_columns(NAME, features, None, n_columns, position))]
     elif fitted is not None:
         array = array[:, [column.number for column in fitted.columns]]
     elif position is not None:
@@ -114,9 +114,9 @@ def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: i
         )  # fmt: skip
     if not isinstance(features, Features):
         return features
-    kept, _ = select(NAME, features, None, n_columns, label)
+    columns, _ = select_columns(NAME, features, None, n_columns, label)
     return FittedFeatures(
-        columns=columns_of(kept, None, {}), n_columns=n_columns, label=label, missing=features.missing
+        columns=make_columns(columns, None, {}), n_columns=n_columns, label=label, missing=features.missing
     )
 
 

@@ -26,10 +26,10 @@ def nearest(wanted: str, names: Sequence[str]) -> str:
 
 def unreadable(name: str, error: BaseException) -> BadInput:
     """Return the fault of a file whose bytes its own library can't make sense of."""
-    said = " ".join(str(error).split())[:200] or "no reason"
+    message = " ".join(str(error).split())[:200] or "no reason"
     return BadInput(
         name,
-        f"bytes that can't be read ({type(error).__name__}: {said})",
+        f"bytes that can't be read ({type(error).__name__}: {message})",
         "a whole, undamaged file of the format its name says",
         "part of the samples would be missing or wrong",
         "write or download the file again",

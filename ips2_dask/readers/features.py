@@ -71,9 +71,9 @@ class Features:
 
     def __post_init__(self) -> None:
         for name in ("columns", "drop_columns", "one_hot"):
-            given = getattr(self, name)
-            if name != "columns" or given is not None:
-                object.__setattr__(self, name, _items(name, given))
+            value = getattr(self, name)
+            if name != "columns" or value is not None:
+                object.__setattr__(self, name, _items(name, value))
         check_word("missing", self.missing, MISSING)
         if self.columns == ():
             raise BadInput(
@@ -224,12 +224,12 @@ def joined_list(entries: Iterable[str | int]) -> str:
     return stream.getvalue()
 
 
-def _items(name: str, given: Any) -> tuple[str | int, ...]:
-    if isinstance(given, str):
-        return split_list(given, name)
-    if not isinstance(given, Iterable):
-        raise _no_column(name, given)
-    return tuple(_item(name, item) for item in given)
+def _items(name: str, value: Any) -> tuple[str | int, ...]:
+    if isinstance(value, str):
+        return split_list(value, name)
+    if not isinstance(value, Iterable):
+        raise _no_column(name, value)
+    return tuple(_item(name, item) for item in value)
 
 
 def _item(name: str, item: Any) -> str | int:
@@ -243,9 +243,9 @@ def _item(name: str, item: Any) -> str | int:
     raise _no_column(name, item)
 
 
-def _no_column(name: str, given: Any) -> BadInput:
+def _no_column(name: str, value: Any) -> BadInput:
     return BadInput(
-        name, repr(given), "a list of names and whole numbers", "it would be unclear which column is meant",
+        name, repr(value), "a list of names and whole numbers", "it would be unclear which column is meant",
         f"give {name}=['A', 5, '7-20'], for instance",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The HDF5 format: one dataset, read by row ranges; and what .mat, .h5ad and it share in reading HDF5 safely."""
+"""The HDF5 format read by ranges of rows, safely: datasets, compressed sparse matrices, and AnnData's .h5ad."""
 
 from __future__ import annotations
 
@@ -6,18 +6,20 @@ import mmap
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
+from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import GRAIN_BYTES, Block, FileStamp, Request, Rows, Table, check_dtype, check_shape
-from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.readers.labels import as_labels, find_column, take_label_column, take_label_variable
+from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
 
 # Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, n-bit, scale-offset and lzf. Any other
 # would make the library load a plug-in from wherever the environment says.
@@ -51,23 +53,23 @@ def check_heaps(path: str, name: str) -> None:
     if not 0 < os.path.getsize(path) <= HEAPS_BYTES:
         return
     with open(path, "rb") as stream, mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_READ) as data:
-        at = data.find(HEAP)
-        while at >= 0:
-            if _loops(data, at):
-                raise faults.unreadable(name, ValueError(f"the heap at byte {at} has an object of no size"))
-            at = data.find(HEAP, at + 1)
+        position = data.find(HEAP)
+        while position >= 0:
+            if _heap_loops(data, position):
+                raise faults.unreadable(name, ValueError(f"the heap at byte {position} has an object of no size"))
+            position = data.find(HEAP, position + 1)
 
 
-def _loops(data: Any, at: int) -> bool:
+def _heap_loops(data: Any, start: int) -> bool:
     """Whether reading the objects of the heap at a byte would come to one that is no step forward."""
-    end = at + int.from_bytes(data[at + 8 : at + 16], "little")
-    here = at + 16
-    while here + 16 <= min(end, len(data)):
-        number, size = (int.from_bytes(data[here + a : here + b], "little") for a, b in ((0, 2), (8, 16)))
+    end = start + int.from_bytes(data[start + 8 : start + 16], "little")
+    position = start + 16
+    while position + 16 <= min(end, len(data)):
+        number, size = (int.from_bytes(data[position + a : position + b], "little") for a, b in ((0, 2), (8, 16)))
         step = 16 + (size + 7) // 8 * 8 if number else size
         if step % (1 << 64) == 0:
             return True
-        here += step
+        position += step
     return False
 
 
@@ -111,11 +113,11 @@ def find_dataset(file: Any, path: str, name: str) -> Any:
     BadInput
         If there is none, or its values are in other files, or need a filter from outside.
     """
-    found = find(file, path, name)
-    if found is None or not isinstance(found[0], h5py.Dataset):
+    located = find(file, path, name)
+    if located is None or not isinstance(located[0], h5py.Dataset):
         raise faults.absent(name, "dataset", path, [known.split()[0] for known in describe(file)])
-    check_inside(found[0], name)
-    return found[0]
+    check_inside(located[0], name)
+    return located[0]
 
 
 def check_inside(dataset: Any, name: str) -> None:
@@ -136,10 +138,10 @@ def check_inside(dataset: Any, name: str) -> None:
             "write the dataset again with gzip, for instance with h5repack -f GZIP=4",
         )
     if FLETCHER32 in {code for code, *_ in filters}:
-        _check_sums(dataset, name)
+        _check_checksums(dataset, name)
 
 
-def _check_sums(dataset: Any, name: str) -> None:
+def _check_checksums(dataset: Any, name: str) -> None:
     """Raise ``BadInput`` where a chunk is shorter than its checksum: libhdf5 reads on beyond it, and ends the process.
 
     The position of the filter does not matter: what is compressed afterwards is no shorter than that either.
@@ -157,14 +159,14 @@ def _check_sums(dataset: Any, name: str) -> None:
 
 def datasets(file: Any) -> list[Any]:
     """Return the datasets of a file, but not those behind soft or external links, nor MATLAB's hidden ones."""
-    found: list[Any] = []
+    collected: list[Any] = []
 
     def visit(path: str, thing: Any) -> None:
         if isinstance(thing, h5py.Dataset) and not path.startswith("#"):
-            found.append(thing)
+            collected.append(thing)
 
     file.visititems(visit)
-    return found
+    return collected
 
 
 def describe(file: Any) -> list[str]:
@@ -172,7 +174,7 @@ def describe(file: Any) -> list[str]:
     return [f"{thing.name.strip('/')} {thing.shape} {thing.dtype}" for thing in datasets(file)]
 
 
-def choose(file: Any, request: Request) -> str:
+def _choose_dataset(file: Any, request: Request) -> str:
     """Return the path of the dataset to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         return request.member
@@ -233,15 +235,13 @@ def dataset_table(stamp: FileStamp, dataset: Any, transpose: bool, **known: Any)
     )
 
 
-def open_file(request: Request) -> Table:
+def open_hdf5(request: Request) -> Table:
     """Return the table of a dataset; its labels may be another dataset or one of its columns."""
     stamp = FileStamp.of(request)
     with opened(request.path, request.name) as file:
-        dataset = find_dataset(file, choose(file, request), request.name)
+        dataset = find_dataset(file, _choose_dataset(file, request), request.name)
         table = dataset_table(stamp, dataset, request.transpose)
         wanted = request.labels_column
-        if wanted is None:
-            return table
         there = find(file, wanted, request.name) if isinstance(wanted, str) else None
         if there is None or not isinstance(there[0], h5py.Dataset):
             return take_label_column(table, wanted)
@@ -261,4 +261,228 @@ def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
     with opened(stamp.path, stamp.name) as file:
         values = read_values(find_dataset(file, path, stamp.name), stamp.name)
+    return as_labels(values, stamp.name)
+
+
+@dataclass(frozen=True)
+class Compressed:
+    """Where a compressed matrix's values, indices and pointers are, its shape, and which axis is compressed."""
+
+    parts: tuple[str, str, str]
+    shape: tuple[int, int]
+    by_row: bool
+
+    def transposed(self) -> Compressed:
+        """Return the same arrays seen as the transpose."""
+        return Compressed(self.parts, self.shape[::-1], not self.by_row)
+
+
+@dataclass
+class CompressedRows(Rows):
+    """The rows of a matrix compressed by row, made dense; reads the stretch of entries that belongs to them."""
+
+    stamp: FileStamp
+    matrix: Compressed
+
+    def __post_init__(self) -> None:
+        self.n_rows = self.matrix.shape[0]
+
+    def read(self, start: int, stop: int) -> Block:
+        """Return rows start to stop."""
+        self.stamp.check()
+        name, matrix = self.stamp.name, self.matrix
+        with opened(self.stamp.path, name) as file:
+            values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
+            bounds = indptr[start : stop + 1].astype(np.int64)
+            first, last = int(bounds[0]), int(bounds[-1])
+            parts = (values[first:last], indices[first:last], bounds - first)
+            rows = sparse.csr_array(parts, shape=(stop - start, matrix.shape[1]))
+        return np.asarray(as_csr(rows, name).toarray())
+
+
+def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: Any) -> Table:
+    """Return the table of a compressed matrix: in parts if it is compressed by row, else whole."""
+    name = stamp.name
+    m, f = check_shape(name, matrix.shape)
+    values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
+    dtype = check_dtype(name, values.dtype)
+    _check_compressed(name, matrix, values, indices, indptr)
+    fingerprint = stamp.digest("compressed", matrix)
+    if not matrix.by_row:
+        return loaded_table(partial(_load_compressed, stamp, matrix), stamp, fingerprint, **known)
+    return Table(
+        name=name,
+        shape=(m, f),
+        dtype=dtype,
+        rows=CompressedRows(stamp, matrix),
+        parallel=True,
+        resident_bytes=0,
+        fingerprint=fingerprint,
+        **known,
+    )
+
+
+def _check_compressed(name: str, matrix: Compressed, values: Any, indices: Any, indptr: Any) -> None:
+    major = matrix.shape[0 if matrix.by_row else 1]
+    one_dimensional = all(part.shape is not None and len(part.shape) == 1 for part in (values, indices, indptr))
+    integers = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
+    fits = one_dimensional and integers and len(indptr) == major + 1 and len(values) == len(indices)
+    last = int(indptr[-1]) if fits else 0
+    if not fits or last > len(values):
+        raise BadInput(
+            name,
+            f"a sparse matrix whose arrays have the shapes {values.shape}, {indices.shape} and {indptr.shape}",
+            f"{major + 1} pointers, and as many indices as values",
+            "its entries could not be placed",
+            "write the matrix again",
+        )
+
+
+def _load_compressed(stamp: FileStamp, matrix: Compressed) -> Matrix:
+    """Return a matrix that is compressed by column as CSR."""
+    name = stamp.name
+    with opened(stamp.path, name) as file:
+        values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
+        parts = (values[...], indices[...].astype(np.int64), indptr[...].astype(np.int64))
+        columns = sparse.csc_array(parts, shape=matrix.shape)
+    return as_csr(columns, name)
+
+
+def is_dataset(group: Any, part: str) -> bool:
+    """Return whether a group holds a dataset of that name."""
+    return isinstance(group.get(part, getlink=True), h5py.HardLink) and isinstance(group[part], h5py.Dataset)
+
+
+def open_h5ad(request: Request) -> Table:
+    """Return the table of ``X``, or of another matrix that is named (``file.h5ad::layers/counts``, ``obsm/X_pca``).
+
+    Labels are a column of ``obs``; names of samples and features are the indices of ``obs`` and ``var``, which change
+    places where the matrix is transposed.
+    """
+    stamp, name = FileStamp.of(request), request.name
+    path = (request.member or "X").strip("/")
+    samples, features = ("var", "obs") if request.transpose else ("obs", "var")
+    with opened(request.path, name) as file:
+        table = _matrix_table(stamp, file, path, request.transpose)
+        names = _index_names(file, features, name) if path == "X" or path.startswith("layers/") else None
+        if names is not None and len(names) == table.shape[1]:
+            table = replace(table, feature_names=names.tolist())
+        table = replace(table, read_sample_names=partial(_read_names, stamp, samples))
+        if request.labels_column is None:
+            return table
+        column = _obs_label_column(file, samples, request)
+        values = _column_values(file, f"{samples}/{column}", name)
+    return take_label_variable(table, column, len(values), partial(_read_obs_labels, stamp, f"{samples}/{column}"))
+
+
+def _encoding(thing: Any) -> str:
+    stored = thing.attrs.get("encoding-type", thing.attrs.get("h5sparse_format", ""))  # the latter before 0.7
+    stored = stored.decode() if isinstance(stored, bytes) else str(stored)
+    return {"csr": "csr_matrix", "csc": "csc_matrix"}.get(stored, stored)
+
+
+def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Table:
+    name = stamp.name
+    located = find(file, path, name)
+    if located is None:
+        raise faults.absent(name, "matrix", path, _matrices(file))
+    thing = located[0]
+    encoding = _encoding(thing)
+    if isinstance(thing, h5py.Dataset):
+        return dataset_table(stamp, find_dataset(file, path, name), transpose)
+    if encoding not in ("csr_matrix", "csc_matrix"):
+        raise BadInput(
+            name,
+            f"{path!r} with the encoding {encoding or 'none'!r}",
+            "an array, csr_matrix or csc_matrix",
+            "its values could not be placed",
+            "write the file again with a recent anndata",
+        )
+    stored = thing.attrs["shape"] if "shape" in thing.attrs else thing.attrs["h5sparse_shape"]
+    rows, columns = (int(size) for size in stored)
+    parts = (f"{located[1]}/data", f"{located[1]}/indices", f"{located[1]}/indptr")
+    matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")
+    return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
+
+
+def _matrices(file: Any) -> list[str]:
+    """Return the names of the matrices that may be in a file."""
+    inside = [f"{group}/{key}" for group in ("layers", "obsm") if group in file for key in file[group]]
+    return [key for key in ("X",) if key in file] + inside
+
+
+def _index_path(file: Any, frame: str, name: str) -> str | None:
+    """Return where the index of a data frame is."""
+    located = find(file, frame, name)
+    if located is None or not isinstance(located[0], h5py.Group):
+        return None
+    stored = located[0].attrs.get("_index", "_index")
+    return f"{frame}/{stored.decode() if isinstance(stored, bytes) else stored}"
+
+
+def _index_names(file: Any, frame: str, name: str) -> NDArray[np.str_] | None:
+    path = _index_path(file, frame, name)
+    located = find(file, path, name) if path else None
+    if path is None or located is None:
+        return None
+    values = _column_values(file, path, name)
+    return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values], np.str_)
+
+
+def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
+    stamp.check()
+    with opened(stamp.path, stamp.name) as file:
+        names = _index_names(file, frame, stamp.name)
+    if names is None or np.array_equal(names, np.arange(len(names)).astype(np.str_)):
+        return None
+    return names
+
+
+def _obs_label_column(file: Any, frame: str, request: Request) -> str:
+    located = find(file, frame, request.name)
+    group = located[0] if located else None
+    index = _index_path(file, frame, request.name)
+    known = list(group) if isinstance(group, h5py.Group) else []
+    columns = [key for key in known if f"{frame}/{key}" != index and key != "__categories"]
+    column: str = columns[find_column(f"{request.name}, {frame}", str(request.labels_column), columns, len(columns))]
+    return column
+
+
+def _column_values(file: Any, path: str, name: str) -> NDArray[Any]:
+    """Return a column of a data frame: plain, categorical (codes into categories) or nullable (values and mask)."""
+    located = find(file, path, name)
+    if located is None or isinstance(located[0], h5py.Dataset):
+        dataset = find_dataset(file, path, name)
+        values = read_values(dataset, name)
+        categories = dataset.attrs.get("categories")  # before 0.7, a reference to obs/__categories/...
+        return _decode(values, read_values(file[categories], name)) if categories is not None else values
+    parts = set(located[0])
+    if {"codes", "categories"} <= parts:
+        codes = read_values(find_dataset(file, f"{path}/codes", name), name)
+        return _decode(codes, read_values(find_dataset(file, f"{path}/categories", name), name))
+    if {"values", "mask"} <= parts:
+        values = read_values(find_dataset(file, f"{path}/values", name), name).astype(object)
+        values[read_values(find_dataset(file, f"{path}/mask", name), name).astype(bool)] = None
+        return values
+    raise BadInput(
+        name,
+        f"{path!r} with the encoding {_encoding(located[0])!r}",
+        "a plain, categorical or nullable column",
+        "its values could not be read",
+        "write the file again with a recent anndata",
+    )
+
+
+def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
+    """Return the category of each code, None where it is -1."""
+    values = np.full(len(codes), None, dtype=object)
+    known = codes >= 0
+    values[known] = categories[codes[known]]
+    return values
+
+
+def _read_obs_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
+    stamp.check()
+    with opened(stamp.path, stamp.name) as file:
+        values = _column_values(file, path, stamp.name)
     return as_labels(values, stamp.name)

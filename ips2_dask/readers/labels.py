@@ -63,8 +63,10 @@ def nearest_names(wanted: str, names: Sequence[str] | None) -> str:
     return faults.nearest(wanted, list(names)) if names else "but its columns have no names"
 
 
-def take_label_column(table: Table, wanted: str | int) -> Table:
-    """Return ``table`` without one of its columns, which becomes its labels."""
+def take_label_column(table: Table, wanted: str | int | None) -> Table:
+    """Return ``table`` without one of its columns, which becomes its labels, or as it is without one."""
+    if wanted is None:
+        return table
     position = find_column(table.name, wanted, table.feature_names, table.shape[1])
     shape = check_shape(table.name, (table.shape[0], table.shape[1] - 1))
     names = table.feature_names

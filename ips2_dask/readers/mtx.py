@@ -18,9 +18,8 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import FileStamp, Request, Table, check_dtype, check_shape
 from ips2_dask.readers.labels import take_label_column
-from ips2_dask.readers.resident import Matrix, as_csr, loaded_table
-from ips2_dask.readers.text_blocks import head_of, parse_numbers, text_blocks
-from ips2_dask.readers.text_layout import Layout
+from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
+from ips2_dask.readers.text import Layout, head_of, parse_numbers, text_blocks
 
 SYMMETRIES = {"general": 0, "symmetric": 1, "skew-symmetric": -1}
 
@@ -38,13 +37,13 @@ class Header:
     first_line: int
 
 
-def open_file(request: Request) -> Table:
+def open_mtx(request: Request) -> Table:
     """Return the table of a Matrix Market file, of which one column may hold the labels."""
     stamp = FileStamp.of(request)
     header = read_header(request.path, request.name)
     load = partial(_load, stamp, header, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mtx", request.transpose))
-    return table if request.labels_column is None else take_label_column(table, request.labels_column)
+    return take_label_column(table, request.labels_column)
 
 
 def read_header(path: str, name: str) -> Header:
@@ -57,17 +56,18 @@ def read_header(path: str, name: str) -> Header:
     """
     lines = head_of(path, name).splitlines(keepends=True)
     dense, field, symmetry = _banner(lines, name)
-    at = next((at for at, line in enumerate(lines) if line.strip() and not line.startswith(b"%")), len(lines) - 1)
-    sizes = lines[at].split()
+    bodies = (index for index, line in enumerate(lines) if line.strip() and not line.startswith(b"%"))
+    index = next(bodies, len(lines) - 1)
+    sizes = lines[index].split()
     if len(sizes) != (2 if dense else 3) or not all(size.isdigit() and len(size) < 16 for size in sizes):
-        raise _broken(name, f"the sizes {lines[at].decode('ascii', 'replace').strip()[:40]!r} in line {at + 1}")
+        raise _broken(name, f"the sizes {lines[index].decode('ascii', 'replace').strip()[:40]!r} in line {index + 1}")
     rows, columns = check_shape(name, (int(sizes[0]), int(sizes[1])))
     mirrored = SYMMETRIES[symmetry]
     if mirrored and rows != columns:
         raise _broken(name, f"a {symmetry} matrix of shape {(rows, columns)}")
     entries = _n_values(rows, columns, mirrored) if dense else int(sizes[2])
-    offset = sum(map(len, lines[: at + 1]))
-    return Header(dense, field, mirrored, (rows, columns), entries, offset, at + 2)
+    offset = sum(map(len, lines[: index + 1]))
+    return Header(dense, field, mirrored, (rows, columns), entries, offset, index + 2)
 
 
 def _banner(lines: list[bytes], name: str) -> tuple[bool, str, str]:

@@ -17,12 +17,18 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import Block, FileStamp, Request, Rows, Table, check_dtype, check_shape, rebatch
-from ips2_dask.readers.categories import Collected, are_text, codes
-from ips2_dask.readers.columns import columns_of, select, select_again
-from ips2_dask.readers.featured import featured
+from ips2_dask.readers.columns import (
+    CategorySet,
+    are_text,
+    category_codes,
+    feature_table,
+    make_columns,
+    match_columns,
+    select_columns,
+)
 from ips2_dask.readers.features import Category, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column
-from ips2_dask.readers.resident import transposed
+from ips2_dask.readers.matrices import transposed
 
 BATCH_ROWS = 4096
 
@@ -46,16 +52,16 @@ class ParquetRows(Rows):
         """Return rows start to stop from the row groups that hold them."""
         first = bisect_right(self.group_starts, start) - 1
         last = bisect_right(self.group_starts, stop - 1) - 1
-        at = self.group_starts[first]
-        found = np.empty((stop - start, len(self.columns)), self.dtype)
-        for piece in self._pieces(list(range(first, last + 1)), at):
-            low, high = max(start, at), min(stop, at + len(piece))
+        row = self.group_starts[first]
+        values = np.empty((stop - start, len(self.columns)), self.dtype)
+        for piece in self._pieces(list(range(first, last + 1)), row):
+            low, high = max(start, row), min(stop, row + len(piece))
             if low < high:
-                found[low - start : high - start] = piece[low - at : high - at]
-            at += len(piece)
-            if at >= stop:
+                values[low - start : high - start] = piece[low - row : high - row]
+            row += len(piece)
+            if row >= stop:
                 break
-        return found
+        return values
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """Yield all rows in one pass."""
@@ -73,7 +79,9 @@ class ParquetRows(Rows):
                     raise faults.missing_value(name, f"row {at}, column {title!r}", "a missing value (null)")
                 if title in self.categories:
                     texts, where = as_texts(values, name, title), f"column {title!r}"
-                    piece[:, column] = codes(texts, self.categories[title], self.ignore_unknown, name, where, row)
+                    piece[:, column] = category_codes(
+                        texts, self.categories[title], self.ignore_unknown, name, where, row
+                    )
                 elif values.null_count:
                     piece[:, column] = values.cast(pa.float64()).to_numpy(zero_copy_only=False)
                 else:
@@ -87,10 +95,10 @@ def batches(stamp: FileStamp, groups: list[int], columns: list[str]) -> Iterator
     with faults.reading(stamp.name):
         file = pq.ParquetFile(stamp.path)
     with file:
-        found = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
+        record_batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=columns, use_threads=False)
         while True:
             with faults.reading(stamp.name):
-                batch = next(found, None)
+                batch = next(record_batches, None)
                 if batch is not None:
                     batch.validate(full=True)
             if batch is None:
@@ -98,11 +106,11 @@ def batches(stamp: FileStamp, groups: list[int], columns: list[str]) -> Iterator
             yield batch.select(columns)
 
 
-def open_file(request: Request) -> Table:
+def open_parquet(request: Request) -> Table:
     """Return the table of a Parquet file, of which one column may hold the labels."""
     if request.transpose:
-        table = transposed(open_file(replace(request, transpose=False, labels_column=None, features=None)))
-        return table if request.labels_column is None else take_label_column(table, request.labels_column)
+        table = transposed(open_parquet(replace(request, transpose=False, labels_column=None, features=None)))
+        return take_label_column(table, request.labels_column)
     stamp = FileStamp.of(request)
     with faults.reading(request.name), pq.ParquetFile(request.path) as file:
         schema, metadata = file.schema_arrow, file.metadata
@@ -142,7 +150,7 @@ def open_file(request: Request) -> Table:
         read_labels=None if label is None else partial(_read_labels, stamp, label, starts),
         label=None if label is None else names.index(label),
     )
-    return table if fitted is None else featured(table, fitted)
+    return table if fitted is None else feature_table(table, fitted)
 
 
 def _fitted(
@@ -153,12 +161,12 @@ def _fitted(
     if features is None:
         return None
     if isinstance(features, FittedFeatures):
-        again = select_again(request.name, features, names, len(names), place)
+        again = match_columns(request.name, features, names, len(names), place)
         columns = tuple(replace(one, name=names[at]) for one, at in zip(features.columns, again, strict=True))
         return replace(features, columns=columns)
-    kept, one_hot = select(request.name, features, names, len(names), place)
+    selected, one_hot = select_columns(request.name, features, names, len(names), place)
     asked = [names[at] for at in sorted(one_hot)]
-    found = {title: Collected(request.name, f"column {title!r}", features.missing) for title in asked}
+    category_sets = {title: CategorySet(request.name, f"column {title!r}", features.missing) for title in asked}
     row = 0
     for batch in batches(stamp, list(range(len(starts) - 1)), asked) if asked else ():
         for title, values in zip(asked, batch.columns, strict=True):
@@ -166,13 +174,13 @@ def _fitted(
                 at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                 raise faults.missing_value(request.name, f"row {at}, column {title!r}", "a missing value (null)")
             if not _holds_numbers(schema.field(title).type):
-                found[title].add(as_texts(values, request.name, title).unique().to_pylist())
+                category_sets[title].add(as_texts(values, request.name, title).unique().to_pylist())
             else:
-                found[title].add(values.cast(pa.float64()).unique().to_numpy(zero_copy_only=False).tolist())
+                category_sets[title].add(values.cast(pa.float64()).unique().to_numpy(zero_copy_only=False).tolist())
         row += batch.num_rows
-    categories = {names.index(title): collected.categories() for title, collected in found.items()}
+    categories = {names.index(title): collected.categories() for title, collected in category_sets.items()}
     return FittedFeatures(
-        columns=columns_of(kept, names, categories), n_columns=len(names), label=place, missing=features.missing
+        columns=make_columns(selected, names, categories), n_columns=len(names), label=place, missing=features.missing
     )
 
 

@@ -17,9 +17,9 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.arrays import content_digest, held_table
 from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.readers.matrices import content_digest, held_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 
 # Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
@@ -60,7 +60,7 @@ def is_zarr(path: str) -> bool:
     return any(os.path.isfile(os.path.join(path, file)) for file in ("zarr.json", ".zarray", ".zgroup"))
 
 
-def open_file(request: Request) -> Table:
+def open_zarr_path(request: Request) -> Table:
     """Return the table of an array on disk or behind a URL; its labels may be another array or one of its columns."""
     name = request.name
     here = request.path if "://" in request.path else os.path.abspath(request.path)
@@ -74,8 +74,6 @@ def open_file(request: Request) -> Table:
         raise faults.absent(name, "array", chosen, [known.split()[0] for known in _describe(root)])
     table = _table(name, array, partial(_open_node, here, chosen, name), request.transpose)
     wanted = request.labels_column
-    if wanted is None:
-        return table
     with faults.reading(name):
         labels = root.get(wanted) if isinstance(wanted, str) and isinstance(root, zarr.Group) else None
     if not isinstance(labels, zarr.Array):
@@ -99,7 +97,7 @@ def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool
         table = _table(name, array, partial(_open_node, path, "", name), transpose)
     else:
         table = _table(name, array, partial(_itself, array), transpose)
-    return table if labels_column is None else take_label_column(table, labels_column)
+    return take_label_column(table, labels_column)
 
 
 def _itself(array: Any) -> Any:
@@ -214,24 +212,24 @@ def _stored(name: str, array: Any) -> str:
 
 
 def _files(root: str) -> list[tuple[str, int, int]]:
-    found = []
+    entries = []
     for folder, _, files in os.walk(root):
         for file in files:
             path = os.path.join(folder, file)
             status = os.stat(path)
-            found.append((os.path.relpath(path, root), status.st_size, status.st_mtime_ns))
-    return sorted(found)
+            entries.append((os.path.relpath(path, root), status.st_size, status.st_mtime_ns))
+    return sorted(entries)
 
 
 def _objects(place: Any) -> list[tuple[str, ...]]:
     """Return name, size, and the tag or time of each object of a remote array, as far as its protocol lists them."""
     root = "/".join(part for part in (place.store.path, place.path) if part)
     try:
-        found = sync(place.store.fs._find(root, detail=True))
+        objects = sync(place.store.fs._find(root, detail=True))
     except Exception:  # plain HTTP has no listing: then the array's metadata and URL have to do
         return [(root,)]
     keys = ("size", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
-    return sorted((path.removeprefix(root), *(str(known.get(key)) for key in keys)) for path, known in found.items())
+    return sorted((path.removeprefix(root), *(str(known.get(key)) for key in keys)) for path, known in objects.items())
 
 
 def _read_labels(path: str, member: str, name: str) -> NDArray[Any]:

@@ -18,7 +18,7 @@ from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.plan.plan import partition_bounds
 from ips2_dask.readers import Source, check_block
-from ips2_dask.readers.lazy import LazySource
+from ips2_dask.readers.base import LazySource
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs

@@ -21,7 +21,7 @@ from ips2_dask.paper.baselines._common import (
     nearest_others,
     neighborhoods,
 )
-from ips2_dask.readers.masks import refuse_masked
+from ips2_dask.readers.objects import refuse_masked
 
 INCIDENCES = ("knn", "knn-others", "precomputed")
 

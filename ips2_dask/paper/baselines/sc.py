@@ -24,7 +24,7 @@ from ips2_dask.paper.baselines._common import (
     nearest_others,
     spectral_labels,
 )
-from ips2_dask.readers.masks import refuse_masked
+from ips2_dask.readers.objects import refuse_masked
 
 AFFINITIES = ("gaussian", "heat-knn", "precomputed")
 

@@ -24,7 +24,7 @@ from ips2_dask.paper.baselines._common import (
     check_positive,
     spectral_labels,
 )
-from ips2_dask.readers.masks import refuse_masked
+from ips2_dask.readers.objects import refuse_masked
 
 MOTION: dict[str, Any] = {
     "alpha": 800.0,

@@ -1,7 +1,8 @@
-"""Tables that are in memory whole: held by the caller, or loaded once per process as they can't be read in parts."""
+"""Matrices that are in memory whole: held by the caller, or loaded once per process as they can't be read in parts."""
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +19,7 @@ from ips2_dask.readers.base import Block, FileStamp, Rows, Table, check_dtype, c
 
 Matrix = Any  # an NDArray of two dimensions, or a scipy.sparse.csr_array
 HOLLOW_ROWS = 10_000_000
-LOADING = threading.Lock()  # threads of one worker load a file once, not once each
+LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
 
 
 def is_sparse(thing: Any) -> bool:
@@ -34,7 +35,7 @@ def as_csr(matrix: Any, name: str) -> Any:
     rows, columns = check_shape(name, matrix.shape)
     dtype = check_dtype(name, matrix.dtype)
     if rows > HOLLOW_ROWS and rows > 1000 * matrix.nnz:
-        raise _hollow(name, rows, int(matrix.nnz))
+        raise _too_sparse(name, rows, int(matrix.nnz))
     with faults.reading(name):
         if matrix.format in ("csr", "csc", "bsr"):
             # Where the last pointer is 0, SciPy takes the matrix for empty and looks at none of the others. It looks at
@@ -47,7 +48,7 @@ def as_csr(matrix: Any, name: str) -> Any:
     return csr.reshape((rows, columns))
 
 
-def _hollow(name: str, rows: int, entries: int) -> BadInput:
+def _too_sparse(name: str, rows: int, entries: int) -> BadInput:
     return BadInput(
         name,
         f"a sparse matrix of {rows} rows with {entries} entries",
@@ -101,7 +102,7 @@ class LoadedRows(Rows):
 
     def matrix(self) -> Matrix:
         """Return the whole matrix."""
-        with LOADING:
+        with LOAD_LOCK:
             if self._matrix is None:
                 if self.stamp:
                     self.stamp.check()
@@ -112,6 +113,31 @@ class LoadedRows(Rows):
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
         return dense_rows(self.matrix(), start, stop)
+
+
+def held_table(matrix: Any, name: str, **known: Any) -> Table:
+    """Return the table of a dense or CSR matrix in memory."""
+    return Table(
+        name=name,
+        shape=check_shape(name, matrix.shape),
+        dtype=check_dtype(name, matrix.dtype),
+        rows=HeldRows(matrix),
+        parallel=False,
+        resident_bytes=matrix_bytes(matrix),
+        fingerprint=content_digest(matrix),
+        **known,
+    )
+
+
+def content_digest(matrix: Any) -> str:
+    """Return a digest of a matrix's values, shape and type."""
+    state = hashlib.blake2b(repr((matrix.shape, matrix.dtype.str)).encode(), digest_size=16)
+    parts = (matrix.data, matrix.indices, matrix.indptr) if is_sparse(matrix) else (matrix,)
+    for part in parts:
+        step = max(1, (4 << 20) // max(1, part[:1].nbytes))
+        for start in range(0, len(part), step):  # by pieces, as a strided array has to be copied to be hashed
+            state.update(np.ascontiguousarray(part[start : start + step]).data.cast("B"))
+    return state.hexdigest()
 
 
 def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str, **known: Any) -> Table:
@@ -156,25 +182,3 @@ def _load_transposed(table: Table) -> NDArray[Any]:
         whole[:, start : start + len(block)] = block.T
         start += len(block)
     return whole
-
-
-def rectangle(rows: Any, name: str) -> NDArray[Any]:
-    """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
-    lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
-    uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
-    if uneven:
-        row = uneven[0]
-        count = "a single value" if lengths[row] is None else f"{lengths[row]} values"
-        raise BadInput(
-            name,
-            f"{count} in row {row}",
-            f"as many in every row as in the first ({lengths[0]})",
-            "it would be unclear which feature a value belongs to",
-            "fill or drop that row",
-        )
-    for row, values in enumerate(rows):
-        for column, value in enumerate(values if lengths[row] is not None else ()):
-            if isinstance(value, str | bytes):
-                raise faults.textual(name, f"the text {value!r} in row {row}, column {column}")
-    with faults.reading(name):
-        return np.asarray(rows)

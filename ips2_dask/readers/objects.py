@@ -1,0 +1,314 @@
+"""Objects that a caller has in memory: arrays, lists of rows, sparse matrices, data frames and AnnData objects.
+
+pandas and anndata are never imported here: a data frame and an AnnData object are known by their parts.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.errors import BadInput
+from ips2_dask.readers import faults
+from ips2_dask.readers.base import FileStamp, Request, Table, check_dtype, check_shape, digest
+from ips2_dask.readers.columns import (
+    UNKNOWN_CODE,
+    CategorySet,
+    are_text,
+    feature_table,
+    is_missing,
+    is_number,
+    make_columns,
+    match_columns,
+    select_columns,
+    unknown_category,
+)
+from ips2_dask.readers.features import Column, Features, FittedFeatures
+from ips2_dask.readers.labels import as_labels, find_column, take_label_column
+from ips2_dask.readers.matrices import as_csr, content_digest, held_table, is_sparse, transposed
+from ips2_dask.readers.npy import NpyLayout, npy_table
+
+
+def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> Table:
+    """Return the table of an array in memory, of which one column may hold the labels.
+
+    A read-only ``numpy.memmap`` is read from its file by each process; everything else is pickled with the table.
+    """
+    name = "the sparse matrix given" if is_sparse(spec) else "the array given"
+    if isinstance(spec, np.memmap) and spec.mode == "r" and spec.filename is not None:
+        mapped = _mapped_table(spec.T if transpose else spec, name)
+        if mapped is not None:
+            return take_label_column(mapped, labels_column)
+    matrix = as_csr(spec.T if transpose else spec, name) if is_sparse(spec) else _dense(spec, name, transpose)
+    table = held_table(matrix, name)
+    return take_label_column(table, labels_column)
+
+
+def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
+    refuse_masked(spec, name)
+    spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
+    array = rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
+    check_shape(name, array.shape)
+    array = array.astype(check_dtype(name, array.dtype), copy=False)
+    return array.T if transpose else array
+
+
+def _array_of(spec: Any, name: str) -> NDArray[Any]:
+    """Return an array, or what other libraries give as one, as a plain array."""
+    if not hasattr(spec, "__array__"):
+        raise BadInput(
+            name,
+            f"something of type {type(spec).__name__}",
+            "a path, an array, a list of rows, a SciPy sparse matrix, a pandas DataFrame or a zarr.Array",
+            "there would be nothing to cluster",
+            "convert it to a NumPy array",
+        )
+    with faults.reading(name):
+        return np.asarray(spec)
+
+
+def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:
+    """Return the table of a memory map's file, or None where the map is not a whole block of it in order."""
+    if array.ndim != 2 or not (array.flags.c_contiguous or array.flags.f_contiguous):
+        return None
+    root: Any = array
+    while isinstance(root.base, np.ndarray):
+        root = root.base
+    if not isinstance(root.base, mmap.mmap) or not isinstance(root, np.memmap):
+        return None
+    # `memmap.offset` is not updated where a map is sliced, so the place in the file follows from the addresses.
+    offset = int(root.offset) + array.__array_interface__["data"][0] - root.__array_interface__["data"][0]
+    fortran = not array.flags.c_contiguous
+    layout = NpyLayout(tuple(array.shape), array.dtype, fortran, offset)
+    path = os.fspath(array.filename or "")
+    if not os.path.isfile(path):
+        return None
+    return npy_table(FileStamp.of(Request(name, str(path))), layout)
+
+
+def rectangle(rows: Any, name: str) -> NDArray[Any]:
+    """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
+    lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
+    uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
+    if uneven:
+        row = uneven[0]
+        count = "a single value" if lengths[row] is None else f"{lengths[row]} values"
+        raise BadInput(
+            name,
+            f"{count} in row {row}",
+            f"as many in every row as in the first ({lengths[0]})",
+            "it would be unclear which feature a value belongs to",
+            "fill or drop that row",
+        )
+    for row, values in enumerate(rows):
+        for column, value in enumerate(values if lengths[row] is not None else ()):
+            if isinstance(value, str | bytes):
+                raise faults.textual(name, f"the text {value!r} in row {row}, column {column}")
+    with faults.reading(name):
+        return np.asarray(rows)
+
+
+def refuse_masked(values: Any, name: str) -> None:
+    """Refuse a masked array, or a list of masked rows, in which a value is masked; one without such values passes.
+
+    Parameters
+    ----------
+    given : array or list of rows
+    name : str
+        What the message calls it.
+
+    Raises
+    ------
+    BadInput
+        Says how many values are masked and where the first one is.
+    """
+    if isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values):
+        for number, row in enumerate(values):
+            if np.ma.is_masked(row):
+                at = (number, *(int(index) for index in np.argwhere(np.ma.getmaskarray(row))[0]))
+                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in values), at)
+    elif np.ma.is_masked(values):
+        masked = np.ma.getmaskarray(values)
+        raise _masked_values(name, int(masked.sum()), tuple(int(index) for index in np.argwhere(masked)[0]))
+
+
+def _masked_values(name: str, count: int, where: tuple[int, ...]) -> BadInput:
+    return BadInput(
+        name,
+        f"{count} masked values, the first at {where}",
+        "an array without masked values",
+        "what is under the mask would be clustered as if it were data",
+        "fill them in with array.filled(value), or drop these rows",
+    )
+
+
+FRAME_NAME = "the data frame given"
+
+
+def is_frame(spec: Any) -> bool:
+    """Return whether something is a data frame, without importing pandas."""
+    return all(hasattr(spec, part) for part in ("iloc", "columns", "index", "dtypes"))
+
+
+def open_frame(
+    frame: Any,
+    labels_column: str | int | None,
+    transpose: bool,
+    features: Features | FittedFeatures | None = None,
+) -> Table:
+    """Return the table of a data frame; one of its columns may hold the labels."""
+    if transpose:
+        table = transposed(open_frame(frame, None, False))
+        return take_label_column(table, labels_column)
+    titles = [str(title) for title in frame.columns]
+    label = None if labels_column is None else find_column(FRAME_NAME, labels_column, titles, len(titles))
+    selected = [position for position in range(len(titles)) if position != label]
+    fitted = _fit_features(frame, titles, label, features)
+    if isinstance(features, FittedFeatures):
+        selected = list(match_columns(FRAME_NAME, features, titles, len(titles), label))
+    elif fitted is not None:
+        selected = [column.number for column in fitted.columns]
+    check_shape(FRAME_NAME, (len(frame), len(selected)))
+    columns = [_column_values(frame.iloc[:, position]) for position in selected]
+    for at, column in enumerate(() if fitted is None else fitted.columns):
+        if column.categories is not None:
+            columns[at] = _category_codes(frame.iloc[:, selected[at]], column, fitted, titles[selected[at]])
+    _check_column_types(columns, [titles[position] for position in selected])
+    matrix = np.empty((len(frame), len(selected)), np.result_type(*columns))
+    for position, values in enumerate(columns):
+        matrix[:, position] = values
+    labels = None if label is None else as_labels(np.asarray(frame.iloc[:, label].to_numpy(dtype=object)), FRAME_NAME)
+    names = index_names(frame.index)
+    table = held_table(
+        matrix,
+        FRAME_NAME,
+        feature_names=[titles[position] for position in selected] if index_names(frame.columns) is not None else None,
+        read_sample_names=None if names is None else partial(np.array, names),
+        read_labels=None if labels is None else partial(np.array, labels),
+    )
+    if labels is not None:
+        table = replace(table, fingerprint=digest(table.fingerprint, content_digest(labels)), label=label)
+    return table if fitted is None else feature_table(table, fitted)
+
+
+def _fit_features(
+    frame: Any, titles: list[str], label: int | None, features: Features | FittedFeatures | None
+) -> FittedFeatures | None:
+    """Return which columns become features, with their categories."""
+    if not isinstance(features, Features):
+        return features
+    selected, one_hot = select_columns(FRAME_NAME, features, titles, len(titles), label)
+    categories = {}
+    for position in sorted(one_hot):
+        collected = CategorySet(FRAME_NAME, f"column {position} ({titles[position]!r})", features.missing)
+        values = _category_words(frame.iloc[:, position])
+        if features.missing == "refuse" and any(is_missing(value) for value in values):
+            row = next(row for row, value in enumerate(values) if is_missing(value))
+            raise faults.missing_value(
+                FRAME_NAME, f"row {row}, column {position} ({titles[position]!r})", "a missing value"
+            )
+        collected.add(set(values))
+        categories[position] = collected.categories()
+    return FittedFeatures(
+        columns=make_columns(selected, titles, categories), n_columns=len(titles), label=label, missing=features.missing
+    )
+
+
+def _category_words(column: Any) -> list[str | None]:
+    """Return a column of categories as text, None where a value is missing; numbers as Python writes them."""
+    missing = np.asarray(column.isna(), np.bool_).tolist()
+    words = (str(value).strip() for value in column.to_numpy(dtype=object).tolist())
+    return [None if gone else word for gone, word in zip(missing, words, strict=True)]
+
+
+def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures | None, title: str) -> NDArray[Any]:
+    """Return the number of each value's category, or the value itself where categories are numbers; NaN if missing."""
+    categories, words = fitted_column.categories or (), _category_words(column)
+    known: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
+    ignore = fitted is not None and fitted.handle_unknown == "ignore"
+    text = are_text(categories)
+    codes = np.empty(len(words))
+    for row, word in enumerate(words):
+        if is_missing(word):
+            codes[row] = np.nan
+        elif not text and is_number(str(word)):
+            codes[row] = float(str(word))
+        elif text and word in known:
+            codes[row] = known[word]
+        elif ignore:
+            codes[row] = UNKNOWN_CODE if text else np.inf
+        else:
+            raise unknown_category(FRAME_NAME, word, f"column {title!r}", row, categories)
+    return codes
+
+
+def _column_values(column: Any) -> NDArray[Any]:
+    """Return a column's values; missing ones of a nullable column of numbers become NaN."""
+    dtype = column.dtype
+    if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf":
+        if column.isna().any():
+            return np.asarray(column.to_numpy(dtype=np.float64, na_value=np.nan))
+        return np.asarray(column.to_numpy(dtype=getattr(dtype, "numpy_dtype", getattr(dtype, "subtype", None))))
+    return np.asarray(column.to_numpy())
+
+
+def _check_column_types(columns: list[NDArray[Any]], titles: list[str]) -> None:
+    """Raise ``BadInput`` that names the columns that hold no numbers, and the first text in them."""
+    text = [position for position, values in enumerate(columns) if values.dtype.kind in "OUST"]
+    for position in text:
+        for row, value in enumerate(columns[position].tolist()):
+            if isinstance(value, str | bytes):
+                listed = faults.listing([f"{position} ({titles[position]!r})" for position in text])
+                where = f"in row {row} of column {position} ({titles[position]!r})"
+                raise faults.textual(
+                    FRAME_NAME, f"no numbers in the columns {listed}, the first text is {value!r} {where}"
+                )
+    for position, values in enumerate(columns):
+        check_dtype(f"{FRAME_NAME}, column {position} ({titles[position]!r})", values.dtype)
+
+
+def index_names(index: Any) -> NDArray[np.str_] | None:
+    """Return the names of rows or columns, or None where they only count them."""
+    names = np.asarray(index)
+    if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
+        return None
+    return np.array([str(name) for name in index], dtype=np.str_)
+
+
+ANNDATA_NAME = "the AnnData given"
+
+
+def is_anndata(spec: Any) -> bool:
+    """Return whether something is an AnnData, without importing anndata."""
+    return all(hasattr(spec, part) for part in ("obs_names", "var_names", "obsm", "X"))
+
+
+def open_anndata(adata: Any, labels_column: str | int | None, transpose: bool) -> Table:
+    """Return the table of an AnnData's ``X``; labels are a column of ``obs`` (``var`` where it is transposed)."""
+    if adata.X is None:
+        raise BadInput(
+            ANNDATA_NAME, "no X", "an AnnData with X", "there would be nothing to cluster",
+            "give one of its matrices, such as adata.obsm['X_pca']",
+        )  # fmt: skip
+    table = open_array(adata.X, None, transpose)
+    samples, features = (adata.var_names, adata.obs_names) if transpose else (adata.obs_names, adata.var_names)
+    names, titles = index_names(samples), index_names(features)
+    read_labels = None
+    if labels_column is not None:
+        frame = adata.var if transpose else adata.obs
+        columns = [str(column) for column in frame.columns]
+        column = frame.iloc[:, find_column(f"{ANNDATA_NAME}, obs", labels_column, columns, len(columns))]
+        read_labels = partial(np.array, as_labels(np.asarray(column.to_numpy(dtype=object)), ANNDATA_NAME))
+    return replace(
+        table,
+        name=ANNDATA_NAME,
+        feature_names=None if titles is None else titles.tolist(),
+        read_sample_names=None if names is None else partial(np.array, names),
+        read_labels=read_labels,
+    )
