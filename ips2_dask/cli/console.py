@@ -191,6 +191,17 @@ def _product(traffic: ProductTraffic) -> str:
     return f"{traffic.tasks:,} tasks; {size(traffic.workers)} from worker to worker, {central}"
 
 
+def print_prediction(summary: dict[str, Any]) -> None:
+    """How many new samples each cluster got, how many have no label, and the scores by known labels."""
+    print(f"{summary['n']:,} samples in {summary['seconds']:.1f} s; samples a cluster: "
+          f"{' '.join(map(str, summary['sizes']))}")  # fmt: skip
+    if "dropped" in summary:
+        print(f"left out        {count(summary['dropped'], 'row')} with a missing value: label -1")
+    if "acc" in summary:
+        print(f"known labels    ACC {summary['acc']:.3f}  NMI {summary['nmi']:.3f}  ARI {summary['ari']:.3f}")
+    print(f"written         {summary['out']}")
+
+
 WORDS = {"reused": "found there"}
 """States of a stage, where people say it otherwise."""
 
