@@ -1,24 +1,20 @@
-"""What the command line shows: progress, a summary, a plan, a status."""
+"""The tables that the commands print: a run, a sweep, a plan, a status, a verification, jobs, a check of a cluster."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ips2_dask.cli.display import THERE, LiveProgress, PlainProgress, logged
+from ips2_dask.cli.display import REUSED
 from ips2_dask.params import LEAST_RECALL, Params, Resources
 from ips2_dask.pipeline.run import Shaped
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.traffic import ProductTraffic
-from ips2_dask.progress import Progress as Told
-from ips2_dask.progress import Silent
 from ips2_dask.runs.garbage import Collected
 from ips2_dask.runs.verify import Verification
 from ips2_dask.store.integrity import remedy
@@ -32,19 +28,6 @@ SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NM
 
 PIPE_WIDTH = 110
 """Columns where there is no terminal to ask."""
-
-
-@contextmanager
-def progress(quiet: bool, log: str | None = None) -> Iterator[Told]:
-    """Progress for whoever reads standard error: nothing, a live table on a terminal, or lines; and a log of JSON."""
-    with ExitStack() as stack:
-        told: Told = Silent()
-        if not quiet and sys.stderr.isatty():
-            told = LiveProgress()
-            stack.callback(told.close)
-        elif not quiet:
-            told = PlainProgress()
-        yield stack.enter_context(logged(told, log))
 
 
 def _console() -> Console:
@@ -102,7 +85,7 @@ def print_report(summary: dict[str, Any], name: str) -> None:
     table = _table("stage", "found", "seconds")
     words = found(summary)
     for stage in summary["stages"]:
-        table.add_row(stage["name"], words[stage["name"]], THERE if stage["skipped"] else f"{stage['seconds']:.2f}")
+        table.add_row(stage["name"], words[stage["name"]], REUSED if stage["skipped"] else f"{stage['seconds']:.2f}")
     table.add_row("total", "", f"{sum(s['seconds'] for s in summary['stages'] if not s['skipped']):.2f}", style="bold")
     console.print(table)
     scores = "  ".join(f"{word} {summary[key]:.3f}" for key, word in SCORES.items() if key in summary)

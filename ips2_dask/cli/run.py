@@ -16,7 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask import clusters
-from ips2_dask.cli.console import print_plan, print_prediction, print_report, progress
+from ips2_dask.cli.console import print_plan, print_prediction, print_report
+from ips2_dask.cli.display import progress
 from ips2_dask.cli.options import (
     add_beside,
     add_input,
@@ -61,7 +62,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Cluster an input into a run directory."""
     params, resources = params_of(options), resources_of(options)
-    with limited(resources.memory_limit), progress(options.quiet, options.log_json) as shown:
+    with limited(resources.memory_limit), progress(options.quiet, options.log_json) as display:
         finished = run(
             options.input,
             params,
@@ -70,7 +71,7 @@ def run_command(options: argparse.Namespace) -> int:
             labels_column=options.labels_column,
             transpose=options.transpose,
             features=features_of(options),
-            progress=options.stopping.told(shown),
+            progress=options.stopping.guard(display),
             own_cluster=not options.serial,
             similarity=options.similarity,
             knn_graph=options.knn_graph,
@@ -102,9 +103,9 @@ def demo_command(options: argparse.Namespace) -> int:
     )
     X, y = load_digits(return_X_y=True)
     source = held_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
-    with progress(options.quiet, options.log_json) as shown:
+    with progress(options.quiet, options.log_json) as display:
         finished = run(
-            source, Params(n_clusters=10), resources, store=options.out, progress=options.stopping.told(shown),
+            source, Params(n_clusters=10), resources, store=options.out, progress=options.stopping.guard(display),
             own_cluster=True,
         )  # fmt: skip
     status = _finish(finished, options)

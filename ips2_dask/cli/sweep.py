@@ -44,7 +44,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
 def sweep_command(options: argparse.Namespace) -> int:
     """Run the points that are missing, rank all points, and print the best."""
     from ips2_dask.cli.console import print_sweep  # noqa: PLC0415  a table of rich, for this command alone
-    from ips2_dask.progress import Silent  # noqa: PLC0415
+    from ips2_dask.progress import Progress  # noqa: PLC0415
     from ips2_dask.sweeps import sweep  # noqa: PLC0415  it loads Dask
 
     result = sweep(
@@ -62,7 +62,7 @@ def sweep_command(options: argparse.Namespace) -> int:
         similarity=options.similarity,
         knn_graph=options.knn_graph,
         resamples=options.resamples,
-        progress=options.stopping.told(Silent()),
+        progress=options.stopping.guard(Progress()),
         told=None if options.quiet else _print_point,
     )
     if not options.quiet:
