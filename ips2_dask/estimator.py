@@ -13,12 +13,12 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline.run import run
-from ips2_dask.progress import Silent
+from ips2_dask.progress import Progress
 from ips2_dask.readers import is_chunked, named_like, open_source
 from ips2_dask.readers.objects import refuse_masked
 
 
-class _Spoken(Silent):
+class _Spoken(Progress):
     """What ``verbose`` shows: a line a stage."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
@@ -230,7 +230,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             refuse_masked(X, "X")
             checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
             source = named_like(open_source(checked), X)
-        progress = _Spoken() if self.verbose else Silent()
+        progress = _Spoken() if self.verbose else Progress()
         resources = Resources(memory_limit=parse_bytes(self.memory_limit))
         self.run_ = run(
             source,

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from ips2_dask import Params, Resources, Run
 from ips2_dask.executors.base import Executor, Job, Report, SerialExecutor, compute_part
 from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.pipeline.run import Silent, execute, plan_run
+from ips2_dask.pipeline.run import Progress, execute, plan_run
 from ips2_dask.readers import open_source
 from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context, part_name
@@ -114,7 +114,7 @@ def run_on(
     plan = plan_run(source, params, Resources(partition_rows=rows, vectors=vectors))
     kept = ZarrStore(str(store)) if isinstance(store, Path) else store or MemoryStore()
     with threads(usable_cores()):  # as `run` does: BLAS on two threads sums in another order
-        return execute(source, params, plan, kept, executor, Silent())
+        return execute(source, params, plan, kept, executor, Progress())
 
 
 def block_affinity(*sizes: int, seed: int = 0) -> tuple[sp.csr_array, Array]:

@@ -16,7 +16,7 @@ from ips2_dask.cli.main import main
 from ips2_dask.datasets import load, synthetic
 from ips2_dask.kernels import selection
 from ips2_dask.pipeline.run import plan_run
-from ips2_dask.progress import Silent
+from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.reports import remake
 from ips2_dask.stages import choose
@@ -121,7 +121,7 @@ def test_the_choice_is_made_again_where_the_fused_similarity_is_another(tmp_path
     assert plain.choice is None
 
 
-class Stops(Silent):
+class Stops(Progress):
     """Ends the run when a stage has begun so many times."""
 
     def __init__(self, stage: str, times: int) -> None:

@@ -419,19 +419,19 @@ def test_an_interrupt_that_the_garbage_collector_loses_comes_again_at_the_next_s
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     def collected(phase: str, info: dict[str, int]) -> None:
-        if phase == "start" and not stopping.asked:
+        if phase == "start" and not stopping.interrupted:
             signal.raise_signal(signal.SIGTERM)
 
     counted = Counted()
     with Stopping() as stopping:
-        told = stopping.told(counted)
+        told = stopping.guard(counted)
         told.advance("eigen", 0, 2)
         gc.callbacks.append(collected)
         try:
             gc.collect()  # prints, and goes on
         finally:
             gc.callbacks.remove(collected)
-        assert stopping.asked
+        assert stopping.interrupted
         with pytest.raises(KeyboardInterrupt):
             told.advance("eigen", 1, 2)
     assert counted.calls == 1

@@ -10,7 +10,7 @@ from ips2_dask import Params
 from ips2_dask.executors.base import Executor, Job
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.plan.plan import choose
-from ips2_dask.progress import Reporter, Silent
+from ips2_dask.progress import Progress, Reporter
 from ips2_dask.store.context import Context
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
@@ -28,5 +28,5 @@ def test_no_task_has_more_than_one_thread_of_openmp(executor: Executor, tmp_path
         store, Params(), (0, 10), 2, choose(10, 2, Params()), folders={"label": "label-0123456789abcdef"}, threads=2
     )
     with threads(2):
-        receipts = executor.map(Job("label", openmp), context, range(4), Reporter(Silent(), "label"))
+        receipts = executor.map(Job("label", openmp), context, range(4), Reporter(Progress(), "label"))
     assert [receipt["facts"]["openmp"] for receipt in receipts] == [1, 1, 1, 1]

@@ -19,7 +19,7 @@ from ips2_dask.executors.base import Job, partition
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.executors.placement import Owners
 from ips2_dask.plan.plan import choose
-from ips2_dask.progress import Reporter, Silent
+from ips2_dask.progress import Progress, Reporter
 from ips2_dask.store.context import Context
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -56,7 +56,7 @@ def workers_of(executor: DaskExecutor, context: Context, prefix: str, **how: Any
     def task(context: Context, item: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         return {"statistics": np.zeros((6, 1))}, {"worker": get_worker().address}
 
-    job, report = Job("ingest", task, prefix, **how), Reporter(Silent(), "ingest")
+    job, report = Job("ingest", task, prefix, **how), Reporter(Progress(), "ingest")
     return [receipt["facts"]["worker"] for receipt in executor.map(job, context, range(PARTS), report)]
 
 

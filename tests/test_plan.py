@@ -22,7 +22,7 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Job, Report, SerialExecutor
 from ips2_dask.params import parse_bytes
-from ips2_dask.pipeline.run import Silent, execute, plan_run
+from ips2_dask.pipeline.run import Progress, execute, plan_run
 from ips2_dask.plan.plan import (
     MOST_PARTITIONS,
     MOST_TASKS,
@@ -235,7 +235,7 @@ def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
     source, resources = open_source(X), Resources(partition_rows=100, vectors="chunked")
     params = Params(n_clusters=3, shards=6)
     plan = plan_run(source, params, resources)
-    execute(source, params, plan, ZarrStore(str(tmp_path / "run")), Counting(), Silent())
+    execute(source, params, plan, ZarrStore(str(tmp_path / "run")), Counting(), Progress())
     planned = {stage.name: stage.tasks for stage in plan.stages}
     for stage in ("ingest", "neighbors", "tensor", "assemble", "fuse"):
         assert planned[stage] / 2 < counted[stage] <= planned[stage], stage

@@ -16,12 +16,12 @@ from rich.console import Console
 from ips2_dask import Params, Resources, run
 from ips2_dask.cli.display import JsonLog, LiveProgress, Pace, PlainProgress, logged
 from ips2_dask.cli.main import main
-from ips2_dask.pipeline.run import Silent
+from ips2_dask.pipeline.run import Progress
 from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import duration
 
 
-class Noted(Silent):
+class Noted(Progress):
     """Progress that keeps the numbers it is told."""
 
     def __init__(self) -> None:
@@ -164,7 +164,7 @@ def test_machines_get_a_json_object_a_line_and_nothing_else(tmp_path: Path, caps
 )
 def test_a_log_says_how_a_run_ended(error: BaseException, event: str, facts: Any, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    log = logged(Silent(), str(path))
+    log = logged(Progress(), str(path))
     log.__enter__().begin("ingest")
     assert not log.__exit__(type(error), error, None)
     last = read(path.read_text())[-1]

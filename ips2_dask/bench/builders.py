@@ -16,7 +16,7 @@ from ips2_dask.kernels.neighbors import exact_neighbors, settle_candidates
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan.plan import make_plan
-from ips2_dask.progress import Reporter, Silent
+from ips2_dask.progress import Progress, Reporter
 from ips2_dask.readers import open_source
 from ips2_dask.stages import ingest, sharding
 from ips2_dask.store.context import Context
@@ -26,7 +26,7 @@ Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
 SEED = 0
-QUIET = Reporter(Silent(), "")
+QUIET = Reporter(Progress(), "")
 
 
 class Lists(NamedTuple):

@@ -80,7 +80,7 @@ def bench(
         for record in _records(options, params_of, resources_of, Path(name)):
             print(document.line(record, module.COLUMNS), flush=True, file=sys.stderr if table else sys.stdout)
             results.append(record)
-            if options.stopping.asked:  # an interrupt that a callback of the garbage collector has lost
+            if options.stopping.interrupted:  # an interrupt that a callback of the garbage collector has lost
                 raise KeyboardInterrupt
     if options.json is not None:
         document.write(options.json, facts, results)

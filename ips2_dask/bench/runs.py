@@ -16,7 +16,7 @@ from ips2_dask.bench.memory import Sample, peak
 from ips2_dask.bench.process import Outcome, work_apart
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline.run import Silent, plan_run, run
+from ips2_dask.pipeline.run import Progress, plan_run, run
 from ips2_dask.plan.plan import Plan
 from ips2_dask.readers import open_source
 from ips2_dask.store.layout import STAGES as RUN_STAGES
@@ -37,7 +37,7 @@ class Input(NamedTuple):
     transpose: bool = False
 
 
-class Clock(Silent):
+class Clock(Progress):
     """Progress that notes when each stage began and ended."""
 
     def __init__(self) -> None:

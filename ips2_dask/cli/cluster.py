@@ -1,4 +1,4 @@
-"""``ips2 cluster check``: what a cluster's config would start, and with ``--start`` whether its workers will do."""
+"""Commands that set up a cluster: ``ips2 cluster check`` and ``ips2 certs``."""
 
 from __future__ import annotations
 
@@ -6,18 +6,15 @@ import argparse
 import json
 from typing import Any
 
-from ips2_dask.cli.console import print_check
-from ips2_dask.cli.options import add_security
+from ips2_dask.clusters import tls
 from ips2_dask.clusters.config import TAKES, Config
-from ips2_dask.clusters.connect import cluster, module_of, settled
-from ips2_dask.clusters.loading import find, load
-from ips2_dask.clusters.probe import probe
-from ips2_dask.clusters.tls import missing
 from ips2_dask.errors import BadInput
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ips2 cluster``."""
+def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 cluster``."""
+    from ips2_dask.cli.options import add_security  # noqa: PLC0415  it loads SciPy, which certs does not need
+
     parser.add_argument("what", choices=("check",), help="check: validate the config, and show what would be started")
     parser.add_argument("config", metavar="FILE|NAME", help="YAML file of a cluster, or a shipped one such as slurm")
     parser.add_argument("--start", action="store_true", help="start one worker and look at it from inside")
@@ -27,8 +24,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
 
 
-def command(options: argparse.Namespace) -> int:
-    """``ips2 cluster check``: 0 where all is well, 1 where a worker would not do."""
+def cluster_command(options: argparse.Namespace) -> int:
+    """Show what a config would start; the exit status is 1 if ``--start`` finds a worker that could not do a run."""
+    # `ips2 certs` needs neither the kernels nor a table of rich
+    from ips2_dask.cli.console import print_check  # noqa: PLC0415
+    from ips2_dask.clusters.connect import cluster, module_of, settled  # noqa: PLC0415
+    from ips2_dask.clusters.loading import find, load  # noqa: PLC0415
+    from ips2_dask.clusters.probe import probe  # noqa: PLC0415
+
     if options.store is not None and not options.start:
         raise BadInput(
             "--store", f"{options.store} without --start", "--store with --start",
@@ -37,25 +40,44 @@ def command(options: argparse.Namespace) -> int:
     config = load(options.config)
     workers = options.workers or (1 if options.start and "workers" in TAKES[config.manager] else None)
     config = settled(config, workers=workers, tls=options.tls, insecure=options.insecure)
-    said: dict[str, Any] = {
+    check: dict[str, Any] = {
         "config": str(find(options.config)),
         "manager": config.manager,
         "starts": module_of(config).preview(config),
-        "notes": list(_notes(config)),
+        "notes": _notes(config),
         "worker": None,
         "amiss": [],
     }
     if options.start:
         with cluster(config) as client:
-            said["worker"], said["amiss"] = probe(client, options.store)
+            check["worker"], check["amiss"] = probe(client, options.store)
     if options.json:
-        print(json.dumps(said))
+        print(json.dumps(check))
     else:
-        print_check(said)
-    return 1 if said["amiss"] else 0
+        print_check(check)
+    return 1 if check["amiss"] else 0
 
 
 def _notes(config: Config) -> list[str]:
-    """What has still to be done before it can start."""
-    lacks = missing(config.tls) if config.tls else []
-    return [f"{config.tls} lacks {', '.join(lacks)}: run `ips2 certs {config.tls}` first"] if lacks else []
+    """Steps that are left to the user before the cluster can start."""
+    files = tls.missing(config.tls) if config.tls else []
+    return [f"{config.tls} lacks {', '.join(files)}: run `ips2 certs {config.tls}` first"] if files else []
+
+
+def add_certs_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 certs``."""
+    parser.add_argument(
+        "directory", metavar="DIR", help="a new folder; the shipped configs use ~/.config/ips2_dask/tls"
+    )
+    parser.add_argument(
+        "--host", action="append", default=[], metavar="NAME", help="a machine that they name; may be repeated"
+    )
+
+
+def certs_command(options: argparse.Namespace) -> int:
+    """Make a folder of certificates, and print the paths of its files."""
+    from ips2_dask.clusters.certs import make  # noqa: PLC0415  for this command alone
+
+    for path in make(options.directory, options.host):
+        print(path)
+    return 0

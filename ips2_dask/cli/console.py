@@ -1,25 +1,23 @@
-"""What the command line shows: progress, a summary, a plan, a status."""
+"""The tables that the commands print: a run, a sweep, a plan, a status, a verification, jobs, a check of a cluster."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from ips2_dask.cli.display import THERE, LiveProgress, PlainProgress, logged
+from ips2_dask.cli.display import REUSED
 from ips2_dask.params import LEAST_RECALL, Params, Resources
 from ips2_dask.pipeline.run import Shaped
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.traffic import ProductTraffic
 from ips2_dask.progress import Progress as Told
-from ips2_dask.progress import Silent
-from ips2_dask.runs.maintenance import Collected, Verification
+from ips2_dask.runs.maintenance import Collected
+from ips2_dask.runs.maintenance import Verification
 from ips2_dask.store.integrity import remedy
 from ips2_dask.wording import count, duration, found, labelled, size
 
@@ -31,19 +29,6 @@ SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NM
 
 PIPE_WIDTH = 110
 """Columns where there is no terminal to ask."""
-
-
-@contextmanager
-def progress(quiet: bool, log: str | None = None) -> Iterator[Told]:
-    """Progress for whoever reads standard error: nothing, a live table on a terminal, or lines; and a log of JSON."""
-    with ExitStack() as stack:
-        told: Told = Silent()
-        if not quiet and sys.stderr.isatty():
-            told = LiveProgress()
-            stack.callback(told.close)
-        elif not quiet:
-            told = PlainProgress()
-        yield stack.enter_context(logged(told, log))
 
 
 def _console() -> Console:
@@ -101,7 +86,7 @@ def print_report(summary: dict[str, Any], name: str) -> None:
     table = _table("stage", "found", "seconds")
     words = found(summary)
     for stage in summary["stages"]:
-        table.add_row(stage["name"], words[stage["name"]], THERE if stage["skipped"] else f"{stage['seconds']:.2f}")
+        table.add_row(stage["name"], words[stage["name"]], REUSED if stage["skipped"] else f"{stage['seconds']:.2f}")
     table.add_row("total", "", f"{sum(s['seconds'] for s in summary['stages'] if not s['skipped']):.2f}", style="bold")
     console.print(table)
     scores = "  ".join(f"{word} {summary[key]:.3f}" for key, word in SCORES.items() if key in summary)
@@ -188,6 +173,17 @@ def _product(traffic: ProductTraffic) -> str:
     """What one product of the solver sends, in words."""
     central = f"{size(traffic.scheduler)} ({traffic.share:.2%}) by scheduler"
     return f"{traffic.tasks:,} tasks; {size(traffic.workers)} from worker to worker, {central}"
+
+
+def print_prediction(summary: dict[str, Any]) -> None:
+    """How many new samples each cluster got, how many have no label, and the scores by known labels."""
+    print(f"{summary['n']:,} samples in {summary['seconds']:.1f} s; samples a cluster: "
+          f"{' '.join(map(str, summary['sizes']))}")  # fmt: skip
+    if "dropped" in summary:
+        print(f"left out        {count(summary['dropped'], 'row')} with a missing value: label -1")
+    if "acc" in summary:
+        print(f"known labels    ACC {summary['acc']:.3f}  NMI {summary['nmi']:.3f}  ARI {summary['ari']:.3f}")
+    print(f"written         {summary['out']}")
 
 
 WORDS = {"reused": "found there"}

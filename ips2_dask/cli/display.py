@@ -1,4 +1,4 @@
-"""Progress for whoever follows a run: a live table on a terminal, lines in a log, JSON lines for machines."""
+"""Progress of a run as the command line shows it: a live table on a terminal, lines in a pipe, JSON lines in a log."""
 
 from __future__ import annotations
 
@@ -12,34 +12,48 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import Progress as Bars
 from rich.text import Text
 
 from ips2_dask.errors import BadInput
-from ips2_dask.progress import Progress as Told
+from ips2_dask.progress import Progress, Relay
 from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import duration
 
-THERE = "there already"
+REUSED = "there already"
 
-EVERY = 30.0
-"""Seconds between the lines that a log gets of a stage that goes on."""
+LINE_SECONDS = 30.0
+"""Seconds between two lines of `PlainProgress` on the same stage."""
 
-LEAST = 0.1
-"""Seconds between two JSON lines on the same stage's tasks, of which there may be thousands."""
+JSON_SECONDS = 0.1
+"""Least seconds between two JSON lines on the same stage's tasks, of which there may be thousands."""
 
-WORDS = 62
-"""Columns of a terminal that the live table's words take; the bars have the rest."""
+TEXT_WIDTH = 62
+"""Columns of a terminal that the texts of the live table take; the bars have the rest."""
 
 
 class Pace:
-    """How far a stage is, how fast it goes, and how long it takes yet."""
+    """How much of a stage is done, its rate, and the time that the rest will take.
+
+    Parameters
+    ----------
+    clock : callable
+        The time in seconds.
+
+    Attributes
+    ----------
+    done, total : float
+        Tasks, or for the solver the share of the residual's fall in logarithms, of a total of 1.
+    text : str
+        The same in words.
+    """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.begun = self._since = self._last = clock()
         self._first: float | None = None
-        self.done, self.total, self.words = 0.0, 0.0, ""
+        self.done, self.total, self.text = 0.0, 0.0, ""
 
     @property
     def seconds(self) -> float:
@@ -47,10 +61,10 @@ class Pace:
         return self._clock() - self.begun
 
     def advance(self, done: int, total: int) -> None:
-        """So many tasks are done; a stage that starts another round of tasks counts from 0 again.
+        """Note how many tasks are done; a stage that starts another round of tasks counts from 0 again.
 
-        A round that tells of its first task alone began when the one before it ended. A solver is one task, and its
-        residual says more.
+        If a round's first event is not its start but a finished task, it began when the round before it ended. Once
+        the stage has shown a residual, tasks are ignored: the solver is one task.
         """
         if self._first is not None:
             return
@@ -58,10 +72,10 @@ class Pace:
             self._since = self._last if done else self._clock()
         self._last = self._clock()
         self.done, self.total = float(done), float(total)
-        self.words = f"{done:,} of {total:,}"
+        self.text = f"{done:,} of {total:,}"
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """The solver's residual, which falls about as a power: its logarithm is what is left to do."""
+        """Note the solver's residual, which falls about geometrically: its logarithm measures what is left to do."""
         if "residual" not in facts or "tol" not in facts:
             return
         residual, tol = max(float(facts["residual"]), 1e-300), float(facts["tol"])
@@ -70,96 +84,96 @@ class Pace:
         whole = math.log(self._first / tol)
         self.done, self.total = (min(1.0, math.log(self._first / residual) / whole) if whole > 0 else 1.0), 1.0
         self.done = max(self.done, 0.0)
-        self.words = f"residual {residual:.1e}, tolerance {tol:.0e}"
+        self.text = f"residual {residual:.1e}, tolerance {tol:.0e}"
 
     def left(self) -> float | None:
-        """Seconds that the rest takes at the pace so far, where there is one."""
-        taken = self._clock() - self._since
-        if not 0 < self.done < self.total or taken <= 0:
+        """Seconds that the rest takes at the rate so far; None while there is no rate."""
+        elapsed = self._clock() - self._since
+        if not 0 < self.done < self.total or elapsed <= 0:
             return None
-        return taken * (self.total - self.done) / self.done
+        return elapsed * (self.total - self.done) / self.done
 
     def rate(self) -> str:
-        """Tasks a second, or seconds a task; nothing for the solver, whose residual is no count."""
-        taken = self._clock() - self._since
-        if self._first is not None or self.done <= 0 or taken <= 0:
+        """Tasks a second, or seconds a task; empty for the solver, which counts no tasks."""
+        elapsed = self._clock() - self._since
+        if self._first is not None or self.done <= 0 or elapsed <= 0:
             return ""
-        speed = self.done / taken
+        speed = self.done / elapsed
         return f"{speed:,.0f}/s" if speed >= 9.95 else f"{speed:.1f}/s" if speed >= 0.95 else f"{1 / speed:.1f} s each"
 
     def __str__(self) -> str:
         left = self.left()
         remaining = "" if left is None else f"{duration(max(left, 0.0))} left"
-        return ", ".join(filter(None, (self.words, self.rate(), remaining)))
+        return ", ".join(filter(None, (self.text, self.rate(), remaining)))
 
 
-class PlainProgress:
-    """One line a stage, and one every half a minute of a stage that goes on, for logs and pipes."""
+class PlainProgress(Progress):
+    """One line on standard error for each stage, and one every half minute while a stage goes on."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._pace, self._said = Pace(clock), clock()
+        self._pace, self._last_line = Pace(clock), clock()
 
     def connected(self, dashboard: str | None) -> None:
-        """Say where the cluster's dashboard is."""
+        """Print the dashboard's address."""
         if dashboard:
             print(f"dashboard     {dashboard}", file=sys.stderr, flush=True)
 
     def begin(self, stage: str) -> None:
-        """Say nothing yet."""
-        self._pace, self._said = Pace(self._clock), self._clock()
+        """Start the stage's clock."""
+        self._pace, self._last_line = Pace(self._clock), self._clock()
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Say how far it is, now and then."""
+        """Print how much is done, every half minute."""
         self._pace.advance(done, total)
-        self._now_and_then(stage)
+        self._print_pace(stage)
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Say how far the residual has come, now and then."""
+        """Print the residual, every half minute."""
         self._pace.note(facts)
-        self._now_and_then(stage)
+        self._print_pace(stage)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Say what it took."""
-        self._say(stage, THERE if skipped else f"{seconds:.2f} s")
+        """Print the seconds that the stage took."""
+        self._print(stage, REUSED if skipped else f"{seconds:.2f} s")
 
-    def _now_and_then(self, stage: str) -> None:
-        if self._clock() - self._said >= EVERY:
-            self._said = self._clock()
-            self._say(stage, f"... {self._pace}")
+    def _print_pace(self, stage: str) -> None:
+        if self._clock() - self._last_line >= LINE_SECONDS:
+            self._last_line = self._clock()
+            self._print(stage, f"... {self._pace}")
 
-    def _say(self, stage: str, text: str) -> None:
+    def _print(self, stage: str, text: str) -> None:
         print(f"{_numbered(stage)} {text}", file=sys.stderr, flush=True)
 
 
-class _Words(ProgressColumn):
-    """What a stage has taken, how far it is, its rate and the time left, as they are when the line is drawn."""
+class _Texts(ProgressColumn):
+    """The column of a stage's elapsed time, tasks, rate and time left, each time the table is drawn."""
 
     def render(self, task: Task) -> Text:
-        """The words of a stage's line."""
+        """The text of a stage's line."""
         pace: Pace | None = task.fields["pace"]
         if pace is None:
-            return Text(task.fields["said"], no_wrap=True)
+            return Text(task.fields["text"], no_wrap=True)
         return Text(f"{duration(pace.seconds):>8}  {pace}", no_wrap=True, overflow="ellipsis")
 
 
-class LiveProgress:
-    """A table of stages on a terminal, each with a bar; the first line is that of what comes before the stages."""
+class LiveProgress(Progress):
+    """A table on a terminal, a line with a bar for each stage; the first line is for what comes before the stages."""
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
-        bar = BarColumn(max(8, min(40, console.width - WORDS)))
-        self._bars = Progress(TextColumn("{task.description}"), bar, _Words(), console=console)
+        bar = BarColumn(max(8, min(40, console.width - TEXT_WIDTH)))
+        self._bars = Bars(TextColumn("{task.description}"), bar, _Texts(), console=console)
         self._bars.start()
         self._task: TaskID | None = None
         self._open(f"    {'start':<9}", "input and workers")
 
     def close(self) -> None:
-        """Leave the terminal as it was, whatever the bars have come to."""
+        """Stop drawing, and give the terminal its cursor back."""
         self._bars.stop()
 
     def connected(self, dashboard: str | None) -> None:
-        """Say where the cluster's dashboard is, above the bars."""
+        """Print the dashboard's address above the bars."""
         if dashboard:
             self._bars.console.print(f"    dashboard  {dashboard}", highlight=False, soft_wrap=True)
 
@@ -170,7 +184,7 @@ class LiveProgress:
         self._open(_numbered(stage), "")
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Move the stage's bar; until the first task is done it only shows that something is going on."""
+        """Move the stage's bar, which pulses until the first task is done."""
         if done:
             self._pace.advance(done, total)
             self._move()
@@ -182,119 +196,105 @@ class LiveProgress:
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Close the stage's line."""
-        words = self._pace.words if self._pace.words.startswith("residual") else ""
-        self._finish(THERE if skipped else f"{duration(seconds):>8}  {words}")
+        residual = self._pace.text if self._pace.text.startswith("residual") else ""
+        self._finish(REUSED if skipped else f"{duration(seconds):>8}  {residual}")
 
-    def _open(self, name: str, words: str) -> None:
+    def _open(self, name: str, text: str) -> None:
         self._pace = Pace()
-        self._pace.words = words
-        self._task = self._bars.add_task(name, total=None, pace=self._pace, said="")
+        self._pace.text = text
+        self._task = self._bars.add_task(name, total=None, pace=self._pace, text="")
 
     def _move(self) -> None:
         if self._task is not None and self._pace.total:
             self._bars.update(self._task, completed=self._pace.done, total=self._pace.total)
 
-    def _finish(self, said: str) -> None:
+    def _finish(self, text: str) -> None:
         if self._task is not None:
-            self._bars.update(self._task, completed=1, total=1, pace=None, said=f"{said:>8}")
+            self._bars.update(self._task, completed=1, total=1, pace=None, text=f"{text:>8}")
             self._bars.stop_task(self._task)
             self._task = None
 
 
-class JsonLog:
+class JsonLog(Progress):
     """One JSON object a line, with the keys time, stage, event, done, total, seconds and facts, null where none is.
 
     Events are start, connected, begin, advance, note, end, and finish, interrupted or failed.
     """
 
     def __init__(self, stream: IO[str], clock: Callable[[], float] = time.monotonic) -> None:
-        self._stream, self._clock, self._told = stream, clock, -math.inf
-        self._begun = self._of_stage = clock()
+        self._stream, self._clock, self._last_advance = stream, clock, -math.inf
+        self._begun = self._stage_begun = clock()
         self.write("start")
 
     def connected(self, dashboard: str | None) -> None:
-        """Write where the cluster's dashboard is."""
+        """Write the dashboard's address."""
         self.write("connected", facts={"dashboard": dashboard})
 
     def begin(self, stage: str) -> None:
         """Write that a stage starts."""
-        self._of_stage, self._told = self._clock(), -math.inf
+        self._stage_begun, self._last_advance = self._clock(), -math.inf
         self.write("begin", stage)
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Write how many tasks are done, not more often than `LEAST` allows."""
+        """Write how many tasks are done, at most once in `JSON_SECONDS`."""
         now = self._clock()
-        if done == total or now - self._told >= LEAST:
-            self._told = now
-            self.write("advance", stage, done=done, total=total, seconds=now - self._of_stage)
+        if done == total or now - self._last_advance >= JSON_SECONDS:
+            self._last_advance = now
+            self.write("advance", stage, done=done, total=total, seconds=now - self._stage_begun)
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
         """Write a stage's numbers."""
-        self.write("note", stage, seconds=self._clock() - self._of_stage, facts=facts)
+        self.write("note", stage, seconds=self._clock() - self._stage_begun, facts=facts)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
         """Write that a stage is done."""
         self.write("end", stage, seconds=seconds, facts={"skipped": skipped})
 
     def leave(self, event: str, **facts: Any) -> None:
-        """Write how it ended."""
+        """Write how the run ended."""
         self.write(event, seconds=self._clock() - self._begun, facts=facts or None)
 
-    def write(self, event: str, stage: str | None = None, **known: Any) -> None:
+    def write(self, event: str, stage: str | None = None, **values: Any) -> None:
         """Write a line."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
             "time": now, "stage": stage, "event": event, "done": None, "total": None, "seconds": None, "facts": None,
-            **known,
+            **values,
         }  # fmt: skip
         if line["seconds"] is not None:
             line["seconds"] = round(line["seconds"], 6)
         print(json.dumps(line), file=self._stream, flush=True)
 
 
-class _Both:
-    """Progress that is told to two."""
-
-    def __init__(self, first: Told, second: Told) -> None:
-        self._both = first, second
-
-    def connected(self, dashboard: str | None) -> None:
-        for one in self._both:
-            one.connected(dashboard)
-
-    def begin(self, stage: str) -> None:
-        for one in self._both:
-            one.begin(stage)
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        for one in self._both:
-            one.advance(stage, done, total)
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        for one in self._both:
-            one.note(stage, facts)
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        for one in self._both:
-            one.end(stage, seconds, skipped)
+@contextlib.contextmanager
+def progress(quiet: bool, log: str | None = None) -> Iterator[Progress]:
+    """The progress of a command: nothing if quiet, else a live table on a terminal, or lines; and a log if named."""
+    with contextlib.ExitStack() as stack:
+        display = Progress()
+        if not quiet and sys.stderr.isatty():
+            display = LiveProgress()
+            stack.callback(display.close)
+        elif not quiet:
+            display = PlainProgress()
+        yield stack.enter_context(logged(display, log))
 
 
 @contextlib.contextmanager
-def logged(told: Told, name: str | None) -> Iterator[Told]:
-    """The same progress, written as JSON lines too: to a file, or to standard output for ``-``; None writes none.
+def logged(progress: Progress, name: str | None) -> Iterator[Progress]:
+    """A progress that also writes JSON lines to a file, or to standard output for ``-``; None writes none.
 
     Raises
     ------
     BadInput
-        Where the file can't be written.
+        If the file can't be written.
     """
     with contextlib.ExitStack() as stack:
         if name is None:
-            yield told
+            yield progress
             return
-        log = JsonLog(sys.stdout if name == "-" else stack.enter_context(_opened(name)))
+        log = JsonLog(sys.stdout if name == "-" else stack.enter_context(_open_log(name)))
         try:
-            yield _Both(told, log)
+            yield Relay(progress, log)
         except KeyboardInterrupt:
             log.leave("interrupted")
             raise
@@ -304,7 +304,7 @@ def logged(told: Told, name: str | None) -> Iterator[Told]:
         log.leave("finish")
 
 
-def _opened(name: str) -> IO[str]:
+def _open_log(name: str) -> IO[str]:
     try:
         return open(name, "w", encoding="utf-8")
     except OSError as error:

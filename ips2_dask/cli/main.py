@@ -10,59 +10,62 @@ import re
 import shlex
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 from ips2_dask import __version__
 from ips2_dask.cli.stopping import Stopping
-from ips2_dask.errors import IPS2Error
+from ips2_dask.errors import BadInput, IPS2Error
 from ips2_dask.params import Params, Resources
 from ips2_dask.wording import option
 
 COMMANDS = {
-    "run": ("cluster an input into a run directory", "run"),
-    "plan": ("show what a run would do, and run nothing", "plan"),
-    "predict": ("clusters of new samples, by a run that is there", "predict"),
-    "sweep": ("many settings of one input, ranked without known labels", "sweep"),
-    "export": ("write a run's labels to a CSV, Parquet or .h5ad file", "export"),
-    "status": ("what a run has done, and why", "status"),
-    "report": ("write one page on a finished run", "report"),
-    "verify": ("check a run against its digests", "verify"),
-    "gc": ("take away what no key of a run points to", "gc"),
-    "demo": ("cluster scikit-learn's digits", "demo"),
-    "submit": ("hand a whole run over to a cluster, and return at once", "submit"),
-    "jobs": ("what was submitted, and what became of it", "jobs"),
-    "logs": ("what a submitted job prints", "logs"),
-    "cancel": ("end a submitted job", "cancel"),
-    "cluster": ("check a cluster's config, and try it", "cluster"),
-    "certs": ("make certificates for a cluster (TLS)", "certs"),
+    "run": ("run", "cluster an input into a run directory"),
+    "plan": ("run", "show what a run would do, and run nothing"),
+    "predict": ("run", "clusters of new samples, by a run that is there"),
+    "sweep": ("sweep", "many settings of one input, ranked without known labels"),
+    "export": ("maintenance", "write a run's labels to a CSV, Parquet or .h5ad file"),
+    "status": ("maintenance", "what a run has done, and why"),
+    "report": ("maintenance", "write one page on a finished run"),
+    "verify": ("maintenance", "check a run against its digests"),
+    "gc": ("maintenance", "take away what no key of a run points to"),
+    "demo": ("run", "cluster scikit-learn's digits"),
+    "submit": ("jobs", "hand a whole run over to a cluster, and return at once"),
+    "jobs": ("jobs", "what was submitted, and what became of it"),
+    "logs": ("jobs", "what a submitted job prints"),
+    "cancel": ("jobs", "end a submitted job"),
+    "cluster": ("cluster", "check a cluster's config, and try it"),
+    "certs": ("cluster", "make certificates for a cluster (TLS)"),
     "bench": (
+        "sweep",
         "measure on this machine: product, graph, solve, end-to-end, peers, scaling, choosing, sweep, change",
-        "bench",
     ),
-    "study": ("a scaling study from a YAML file: notebook, fits, figures", "study"),
-    "completion": ("a script that completes commands and options in bash, zsh or fish", "completion"),
-    "reproduce": ("the paper's experiments again, beside its printed figures", "reproduce"),
+    "study": ("sweep", "a scaling study from a YAML file: notebook, fits, figures"),
+    "completion": ("main", "a script that completes commands and options in bash, zsh or fish"),
+    "reproduce": ("sweep", "the paper's experiments again, beside its printed figures"),
 }
-"""What each command is for, and its file in ``ips2_dask/commands``."""
+"""The file of each command in ``ips2_dask/cli``, and its help.
+
+For the command ``NAME`` the file has the functions ``add_NAME_arguments(parser)`` and ``NAME_command(options)``, which
+returns the exit status. A file is imported when one of its commands is called, so that no command waits for the imports
+of the others.
+"""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Whose errors are one line."""
+    """A parser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
         print(f"ips2: {message}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(2)
 
 
-def whole_parser() -> argparse.ArgumentParser:
-    """All commands with all of their options."""
-    return _parser([], every=True)
+def _parser(words: Sequence[str], every: bool = False) -> argparse.ArgumentParser:
+    """The parser of a command line: it knows all commands, but only the options of the one that ``words`` call.
 
-
-def _parser(given: Sequence[str], every: bool = False) -> argparse.ArgumentParser:
-    """All commands by name, with the options of the one that is asked for: the others need not be imported."""
-    chosen = next((word for word in given if not word.startswith("-")), None)
+    With ``every`` it knows the options of all commands, for which all of their files are imported.
+    """
+    called = next((word for word in words if not word.startswith("-")), None)
     parser = _Parser(
         prog="ips2", description="Clustering by tensor similarity, out of core, on Dask.", allow_abbrev=False,
         epilog="exit status: 0 done, 1 damage, a store that fails or a fault of ours, 2 bad input, "
@@ -70,17 +73,54 @@ def _parser(given: Sequence[str], every: bool = False) -> argparse.ArgumentParse
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for name, (what, _) in COMMANDS.items():
-        parser_of_one = commands.add_parser(name, allow_abbrev=False, help=what, description=what)
-        if every or name == chosen:
-            module = importlib.import_module(f"ips2_dask.cli.{COMMANDS[name][1]}")
-            module.add_arguments(parser_of_one)
-            parser_of_one.set_defaults(function=module.command)
+    for name, (file, summary) in COMMANDS.items():
+        subparser = commands.add_parser(name, allow_abbrev=False, help=summary, description=summary)
+        if every or name == called:
+            module = importlib.import_module(f"ips2_dask.cli.{file}")
+            getattr(module, f"add_{name}_arguments")(subparser)
+            subparser.set_defaults(function=getattr(module, f"{name}_command"))
     return parser
 
 
-def _spelled(message: str) -> str:
-    """An error's text with options where the Python names of parameters are."""
+SHELLS = ("bash", "zsh", "fish")
+FILES = frozenset({"input", "to", "knn_graph", "similarity"})
+FOLDERS = frozenset({"directory", "out", "scratch", "data"})
+"""Arguments that a shell completes with the names of files, and of folders."""
+
+
+def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the argument of ``ips2 completion``."""
+    parser.add_argument("shell", choices=SHELLS)
+
+
+def completion_command(options: argparse.Namespace) -> int:
+    """Print the completion script of all commands for a shell."""
+    try:
+        import shtab  # noqa: PLC0415  an extra that this command alone needs
+    except ImportError:
+        raise BadInput(
+            "completion", "no shtab", "shtab, which writes the scripts", "there would be no script",
+            "pip install 'ips2-dask[completion]'",
+        ) from None  # fmt: skip
+    parser = _parser([], every=True)
+    for action in _actions(parser):
+        if action.dest in FILES | FOLDERS and action.choices is None:
+            action.complete = shtab.FILE if action.dest in FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
+    print(shtab.complete(parser, options.shell))
+    return 0
+
+
+def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
+    """All options and arguments of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        if isinstance(action, argparse._SubParsersAction):
+            for subparser in action.choices.values():
+                yield from _actions(subparser)
+
+
+def _with_options(message: str) -> str:
+    """The text of an error with the options of the command line in place of the parameters' names in Python."""
     names = "|".join([*Params.__dataclass_fields__, *Resources.__dataclass_fields__, "similarity", "knn_graph"])
     message = re.sub(rf"^({names})(?=:)", lambda match: option(match[1]), message)
     return re.sub(
@@ -97,18 +137,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = argparse.Namespace(out=None, stopping=stopping, given=given, whole_parser=whole_parser)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = argparse.Namespace(out=None, stopping=stopping, given=words)
     try:
-        _parser(given).parse_args(given, options)
+        _parser(words).parse_args(words, options)
         return int(options.function(options))
-    except SystemExit as asked:  # by argparse, after --help or an error
-        return int(asked.code or 0)
+    except SystemExit as end:  # of argparse, after --help or an error
+        return int(end.code or 0)
     except IPS2Error as error:
-        print(f"ips2: {_spelled(str(error))}", file=sys.stderr)
+        print(f"ips2: {_with_options(str(error))}", file=sys.stderr)
         return error.exit_status
     except KeyboardInterrupt:
-        again = shlex.join(["ips2", *given])
+        again = shlex.join(["ips2", *words])
         remedy = f"; the same command continues the run in {options.out}: {again}" if options.out else ""
         print(f"ips2: interrupted{remedy}", file=sys.stderr)
         return 130

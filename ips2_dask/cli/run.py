@@ -1,18 +1,51 @@
-"""``ips2 run``: cluster an input into a run directory."""
+"""Commands on the samples of an input: ``ips2 run``, ``demo``, ``plan`` and ``predict``."""
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dataclasses
+import json
+import re
+import sys
+import time
+from functools import partial
+from typing import Any
 
-from ips2_dask.cli.console import progress
-from ips2_dask.cli.options import add_beside, add_input, add_params, add_resources, features_of, params_of, resources_of
-from ips2_dask.cli.outcome import add_said, finish
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask import clusters
+from ips2_dask.cli.console import print_plan, print_prediction, print_report
+from ips2_dask.cli.display import progress
+from ips2_dask.cli.options import (
+    add_beside,
+    add_input,
+    add_params,
+    add_place,
+    add_resources,
+    features_of,
+    params_of,
+    resources_of,
+)
+from ips2_dask.errors import BadInput
 from ips2_dask.executors.memory_limit import limited
-from ips2_dask.pipeline.run import run
+from ips2_dask.metrics import scores
+from ips2_dask.params import LEAST_RECALL, Params, Resources
+from ips2_dask.pipeline.option_checks import check_machines
+from ips2_dask.pipeline.run import Shaped, plan_run, run
+from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
+from ips2_dask.readers import open_source
+from ips2_dask.readers.arrays import held_table
+from ips2_dask.readers.features import HANDLE_UNKNOWN
+from ips2_dask.runs.prediction_files import check_file, writing
+from ips2_dask.runs.run import Run, open_run
+
+# ---- run and demo
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ips2 run``."""
+def add_run_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 run``."""
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
     add_beside(parser)
@@ -21,15 +54,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verify", action="store_true", help="read every byte of what is reused, and compute again what is damaged"
     )
     parser.add_argument("--performance-report", metavar="FILE", help="Dask's own report of the run, an HTML file")
-    add_said(parser)
+    _add_output(parser)
     add_params(parser)
     add_resources(parser)
 
 
-def command(options: argparse.Namespace) -> int:
-    """``ips2 run``: cluster an input into a run directory."""
+def run_command(options: argparse.Namespace) -> int:
+    """Cluster an input into a run directory."""
     params, resources = params_of(options), resources_of(options)
-    with limited(resources.memory_limit), progress(options.quiet, options.log_json) as told:
+    with limited(resources.memory_limit), progress(options.quiet, options.log_json) as display:
         finished = run(
             options.input,
             params,
@@ -38,7 +71,7 @@ def command(options: argparse.Namespace) -> int:
             labels_column=options.labels_column,
             transpose=options.transpose,
             features=features_of(options),
-            progress=options.stopping.told(told),
+            progress=options.stopping.guard(display),
             own_cluster=not options.serial,
             similarity=options.similarity,
             knn_graph=options.knn_graph,
@@ -46,4 +79,200 @@ def command(options: argparse.Namespace) -> int:
             verify=options.verify,
             performance_report=options.performance_report,
         )
-    return finish(finished, options)
+    return _finish(finished, options)
+
+
+def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 demo``."""
+    parser.add_argument("--out", default="ips2-demo", metavar="DIR", help="run directory (default: ips2-demo)")
+    add_place(parser, serial=False)
+    _add_output(parser)
+
+
+def demo_command(options: argparse.Namespace) -> int:
+    """Cluster scikit-learn's digits, on two processes of this machine unless a cluster is named."""
+    from sklearn.datasets import load_digits  # noqa: PLC0415  for this command alone
+
+    resources = Resources(
+        n_workers=None if options.cluster or options.scheduler else 2,
+        cluster=options.cluster,
+        scheduler=options.scheduler,
+        tls=options.tls,
+        insecure=options.insecure,
+        partition_rows=512,
+    )
+    X, y = load_digits(return_X_y=True)
+    source = held_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
+    with progress(options.quiet, options.log_json) as display:
+        finished = run(
+            source, Params(n_clusters=10), resources, store=options.out, progress=options.stopping.guard(display),
+            own_cluster=True,
+        )  # fmt: skip
+    status = _finish(finished, options)
+    if not (options.quiet or options.json or options.log_json == "-"):
+        print(f"look into it    ips2 status {options.out}, or ips2_dask.open_run({options.out!r}) in Python")
+    return status
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    """The options on what is printed of a run, and on its exit status."""
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no report")
+    parser.add_argument(
+        "--log-json", metavar="FILE|-", help="progress as JSON lines; - writes them to standard output, and no report"
+    )
+    parser.add_argument(
+        "--strict", action="store_true",
+        help=f"exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters "
+        "as were asked for and no more components, no empty pair",
+    )  # fmt: skip
+
+
+def _finish(finished: Run, options: argparse.Namespace) -> int:
+    """Print a finished run; the exit status is 3 if ``--strict`` finds a promise that was not kept."""
+    summary = finished.report()
+    clustered = finished.clustered  # rows that were left out have no cluster
+    if clustered.known_labels is not None:
+        summary |= scores(clustered.known_labels, clustered.labels)
+    if not options.quiet and options.log_json != "-":
+        print_report(summary, finished.manifest["input"]["name"])
+    broken = [promise for promise in summary["promises"] if not promise["kept"]] if options.strict else []
+    for promise in broken:
+        wanted = f"wanted {promise['rule']} {promise['wanted']:g}"
+        print(f"ips2: promise not kept: {promise['promise']}: found {promise['found']:.4g}, {wanted}", file=sys.stderr)
+    if options.json:
+        print(json.dumps(summary))
+    return 3 if broken else 0
+
+
+# ---- plan
+
+
+@dataclasses.dataclass(frozen=True)
+class TableShape:
+    """A table of which only the shape is known, which is all that a plan needs."""
+
+    shape: tuple[int, int]
+    name: str = "a table"
+    resident_bytes: int = 0
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 plan``."""
+    add_input(parser, optional=True)
+    parser.add_argument("--shape", metavar="MxF", help="samples x features, such as 1000000x64, in place of an input")
+    add_params(parser)
+    add_resources(parser)
+
+
+def plan_command(options: argparse.Namespace) -> int:
+    """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
+    params, resources = params_of(options), resources_of(options)
+    source = _planned_source(options)
+    plan = plan_run(source, params, resources)
+    n_workers = clusters.expected_workers(resources)
+    traffic = {}
+    for chunks, case in (("whole groups", WHOLE), ("parts of groups", PARTS)):
+        product = product_traffic(plan, params, n_workers, case)
+        if product is not None:
+            traffic[chunks] = product
+    return 0 if print_plan(plan, source, resources, traffic) else 4
+
+
+def _planned_source(options: argparse.Namespace) -> Shaped:
+    """The input, or a table of the shape that ``--shape`` gives."""
+    if (options.input is None) == (options.shape is None):
+        raise BadInput(
+            "--shape", "both an input and a shape" if options.shape else "neither an input nor a shape", "one of them",
+            "there would be nothing to plan", "name a file, or give --shape 1000000x64",
+        )  # fmt: skip
+    if options.shape is None:
+        return open_source(
+            options.input, labels_column=options.labels_column, transpose=options.transpose,
+            features=features_of(options),
+        )  # fmt: skip
+    match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
+    if match is None:
+        raise BadInput(
+            "--shape", repr(options.shape), "samples x features", "there would be nothing to plan",
+            "write it as 1000000x64",
+        )  # fmt: skip
+    return TableShape((int(match[1]), int(match[2])))
+
+
+# ---- predict
+
+
+def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 predict``."""
+    parser.add_argument("directory", help="directory of a finished run")
+    parser.add_argument("new", help="new samples: data file, file::dataset, folder or URL of a Zarr array")
+    parser.add_argument(
+        "--out", required=True, metavar="FILE", help="labels and their certainty: .csv, .tsv or .parquet; labels: .npy"
+    )
+    parser.add_argument("--proba", action="store_true", help="also the probability of each cluster")
+    parser.add_argument("--embedding", action="store_true", help="also the extended embedding")
+    parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
+    parser.add_argument("--transpose", action="store_true", help="the new samples are features by samples")
+    parser.add_argument(
+        "--handle-unknown", choices=HANDLE_UNKNOWN, default=HANDLE_UNKNOWN[0],
+        help="a category that the run has not seen: refuse it (default), or make all features of its column 0",
+    )  # fmt: skip
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    parser.add_argument("--quiet", action="store_true", help="no report")
+    add_resources(parser, cuts=False)
+
+
+def predict_command(options: argparse.Namespace) -> int:
+    """Write the labels of new samples, predicted in this process or on the workers that the options name."""
+    path = check_file(options.out, not (options.proba or options.embedding))
+    finished, resources = open_run(options.directory), resources_of(options)
+    on_workers = not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers))
+    if not on_workers and resources.memory_limit is not None:
+        raise BadInput(
+            "--memory-limit", "no --workers, --cluster or --scheduler", "a limit of workers",
+            "it would count for nothing, as this process predicts alone", "add --workers, or leave it out",
+        )  # fmt: skip
+    check_machines(resources, client=False, own_cluster=on_workers)
+    source = finished.open_new(
+        options.new, labels_column=options.labels_column, transpose=options.transpose,
+        handle_unknown=options.handle_unknown,
+    )  # fmt: skip
+    known_labels, names = source.labels(), source.sample_names
+    begun = time.perf_counter()
+    blocks: list[NDArray[np.int32]] = []
+    with contextlib.ExitStack() as stack:
+        client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
+        writer = stack.enter_context(writing(path))
+        done = 0
+        for prediction in finished.predictions(source, client=client):
+            labels = prediction.labels
+            columns: dict[str, Any] = {}
+            if names is not None:
+                columns["sample"] = names[done : done + len(labels)]
+            columns["label"] = labels
+            columns["certainty"] = prediction.probabilities[np.arange(len(labels)), labels]
+            if options.proba:
+                columns |= {f"p{c}": column for c, column in enumerate(prediction.probabilities.T)}
+            if options.embedding:
+                columns |= {f"e{c}": column for c, column in enumerate(finished.coordinates(prediction).T)}
+            writer.write(columns)
+            blocks.append(labels)
+            done += len(labels)
+    labels = np.concatenate(blocks) if blocks else np.empty(0, np.int32)
+    predicted = labels >= 0  # a row with a missing value has the label -1
+    summary: dict[str, Any] = {
+        "n": len(labels),
+        "sizes": np.bincount(labels[predicted], minlength=finished.params.n_clusters).tolist(),
+        "seconds": time.perf_counter() - begun,
+        "out": options.out,
+    }
+    if not predicted.all():
+        summary["dropped"] = int(np.count_nonzero(~predicted))
+    if known_labels is not None and predicted.any():
+        summary |= scores(known_labels[predicted], labels[predicted])
+    if not options.quiet:
+        print_prediction(summary)
+    if options.json:
+        print(json.dumps(summary))
+    return 0

@@ -6,24 +6,23 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from ips2_dask.progress import Progress
+from ips2_dask.progress import Progress, Relay
 
 
 class Stopping:
-    """While this lasts, the signals raise KeyboardInterrupt, in the main thread, once.
+    """A context in which the first SIGINT or SIGTERM raises KeyboardInterrupt in the main thread.
 
-    Python loses an exception that is raised inside a callback of its garbage collector, of which distributed has one
-    (about every thirtieth interrupt, measured). So `told` raises it again at the next sign of progress.
+    Python loses an exception that is raised inside a callback of its garbage collector, and distributed has such a
+    callback (about every thirtieth interrupt was lost, measured). So `guard` raises it again at the next event.
     """
 
     SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
     def __init__(self) -> None:
-        self.asked = False
+        self.interrupted = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -31,62 +30,37 @@ class Stopping:
         self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)
-        if self.asked:
+        if self.interrupted:
             logging.disable(logging.NOTSET)
         sys.unraisablehook = self._hook
 
-    def told(self, progress: Progress) -> Progress:
-        """The same progress, which raises KeyboardInterrupt where one was lost."""
-        return _Checked(self, progress)
-
-    def _stop(self, *_: object) -> NoReturn:
-        if self.asked:
-            _leave()
-        self.asked = True
-        logging.disable(logging.CRITICAL)  # what Dask says of tasks that are given up is nothing to act on
-        raise KeyboardInterrupt
-
-    def _unraisable(self, lost: Any) -> None:
-        if lost.exc_type is not KeyboardInterrupt:
-            self._hook(lost)
-
-
-class _Checked:
-    """Progress that looks whether the run was to stop."""
-
-    def __init__(self, stopping: Stopping, inner: Progress) -> None:
-        self._stopping, self._inner = stopping, inner
-
-    def connected(self, dashboard: str | None) -> None:
-        self._check()
-        self._inner.connected(dashboard)
-
-    def begin(self, stage: str) -> None:
-        self._check()
-        self._inner.begin(stage)
-
-    def advance(self, stage: str, done: int, total: int) -> None:
-        self._check()
-        self._inner.advance(stage, done, total)
-
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        self._check()
-        self._inner.note(stage, facts)
-
-    def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        self._check()
-        self._inner.end(stage, seconds, skipped)
+    def guard(self, progress: Progress) -> Progress:
+        """A progress that passes events on to another one, and raises a KeyboardInterrupt that Python lost."""
+        return Relay(progress, check=self._check)
 
     def _check(self) -> None:
-        if self._stopping.asked:
+        if self.interrupted:
             raise KeyboardInterrupt
+
+    def _stop(self, *_: object) -> NoReturn:
+        if self.interrupted:
+            _leave()
+        self.interrupted = True
+        logging.disable(logging.CRITICAL)  # Dask would log an error for each task that it gives up
+        raise KeyboardInterrupt
+
+    def _unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            self._hook(unraisable)
 
 
 def _leave() -> NoReturn:
-    """End this process; its workers notice that nobody holds their pipe, and end themselves."""
+    """End this process at once; its workers end themselves when their pipe to it closes."""
     if sys.stderr.isatty():
         sys.stderr.write("\x1b[?25h")  # the cursor that live progress hid
     sys.stderr.write("ips2: interrupted again\n")

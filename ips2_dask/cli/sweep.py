@@ -1,23 +1,26 @@
-"""``ips2 sweep``: many settings of one input, ranked without known labels."""
+"""Commands of many runs: ``ips2 sweep``, and the measurements ``ips2 bench``, ``study`` and ``reproduce``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import sys
+from typing import TYPE_CHECKING
 
-from ips2_dask.cli.console import print_sweep
 from ips2_dask.cli.options import add_beside, add_input, add_params, add_resources, features_of, params_of, resources_of
-from ips2_dask.progress import Silent
-from ips2_dask.sweeps import CLUSTERS, RESAMPLES, Point, sweep
-from ips2_dask.sweeps.grid import numbers, whole_numbers
+
+if TYPE_CHECKING:
+    from ips2_dask.sweeps import Point
 
 SWEPT = ("n_clusters", "n_neighbors", "sigma", "max_clusters", "n_eigenpairs")
-"""Parameters that the lists decide."""
+"""Parameters whose values a sweep takes from its lists."""
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The options of ``ips2 sweep``."""
+def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 sweep``."""
+    from ips2_dask.sweeps import CLUSTERS, RESAMPLES  # noqa: PLC0415  it loads Dask, which a study does not need here
+    from ips2_dask.sweeps.grid import numbers, whole_numbers  # noqa: PLC0415
+
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier sweep is continued")
     group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
@@ -38,19 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_resources(parser)
 
 
-def _tell(done: int, total: int, point: Point, found_there: bool) -> None:
-    """A line on standard error for every point that is done."""
-    p, took = point.params, "there already"
-    if not found_there:
-        took = f"{sum(point.facts['seconds'].values()):.1f} s"
-    found = "  ".join(f"{name} {value:.3f}" for name, value in point.criteria.items())
-    line = f"{done:>4}/{total} c={p.n_clusters} k={p.n_neighbors} sigma={p.sigma:g}  {found}  {took}"
-    print(line, file=sys.stderr, flush=True)
+def sweep_command(options: argparse.Namespace) -> int:
+    """Run the points that are missing, rank all points, and print the best."""
+    from ips2_dask.cli.console import print_sweep  # noqa: PLC0415  a table of rich, for this command alone
+    from ips2_dask.progress import Progress  # noqa: PLC0415
+    from ips2_dask.sweeps import sweep  # noqa: PLC0415  it loads Dask
 
-
-def command(options: argparse.Namespace) -> int:
-    """``ips2 sweep``: run what is missing, rank all, and show the best."""
-    found = sweep(
+    result = sweep(
         options.input,
         options.swept_clusters,
         options.swept_neighbors,
@@ -65,11 +62,88 @@ def command(options: argparse.Namespace) -> int:
         similarity=options.similarity,
         knn_graph=options.knn_graph,
         resamples=options.resamples,
-        progress=options.stopping.told(Silent()),
-        told=None if options.quiet else _tell,
+        progress=options.stopping.guard(Progress()),
+        told=None if options.quiet else _print_point,
     )
     if not options.quiet:
-        print_sweep(found.table(), found.input, found.shape, found.computed, options.out, options.top)
+        print_sweep(result.table(), result.input, result.shape, result.computed, options.out, options.top)
     if options.json:
-        print(json.dumps({"computed": found.computed, "points": found.table(), "run_dir": str(found.path)}))
+        print(json.dumps({"computed": result.computed, "points": result.table(), "run_dir": str(result.path)}))
     return 0
+
+
+def _print_point(done: int, total: int, point: Point, found_there: bool) -> None:
+    """Print a line on standard error for a point that is done."""
+    p = point.params
+    seconds = "there already" if found_there else f"{sum(point.facts['seconds'].values()):.1f} s"
+    criteria = "  ".join(f"{name} {value:.3f}" for name, value in point.criteria.items())
+    line = f"{done:>4}/{total} c={p.n_clusters} k={p.n_neighbors} sigma={p.sigma:g}  {criteria}  {seconds}"
+    print(line, file=sys.stderr, flush=True)
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmarks and their options."""
+    from ips2_dask.bench.options import add_benchmarks  # noqa: PLC0415  for this command alone
+
+    add_benchmarks(parser, add_params, add_resources)
+
+
+def bench_command(options: argparse.Namespace) -> int:
+    """Run a benchmark, print its records, and write them to the file of ``--json``."""
+    from ips2_dask.bench.command import bench  # noqa: PLC0415  it loads every benchmark
+
+    return bench(options, params_of, resources_of)
+
+
+def add_study_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 study``."""
+    parser.add_argument("config", metavar="CONFIG.yaml", help="sizes, workers, operators, k, and where to measure")
+    parser.add_argument("--out", required=True, metavar="DIR", help="executed notebook, its page, records, summary")
+    parser.add_argument("--again", action="store_true", help="measure again what an earlier call has measured")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no report")
+
+
+def study_command(options: argparse.Namespace) -> int:
+    """Run a scaling study, and print its fits and the files that it wrote."""
+    from ips2_dask.bench.study import read_config, study  # noqa: PLC0415  for this command alone
+
+    progress = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr))
+    files = study(read_config(options.config), options.out, again=options.again, progress=progress)
+    summary = json.loads(files.summary.read_text())
+    if not options.quiet:
+        for row in summary["growth"]:
+            if row["stage"] == "stages":
+                interval = "" if row["low"] is None else f" ({row['low']:.2f} to {row['high']:.2f})"
+                print(f"growth     k = {row['k']}, operator {row['operator']}: m^{row['exponent']:.2f}{interval}")
+        for name in ("strong", "weak"):
+            for row in summary[name]:
+                print(f"{name:<10} {row['workers']} workers, {row['m']:,} samples: {row['seconds']:.1f} s, "
+                      f"efficiency {row['efficiency']:.2f}")  # fmt: skip
+        for path in (files.notebook, files.page, files.records, files.summary):
+            if path is not None:
+                print(f"written    {path}")
+    if options.json:
+        print(json.dumps(summary))
+    return 0
+
+
+def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 reproduce``."""
+    parser.add_argument("--data", metavar="DIR", help="data sets (default: the environment variable IPS2_DATA)")
+    parser.add_argument("--out", required=True, metavar="DIR", help="results; what an earlier call did is kept")
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="NAME", help="some experiments, such as table2; may be repeated"
+    )
+    parser.add_argument("--quick", action="store_true", help="five runs and smaller grids, in minutes")
+    parser.add_argument("--jobs", type=int, metavar="N", help="processes side by side (default: cores, up to 4)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="of the first run (default 0)")
+    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    parser.add_argument("--quiet", action="store_true", help="no progress and no report")
+
+
+def reproduce_command(options: argparse.Namespace) -> int:
+    """Run the experiments that are missing, and write the report."""
+    from ips2_dask.paper import reproduce  # noqa: PLC0415  it loads every experiment
+
+    return reproduce.command(options)

@@ -20,7 +20,7 @@ from ips2_dask.pipeline.execution import execute, versions
 from ips2_dask.pipeline.keys import MODULES, Key, keys_of
 from ips2_dask.pipeline.option_checks import check_machines, check_params
 from ips2_dask.plan.plan import Plan, check_memory, check_shape, make_plan, widest
-from ips2_dask.progress import Progress, Silent
+from ips2_dask.progress import Progress
 from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.readers.features import Features
 from ips2_dask.runs.directory import check_directory
@@ -34,7 +34,7 @@ from ips2_dask.store.zarr_store import ZarrStore
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["MODULES", "Progress", "Silent", "execute", "plan_run", "run", "versions"]
+__all__ = ["MODULES", "Progress", "execute", "plan_run", "run", "versions"]
 
 
 class Shaped(Protocol):
@@ -233,7 +233,7 @@ def run_each(
         In the order of ``several``.
     """
     resources = resources or Resources()
-    progress = progress or Silent()
+    progress = progress or Progress()
     opened = source
     if not isinstance(source, Source):
         opened = open_source(source, labels_column=labels_column, transpose=transpose, features=features)

@@ -23,7 +23,7 @@ from shell import groups
 
 import ips2_dask
 from ips2_dask import Params, Resources
-from ips2_dask.pipeline.run import Silent
+from ips2_dask.pipeline.run import Progress
 from ips2_dask.stages import checkpoints
 from ips2_dask.store import lock
 from ips2_dask.store.layout import STAGES
@@ -38,7 +38,7 @@ Table = dict[str, list[int]]
 """Requests of each stage, for each number of partitions."""
 
 
-class _Watch(Silent):
+class _Watch(Progress):
     """Counts requests when a stage begins and when it ends."""
 
     def __init__(self, count: Callable[[], int]) -> None:

@@ -26,7 +26,7 @@ from distributed import Client, Scheduler, SchedulerPlugin
 import ips2_dask
 from ips2_dask.kernels.eigen import block_width
 from ips2_dask.kernels.selection import solved_pairs
-from ips2_dask.pipeline.run import Silent
+from ips2_dask.pipeline.run import Progress
 
 PARAMS = ips2_dask.Params(n_clusters=20)
 
@@ -105,7 +105,7 @@ def _done(dask_scheduler: Scheduler) -> dict[str, int]:
     return dict(dask_scheduler.plugins["done"].count)
 
 
-class _Watch(Silent):
+class _Watch(Progress):
     """Counts when the eigen stage begins and when it ends."""
 
     def __init__(self, client: Client) -> None:
