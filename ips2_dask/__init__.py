@@ -1,22 +1,23 @@
 """Out-of-core, distributed clustering by tensor similarity (IPS2).
 
-Where each step of the paper (Peng et al., arXiv 1905.03920) stands:
+Where each step of the paper (Peng et al., arXiv 1905.03920) is computed. ``kernels.fuse`` is the function ``fuse`` of
+the package ``ips2_dask.kernels``; docs/architecture.md walks through all of it, docs/method.md has the mathematics.
 
-====================================================  =======================================================
-step of the paper                                      file
-====================================================  =======================================================
-pairwise similarity S (Algorithm 1, step 1)            kernels/similarity.py
-k nearest neighbours (section 3.6)                     kernels/neighbors.py, stages/neighbors.py
-indecomposable tensor, eq. (7), on neighbourhoods      kernels/tensor.py, stages/tensor.py
-unfolding T-hat, Definition 3.1                        kernels/tensor.py (pairs), explicit.py (dense)
-Laplacian L-hat = D^-1/2 T-hat D^-1/2                  kernels/operator.py, stages/degrees.py
-top c eigenvectors (step 3)                            kernels/eigen.py, stages/eigen.py
-decomposable tensor, Theorems 3.1 and 3.2              kernels/decomposable.py
-high-order similarity V (Definition 3.3, step 4)       kernels/fusion.py, stages/fuse.py
-fused similarity U = (S + V) / 2 (section 3.5)         kernels/fusion.py, stages/fuse.py
-labels (step 5)                                        kernels/labels.py, stages/label.py
-all of it letter by letter, dense                      explicit.py
-====================================================  =======================================================
+====================================================  ============================================  ==================
+step of the paper                                     kernel                                        stage
+====================================================  ============================================  ==================
+pairwise similarity S (Algorithm 1, step 1)           kernels.heat, kernels.graph_edges             stages.fuse
+k nearest neighbours (section 3.6)                    kernels.nearest_in, kernels.merge_lists       stages.neighbors
+indecomposable tensor, eq. (7), on neighbourhoods     kernels.block_distances, kernels.triplets     stages.tensor
+unfolding T-hat, Definition 3.1                       kernels.owned_pairs, explicit.unfold          stages.tensor
+Laplacian L-hat = D^-1/2 T-hat D^-1/2                 kernels.NeighborhoodOperator                  stages.degrees
+top c eigenvectors (step 3)                           kernels.leading_eigenpairs                    stages.eigen
+decomposable tensor, Theorems 3.1 and 3.2             kernels.leading_products                      stages.eigen
+high-order similarity V (Definition 3.3, step 4)      kernels.high_order_values                     stages.fuse
+fused similarity U = (S + V) / 2 (section 3.5)        kernels.fuse                                  stages.fuse
+labels (step 5)                                       kernels.embedding, kernels.kmeans_best        stages.label
+all of it letter by letter, dense                     explicit
+====================================================  ============================================  ==================
 """
 
 from __future__ import annotations

@@ -63,7 +63,7 @@ def opened(finished: Run) -> Run:
 
 
 def unit_of(pairs: Array) -> Array:
-    """sqrt(2) for i < j, 1 for i = j: DESIGN 1.6."""
+    """sqrt(2) for i < j, 1 for i = j: docs/method.md, The restricted basis."""
     return np.where(pairs[:, 0] < pairs[:, 1], np.sqrt(2.0), 1.0)
 
 

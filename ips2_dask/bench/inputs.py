@@ -91,5 +91,5 @@ def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
 
 
 def centred(X: NDArray[np.floating]) -> NDArray[np.float32]:
-    """X as a run sees it after ingest: centred in float64, then float32 (DESIGN 1.13)."""
+    """X as a run sees it after ingest: centred in float64, then float32 (docs/method.md, Samples and distances)."""
     return np.ascontiguousarray(X - X.mean(axis=0, dtype=np.float64), np.float32)

@@ -84,9 +84,9 @@ def measure(
     All of them get the same matrix-free Laplacian in float32 with the eigenvectors of eigenvalue 1 taken out, and look
     for the same number of pairs: those of the clusters that remain, and one more for the gap. Products run on all
     cores in each of them; SciPy's own dense algebra runs on one BLAS thread and, in a second record, on all cores,
-    since either may be the faster. Ours and lobpcg start
-    from the eigenvectors of the sample graph (DESIGN 2), whose time both are charged; lobpcg has no guard columns,
-    which it would have to converge too; eigsh starts from a random vector. ``residual`` is the largest ||L y - lambda
+    since either may be the faster. Ours and lobpcg start from the eigenvectors of the sample graph (docs/method.md, The
+    solver), whose time both are charged; lobpcg has no guard columns, which it would have to converge too; eigsh starts
+    from a random vector. ``residual`` is the largest ||L y - lambda
     y|| of the wanted pairs, measured for all of them in the same way.
 
     Parameters

@@ -35,7 +35,7 @@ class Tensor(NamedTuple):
     blocks: Float32  # (m, k (k - 1) / 2)
     owned: NDArray[np.uint8]  # (m, bytes)
     ids: Any  # (m, q)
-    unit: NDArray[np.float64]  # (P,), DESIGN 1.6
+    unit: NDArray[np.float64]  # (P,), docs/method.md, The restricted basis
     degrees: NDArray[np.float64]  # (P,)
 
 

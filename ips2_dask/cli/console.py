@@ -15,9 +15,7 @@ from ips2_dask.params import LEAST_RECALL, Params, Resources
 from ips2_dask.pipeline.run import Shaped
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.traffic import ProductTraffic
-from ips2_dask.progress import Progress as Told
-from ips2_dask.runs.maintenance import Collected
-from ips2_dask.runs.maintenance import Verification
+from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
 from ips2_dask.wording import count, duration, found, labelled, size
 

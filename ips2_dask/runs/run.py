@@ -273,7 +273,9 @@ class Run:
         return pairs if self._order is None else self._by_pair(np.sort(self._order[pairs], axis=1))
 
     def tensor(self) -> sp.csr_array:
-        """R, the unfolded tensor on unordered pairs (docs/method.md, Unfolding and active pairs): CSR (P, P) float32.
+        """R, the unfolded tensor on unordered pairs: CSR (P, P) float32, each entry once.
+
+        See docs/method.md, The restricted basis.
 
         Raises
         ------
@@ -320,7 +322,10 @@ class Run:
 
     @cached_property
     def eigenvectors(self) -> NDArray[np.floating]:
-        """Their eigenvectors in the orthonormal basis of pairs, component vectors first: (P, c)."""
+        """Their eigenvectors on unordered pairs, component vectors first: (P, c).
+
+        The basis is orthonormal: docs/method.md, The restricted basis.
+        """
         self._refuse_decomposable("eigenvectors")
         c = self.params.n_clusters
         pairs = read_pairs(self._context)

@@ -57,7 +57,10 @@ def read_pairs(context: Context) -> Int32:
 
 
 def restricted_tensor(context: Context) -> sp.csr_array:
-    """R (docs/method.md, Unfolding and active pairs), stored or from the blocks: CSR (P, P) float32, both triangles."""
+    """R: CSR (P, P), float32, both triangles, each entry once; read, or made from the blocks.
+
+    See docs/method.md, The restricted basis.
+    """
 
     def make() -> sp.csr_array:
         parts = [triplets_of(context, b) for b in range(context.n_partitions)]
@@ -175,5 +178,5 @@ def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Flo
 
 
 def unit(pairs: Int32) -> Float64:
-    """The all-ones vector in the basis of pairs (docs/method.md, Unfolding and active pairs): sqrt(2), 1 for i = j."""
+    """The all-ones vector in the basis of R, sqrt(2) for i < j, 1 for i = j: docs/method.md, The restricted basis."""
     return np.where(pairs[:, 0] == pairs[:, 1], 1.0, np.sqrt(2.0))
