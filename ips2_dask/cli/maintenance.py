@@ -9,10 +9,8 @@ from pathlib import Path
 from ips2_dask.cli.console import print_garbage, print_status, print_verification
 from ips2_dask.errors import BadInput
 from ips2_dask.runs.export import write_labels
-from ips2_dask.runs.garbage import gc
+from ips2_dask.runs.maintenance import gc, status, verify
 from ips2_dask.runs.run import open_run
-from ips2_dask.runs.status import status
-from ips2_dask.runs.verify import verify
 
 JSON_HELP = "one JSON object as the last line of standard output"
 

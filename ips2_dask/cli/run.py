@@ -36,10 +36,11 @@ from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.pipeline.run import Shaped, plan_run, run
 from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
 from ips2_dask.readers import open_source
-from ips2_dask.readers.arrays import held_table
 from ips2_dask.readers.features import HANDLE_UNKNOWN
-from ips2_dask.runs.prediction_files import check_file, writing
+from ips2_dask.readers.matrices import held_table
+from ips2_dask.runs.prediction_files import check_file
 from ips2_dask.runs.run import Run, open_run
+from ips2_dask.store.files import writing
 
 # ---- run and demo
 
