@@ -1,4 +1,4 @@
-"""What is measured on: a generated set or one by name, written once as .npy files that every process can read."""
+"""The data of a benchmark: a generated set or one by name, written once as .npy files that every process can read."""
 
 from __future__ import annotations
 
@@ -91,5 +91,5 @@ def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
 
 
 def centred(X: NDArray[np.floating]) -> NDArray[np.float32]:
-    """X as a run sees it after ingest: centred in float64, then float32 (DESIGN 1.13)."""
+    """X as a run sees it after ingest: centred in float64, then float32 (docs/method.md, Samples and distances)."""
     return np.ascontiguousarray(X - X.mean(axis=0, dtype=np.float64), np.float32)
