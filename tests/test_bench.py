@@ -11,19 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ips2_dask.bench import (
-    builders,
-    change,
-    document,
-    end_to_end,
-    inputs,
-    memory,
-    options,
-    peers,
-    process,
-    product,
-    scaling,
-)
+from ips2_dask.bench import change, document, end_to_end, graph, inputs, options, peers, process, product, scaling
 from ips2_dask.bench import solve as solving
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import curved_gaussians
@@ -93,7 +81,7 @@ def test_an_option_that_means_nothing_is_bad_input(arguments, capsys):
 
 def test_the_options_name_what_there_is_to_measure():
     assert options.OPERATORS == product.OPERATORS
-    assert tuple(builders.BUILDERS) == options.BUILDERS
+    assert tuple(graph.BUILDERS) == options.BUILDERS
     assert options.SOLVERS == solving.SOLVERS
     assert tuple(peers.SYSTEMS) == options.SYSTEMS
     assert options.LIST_OF_SIZES == scaling.SIZES
@@ -118,13 +106,13 @@ def test_every_level_of_assembly_is_measured_against_the_same_product_of_scipy(t
 # ---- graph
 
 
-@pytest.mark.parametrize("name", [name for name in builders.BUILDERS if name != "pynndescent"])
+@pytest.mark.parametrize("name", [name for name in graph.BUILDERS if name != "pynndescent"])
 def test_a_builder_ends_with_lists_that_a_run_could_use(name):
-    if builders.BUILDERS[name].missing:
-        pytest.skip(f"{builders.BUILDERS[name].package} is not installed")
+    if graph.BUILDERS[name].missing:
+        pytest.skip(f"{graph.BUILDERS[name].package} is not installed")
     X = inputs.centred(curved_gaussians(1500, 8, 5)[0])
     _, lengths = exact_neighbors(X, 0, X, 6)
-    found = builders.lists_of(name, X, 6)
+    found = graph.lists_of(name, X, 6)
     order = np.arange(len(X)) if found.order is None else found.order
     ordered = X[order]
     assert np.array_equal(found.indices[:, 0], np.arange(len(X)))
@@ -135,8 +123,8 @@ def test_a_builder_ends_with_lists_that_a_run_could_use(name):
 
 
 def test_builders_are_measured_and_a_missing_one_is_named(tmp_path, monkeypatch):
-    missing = builders.BUILDERS["hnswlib"]._replace(module="no_such_module_anywhere")
-    monkeypatch.setitem(builders.BUILDERS, "hnswlib", missing)
+    missing = graph.BUILDERS["hnswlib"]._replace(module="no_such_module_anywhere")
+    monkeypatch.setitem(graph.BUILDERS, "hnswlib", missing)
     found = bench("graph", "--samples", 700, "--features", 4, "--builders", "exact,hnswlib", file=tmp_path / "out.json")
     exact, skipped = found["results"]
     assert exact["outcome"] == "finished"
@@ -291,7 +279,7 @@ def test_noise_is_a_cluster_that_is_scored_and_not_counted(tmp_path, monkeypatch
     for name, array in (("X", np.zeros((60, 2))), ("labels", known)):
         np.save(tmp_path / f"{name}.npy", array)
     found = np.where(known == 2, -1, known)
-    monkeypatch.setitem(peers.SYSTEMS, "kmeans", peers.System("", lambda X, c, seed, workers: found))
+    monkeypatch.setitem(peers.SYSTEMS, "kmeans", peers.Method("", lambda X, c, seed, workers: found))
     job = {"X": tmp_path / "X.npy", "labels": tmp_path / "labels.npy", "c": 3, "seed": 0, "workers": 0}
     measured = peers.work({**job, "system": "kmeans"})
     assert (measured["clusters"], measured["noise"]) == (2, pytest.approx(1 / 3))
@@ -388,23 +376,23 @@ def test_a_grandchild_counts_in_the_memory_of_a_tree():
         [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {GROW!r}])"]
     )
     try:
-        with memory.TreeSampler(parent.pid) as sampler:
-            while not (found := memory.peak(sampler.samples)) or found.largest_child < 96 << 20:
+        with process.TreeSampler(parent.pid) as sampler:
+            while not (found := process.peak(sampler.samples)) or found.largest_child < 96 << 20:
                 assert parent.poll() is None
-        (child,) = memory.descendants(parent.pid)
+        (child,) = process.descendants(parent.pid)
         assert found.tree >= found.largest_child >= 96 << 20
         assert found.root < 96 << 20
-        assert memory.proportional_bytes(child) >= 96 << 20
+        assert process.proportional_bytes(child) >= 96 << 20
     finally:
-        for pid in memory.descendants(parent.pid):
+        for pid in process.descendants(parent.pid):
             os.kill(pid, signal.SIGKILL)
         parent.wait(30)
 
 
 def test_a_peak_is_that_of_its_span():
-    samples = [memory.Sample(at, 10 * at, 3 * at, 2 * at) for at in (1, 2, 3)]
-    assert memory.peak(samples, 0, 2.5) == (20, 6, 4)
-    assert memory.peak(samples, 4, 5) is None
+    samples = [process.Sample(at, 10 * at, 3 * at, 2 * at) for at in (1, 2, 3)]
+    assert process.peak(samples, 0, 2.5) == (20, 6, 4)
+    assert process.peak(samples, 4, 5) is None
 
 
 def test_work_ends_when_nobody_waits_for_it_any_more(tmp_path):

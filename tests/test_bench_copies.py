@@ -21,7 +21,7 @@ def test_the_options_name_sets_that_are_known() -> None:
 
 
 def test_rounded_rows_are_multiples_of_the_step_and_drawn_rows_are_the_sets() -> None:
-    plain, coarse, few = roundings.given("digits"), copies.rounded("digits:4"), copies.rounded("digits@100")
+    plain, coarse, few = roundings.labelled_data("digits"), copies.rounded("digits:4"), copies.rounded("digits@100")
     np.testing.assert_array_equal(coarse.X, np.floor(plain.X / 4) * 4)
     np.testing.assert_array_equal(coarse.known, plain.known)
     assert few.X.shape == (100, 64)

@@ -26,7 +26,7 @@ def data_of(name: str) -> tuple[Any, int]:
         return make_moons(300, noise=0.05, random_state=0)[0], 2
     if name == "few":
         return np.random.default_rng(0).standard_normal((8, 3)), 3
-    given = roundings.given(name)
+    given = roundings.labelled_data(name)
     return given.X[::4] if name == "digits" else given.X, given.classes
 
 
@@ -110,8 +110,8 @@ def test_noise_has_the_label_of_the_nearest_sample_that_is_none() -> None:
 
 
 def test_draws_are_seeded_parts_of_the_whole_without_repeats() -> None:
-    whole, first, again, second = (roundings.given("digits", draw) for draw in (0, 1, 1, 2))
-    other = roundings.given("digits", 1, seed=1)
+    whole, first, again, second = (roundings.labelled_data("digits", draw) for draw in (0, 1, 1, 2))
+    other = roundings.labelled_data("digits", 1, seed=1)
     rows = {row.tobytes() for row in whole.X}
     for drawn in (first, second, other):
         assert len(drawn.X) == len(drawn.known) == round(0.8 * 1797)
@@ -126,7 +126,7 @@ def test_draws_are_seeded_parts_of_the_whole_without_repeats() -> None:
 
 def test_sets_are_scaled_as_their_names_say() -> None:
     for draw in (0, 1):
-        iris, lengths = roundings.given("iris", draw), roundings.given("digits-l2", draw)
+        iris, lengths = roundings.labelled_data("iris", draw), roundings.labelled_data("digits-l2", draw)
         assert (iris.scale, lengths.scale) == ("zscore", "l2")
         assert np.allclose(iris.X.mean(axis=0), 0, atol=1e-12)
         assert np.allclose(iris.X.std(axis=0), 1)
@@ -185,7 +185,7 @@ def test_a_peer_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setitem(roundings.PEERS, "kmeans", roundings.Peer("KMeans(c)", "", fail))
-    (record,) = roundings._peer("kmeans", roundings.given("iris"), 0)
+    (record,) = roundings._peer("kmeans", roundings.labelled_data("iris"), 0)
     assert record["outcome"] == "failed: ZeroDivisionError"
     assert "nmi" not in record
 
@@ -256,7 +256,7 @@ def test_tenths_hold_all_samples_from_the_least_certain_on() -> None:
     found: list[Any] = list(certainty.measure(["iris"]))
     assert [r["tenth"] for r in found] == list(range(1, 11))
     assert [r["samples"] for r in found] == [15] * 10
-    given = roundings.given("iris")
+    given = roundings.labelled_data("iris")
     labels = run(given.X, Params(n_clusters=3)).labels
     assert np.mean([r["accuracy"] for r in found]) == pytest.approx(accuracy(given.known, labels))
     bounds = [value for r in found for value in (r["least"], r["most"])]

@@ -22,8 +22,9 @@ from ips2_dask.paper.experiments.settings import METHODS
 from ips2_dask.paper.experiments.tasks import Done
 from ips2_dask.paper.report import findings, write_report
 from ips2_dask.paper.report.figures import groups
+from ips2_dask.paper.report.tables import number
 from ips2_dask.paper.reproduce import reproduce
-from ips2_dask.reports.markup import Cell, Row, number, table
+from ips2_dask.reports.html import Cell, Row, table
 
 DATA = os.environ.get(files.VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")

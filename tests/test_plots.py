@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from importlib import resources
 from typing import Any
 
 import numpy as np
@@ -13,8 +15,10 @@ from sklearn.metrics import silhouette_samples
 
 from ips2_dask import PAPER, Params, Resources, Run, plots, run
 from ips2_dask.pipeline.run import plan_run
+from ips2_dask.plots import style
 from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker
 from ips2_dask.readers import open_source
+from ips2_dask.reports.svg import VARIABLES
 
 Array = npt.NDArray[Any]
 C = 3
@@ -212,3 +216,11 @@ def test_every_picture_is_drawn_on_the_axis_it_is_given(draw: Any, some_run: Run
     ax.figure.savefig("/dev/null", format="svg")
     assert ax.get_title(loc="left")
     assert ax.get_xlabel()
+
+
+def test_the_light_page_has_the_colours_of_the_plots() -> None:
+    """Each colour of a plot becomes the page's variable, which on a light page has to be that colour again."""
+    css = (resources.files("ips2_dask.reports") / "templates" / "run.css").read_text()
+    light = dict(re.findall(r"--(\w+): (#\w+);", css.partition("@media")[0]))
+    for shade, variable in VARIABLES.items():
+        assert light[variable] == ("#ffffff" if shade == style.PAPER else shade), variable

@@ -8,7 +8,7 @@ import re
 import pytest
 from readme import README, ROOT
 
-from ips2_dask.bench.tables import TABLES
+from ips2_dask.bench.document import TABLES
 
 
 def test_every_file_that_is_shown_or_named_is_there() -> None:

@@ -11,7 +11,7 @@ import yaml
 
 from ips2_dask import BadInput
 from ips2_dask.bench import study
-from ips2_dask.bench.study.measure import Job, jobs
+from ips2_dask.bench.study.measure import PlannedRun, planned_runs
 from ips2_dask.cli.main import main
 
 EXAMPLE = Path(__file__).parent.parent / "notebooks" / "study.yaml"
@@ -68,10 +68,10 @@ def test_the_jobs_are_every_size_k_and_operator_and_both_parts_with_workers() ->
         sizes=(200, 400), neighbors=(5, 7), operators=("auto", "triplets"), clusters=5, strong_samples=300,
         strong_workers=(1, 2), weak_samples=100, weak_workers=(1, 3),
     )  # fmt: skip
-    found = jobs(asked)
+    found = planned_runs(asked)
     assert len(found) == 8 + 2 + 2
-    assert Job("growth", 400, 7, "triplets", 2) in found
-    assert found[-1] == Job("weak", 300, 5, "auto", 3)
+    assert PlannedRun("growth", 400, 7, "triplets", 2) in found
+    assert found[-1] == PlannedRun("weak", 300, 5, "auto", 3)
 
 
 def test_the_exponent_of_a_power_law_is_found_with_an_interval_around_it() -> None:

@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import roc_auc_score
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import given, measuring
+from ips2_dask.bench.roundings import labelled_data, measuring
 from ips2_dask.errors import BadInput
 from ips2_dask.metrics import contingency
 from ips2_dask.params import Params
@@ -43,11 +43,11 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     Parameters
     ----------
     names : sequence of str
-        As of `roundings.given`.
+        As of `roundings.labelled_data`.
     seed : int
     """
     for name in names:
-        data = given(name)
+        data = labelled_data(name)
         with measuring():
             found = run(data.X, Params(n_clusters=data.classes, random_state=seed))
         hit, certainty = right(data.known, found.labels), np.asarray(found.certainty, np.float64)

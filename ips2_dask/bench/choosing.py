@@ -36,8 +36,8 @@ FEW = 1_000
 """Up to so many samples a sweep tries all of these k; above it, where k = 10 costs ten times as much, the first."""
 
 
-class Given(NamedTuple):
-    """What a system is given."""
+class Problem(NamedTuple):
+    """What every method gets: data, the number of known classes, a graph, and a seed."""
 
     X: Any  # (m, f)
     classes: int
@@ -46,84 +46,86 @@ class Given(NamedTuple):
     seed: int
 
 
-class Found(NamedTuple):
-    """What it gives."""
+class Clustering(NamedTuple):
+    """The labels (m,) of a method, and more fields of its record."""
 
     labels: Any
     facts: Record
 
 
-def _default(given: Given) -> Found:
-    return Found(run(given.X, Params(n_clusters=given.classes, random_state=given.seed)).labels, {})
+def _default(problem: Problem) -> Clustering:
+    return Clustering(run(problem.X, Params(n_clusters=problem.classes, random_state=problem.seed)).labels, {})
 
 
-def _plain(given: Given) -> Found:
-    params = Params(n_clusters=given.classes, n_components=given.classes, random_state=given.seed)
-    return Found(run(given.X, params).labels, {})
+def _plain(problem: Problem) -> Clustering:
+    params = Params(n_clusters=problem.classes, n_components=problem.classes, random_state=problem.seed)
+    return Clustering(run(problem.X, params).labels, {})
 
 
-def _auto(given: Given) -> Found:
-    most = min(MOST, len(given.X) - 1)
-    return Found(run(given.X, Params(max_clusters=most, random_state=given.seed)).labels, {})
+def _auto(problem: Problem) -> Clustering:
+    most = min(MOST, len(problem.X) - 1)
+    return Clustering(run(problem.X, Params(max_clusters=most, random_state=problem.seed)).labels, {})
 
 
-def _sweep(given: Given) -> Found:
-    most = min(MOST, len(given.X) // 3)
-    neighbors = NEIGHBORS if len(given.X) <= FEW else NEIGHBORS[:1]
-    params = Params(random_state=given.seed)
-    with tempfile.TemporaryDirectory(dir=given.folder) as name:
-        found = sweep(given.X, range(2, most + 1), neighbors, params=params, store=f"{name}/sweep", files=False)
-        best = found.best.params
-        return Found(found.run().labels, {"k": best.n_neighbors, "sigma": best.sigma, "points": len(found.points)})
+def _sweep(problem: Problem) -> Clustering:
+    most = min(MOST, len(problem.X) // 3)
+    neighbors = NEIGHBORS if len(problem.X) <= FEW else NEIGHBORS[:1]
+    params = Params(random_state=problem.seed)
+    with tempfile.TemporaryDirectory(dir=problem.folder) as name:
+        result = sweep(problem.X, range(2, most + 1), neighbors, params=params, store=f"{name}/sweep", files=False)
+        best = result.best.params
+        return Clustering(
+            result.run().labels, {"k": best.n_neighbors, "sigma": best.sigma, "points": len(result.points)}
+        )
 
 
-def _spectral(given: Given) -> Found:
-    k = min(10, len(given.X) - 1)
-    model = SpectralClustering(given.classes, affinity="nearest_neighbors", n_neighbors=k, random_state=given.seed)
-    return Found(model.fit(given.X).labels_, {})
+def _spectral(problem: Problem) -> Clustering:
+    k = min(10, len(problem.X) - 1)
+    model = SpectralClustering(problem.classes, affinity="nearest_neighbors", n_neighbors=k, random_state=problem.seed)
+    return Clustering(model.fit(problem.X).labels_, {})
 
 
-def _kmeans(given: Given) -> Found:
-    return Found(KMeans(given.classes, n_init=10, random_state=given.seed).fit(given.X).labels_, {})
+def _kmeans(problem: Problem) -> Clustering:
+    return Clustering(KMeans(problem.classes, n_init=10, random_state=problem.seed).fit(problem.X).labels_, {})
 
 
-def _hdbscan(given: Given) -> Found:
-    labels = HDBSCAN(copy=True).fit(given.X).labels_
-    return Found(labels, {"noise": float(np.mean(labels < 0))})
+def _hdbscan(problem: Problem) -> Clustering:
+    labels = HDBSCAN(copy=True).fit(problem.X).labels_
+    return Clustering(labels, {"noise": float(np.mean(labels < 0))})
 
 
-def _leiden(given: Given) -> Found:
+def _leiden(problem: Problem) -> Clustering:
     import igraph  # noqa: PLC0415  the extra [bench]
     import leidenalg  # noqa: PLC0415  the same
 
-    upper = sp.triu(given.graph, 1).tocoo()
-    graph = igraph.Graph(n=given.graph.shape[0], edges=np.stack([upper.row, upper.col], axis=1))
-    found = leidenalg.find_partition(
-        graph, leidenalg.ModularityVertexPartition, weights=upper.data.astype(float), seed=given.seed
+    upper = sp.triu(problem.graph, 1).tocoo()
+    graph = igraph.Graph(n=problem.graph.shape[0], edges=np.stack([upper.row, upper.col], axis=1))
+    partition = leidenalg.find_partition(
+        graph, leidenalg.ModularityVertexPartition, weights=upper.data.astype(float), seed=problem.seed
     )
-    return Found(np.array(found.membership), {})
+    return Clustering(np.array(partition.membership), {})
 
 
-class System(NamedTuple):
+class Method(NamedTuple):
     """A way to cluster, whether it is told the number of classes, and the package that it needs."""
 
     call: str
-    fit: Callable[[Given], Found]
+    fit: Callable[[Problem], Clustering]
     knows_c: bool
     module: str = ""
 
 
 SYSTEMS = {
-    "ips2": System("IPS2(c)", _default, True),
-    "plain": System("IPS2(c, n_components=c)", _plain, True),
-    "auto": System(f'IPS2("auto", max_clusters={MOST})', _auto, False),
-    "sweep": System(
+    "ips2": Method("IPS2(c)", _default, True),
+    "plain": Method("IPS2(c, n_components=c)", _plain, True),
+    "auto": Method(f'IPS2("auto", max_clusters={MOST})', _auto, False),
+    "sweep": Method(
         f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}", _sweep, False
     ),
-    "spectral": System('SpectralClustering(c, affinity="nearest_neighbors")', _spectral, True),
-    "kmeans": System("KMeans(c, n_init=10)", _kmeans, True),
-    "hdbscan": System("HDBSCAN()", _hdbscan, False),
-    "leiden": System("leidenalg, modularity, on IPS2's S", _leiden, False, "leidenalg"),
+    "spectral": Method('SpectralClustering(c, affinity="nearest_neighbors")', _spectral, True),
+    "kmeans": Method("KMeans(c, n_init=10)", _kmeans, True),
+    "hdbscan": Method("HDBSCAN()", _hdbscan, False),
+    "leiden": Method("leidenalg, modularity, on IPS2's S", _leiden, False, "leidenalg"),
 }
 
 
@@ -143,21 +145,21 @@ def measure(names: Sequence[str], systems: Sequence[str], folder: Path, seed: in
     rng = np.random.default_rng(seed)
     run(rng.standard_normal((60, 3)), Params(n_clusters=2))  # compiles
     for name in names:
-        found = load(name)
-        X = np.asarray(found.X, np.float64)
+        data = load(name)
+        X = np.asarray(data.X, np.float64)
         if name in SCALED:
             X = StandardScaler().fit_transform(X)
-        known = np.unique(found.labels, return_inverse=True)[1]
+        known = np.unique(data.labels, return_inverse=True)[1]
         graph = sp.csr_array(run(X, Params(n_clusters=2, random_state=seed)).similarity("pairwise"))
-        given = Given(X, found.n_clusters, graph, folder, seed)
+        problem = Problem(X, data.n_clusters, graph, folder, seed)
         for system in systems:
             yield {
-                "data": name, "m": len(X), "f": X.shape[1], "classes": found.n_clusters,
-                "scale": "zscore" if name in SCALED else "none", "system": system, **_measured(system, given, known),
+                "data": name, "m": len(X), "f": X.shape[1], "classes": data.n_clusters,
+                "scale": "zscore" if name in SCALED else "none", "system": system, **_measured(system, problem, known),
             }  # fmt: skip
 
 
-def _measured(name: str, given: Given, known: Any) -> Record:
+def _measured(name: str, problem: Problem, known: Any) -> Record:
     system = SYSTEMS[name]
     said: Record = {"call": system.call, "knows_c": system.knows_c}
     if system.module and importlib.util.find_spec(system.module) is None:
@@ -165,13 +167,13 @@ def _measured(name: str, given: Given, known: Any) -> Record:
     with warnings.catch_warnings(), threads(usable_cores()):
         warnings.simplefilter("ignore")  # what a result is worth is measured here
         begun = time.perf_counter()
-        labels, facts = system.fit(given)
+        labels, facts = system.fit(problem)
         seconds = time.perf_counter() - begun
-    found = scores(known, labels)
+    measures = scores(known, labels)
     clusters = len(np.unique(labels[labels >= 0]))
     return {
-        **said, "outcome": "finished", "clusters": clusters, **facts, "nmi": found["nmi"], "acc": found["acc"],
-        "ari": found["ari"], "seconds": seconds,
+        **said, "outcome": "finished", "clusters": clusters, **facts, "nmi": measures["nmi"], "acc": measures["acc"],
+        "ari": measures["ari"], "seconds": seconds,
     }  # fmt: skip
 
 

@@ -151,9 +151,9 @@ def _peers(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
 
 def _sweep(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     data = _data(options, folder)
-    lists = sweeping.Lists(options.swept_clusters, options.swept_neighbors, options.swept_sigma)
+    swept = sweeping.SweptValues(options.swept_clusters, options.swept_neighbors, options.swept_sigma)
     params, resources = Params(random_state=options.random_state), Resources(n_workers=options.workers)
-    return sweeping.measure(data, lists, params, resources, folder, options.limit)
+    return sweeping.measure(data, swept, params, resources, folder, options.limit)
 
 
 def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:

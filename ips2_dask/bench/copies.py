@@ -15,7 +15,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import SCORES, Given, given, measuring
+from ips2_dask.bench.roundings import SCORES, LabelledData, labelled_data, measuring
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
@@ -42,28 +42,28 @@ KEPT_UP_TO = 30_000
 """Samples up to which equal rows are also kept apart, for comparison: with many copies that takes long."""
 
 
-def rounded(name: str, seed: int = 0) -> Given:
+def rounded(name: str, seed: int = 0) -> LabelledData:
     """A data set whose numbers are rounded so that rows become equal.
 
     Parameters
     ----------
     name : str
-        Of `roundings.given`, with ``:`` and a step that numbers are rounded down to a multiple of; and with ``@`` and
-        a number of rows that are drawn.
+        Of `roundings.labelled_data`, with ``:`` and a step that numbers are rounded down to a multiple of; and with
+        ``@`` and a number of rows that are drawn.
     """
     plain, _, rows = name.partition("@")
     plain, _, step = plain.partition(":")
-    found = given(plain)
+    found = labelled_data(plain)
     X, known = found.X, found.known
     if rows:
         chosen = np.sort(np.random.default_rng(seed).choice(len(X), int(rows), replace=False))
         X, known = X[chosen], np.unique(known[chosen], return_inverse=True)[1]
     if step:
         X = np.floor(X / float(step)) * float(step)
-    return Given(name, 0, X, known, found.scale)
+    return LabelledData(name, 0, X, known, found.scale)
 
 
-def _record(data: Given, variant: str, labels: Any) -> Record:
+def _record(data: LabelledData, variant: str, labels: Any) -> Record:
     found = scores(data.known, labels)
     return {
         "data": data.name, "m": len(data.X), "variant": variant, "call": VARIANTS[variant], "outcome": "finished",
@@ -71,7 +71,7 @@ def _record(data: Given, variant: str, labels: Any) -> Record:
     }  # fmt: skip
 
 
-def _variants(data: Given, seed: int) -> Iterator[Record]:
+def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
     c = data.classes
     begun = time.perf_counter()
     found = run(data.X, Params(n_clusters=c, random_state=seed, duplicates="merge"))

@@ -1,4 +1,4 @@
-"""What is measured on: a generated set or one by name, written once as .npy files that every process can read."""
+"""The data of a benchmark: a generated set or one by name, written once as .npy files that every process can read."""
 
 from __future__ import annotations
 

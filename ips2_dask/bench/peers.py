@@ -16,8 +16,7 @@ from sklearn.cluster import KMeans, SpectralClustering
 
 from ips2_dask.bench.document import Record, Value
 from ips2_dask.bench.inputs import Data
-from ips2_dask.bench.memory import peak
-from ips2_dask.bench.process import FINISHED, Outcome, work_apart
+from ips2_dask.bench.process import FINISHED, Outcome, peak, work_apart
 from ips2_dask.estimator import IPS2
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params, Resources
@@ -31,7 +30,7 @@ SPECTRAL = "spectral-"
 Labels = Any
 
 
-class System(NamedTuple):
+class Method(NamedTuple):
     """A way to cluster, as a user would write it, and what it needs besides our dependencies."""
 
     call: str
@@ -71,20 +70,20 @@ def _evoc(X: Any, c: int, seed: int, workers: int) -> Labels:
     return importlib.import_module("evoc").EVoC().fit(X).labels_
 
 
-def _spectral_system(solver: str, module: str = "") -> System:
+def _spectral_method(solver: str, module: str = "") -> Method:
     call = f'SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=10, eigen_solver="{solver}")'
-    return System(call, _spectral(solver), module)
+    return Method(call, _spectral(solver), module)
 
 
 SYSTEMS = {
-    "ips2": System("IPS2(c)", _ips2()),
-    "ips2-k10": System("IPS2(c, n_neighbors=10)", _ips2(n_neighbors=10)),
-    "ips2-kmeans": System('IPS2(c, assign_labels="kmeans")', _ips2(assign_labels="kmeans")),
-    "spectral-lobpcg": _spectral_system("lobpcg"),
-    "spectral-amg": _spectral_system("amg", "pyamg"),
-    "spectral-arpack": _spectral_system("arpack"),
-    "kmeans": System("KMeans(c)", _kmeans),
-    "evoc": System("EVoC()", _evoc, "evoc"),
+    "ips2": Method("IPS2(c)", _ips2()),
+    "ips2-k10": Method("IPS2(c, n_neighbors=10)", _ips2(n_neighbors=10)),
+    "ips2-kmeans": Method('IPS2(c, assign_labels="kmeans")', _ips2(assign_labels="kmeans")),
+    "spectral-lobpcg": _spectral_method("lobpcg"),
+    "spectral-amg": _spectral_method("amg", "pyamg"),
+    "spectral-arpack": _spectral_method("arpack"),
+    "kmeans": Method("KMeans(c)", _kmeans),
+    "evoc": Method("EVoC()", _evoc, "evoc"),
 }
 
 

@@ -53,7 +53,7 @@ TOL = 1e-3
 SCORES = ("nmi", "acc", "ari")
 
 
-class Given(NamedTuple):
+class LabelledData(NamedTuple):
     """A data set or a part of it, as every system gets it."""
 
     name: str
@@ -84,7 +84,7 @@ class Peer(NamedTuple):
     module: str = ""
 
 
-def given(name: str, draw: int = 0, seed: int = 0) -> Given:
+def labelled_data(name: str, draw: int = 0, seed: int = 0) -> LabelledData:
     """A data set, or a draw of `SHARE` of it without repeats, scaled as it is for every system.
 
     Parameters
@@ -102,10 +102,10 @@ def given(name: str, draw: int = 0, seed: int = 0) -> Given:
         rows.sort()
         X, known = X[rows], known[rows]
     if name.endswith(LENGTH_1):
-        return Given(name, draw, normalize(X), known, "l2")
+        return LabelledData(name, draw, normalize(X), known, "l2")
     if name in SCALED:
-        return Given(name, draw, StandardScaler().fit_transform(X), known, "zscore")
-    return Given(name, draw, X, known, "none")
+        return LabelledData(name, draw, StandardScaler().fit_transform(X), known, "zscore")
+    return LabelledData(name, draw, X, known, "none")
 
 
 # ---- ours
@@ -161,7 +161,7 @@ RULES = {"least cut": 1.0, "density first": np.inf}
 """Largest normalised cut of a density's clusters, as a multiple of the best k-means'."""
 
 
-def _ours(data: Given, seed: int) -> list[Record]:
+def _ours(data: LabelledData, seed: int) -> list[Record]:
     begun = time.perf_counter()
     found = run(data.X, Params(n_clusters=data.classes, random_state=seed))
     seconds = time.perf_counter() - begun
@@ -186,19 +186,19 @@ def _ours(data: Given, seed: int) -> list[Record]:
     ]
 
 
-def _tight(data: Given, seed: int) -> list[Record]:
+def _tight(data: LabelledData, seed: int) -> list[Record]:
     begun = time.perf_counter()
     found = run(data.X, Params(n_clusters=data.classes, tol=TOL, random_state=seed))
     seconds = time.perf_counter() - begun
     return [{**_record(data, "tol-1e-3", found.labels), **_facts(found), "seconds": seconds}]
 
 
-def _scores(data: Given, labels: Any) -> dict[str, float]:
+def _scores(data: LabelledData, labels: Any) -> dict[str, float]:
     found = scores(data.known, labels)
     return {name: found[name] for name in SCORES}
 
 
-def _record(data: Given, variant: str, labels: Any = None) -> Record:
+def _record(data: LabelledData, variant: str, labels: Any = None) -> Record:
     m, f = data.X.shape
     return {
         "data": data.name, "draw": data.draw, "m": m, "f": f, "classes": data.classes, "scale": data.scale,
@@ -259,7 +259,7 @@ VARIANTS = {
 """All that is measured, and what it is."""
 
 
-def _peer(name: str, data: Given, seed: int) -> list[Record]:
+def _peer(name: str, data: LabelledData, seed: int) -> list[Record]:
     peer = PEERS[name]
     record = _record(data, peer.name)
     if peer.module and importlib.util.find_spec(peer.module) is None:
@@ -291,21 +291,21 @@ def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS
     Parameters
     ----------
     names : sequence of str
-        As of `given`.
+        As of `labelled_data`.
     draws : int
         Draws of `SHARE` of each set, besides the whole set, which is draw 0.
     peers : sequence of str
         Of ``PEERS``; one whose package is missing is named and left out.
     seed : int
     """
-    compiled = Given("", 0, np.random.default_rng(seed).standard_normal((100, 3)), np.repeat([0, 1], 50), "none")
+    compiled = LabelledData("", 0, np.random.default_rng(seed).standard_normal((100, 3)), np.repeat([0, 1], 50), "none")
     with measuring():
         run(compiled.X, Params(n_clusters=2))
         for peer in peers:
             _peer(peer, compiled, seed)
     for name in names:
         for draw in range(draws + 1):
-            data = given(name, draw, seed)
+            data = labelled_data(name, draw, seed)
             for fit in (_ours, _tight):
                 with measuring():
                     found = fit(data, seed)

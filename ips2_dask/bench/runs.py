@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.memory import Sample, peak
-from ips2_dask.bench.process import Outcome, work_apart
+from ips2_dask.bench.process import Outcome, Sample, peak, work_apart
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import Progress, plan_run, run

@@ -13,12 +13,11 @@ import scipy.sparse.linalg as spla
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from ips2_dask.bench.builders import lists_of
 from ips2_dask.bench.document import Record
+from ips2_dask.bench.graph import lists_of
 from ips2_dask.bench.inputs import Data, centred
-from ips2_dask.bench.memory import peak
-from ips2_dask.bench.process import work_apart
-from ips2_dask.bench.tensors import Tensor, laplacian, tensor_of
+from ips2_dask.bench.process import peak, work_apart
+from ips2_dask.bench.product import Tensor, laplacian, tensor_of
 from ips2_dask.kernels.components import Components, neighborhood_components
 from ips2_dask.kernels.eigen import ArraySpace, Known, block_width, leading_eigenpairs
 from ips2_dask.kernels.operator import NeighborhoodOperator
@@ -84,10 +83,10 @@ def measure(
     All of them get the same matrix-free Laplacian in float32 with the eigenvectors of eigenvalue 1 taken out, and look
     for the same number of pairs: those of the clusters that remain, and one more for the gap. Products run on all
     cores in each of them; SciPy's own dense algebra runs on one BLAS thread and, in a second record, on all cores,
-    since either may be the faster. Ours and lobpcg start from the eigenvectors of the sample graph (docs/method.md, The
-    solver), whose time both are charged; lobpcg has no guard columns, which it would have to converge too; eigsh starts
-    from a random vector. ``residual`` is the largest ||L y - lambda
-    y|| of the wanted pairs, measured for all of them in the same way.
+    since either may be the faster. Ours and lobpcg start from the eigenvectors of the sample graph (docs/method.md,
+    The solver), and the time of both contains that of the start; lobpcg has no guard columns, which it would have to
+    converge too; eigsh starts from a random vector. ``residual`` is the largest ||L y - lambda y|| of the wanted
+    pairs, measured for all of them in the same way.
 
     Parameters
     ----------

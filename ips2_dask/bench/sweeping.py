@@ -14,8 +14,7 @@ import psutil
 
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import Data
-from ips2_dask.bench.memory import peak
-from ips2_dask.bench.process import Outcome, work_apart
+from ips2_dask.bench.process import Outcome, peak, work_apart
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import run
 from ips2_dask.store.layout import STAGES
@@ -27,8 +26,8 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class Lists(NamedTuple):
-    """What is swept."""
+class SweptValues(NamedTuple):
+    """The values of each swept parameter."""
 
     clusters: Sequence[int]
     neighbors: Sequence[int]
@@ -36,7 +35,7 @@ class Lists(NamedTuple):
 
 
 def measure(
-    data: Data, lists: Lists, params: Params, resources: Resources, folder: Path, limit: float | None = None
+    data: Data, swept: SweptValues, params: Params, resources: Resources, folder: Path, limit: float | None = None
 ) -> Iterator[Record]:
     """A run that compiles; a run, the sweep and the run again, each in a fresh process; then their ratio.
 
@@ -45,11 +44,11 @@ def measure(
     "part": seconds of each stage over all points, and of judging them, which other processes do meanwhile.
     ``cpu_seconds`` are those of all processes.
     """
-    alone = dataclasses.replace(params, n_clusters=max(lists.clusters), n_neighbors=max(lists.neighbors))
+    alone = dataclasses.replace(params, n_clusters=max(swept.clusters), n_neighbors=max(swept.neighbors))
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "workers": resources.n_workers}
     given = {"source": data.X, "resources": dataclasses.asdict(resources)}
     single = {**given, "params": alone.as_dict()}
-    many = {**given, "params": params.as_dict(), "lists": lists._asdict()}
+    many = {**given, "params": params.as_dict(), "swept": swept._asdict()}
     times: dict[str, list[float]] = {"run": [], "sweep": []}
     for kind, job in (("first run", single), ("run", single), ("sweep", many), ("run", single)):
         outcome = work_apart("sweeping", job, folder, limit)
@@ -71,13 +70,13 @@ def _record(outcome: Outcome) -> Record:
 
 
 def work(job: dict[str, Any]) -> dict[str, Any]:
-    """A run, or a sweep where there are lists, in a process of its own."""
+    """A run, or a sweep where there are swept, in a process of its own."""
     params, resources = Params(**job["params"]), Resources(**job["resources"])
     answer: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         begun, store = time.perf_counter(), f"{folder}/run"
-        if "lists" in job:
-            found = sweep(job["source"], **job["lists"], params=params, resources=resources, store=store,
+        if "swept" in job:
+            found = sweep(job["source"], **job["swept"], params=params, resources=resources, store=store,
                           own_cluster=True)  # fmt: skip
             answer = {"points": len(found.points), "times": found.computed, "parts": parts(found.points)}
         else:

@@ -38,9 +38,8 @@ from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
 from ips2_dask.readers import open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.matrices import held_table
-from ips2_dask.runs.prediction_files import check_file
+from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.run import Run, open_run
-from ips2_dask.store.files import writing
 
 # ---- run and demo
 
@@ -226,7 +225,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
 
 def predict_command(options: argparse.Namespace) -> int:
     """Write the labels of new samples, predicted in this process or on the workers that the options name."""
-    path = check_file(options.out, not (options.proba or options.embedding))
+    path = check_prediction_file(options.out, not (options.proba or options.embedding))
     finished, resources = open_run(options.directory), resources_of(options)
     on_workers = not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers))
     if not on_workers and resources.memory_limit is not None:
@@ -244,7 +243,7 @@ def predict_command(options: argparse.Namespace) -> int:
     blocks: list[NDArray[np.int32]] = []
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
-        writer = stack.enter_context(writing(path))
+        writer = stack.enter_context(prediction_writer(path))
         done = 0
         for prediction in finished.predictions(source, client=client):
             labels = prediction.labels

@@ -27,19 +27,17 @@ SETTINGS = {
 
 
 class Figure(NamedTuple):
-    """A saved figure: its name, what is said below it, its SVG, and whether it shows times."""
+    """A saved figure: its name, its caption, its SVG, and whether it shows measured times."""
 
     name: str
     caption: str
     svg: bytes
     timed: bool
 
-    def html(self) -> str:
-        """The figure as an image that needs no other file, and scrolls by itself where the page is narrow."""
-        data = base64.b64encode(self.svg).decode()
-        kind = ' class="time"' if self.timed else ""
-        image = f'<img alt="{self.name}" src="data:image/svg+xml;base64,{data}">'
-        return f'<figure{kind}><div class="wide">{image}</div><figcaption>{self.caption}</figcaption></figure>'
+    @property
+    def base64(self) -> str:
+        """The SVG as a page that needs no other file embeds it."""
+        return base64.b64encode(self.svg).decode()
 
 
 @contextmanager
@@ -57,11 +55,11 @@ def save(sheet: Any, folder: Path, name: str, caption: str, timed: bool = False)
     """Write a figure as PNG and SVG, and keep its SVG for the page."""
     import matplotlib as mpl  # noqa: PLC0415  the extra [report]
 
-    kept = {}
+    files = {}
     with mpl.rc_context(SETTINGS):
         for kind, metadata in (("png", {"Software": None}), ("svg", {"Date": None, "Creator": None})):
-            held = io.BytesIO()
-            sheet.savefig(held, format=kind, metadata=metadata)
-            kept[kind] = held.getvalue()
-            write_atomically(folder / f"{name}.{kind}", kept[kind])
-    return Figure(name, caption, kept["svg"], timed)
+            file = io.BytesIO()
+            sheet.savefig(file, format=kind, metadata=metadata)
+            files[kind] = file.getvalue()
+            write_atomically(folder / f"{name}.{kind}", files[kind])
+    return Figure(name, caption, files["svg"], timed)

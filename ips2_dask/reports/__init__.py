@@ -6,8 +6,9 @@ from pathlib import Path
 
 from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plots.style import check_matplotlib
-from ips2_dask.reports.material import UNSURE, Material, gather
+from ips2_dask.reports.data import UNSURE, ReportData, collect
 from ips2_dask.runs.run import Run, open_run
+from ips2_dask.store.files import write_atomically
 from ips2_dask.wording import duration, size
 
 __all__ = ["report"]
@@ -35,26 +36,25 @@ def report(run: Run | str | Path, path: str | Path) -> Path:
         Where there is no finished run, or no Matplotlib.
     """
     check_matplotlib()
-    page = render(gather(run if isinstance(run, Run) else open_run(run)))
+    page = render(collect(run if isinstance(run, Run) else open_run(run)))
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    aside = path.with_name(f"{path.name}.partial")
-    aside.write_text(page, encoding="utf-8")
-    aside.replace(path)
+    write_atomically(path, page)
     return path
 
 
-def render(material: Material) -> str:
-    """The page of what was gathered."""
-    from ips2_dask.reports import page, sections  # noqa: PLC0415  `import ips2_dask` has no use for them
+def render(data: ReportData) -> str:
+    """The page as HTML."""
+    from ips2_dask.reports import sections  # noqa: PLC0415  `import ips2_dask` has no use for them
+    from ips2_dask.reports.html import page  # noqa: PLC0415  the same
 
-    facts, manifest = material.facts, material.run.manifest
+    facts, manifest = data.facts, data.run.manifest
     parts = [
-        sections.asked, sections.stages, sections.eigenvalues, sections.similarities,
-        *([sections.labels] if facts["roundings"] else []), sections.embedding, sections.clusters, sections.doubtful,
-        *([sections.known] if material.scores else []), sections.again,
+        sections.parameters, sections.stages, sections.eigenvalues, sections.similarities,
+        *([sections.labels] if facts["roundings"] else []), sections.embedding, sections.clusters,
+        sections.uncertain_samples, *([sections.known_labels] if data.scores else []), sections.rerun,
     ]  # fmt: skip
-    method, name = run_name(material)
+    method, name = run_name(data)
     distinct = (
         "" if facts["distinct"] == facts["m"] - facts["dropped"] else f" ({facts['distinct']:,} of them distinct)"
     )
@@ -62,27 +62,33 @@ def render(material: Material) -> str:
         f"{facts['c']} clusters of {facts['m']:,} samples{distinct} × {facts['f']:,} features, "
         f"finished {manifest['finished']}"
     )
-    top = [page.tiles(_tiles(material)), page.warnings(material.warnings)]
-    end = f"Made by ips2_dask {manifest['versions']['ips2_dask']} from the run's stored arrays."
-    return page.page(f"{method}: {name}", lead, top, [part(material) for part in parts], end)
+    return page(
+        "run.html.j2",
+        title=f"{method}: {name}",
+        lead=lead,
+        tiles=_tiles(data),
+        warnings=data.warnings,
+        sections=[part(data) for part in parts],
+        footer=f"Made by ips2_dask {manifest['versions']['ips2_dask']} from the run's stored arrays.",
+    )
 
 
-def run_name(material: Material) -> tuple[str, str]:
+def run_name(data: ReportData) -> tuple[str, str]:
     """The method, and the last part of the input's name."""
-    whole = str(material.run.manifest["input"]["name"])
-    return material.run.params.method.upper(), whole.rstrip("/").rpartition("/")[2] or whole
+    whole = str(data.run.manifest["input"]["name"])
+    return data.run.params.method.upper(), whole.rstrip("/").rpartition("/")[2] or whole
 
 
-def _tiles(material: Material) -> list[tuple[str, str, str]]:
-    """The numbers to look at first."""
-    facts, run = material.facts, material.run
-    seconds = sum(stage.seconds for stage in material.stages)
-    planned = max(max(stage.worker_bytes, stage.client_bytes) for stage in material.stages)
+def _tiles(data: ReportData) -> list[tuple[str, str, str]]:
+    """The most important numbers: name, value, and a remark."""
+    facts, run = data.facts, data.run
+    seconds = sum(stage.seconds for stage in data.stages)
+    planned = max(max(stage.worker_bytes, stage.client_bytes) for stage in data.stages)
     gap = "none given" if facts["gap"] is None else f"{facts['gap']:.3g}"
     exact = "as exact as labels need" if run.params.tol is None else f"tolerance {run.params.tol:g}"
-    out = [
-        ("clusters", f"{facts['c']}", f"{material.sizes.min():,} to {material.sizes.max():,} samples"),
-        ("silhouette", f"{material.silhouettes.values.mean():.3f}", f"mean on the {material.coordinates.what}"),
+    tiles = [
+        ("clusters", f"{facts['c']}", f"{data.sizes.min():,} to {data.sizes.max():,} samples"),
+        ("silhouette", f"{data.silhouettes.values.mean():.3f}", f"mean on the {data.coordinates.what}"),
         ("gap at c", gap, "after the last eigenvalue"),
         ("residual", f"{facts['residual_max']:.2g}", exact),
         ("graph recall", f"{facts['recall']:.4f}", f"{LEAST_RECALL} promised"),
@@ -90,9 +96,9 @@ def _tiles(material: Material) -> list[tuple[str, str, str]]:
         ("time", duration(seconds), "all stages"),
         ("memory", size(facts["peak_rss_bytes"]), f"largest process, {size(planned)} planned"),
     ]
-    if material.certainty is not None:
-        low = float((material.certainty < UNSURE).mean())
-        out.insert(1, ("certainty", f"{material.certainty.mean():.3f}", f"mean; {low:.1%} of samples below {UNSURE}"))
-    if material.scores:
-        out.insert(1, ("NMI", f"{material.scores['nmi']:.3f}", f"ACC {material.scores['acc']:.3f}, known labels"))
-    return out
+    if data.certainty is not None:
+        low = float((data.certainty < UNSURE).mean())
+        tiles.insert(1, ("certainty", f"{data.certainty.mean():.3f}", f"mean; {low:.1%} of samples below {UNSURE}"))
+    if data.scores:
+        tiles.insert(1, ("NMI", f"{data.scores['nmi']:.3f}", f"ACC {data.scores['acc']:.3f}, known labels"))
+    return tiles

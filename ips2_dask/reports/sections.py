@@ -1,11 +1,11 @@
-"""The sections of the page: pictures, and the numbers under them."""
+"""The sections of a run's report: figures, and the numbers below them."""
 
 from __future__ import annotations
 
 from functools import partial
-from html import escape
 
 import numpy as np
+from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ips2_dask import plots
@@ -15,37 +15,33 @@ from ips2_dask.plots.clusters import DRAWN
 from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
 from ips2_dask.reports import tables
-from ips2_dask.reports.markup import paragraph
-from ips2_dask.reports.material import UNSURE, Material
-from ips2_dask.reports.page import figures
+from ips2_dask.reports.data import UNSURE, ReportData
+from ips2_dask.reports.html import Section, group, paragraph, preformatted
 from ips2_dask.reports.remake import command
 from ips2_dask.reports.svg import picture
 from ips2_dask.wording import count
 
-Section = tuple[str, str, list[str]]
+
+def parameters(data: ReportData) -> Section:
+    """The parameters, the input, and what was chosen automatically."""
+    return Section("asked", "What was asked", [group("tables", [tables.parameters(data), tables.surroundings(data)])])
 
 
-def asked(material: Material) -> Section:
-    """What was asked."""
-    both = f'<div class="tables">{tables.parameters(material)}{tables.surroundings(material)}</div>'
-    return "asked", "What was asked", [both]
-
-
-def stages(material: Material) -> Section:
+def stages(data: ReportData) -> Section:
     """Times and memory."""
     times = picture(
-        "times", "Seconds of each stage, by the clock.", partial(plots.stage_times, material.stages), height=2.9
+        "times", "Seconds of each stage, by the clock.", partial(plots.stage_times, data.stages), height=2.9
     )
     memory = picture(
         "memory", "The largest process so far, in MiB, and the plan's upper limit for one process in that stage.",
-        partial(plots.stage_memory, material.stages), height=2.9,
+        partial(plots.stage_memory, data.stages), height=2.9,
     )  # fmt: skip
-    return "stages", "Stages", [figures([times, memory], two=True), tables.stages(material)]
+    return Section("stages", "Stages", [_figures([times, memory], two=True), tables.stages(data)])
 
 
-def eigenvalues(material: Material) -> Section:
-    """The spectrum with the gap at c, and the solver's way there."""
-    shown, run = material.spectrum, material.run
+def eigenvalues(data: ReportData) -> Section:
+    """The spectrum with the gap at c, and the solver's convergence."""
+    shown, run = data.spectrum, data.run
     said = "The leading eigenvalues of the unfolded tensor's Laplacian"
     said += f", those of {count(shown.left_out, 'connected component')} left out" if shown.left_out else ""
     drawn = [picture("eigenvalues", f"{said}.", partial(plots.eigenvalues, shown))]
@@ -58,20 +54,20 @@ def eigenvalues(material: Material) -> Section:
         drawn.append(
             picture("convergence", "The largest residual among the wanted pairs.", partial(plots.convergence, run))
         )
-    numbers = f'<div class="tables">{tables.eigenvalues(material)}{tables.history(material)}</div>'
-    return "eigenvalues", "Eigenvalues", [paragraph(text), figures(drawn, two=True), numbers]
+    numbers = group("tables", [tables.eigenvalues(data), tables.history(data)])
+    return Section("eigenvalues", "Eigenvalues", [paragraph(text), _figures(drawn, two=True), numbers])
 
 
-def similarities(material: Material) -> Section:
+def similarities(data: ReportData) -> Section:
     """The three similarities and their distributions."""
-    summary, m = material.similarities, len(material.run.labels)
+    summary, m = data.similarities, len(data.run.labels)
     n = len(summary.cells["fused"])
     text = f"Samples in the order of their clusters; each of the {n} × {n} cells is the mean of a block of pairs."
     if n == m:
         text = "Samples in the order of their clusters, every pair as it is."
     if summary.sparse:
         text += " Most pairs are 0; the tones follow the cube root, so that weak blocks can be seen."
-    if material.run.params.method == "ppc":
+    if data.run.params.method == "ppc":
         text += " This is PPC: U is V."
     maps = [
         picture(f"map-{kind}", f"Similarity by cluster: {name}.", partial(plots.similarity, summary, kind),
@@ -83,13 +79,15 @@ def similarities(material: Material) -> Section:
                 partial(plots.distribution, summary, kind), width=3.9, height=2.8)
         for kind, name in KINDS.items()
     ]  # fmt: skip
-    return "similarities", "Similarities", [paragraph(text), figures([*maps, *bars]), tables.similarities(material)]
+    return Section(
+        "similarities", "Similarities", [paragraph(text), _figures([*maps, *bars]), tables.similarities(data)]
+    )
 
 
-def labels(material: Material) -> Section:
-    """The ways in which labels were looked for, and how certain the labels are."""
-    params = material.run.params
-    density = any(one["rounding"] == "density" for one in material.facts["roundings"])
+def labels(data: ReportData) -> Section:
+    """The candidate labellings, and how certain the chosen labels are."""
+    params = data.run.params
+    density = any(one["rounding"] == "density" for one in data.facts["roundings"])
     ways = "k-means and by density (leaves of HDBSCAN*'s tree)" if density else "k-means"
     where = "rows of U" if params.clusters_rows else "columns of the embedding"
     text = (
@@ -106,16 +104,16 @@ def labels(material: Material) -> Section:
     elif not params.clusters_rows:
         text += " The k-means of the smallest cut is chosen."
     said = [paragraph(text)]
-    if material.certainty is not None:
-        said.append(paragraph(_certain(material.certainty)))
-    if material.run.left_out is not None:
-        n = int(material.run.left_out.sum())
+    if data.certainty is not None:
+        said.append(paragraph(_certain(data.certainty)))
+    if data.run.left_out is not None:
+        n = int(data.run.left_out.sum())
         said.append(paragraph(f"Samples that the tree left out, and that got their labels from U: {n:,}."))
-    return "labels", "Labels", [*said, tables.roundings(material)]
+    return Section("labels", "Labels", [*said, tables.roundings(data)])
 
 
 def _certain(certainty: NDArray[np.float32]) -> str:
-    """What certainty is, and how much there is of it."""
+    """The definition of certainty, its mean, and the share of samples below `UNSURE`."""
     return (
         f"The certainty of a label is the probability that a random walk on U ends in the sample's own cluster, {WALK} "
         f"steps from the sample. Its mean is {certainty.mean():.3f}; {(certainty < UNSURE).mean():.1%} of the samples "
@@ -123,65 +121,70 @@ def _certain(certainty: NDArray[np.float32]) -> str:
     )
 
 
-def embedding(material: Material) -> Section:
+def embedding(data: ReportData) -> Section:
     """Scatters of the first two or three discriminating coordinates."""
-    run, found = material.run, material.coordinates
+    run, found = data.run, data.coordinates
     m = len(run.labels)
     text = (
         f"The {found.what} of the samples, seen along the directions in which the clusters' centres spread most (in "
         "brackets: the share of that spread). Numbers stand at the median of each cluster."
     )
     text += f" {DRAWN:,} of {m:,} samples are drawn, chosen at random by a fixed seed." if m > DRAWN else ""
-    text += "" if material.certainty is None else " The paler a point, the less certain its label."
+    text += "" if data.certainty is None else " The paler a point, the less certain its label."
     planes = [(0, 1), (0, 2)][: max(1, found.values.shape[1] - 1)]
-    pale = "" if material.certainty is None else "; pale points have an uncertain label"
+    pale = "" if data.certainty is None else "; pale points have an uncertain label"
     drawn = [
         picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {found.what}{pale}.",
                 partial(plots.embedding, run, axes=(a, b), found=found), height=4.2)
         for a, b in planes
     ]  # fmt: skip
-    return "embedding", "Embedding", [paragraph(text), figures(drawn, two=True), tables.centers(material)]
+    return Section("embedding", "Embedding", [paragraph(text), _figures(drawn, two=True), tables.centers(data)])
 
 
-def clusters(material: Material) -> Section:
+def clusters(data: ReportData) -> Section:
     """Sizes and silhouettes."""
-    run, found = material.run, material.silhouettes
-    height = min(9.0, max(3.0, 1.1 + 0.26 * len(material.sizes)))
+    run, found = data.run, data.silhouettes
+    height = min(9.0, max(3.0, 1.1 + 0.26 * len(data.sizes)))
     m, n = len(run.labels), len(found.samples)
-    what = f"Silhouettes on the {material.coordinates.what}"
+    what = f"Silhouettes on the {data.coordinates.what}"
     what += f", of a random sample of {n:,} of {m:,}" if n < m else ""
     drawn = [
         picture("sizes", "Samples of each cluster.", partial(plots.cluster_sizes, run.labels), height=height),
         picture("silhouettes", f"{what}; each cluster's from the largest to the smallest, dashed the mean of all.",
                 partial(plots.silhouettes, run, found=found), height=height),
     ]  # fmt: skip
-    return "clusters", "Clusters", [figures(drawn, two=True), tables.clusters(material)]
+    return Section("clusters", "Clusters", [_figures(drawn, two=True), tables.clusters(data)])
 
 
-def doubtful(material: Material) -> Section:
+def uncertain_samples(data: ReportData) -> Section:
     """The least certain samples."""
-    text = "" if material.certainty is None else "The samples of the lowest certainty, see Labels. "
+    text = "" if data.certainty is None else "The samples of the lowest certainty, see Labels. "
     text += (
         "The margin compares the distances in the embedding to the nearest other centre and to the own one, "
         "(b - a) / max(a, b): 1 is clear, 0 is half-way, below 0 is nearer to the other. Beside it the share of the "
         "sample's fused similarity that is with its own cluster. Samples are numbered from 0 in the input's order."
     )
-    return "doubtful", "Least certain samples", [paragraph(text), tables.doubtful(material)]
+    return Section("doubtful", "Least certain samples", [paragraph(text), tables.uncertain_samples(data)])
 
 
-def known(material: Material) -> Section:
-    """Against known labels."""
-    return "known", "Known labels", [tables.known(material)]
+def known_labels(data: ReportData) -> Section:
+    """Scores of the clusters against known labels."""
+    return Section("known", "Known labels", [tables.known_labels(data)])
 
 
-def again(material: Material) -> Section:
-    """Versions, and how to make the run again."""
-    return (
+def rerun(data: ReportData) -> Section:
+    """The command that repeats the run, and the versions it ran with."""
+    return Section(
         "again",
         "Make it again",
         [
-            f"<pre>{escape(command(material.run))}</pre>",
+            preformatted(command(data.run)),
             paragraph("On one machine and with the same versions it gives the same labels, bit for bit."),
-            tables.versions(material),
+            tables.versions(data),
         ],
     )
+
+
+def _figures(drawings: list[Markup], *, two: bool = False) -> Markup:
+    """Figures side by side where the page is wide enough, at most two in a line if asked."""
+    return group("figures two" if two else "figures", drawings)

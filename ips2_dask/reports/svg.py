@@ -1,14 +1,16 @@
-"""Pictures as SVG inside the page: its text is text, and its colours follow the page, light or dark."""
+"""Figures as SVG elements of the page: their text can be selected, their colours follow the page, light or dark."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Callable
-from html import escape
 from typing import Any
 
+from markupsafe import Markup
+
 from ips2_dask.plots.style import GRID, INK, MUTED, PALETTE, PAPER
+from ips2_dask.reports.html import drawing
 
 VARIABLES = {
     INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper",
@@ -33,7 +35,7 @@ SETTINGS = {
 
 def picture(
     name: str, caption: str, draw: Callable[[Any], Any], *, width: float = 4.7, height: float = 3.3, tones: bool = False
-) -> str:
+) -> Markup:
     """A figure of the page.
 
     Parameters
@@ -52,18 +54,21 @@ def picture(
     import matplotlib as mpl  # noqa: PLC0415  the extra [report]
     from matplotlib.figure import Figure  # noqa: PLC0415  the same
 
-    held = io.BytesIO()
+    file = io.BytesIO()
     with mpl.rc_context({**SETTINGS, "svg.hashsalt": name}):
         sheet = Figure(figsize=(width, height), layout="constrained")
         draw(sheet.subplots())
-        sheet.savefig(held, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    kind = ' class="tones"' if tones else ""
-    inside = f"{themed(held.getvalue().decode(), name, caption)}<figcaption>{escape(caption)}</figcaption>"
-    return f'<figure id="figure-{name}"{kind}>{inside}</figure>'
+        sheet.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    view_box, content = themed(file.getvalue().decode(), name)
+    return drawing(name, caption, view_box, content, tones=tones)
 
 
-def themed(svg: str, name: str, title: str) -> str:
-    """Matplotlib's SVG as an element of the page: names of its own, the page's colours and font."""
+def themed(svg: str, name: str) -> tuple[str, str]:
+    """The ``viewBox`` and the content of Matplotlib's SVG, with ids of its own and the page's colours and font.
+
+    Matplotlib writes literal colours and fonts into the style of each element, and has no setting for a CSS variable
+    or for a prefix of all ids, so both are replaced in its text.
+    """
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="', f'id="{name}-', svg)
@@ -72,9 +77,6 @@ def themed(svg: str, name: str, title: str) -> str:
     for color, variable in VARIABLES.items():
         svg = svg.replace(color, f"var(--{variable})")
     head, _, rest = svg.partition(">")
-    box = re.search(r'viewBox="[^"]*"', head)
-    assert box is not None
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" {box[0]} role="img" '
-        f'aria-label="{escape(title, quote=True)}">{rest}'
-    )
+    view_box = re.search(r'viewBox="([^"]*)"', head)
+    assert view_box is not None
+    return view_box[1], rest

@@ -1,26 +1,26 @@
-"""The tables of the page: the numbers under its pictures."""
+"""The tables of a run's report: the numbers below its figures."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 
 from ips2_dask.params import Params
 from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
-from ips2_dask.reports.markup import Cell, Row, folded, table
-from ips2_dask.reports.material import Material
-from ips2_dask.reports.page import framed
+from ips2_dask.reports.data import ReportData
+from ips2_dask.reports.html import Cell, Row, folded, group, table
 from ips2_dask.wording import WAYS, found, size
 
 LONG = 20
 """Rows above which a table opens with a click."""
 
-DOUBTFUL = 20
+UNCERTAIN = 20
 """Samples that are listed as least certain."""
 
-WIDEST = 12
+MAX_CLASS_COLUMNS = 12
 """Classes up to which the table of clusters and classes has a column for each."""
 
 
@@ -28,25 +28,23 @@ STACKED = 6
 """Columns from which on a narrow screen shows a row as lines of names and values."""
 
 
-def _table(caption: str, head: list[str], rows: list[Row]) -> str:
-    """A table whose heads stand like the cells under them."""
-    first = rows[0].cells if rows else head
-    top = [Cell(text, "text") if isinstance(cell, Cell) and "text" in cell.classes else text
-           for text, cell in zip(head, first, strict=True)]  # fmt: skip
-    return framed(table(caption, top, rows, stacked=len(head) >= STACKED))
+def _table(caption: str, head: list[str], rows: list[Row]) -> Markup:
+    """A table with space around it; one of many columns is stacked on a narrow screen."""
+    return group("table", [table(caption, head, rows, stacked=len(head) >= STACKED)])
 
 
-def _shown(caption: str, head: list[str], rows: list[Row]) -> str:
-    made = _table(caption, head, rows)
-    return folded(f"{caption} ({len(rows)} rows)", made) if len(rows) > LONG else made
+def _long_table(caption: str, head: list[str], rows: list[Row]) -> Markup:
+    """A table that opens with a click if it has more than `LONG` rows."""
+    whole = _table(caption, head, rows)
+    return folded(f"{caption} ({len(rows)} rows)", whole) if len(rows) > LONG else whole
 
 
-def parameters(material: Material) -> str:
+def parameters(data: ReportData) -> Markup:
     """Every parameter, what was asked, and what it is otherwise."""
     usual = Params().as_dict()
     rows = [
         Row([name, Cell(_text(value), "text", "set" if value != usual[name] else ""), Cell(_text(usual[name]), "text")])
-        for name, value in material.run.params.as_dict().items()
+        for name, value in data.run.params.as_dict().items()
     ]
     return _table("Parameters (bold: not the default)", ["parameter", "asked", "default"], rows)
 
@@ -55,16 +53,16 @@ def _text(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def surroundings(material: Material) -> str:
+def surroundings(data: ReportData) -> Markup:
     """The input and what was chosen automatically."""
-    manifest = material.run.manifest
+    manifest = data.run.manifest
     m, f = manifest["input"]["shape"]
     choices = manifest["choices"]
     vectors = {"in-core": "in the client's memory", "chunked": "in chunks on the workers"}
     facts = {
         "input": manifest["input"]["name"],
         "samples × features": f"{m:,} × {f:,}",
-        "distinct samples": f"{material.facts['distinct']:,}",
+        "distinct samples": f"{data.facts['distinct']:,}",
         "fingerprint": manifest["input"]["fingerprint"][:16],
         "partitions": f"{len(manifest['bounds']) - 1:,}",
         "sample graph": f"{choices['n_shards']} shards" if choices["n_shards"] else choices["graph"],
@@ -72,28 +70,28 @@ def surroundings(material: Material) -> str:
         "block vectors": vectors[choices["vectors"]],
         "started": manifest["started"],
         "finished": manifest["finished"],
-        "run directory": material.run.path or "in memory",
+        "run directory": data.run.path or "in memory",
     }
     rows = [Row([name, Cell(text, "text")]) for name, text in facts.items()]
     return _table("Input and automatic choices", ["", ""], rows)
 
 
-def stages(material: Material) -> str:
+def stages(data: ReportData) -> Markup:
     """What each stage found and took, and what had been planned."""
-    words = found(material.facts)
+    words = found(data.facts)
     rows = []
-    for stage in material.stages:
+    for stage in data.stages:
         took = f"{stage.seconds:.2f}" + (" *" if stage.reused else "")
         planned = [size(n) for n in (stage.worker_bytes, stage.client_bytes, stage.disk_bytes)]
         rows.append(Row([stage.name, Cell(words[stage.name], "text"), took, size(stage.peak_bytes), *planned]))
     head = ["stage", "found", "seconds", "largest process", "plan: a worker", "plan: client", "plan: disk"]
-    caption = "Stages" + (", * found there and not computed again" if any(s.reused for s in material.stages) else "")
+    caption = "Stages" + (", * found there and not computed again" if any(s.reused for s in data.stages) else "")
     return _table(caption, head, rows)
 
 
-def eigenvalues(material: Material) -> str:
+def eigenvalues(data: ReportData) -> Markup:
     """Each eigenvalue and its distance to the next."""
-    shown = material.spectrum
+    shown = data.spectrum
     values = [*shown.values.tolist(), *([] if shown.following is None else [shown.following])]
     rows = []
     for number, value in enumerate(values, 1):
@@ -102,24 +100,24 @@ def eigenvalues(material: Material) -> str:
         if number > len(shown.values):
             kind = "the next one"
         rows.append(Row([str(number), f"{value:.6f}", following, Cell(kind, "text")]))
-    return _shown("Eigenvalues", ["number", "eigenvalue", "down to the next", ""], rows)
+    return _long_table("Eigenvalues", ["number", "eigenvalue", "down to the next", ""], rows)
 
 
-def history(material: Material) -> str:
+def history(data: ReportData) -> Markup:
     """The solver's cycles."""
-    cycles = stage_facts(material.run)["eigen"]["history"]
+    cycles = stage_facts(data.run)["eigen"]["history"]
     rows = [Row([str(entry["products"]), f"{entry['residual']:.3g}"]) for entry in cycles]
-    return _shown("Largest wanted residual", ["products", "residual"], rows) if rows else ""
+    return _long_table("Largest wanted residual", ["products", "residual"], rows) if rows else Markup()
 
 
-def similarities(material: Material) -> str:
+def similarities(data: ReportData) -> Markup:
     """How the three similarities part pairs of one cluster from pairs of two."""
     rows = []
-    sizes = material.sizes
+    sizes = data.sizes
     weight = np.outer(sizes, sizes) - np.diag(sizes)
     for kind, name in KINDS.items():
-        shown = material.similarities.distributions[kind]
-        sums = np.nan_to_num(material.similarities.means[kind]) * weight / 2
+        shown = data.similarities.distributions[kind]
+        sums = np.nan_to_num(data.similarities.means[kind]) * weight / 2
         inside = float(np.trace(sums)) / max(shown.pairs[0], 1)
         outside = float(sums.sum() - np.trace(sums)) / max(shown.pairs[1], 1)
         stored = [int(counts.sum()) for counts in (shown.within, shown.between)]
@@ -127,21 +125,21 @@ def similarities(material: Material) -> str:
         counts = [f"{n:,}" for n in stored]
         rows.append(Row([name, *counts, f"{inside:.3g}", f"{outside:.3g}", ratio, f"{shown.edges[-1]:.3g}"]))
     head = ["similarity", "pairs ≠ 0 within", "between", "mean within", "between", "ratio", "largest"]
-    m = len(material.run.labels)
+    m = len(data.run.labels)
     return _table(f"Pairs of one cluster and of two, of {m * (m - 1) // 2:,} in all", head, rows)
 
 
-def clusters(material: Material) -> str:
+def clusters(data: ReportData) -> Markup:
     """Each cluster's size, cohesion and nearest other one."""
-    U, sizes = material.similarities.means["fused"], material.sizes
-    silhouettes, labels = material.silhouettes, material.run.labels
+    U, sizes = data.similarities.means["fused"], data.sizes
+    silhouettes, labels = data.silhouettes, data.run.labels
     rows = []
     for cluster, n in enumerate(sizes):
         values = silhouettes.values[labels[silhouettes.samples] == cluster]
         off = np.nan_to_num(np.delete(U[cluster], cluster))
         nearest = int(np.argmax(off)) if len(off) else 0
         nearest += nearest >= cluster
-        own = float(material.similarities.own[labels == cluster].mean())
+        own = float(data.similarities.own[labels == cluster].mean())
         spread = [f"{values.mean():.2f}", f"{values.min():.2f}", f"{(values < 0).mean():.0%}"] if len(values) else []
         within = "–" if n < 2 else f"{U[cluster, cluster]:.3g}"
         near = f"{nearest} ({off.max():.2g})" if off.max(initial=0.0) > 0 else "–"
@@ -149,13 +147,13 @@ def clusters(material: Material) -> str:
         rows.append(Row([str(cluster), *cells]))
     head = ["cluster", "samples", "share", "silhouette", "lowest", "below 0", "mean U inside", "U with its own",
             "nearest (mean U)"]  # fmt: skip
-    return _shown("Clusters", head, rows)
+    return _long_table("Clusters", head, rows)
 
 
-def roundings(material: Material) -> str:
+def roundings(data: ReportData) -> Markup:
     """Every way in which labels were looked for, and which of them was kept."""
     rows = []
-    for one in material.facts["roundings"]:
+    for one in data.facts["roundings"]:
         density = one["rounding"] == "density"
         cut = "–" if one["cut"] is None else f"{one['cut']:.3f}"
         left_out = f"{one['left_out']:.1%}" if density and one["clusters"] else "–"
@@ -166,28 +164,28 @@ def roundings(material: Material) -> str:
     return _table("Ways to find the labels", head, rows)
 
 
-def centers(material: Material) -> str:
+def centers(data: ReportData) -> Markup:
     """Where each cluster lies in the picture."""
-    at, labels = material.coordinates.values, material.run.labels
+    at, labels = data.coordinates.values, data.run.labels
     rows = []
-    for cluster in range(len(material.sizes)):
+    for cluster in range(len(data.sizes)):
         some = at[labels == cluster]
         cells = [f"{mean:.3f} ± {std:.3f}" for mean, std in zip(some.mean(axis=0), some.std(axis=0), strict=True)]
         rows.append(Row([str(cluster), *cells]))
     head = ["cluster", *(f"coordinate {n + 1}" for n in range(at.shape[1]))]
-    return _shown("Mean ± standard deviation of each cluster", head, rows)
+    return _long_table("Mean ± standard deviation of each cluster", head, rows)
 
 
-def doubtful(material: Material) -> str:
+def uncertain_samples(data: ReportData) -> Markup:
     """The samples of the lowest certainty; of a run that keeps none, those that lie nearest to another cluster."""
-    (margin, other), sure = material.margins, material.certainty
-    labels, known = material.run.labels, material.run.known_labels
+    (margin, other), sure = data.margins, data.certainty
+    labels, known = data.run.labels, data.run.known_labels
     rows = []
-    for sample in np.argsort(margin if sure is None else sure, kind="stable")[:DOUBTFUL]:
-        own = f"{material.similarities.own[sample]:.0%}"
+    for sample in np.argsort(margin if sure is None else sure, kind="stable")[:UNCERTAIN]:
+        own = f"{data.similarities.own[sample]:.0%}"
         certain = [] if sure is None else [f"{sure[sample]:.3f}"]
         cells = [
-            f"{material.run.rows[sample]:,}",
+            f"{data.run.rows[sample]:,}",
             str(labels[sample]),
             str(other[sample]),
             *certain,
@@ -207,22 +205,22 @@ def doubtful(material: Material) -> str:
     return _table(f"The {len(rows)} least certain samples", head, rows)
 
 
-def known(material: Material) -> str:
+def known_labels(data: ReportData) -> Markup:
     """Scores against known labels, and how clusters and classes meet."""
-    run, names = material.run, {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
-    measured = _table("Scores", ["measure", "value"], [Row([names[k], f"{v:.4f}"]) for k, v in material.scores.items()])
+    run, names = data.run, {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
+    scores = _table("Scores", ["measure", "value"], [Row([names[k], f"{v:.4f}"]) for k, v in data.scores.items()])
     assert run.known_labels is not None
     n = int(run.known_labels.max()) + 1
-    counts = np.zeros((len(material.sizes), n), np.int64)
+    counts = np.zeros((len(data.sizes), n), np.int64)
     np.add.at(counts, (run.labels, run.known_labels), 1)
-    if n <= WIDEST:
+    if n <= MAX_CLASS_COLUMNS:
         head = ["cluster", *(f"class {j}" for j in range(n))]
         rows = [Row([str(i), *(Cell(f"{x:,}", "set" if x == row.max() else "") for x in row)])
                 for i, row in enumerate(counts)]  # fmt: skip
     else:
         head = ["cluster", "its largest classes"]
         rows = [Row([str(i), Cell(_largest(row), "text")]) for i, row in enumerate(counts)]
-    return measured + _shown("Clusters and known classes", head, rows)
+    return scores + _long_table("Clusters and known classes", head, rows)
 
 
 def _largest(row: Any) -> str:
@@ -230,7 +228,7 @@ def _largest(row: Any) -> str:
     return ", ".join(f"{j}: {row[j]:,}" for j in places) + (" …" if np.count_nonzero(row) > len(places) else "")
 
 
-def versions(material: Material) -> str:
+def versions(data: ReportData) -> Markup:
     """What the numbers depend on."""
-    rows = [Row([name, Cell(text, "text")]) for name, text in material.run.manifest["versions"].items()]
+    rows = [Row([name, Cell(text, "text")]) for name, text in data.run.manifest["versions"].items()]
     return _table("Versions", ["package", "version"], rows)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ips2_dask.kernels.validity import SHARE
 from ips2_dask.plots.figures import Figure, canvas, save
-from ips2_dask.reports.markup import Cell, Row, page, paragraph, section, table
+from ips2_dask.reports.html import Cell, Row, Section, article, image, paragraph, table
 from ips2_dask.store.files import write_atomically
 from ips2_dask.sweeps.criteria import SILHOUETTES
 from ips2_dask.sweeps.picture import draw
@@ -85,19 +85,21 @@ def _page(found: Sweep, figure: Figure) -> str:
         paragraph(f"{found.input}: {m:,} samples x {f:,} features, {count(len(rows), 'point')}."),
         paragraph(f"Best by the mean rank: {found.best.setting}."),
     ]
-    sections = {
-        "figure": section("figure", "Criteria", [figure.html()]),
-        "table": section(
+    sections = [
+        Section("figure", "Criteria", [image(figure)], short="criteria"),
+        Section(
             "table", "Points",
             [table("Best first; the best value of each criterion is bold", [HEAD[n] for n in names], body)],
+            short="points",
         ),
-        "how": section(
+        Section(
             "how", "How they are ranked",
             [paragraph(f"{name.replace('_', ' ')}: {text}.") for name, text in said.items()]
             + [paragraph(f"How often each stage was computed for the {len(rows)} points: {shared(found)}.")],
+            short="ranking",
         ),
-    }  # fmt: skip
-    return page(f"Sweep of {found.input}", intro, sections, {"figure": "criteria", "table": "points", "how": "ranking"})
+    ]  # fmt: skip
+    return article(f"Sweep of {found.input}", intro, sections)
 
 
 def _cell(name: str, value: float, best: bool) -> Cell:

@@ -20,8 +20,8 @@ from ips2_dask.errors import BadInput
 from ips2_dask.params import Params, Resources
 
 
-class Job(NamedTuple):
-    """One run."""
+class PlannedRun(NamedTuple):
+    """One run of a study: its size, its parameters, its workers."""
 
     part: str  # "growth", "strong" or "weak"
     m: int
@@ -30,7 +30,7 @@ class Job(NamedTuple):
     workers: int
 
     def key(self, study: Study) -> dict[str, Record | int | str | float | None]:
-        """What a record must have in common with another one to stand for the same measurement."""
+        """What a record must have in common with another one to stand for the same run."""
         where = study.scheduler or study.cluster or "local"
         return {
             **self._asdict(), "f": study.features, "c": study.clusters, "seed": study.seed,
@@ -38,19 +38,19 @@ class Job(NamedTuple):
         }  # fmt: skip
 
 
-def jobs(study: Study) -> list[Job]:
+def planned_runs(study: Study) -> list[PlannedRun]:
     """All runs of a study, in their order."""
     k, operator = study.neighbors[0], study.operators[0]
     out = [
-        Job("growth", m, each_k, each, study.workers)
+        PlannedRun("growth", m, each_k, each, study.workers)
         for each in study.operators
         for each_k in study.neighbors
         for m in study.sizes
     ]
     if study.strong_samples:
-        out += [Job("strong", study.strong_samples, k, operator, w) for w in study.strong_workers]
+        out += [PlannedRun("strong", study.strong_samples, k, operator, w) for w in study.strong_workers]
     if study.weak_samples:
-        out += [Job("weak", study.weak_samples * w, k, operator, w) for w in study.weak_workers]
+        out += [PlannedRun("weak", study.weak_samples * w, k, operator, w) for w in study.weak_workers]
     return out
 
 
@@ -61,7 +61,7 @@ def results_file(study: Study, results: str | Path) -> Path:
 
 def kept(study: Study, results: str | Path) -> list[Record]:
     """The records of a study that are in its file, the last ones of each run."""
-    asked = {json.dumps(job.key(study), sort_keys=True) for job in jobs(study)}
+    asked = {json.dumps(run.key(study), sort_keys=True) for run in planned_runs(study)}
     return [r for key, found in _by_run(results_file(study, results)).items() if key in asked for r in found]
 
 
@@ -114,20 +114,20 @@ def measure(
     file.parent.mkdir(parents=True, exist_ok=True)
     here = _here()
     there = {} if again else {k: r for k, r in _by_run(file).items() if r[0].get("where") == here}
-    todo = [job for job in jobs(study) if json.dumps(job.key(study), sort_keys=True) not in there]
+    todo = [run for run in planned_runs(study) if json.dumps(run.key(study), sort_keys=True) not in there]
     with _folder(study) as folder:
         if todo and study.warm_up:
-            for operator, k in sorted({(job.operator, job.k) for job in todo}):
-                sizes = [job.m for job in todo if (job.operator, job.k) == (operator, k)]
+            for operator, k in sorted({(run.operator, run.k) for run in todo}):
+                sizes = [run.m for run in todo if (run.operator, run.k) == (operator, k)]
                 params, resources = _params(study, k, operator), _resources(study, study.workers)
                 compile_kernels(sizes, study.features, params, resources, study.workers == 0, folder)
-        for at, job in enumerate(todo, 1):
-            found = list(_run(study, job, folder))
+        for at, run in enumerate(todo, 1):
+            found = list(_run(study, run, folder))
             with file.open("a", encoding="utf-8") as lines:
                 lines.writelines(
-                    json.dumps({**r, **job.key(study), "where": here, "when": _now()}) + "\n" for r in found
+                    json.dumps({**r, **run.key(study), "where": here, "when": _now()}) + "\n" for r in found
                 )
-            report(f"{at}/{len(todo)} {_said(job, found)}")
+            report(f"{at}/{len(todo)} {_said(run, found)}")
     if not todo:
         report("all runs were there already")
     return kept(study, results)
@@ -145,10 +145,10 @@ def _resources(study: Study, workers: int) -> Resources:
     return Resources(n_workers=workers, cluster=study.cluster)
 
 
-def _run(study: Study, job: Job, folder: Path) -> Iterator[Record]:
-    data = generated(job.m, study.features, study.clusters, study.seed, folder)
-    given, serial = Input(data.name, data.X, data.labels), job.workers == 0
-    params, resources = _params(study, job.k, job.operator), _resources(study, job.workers)
+def _run(study: Study, run: PlannedRun, folder: Path) -> Iterator[Record]:
+    data = generated(run.m, study.features, study.clusters, study.seed, folder)
+    given, serial = Input(data.name, data.X, data.labels), run.workers == 0
+    params, resources = _params(study, run.k, run.operator), _resources(study, run.workers)
     try:
         outcome = run_apart(given, params, resources, serial, folder, study.limit)
         for record in records(given, params, resources, serial, outcome):
@@ -160,12 +160,12 @@ def _run(study: Study, job: Job, folder: Path) -> Iterator[Record]:
             Path(file).unlink(missing_ok=True)
 
 
-def _said(job: Job, found: list[Record]) -> str:
+def _said(run: PlannedRun, found: list[Record]) -> str:
     total = next((r for r in found if r["stage"] == "total"), found[-1])
     seconds = total["seconds"]
     took = f"{seconds:.1f} s" if isinstance(seconds, float) else str(total["outcome"])
-    workers = f"{job.workers} workers" if job.workers else "serial"
-    return f"{job.part}: {job.m:,} samples, k = {job.k}, operator {job.operator}, {workers}: {took}"
+    workers = f"{run.workers} workers" if run.workers else "serial"
+    return f"{run.part}: {run.m:,} samples, k = {run.k}, operator {run.operator}, {workers}: {took}"
 
 
 def _by_run(file: Path) -> dict[str, list[Record]]:

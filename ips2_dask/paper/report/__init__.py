@@ -8,9 +8,9 @@ from pathlib import Path
 from ips2_dask import __version__
 from ips2_dask.paper.experiments.records import Record
 from ips2_dask.paper.experiments.scope import Family, Results, Scope
-from ips2_dask.paper.report.sections import PARTS, Material
+from ips2_dask.paper.report.sections import PARTS, ReportInputs
 from ips2_dask.plots.style import check_matplotlib
-from ips2_dask.reports.markup import page, paragraph, section
+from ips2_dask.reports.html import Section, article, paragraph
 from ips2_dask.store.files import write_atomically
 
 TITLE = "Integrating tensor similarity to enhance clustering performance: the paper, reproduced"
@@ -41,9 +41,11 @@ def write_report(
         Of the page.
     """
     folder = out / "figures"
-    material = Material(folder, records, results, scope)
-    sections = {name: section(name, family.title, PARTS[name](material)) for name, family in families.items()}
-    titles = {name: family.title.partition(":")[0] for name, family in families.items()}
+    inputs = ReportInputs(folder, records, results, scope)
+    sections = [
+        Section(name, family.title, PARTS[name](inputs), short=family.title.partition(":")[0])
+        for name, family in families.items()
+    ]
     intro = [
         paragraph(
             "The experiments of Peng, Hu, Chen, Wang, Li, Cai (arXiv 1905.03920), made again with ips2_dask "
@@ -53,5 +55,5 @@ def write_report(
         )
     ]
     path = out / "report.html"
-    write_atomically(path, page(TITLE, intro, sections, titles))
+    write_atomically(path, article(TITLE, intro, sections))
     return path

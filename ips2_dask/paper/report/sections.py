@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from markupsafe import Markup
+
 from ips2_dask.paper.experiments import similarities
 from ips2_dask.paper.experiments.paper import MEASURES
 from ips2_dask.paper.experiments.records import Record
@@ -14,11 +16,11 @@ from ips2_dask.paper.experiments.series import VARIANTS
 from ips2_dask.paper.experiments.settings import METHODS
 from ips2_dask.paper.report import figures, findings, tables
 from ips2_dask.plots.figures import Figure
-from ips2_dask.reports.markup import folded, listing, paragraph
+from ips2_dask.reports.html import folded, image, listing, paragraph
 
 
-class Material(NamedTuple):
-    """What a part is made of."""
+class ReportInputs(NamedTuple):
+    """The records and results that a part shows, and the folder of its figures."""
 
     folder: Path  # where its figures go
     records: Sequence[Record]
@@ -58,23 +60,23 @@ DRAWS_TEXT = (
 )
 
 
-def table1(material: Material) -> list[str]:
+def table1(inputs: ReportInputs) -> list[Markup]:
     """The data."""
     text = (
         "SCADI has 205 attributes in its published file. 57 of its samples are in classes of at least 12: the paper's "
         "best figures are of those."
     )
-    return [tables.sizes(material.records), paragraph(text)]
+    return [tables.sizes(inputs.records), paragraph(text)]
 
 
-def table2(material: Material) -> list[str]:
+def table2(inputs: ReportInputs) -> list[Markup]:
     """Scores, verdicts and what differs."""
-    folder, records, results, scope = material
+    folder, records, results, scope = inputs
     caption = "ACC on the paper's data: three settings of each method, and the paper's figure as a line."
     out = [
         paragraph(SETTINGS_TEXT.format(budget=scope.budget, runs=scope.runs)),
         paragraph(findings.targets_text(records)),
-        figures.measures(folder, records, "table2", caption).html(),
+        image(figures.measures(folder, records, "table2", caption)),
         paragraph(MEANS_TEXT),
         paragraph(findings.paper_text(records)),
     ]
@@ -83,13 +85,13 @@ def table2(material: Material) -> list[str]:
     out += [paragraph("Where a baseline ties or beats IPS2 (ACC):"), listing(findings.rivals_text(records, "table2"))]
     out += [paragraph(DEVIATIONS_TEXT), tables.deviation_table(findings.deviations(records, results))]
     found = findings.matches(results)
-    out += [paragraph(findings.matches_text(found)), tables.match_table(found) if found else ""]
+    out += [paragraph(findings.matches_text(found)), tables.match_table(found) if found else Markup()]
     out.append(folded("The settings that were chosen", tables.chosen(records, "table2")))
     out += [folded(f"The grid of {method}", tables.grid_table(method, scope.budget)) for method in METHODS]
     return out
 
 
-def table3(material: Material) -> list[str]:
+def table3(inputs: ReportInputs) -> list[Markup]:
     """Times."""
     text = (
         "Seconds of one fit, the median, all methods in turn in one process with one thread of BLAS; SSC is our ADMM. "
@@ -97,33 +99,33 @@ def table3(material: Material) -> list[str]:
     )
     return [
         paragraph(text),
-        tables.times(material.records, "table3", "Table 3. Default settings"),
-        paragraph(findings.times_text(material.records), timed=True),
-        tables.times(material.records, "table3-printed", "Table 3 with the paper's printed settings"),
-        paragraph(findings.times_text(material.records, "table3-printed"), timed=True),
+        tables.times(inputs.records, "table3", "Table 3. Default settings"),
+        paragraph(findings.times_text(inputs.records), timed=True),
+        tables.times(inputs.records, "table3-printed", "Table 3 with the paper's printed settings"),
+        paragraph(findings.times_text(inputs.records, "table3-printed"), timed=True),
     ]
 
 
-def tensors(material: Material) -> list[str]:
+def tensors(inputs: ReportInputs) -> list[Markup]:
     """The heat maps of section 3.2."""
-    found = material.results["tensors"]
+    found = inputs.results["tensors"]
     said = ", ".join(f"{figures.TITLES[kind]} {value:.2f}" for kind, value in found["variation"].items())
     caption = (
         "50 samples, 500 features, three clusters. Each cell of the tensors is the mean of ten by ten entries, of all "
         f"quadruples of samples. Standard deviation over mean of the entries off the diagonal: {said}."
     )
-    return [figures.heat_maps(material.folder, "tensors", caption, {"": found["cells"]}).html()]
+    return [image(figures.heat_maps(inputs.folder, "tensors", caption, {"": found["cells"]}))]
 
 
-def similarity(material: Material) -> list[str]:
+def similarity(inputs: ReportInputs) -> list[Markup]:
     """The three similarities and their distributions."""
-    found = material.results["similarities"]
+    found = inputs.results["similarities"]
     caption = "The two-cluster set with the paper's printed settings, samples in order of their clusters."
     both = [
-        figures.heat_maps(material.folder, "similarities", caption, {"": found["cells"]}),
-        figures.distributions(material.folder, "distributions", "How often each value occurs among the pairs.", found),
+        figures.heat_maps(inputs.folder, "similarities", caption, {"": found["cells"]}),
+        figures.distributions(inputs.folder, "distributions", "How often each value occurs among the pairs.", found),
     ]
-    return [figure.html() for figure in both] + [paragraph(_auc(found["auc"]))]
+    return [image(figure) for figure in both] + [paragraph(_auc(found["auc"]))]
 
 
 def _auc(found: dict[str, float]) -> str:
@@ -131,16 +133,16 @@ def _auc(found: dict[str, float]) -> str:
     return f"Probability that a pair of one class is more similar than a pair of two: {said}."
 
 
-def heatmaps(material: Material) -> list[str]:
+def heatmaps(inputs: ReportInputs) -> list[Markup]:
     """Those of BBCSports and Yale."""
-    found = {name: material.results[f"heatmaps/{name}"] for name in similarities.SHOWN}
+    found = {name: inputs.results[f"heatmaps/{name}"] for name in similarities.SHOWN}
     rows = {tables.data_name(name).partition(",")[0]: one["cells"] for name, one in found.items()}
     caption = (
         "The similarity of SC (pairwise), PPC (high-order) and IPS2 (fused), samples in order of their classes, with "
         "the setting that Table 2 tuned for IPS2."
     )
-    figure = figures.heat_maps(material.folder, "heatmaps", caption, rows)
-    return [figure.html(), *(paragraph(f"{tables.data_name(n)}. {_auc(one['auc'])}") for n, one in found.items())]
+    figure = figures.heat_maps(inputs.folder, "heatmaps", caption, rows)
+    return [image(figure), *(paragraph(f"{tables.data_name(n)}. {_auc(one['auc'])}") for n, one in found.items())]
 
 
 VARIANTS_TEXT = (
@@ -150,34 +152,34 @@ VARIANTS_TEXT = (
 )
 
 
-def of_series(name: str, caption: str) -> Callable[[Material], list[str]]:
+def of_series(name: str, caption: str) -> Callable[[ReportInputs], list[Markup]]:
     """The part of one series."""
 
-    def part(material: Material) -> list[str]:
-        out = [paragraph(VARIANTS_TEXT), figures.curves(material.folder, material.records, name, caption).html()]
+    def part(inputs: ReportInputs) -> list[Markup]:
+        out = [paragraph(VARIANTS_TEXT), image(figures.curves(inputs.folder, inputs.records, name, caption))]
         for variant in VARIANTS:
-            said = findings.series_text(material.records, name, variant)
+            said = findings.series_text(inputs.records, name, variant)
             out += [paragraph(f"{figures.VARIANT[variant].capitalize()}: {said}")]
-            out += [tables.points(material.records, name, variant)]
+            out += [tables.points(inputs.records, name, variant)]
         return out
 
     return part
 
 
-def neighbors(material: Material) -> list[str]:
+def neighbors(inputs: ReportInputs) -> list[Markup]:
     """Accuracy and time over k."""
-    folder, records = material.folder, material.records
+    folder, records = inputs.folder, inputs.records
     both: list[Figure] = [
         figures.over_k(folder, records, "acc", "neighbors", "IPS2 on USdata1 with 60 features over k."),
         figures.over_k(folder, records, "seconds_median", "neighbors_time", "How long a fit takes over k."),
     ]
     shown = [tables.neighbors(records, "acc"), tables.neighbors(records, "seconds_median")]
-    return [both[0].html(), shown[0], both[1].html(), shown[1]]
+    return [image(both[0]), shown[0], image(both[1]), shown[1]]
 
 
-def beyond(material: Material) -> list[str]:
+def beyond(inputs: ReportInputs) -> list[Markup]:
     """Ten more data sets."""
-    records, scope = material.records, material.scope
+    records, scope = inputs.records, inputs.scope
     beside = (
         "" if scope.large_alone else ", which shared the machine with others and had one core where there were jobs"
     )
@@ -192,22 +194,22 @@ def beyond(material: Material) -> list[str]:
     return [*out, folded("The settings that were chosen", tables.chosen(records, "beyond"))]
 
 
-def ranks(material: Material) -> list[str]:
+def ranks(inputs: ReportInputs) -> list[Markup]:
     """Mean ranks."""
-    folder, records = material.folder, material.records
+    folder, records = inputs.folder, inputs.records
     text = (
         "Each method's rank on each data set, the mean of them; methods joined by a bar are not told apart at the "
         "level .05 by Nemenyi's test (Demsar 2006). The data are the paper's four (SCADI with 57 samples) and the ten "
         "beyond."
     )
     shown = [
-        figures.mean_ranks(folder, records, measure, f"ranks_{measure}", f"Mean ranks by {measure.upper()}.").html()
+        image(figures.mean_ranks(folder, records, measure, f"ranks_{measure}", f"Mean ranks by {measure.upper()}."))
         for measure in ("acc", "nmi")
     ]
     return [paragraph(text), *shown, tables.ranks(records)]
 
 
-PARTS: dict[str, Callable[[Material], list[str]]] = {
+PARTS: dict[str, Callable[[ReportInputs], list[Markup]]] = {
     "table1": table1,
     "table2": table2,
     "table3": table3,

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from ips2_dask.paper.experiments import series
 from ips2_dask.paper.experiments.neighbors import K
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
 from ips2_dask.paper.experiments.settings import COMPARED, KINDS, METHODS, grid
 from ips2_dask.paper.report.figures import AXES, VARIANT
 from ips2_dask.paper.report.findings import NAMES, SAME, Deviation, Match, Target
-from ips2_dask.reports.markup import Cell, Row, number, setting_text, spread, table
+from ips2_dask.reports.html import Cell, Row, table
 
 DATA = {
     "soybean": "Soybean",
@@ -27,11 +29,29 @@ def data_name(name: str) -> str:
     return DATA.get(name, name)
 
 
+def number(value: float | None, digits: int = 3) -> str:
+    """A number with so many decimals, as the paper prints it; a dash for None."""
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def spread(mean: float, std: float | None) -> str:
+    """A mean and its standard deviation."""
+    return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
+
+
+def setting_text(params: dict[str, object]) -> str:
+    """The parameters of a setting in a line, the scale last."""
+    others = (
+        ", ".join(f"{name}={value}" for name, value in params.items() if name != "scale") or "the estimator's defaults"
+    )
+    return f"{others}; scale {params.get('scale', 'none')}"
+
+
 def _datasets(records: Sequence[Record], experiment: str) -> list[str]:
     return list(dict.fromkeys(r["dataset"] for r in select(list(records), experiment=experiment)))
 
 
-def sizes(records: Sequence[Record]) -> str:
+def sizes(records: Sequence[Record]) -> Markup:
     """Table 1."""
     rows = []
     for name in _datasets(records, "table1"):
@@ -43,7 +63,7 @@ def sizes(records: Sequence[Record]) -> str:
     return table("Table 1. Sizes of the data, and as the paper prints them", head, rows)
 
 
-def scores(records: Sequence[Record], experiment: str, measure: str, number_: str) -> str:
+def scores(records: Sequence[Record], experiment: str, measure: str, number_: str) -> Markup:
     """One measure of all methods: a line for the paper and for each setting; the best bold, what beats IPS2 shaded."""
     rows = []
     for name in _datasets(records, experiment):
@@ -70,7 +90,7 @@ def _score(line: dict[str, Record], method: str) -> Cell:
     return Cell(spread(mean, line[method]["std"]), "best" if mean >= best - SAME else "", beats)
 
 
-def target_table(found: Sequence[Target]) -> str:
+def target_table(found: Sequence[Target]) -> Markup:
     """The twenty cells of IPS2."""
     rows = [
         Row(
@@ -87,7 +107,7 @@ def target_table(found: Sequence[Target]) -> str:
     return table("IPS2's twenty cells of Table 2", ["data set", "measure", "paper", "tuned", ""], rows)
 
 
-def deviation_table(found: Sequence[Deviation]) -> str:
+def deviation_table(found: Sequence[Deviation]) -> Markup:
     """Baselines that are far from the paper's ACC, and what was tried."""
     rows = [
         Row(
@@ -107,7 +127,7 @@ def deviation_table(found: Sequence[Deviation]) -> str:
     return table("Baselines whose default ACC is more than .10 from the paper's", head, rows)
 
 
-def match_table(found: Sequence[Match]) -> str:
+def match_table(found: Sequence[Match]) -> Markup:
     """NMI by each average of labellings that have a printed cell's ACC, ARI and F-score."""
     names = list(found[0].averages)
     rows = [
@@ -126,7 +146,7 @@ def match_table(found: Sequence[Match]) -> str:
     )
 
 
-def times(records: Sequence[Record], experiment: str, caption: str) -> str:
+def times(records: Sequence[Record], experiment: str, caption: str) -> Markup:
     """Median seconds of the methods, where the paper prints them beside its own."""
     rows = []
     methods = METHODS if experiment in ("table3", "beyond") else COMPARED
@@ -144,7 +164,7 @@ def times(records: Sequence[Record], experiment: str, caption: str) -> str:
     return table(caption, ["data set", "seconds", *methods], rows, timed=True)
 
 
-def points(records: Sequence[Record], name: str, variant: str) -> str:
+def points(records: Sequence[Record], name: str, variant: str) -> Markup:
     """ACC along a series."""
     experiment = series.experiment_name(name, variant)
     rows = []
@@ -158,7 +178,7 @@ def points(records: Sequence[Record], name: str, variant: str) -> str:
     return table(caption, [AXES[name], *COMPARED, "gain over SC"], rows)
 
 
-def neighbors(records: Sequence[Record], measure: str) -> str:
+def neighbors(records: Sequence[Record], measure: str) -> Markup:
     """ACC or seconds over k."""
     head = ["k", *(VARIANT[variant] for variant in series.VARIANTS)]
     columns = []
@@ -174,7 +194,7 @@ def neighbors(records: Sequence[Record], measure: str) -> str:
     return table(f"{said}, over k", head, rows, timed=measure != "acc")
 
 
-def ranks(records: Sequence[Record]) -> str:
+def ranks(records: Sequence[Record]) -> Markup:
     """Mean ranks, critical differences and the test's p."""
     rows = []
     of = select(list(records), experiment="ranks")
@@ -192,13 +212,13 @@ def ranks(records: Sequence[Record]) -> str:
     return table("Mean ranks, 1 the best", head, rows)
 
 
-def grid_table(method: str, budget: int) -> str:
+def grid_table(method: str, budget: int) -> Markup:
     """The settings that a method was tuned over."""
     rows = [Row([str(i + 1), Cell(setting_text(s), "text")]) for i, s in enumerate(grid(method, budget))]
     return table(f"{method}: {len(rows)} settings", ["", "setting"], rows)
 
 
-def chosen(records: Sequence[Record], experiment: str) -> str:
+def chosen(records: Sequence[Record], experiment: str) -> Markup:
     """Which settings were chosen."""
     rows = []
     for name in _datasets(records, experiment):
@@ -209,4 +229,4 @@ def chosen(records: Sequence[Record], experiment: str) -> str:
                 ):
                     said = [Cell(method, "text"), Cell(setting, "text"), Cell(setting_text(r["params"]), "text")]
                     rows.append(Row([data_name(name), *said]))
-    return table("Chosen settings", ["data set", "method", "chosen", "setting"], rows) if rows else ""
+    return table("Chosen settings", ["data set", "method", "chosen", "setting"], rows) if rows else Markup()

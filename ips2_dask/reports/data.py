@@ -1,4 +1,4 @@
-"""All numbers that the sections show, taken from a run once."""
+"""The numbers of a run's report, read from the run once for all sections."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ UNSURE = 0.5
 
 
 @dataclasses.dataclass(frozen=True)
-class Material:
-    """A run and what is to be said of it."""
+class ReportData:
+    """A run, and the numbers of it that the report shows."""
 
     run: Run  # as it is seen by the rows that were clustered
     facts: dict[str, Any]  # of `Run.report`
@@ -51,36 +51,35 @@ class Material:
 
     @property
     def warnings(self) -> list[str]:
-        """What the stages warned of, and promises that were not kept."""
-        out = list(self.facts["warnings"])
+        """The stages' warnings, and quality checks that failed."""
+        warnings = list(self.facts["warnings"])
         if self.facts["recall"] < LEAST_RECALL:
-            out.append(f"the graph's recall is {self.facts['recall']:.4f}, and {LEAST_RECALL} is promised")
+            warnings.append(f"the graph's recall is {self.facts['recall']:.4f}, and {LEAST_RECALL} is promised")
         large = self.facts["components"] - self.facts["islands"]["pairs"]
         if large > 1:
-            out.append(
+            warnings.append(
                 f"the pairs of the tensor fall into {large:,} large connected components: each has an "
                 "eigenvalue 1 of its own, and no sample of one is compared with a sample of another by V"
             )
-        return out
+        return warnings
 
 
-def gather(run: Run) -> Material:
-    """Everything the page needs; the largest thing held is the embedding."""
+def collect(run: Run) -> ReportData:
+    """Read everything the report shows; the largest array in memory is the embedding."""
     run = run.clustered
     labels = run.labels
-    stored = run.embedding is not None
-    summary = summarize(run, profile=not stored)
-    seen = points(run, summary)
+    summary = summarize(run, profile=run.embedding is None)
+    rows = points(run, summary)
     known = run.known_labels
-    return Material(
+    return ReportData(
         run,
         run.report(),
         spent(run),
         spectrum(run),
         summary,
-        coordinates(seen, labels),
-        silhouette(seen, labels),
-        certainty(seen, labels),
+        coordinates(rows, labels),
+        silhouette(rows, labels),
+        certainty(rows, labels),
         stored_certainty(run),
         {} if known is None else scores(known, labels),
     )
