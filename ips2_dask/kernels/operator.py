@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import buffers
+from ips2_dask.kernels.buffers import SpareBlock
 from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (
@@ -64,31 +65,6 @@ class Operator(Protocol):
         ...
 
 
-class Spare:
-    """Memory of a block that was given up: fresh pages cost a fifth of a product."""
-
-    def __init__(self) -> None:
-        self._block: Float | None = None
-
-    def keep(self, block: Float | None) -> None:
-        """Keep the memory of a block that nobody uses any more."""
-        self._block = block
-
-    def array(self, shape: tuple[int, ...], dtype: Any) -> Float:
-        """An array of any content; memory that does not fit is let go before."""
-        block, self._block = self._block, None
-        if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
-            del block
-            return np.empty(shape, dtype)
-        return block
-
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Float:
-        """An array of zeros."""
-        out = self.array(shape, dtype)
-        map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
-        return out
-
-
 class MatrixOperator:
     """A stored symmetric matrix, SciPy CSR or dense NumPy, multiplied by fixed chunks of rows."""
 
@@ -97,7 +73,7 @@ class MatrixOperator:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
-        self._spare = Spare()
+        self._spare = SpareBlock()
         single = sp.issparse(matrix) and matrix.dtype == np.float32
         self._vector_rows = single and matrix.indices.dtype == np.int32
 
@@ -204,7 +180,7 @@ class NeighborhoodOperator:
         self.scale: Any = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
-        self._spare, self._slots = Spare(), Spare()
+        self._spare, self._slots = SpareBlock(), SpareBlock()
         self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
         self.waves: list[Wave] = []
         self._split()
