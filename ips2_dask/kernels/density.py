@@ -92,9 +92,9 @@ def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> 
 
 def dimension(points: Float32, seed: int) -> float:
     """The local dimension of a cloud of points by the distances of near ones (Levina, Bickel 2004; MacKay's mean)."""
-    asked = drawn(len(points), ASKED, seed)
+    rows = drawn(len(points), ASKED, seed)
     n = min(NEIGHBORS_ASKED, len(points) - 1)
-    _, lengths = nearest_in(points[asked], asked, np.ascontiguousarray(points, np.float32), n)
+    _, lengths = nearest_in(points[rows], rows, np.ascontiguousarray(points, np.float32), n)
     logs = np.log(np.maximum(lengths, np.finfo(np.float32).tiny).astype(np.float64))
     spread = (logs[:, -1:] - logs[:, :-1]).mean()
     return float(1.0 / spread) if spread > 0 else 0.0
@@ -111,7 +111,7 @@ def spanning_tree(points: Float32) -> Float64 | None:
     from fast_plscan import PLSCAN  # noqa: PLC0415  its import takes a second, which other runs do without
 
     points = np.ascontiguousarray(points, np.float32)
-    order = spatial_order(points, np.arange(len(points)))  # memory that is near takes two thirds of the time
+    order = spatial_order(points, np.arange(len(points)))  # points in this order take two thirds of the time
     edges: Float64 = PLSCAN(min_samples=MIN_SAMPLES, num_threads=1).fit(points[order]).minimum_spanning_tree_
     edges[:, :2] = order[edges[:, :2].astype(np.int64)]
     return edges
@@ -139,8 +139,8 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
     for size in np.unique(np.maximum(low[low < high], 2.0)):
         if int(((low <= size) & (size < high)).sum()) != n_clusters:
             continue
-        found, _ = tree.min_cluster_size_cut(float(size))
-        labels = np.asarray(found, np.int32)
+        leaf_of, _ = tree.min_cluster_size_cut(float(size))
+        labels = np.asarray(leaf_of, np.int32)
         left_out = float((labels < 0).mean())
         if len(np.unique(labels[labels >= 0])) == n_clusters and (best is None or left_out < best.left_out):
             best = Cut(labels, left_out, float(size))

@@ -15,7 +15,7 @@ EUCLIDEAN = 0
 CODES = {
     "euclidean": EUCLIDEAN, "manhattan": 1, "chebyshev": 2, "canberra": 3, "braycurtis": 4, "hamming": 5, "jaccard": 6,
 }  # fmt: skip
-"""What compiled code calls the metrics."""
+"""Numbers by which compiled code knows the metrics."""
 
 _LEAST = np.finfo(np.float32).tiny
 """In place of a denominator of 0, whose numerator is 0 as well; its inverse, which may be multiplied by, is finite."""
@@ -26,7 +26,7 @@ VERSION = 2
 
 
 def code_of(metric: str) -> int:
-    """The metric in which the samples that ingest has made are compared, as compiled code calls it."""
+    """Number of the metric by which samples are compared after ingest, see `CODES`."""
     return CODES.get(metric, EUCLIDEAN)
 
 

@@ -30,7 +30,7 @@ LEAST_EIGENVALUE = 0.01
 
 
 class Basis(NamedTuple):
-    """What is kept of a run for new samples; all rows are those of the training samples.
+    """The part of a run that new samples need; its rows are those of the training samples.
 
     Attributes
     ----------
@@ -76,7 +76,7 @@ def basis(U: Any, S: Any, B: Float64, weight: float, normalized: bool) -> Basis:
 
 
 def shares(distances: NDArray[np.floating]) -> Float64:
-    """What each of the nearest samples contributes to the estimate of the high-order part, by 1 / d^2: rows of sum 1.
+    """Weights of the nearest samples in the estimate of the high-order part, by 1 / d^2: rows of sum 1.
 
     Where some distances are zero, these samples share the whole. Rows without any finite distance are zero.
     """

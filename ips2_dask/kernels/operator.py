@@ -147,7 +147,9 @@ class Wave(NamedTuple):
 
 
 class NeighborhoodOperator:
-    """D^-1/2 R D^-1/2 from block distances and owner bits, without R (DESIGN 2), or from element blocks.
+    """D^-1/2 R D^-1/2 from block distances and owner bits, without R, or from the blocks' values.
+
+    See docs/method.md, A sum of small blocks.
 
     Neighbourhoods are worked on in fixed pieces. A pair that one piece alone uses is summed in place; each piece sums
     a pair that it shares into a slot of its own, and the slots are added in piece order. So the sums have one order
@@ -213,7 +215,7 @@ class NeighborhoodOperator:
             first = last
 
     def normalize(self, degrees: Float64) -> None:
-        """Use D^-1/2 of these degrees from now on."""
+        """Scale by D^-1/2 of these degrees in all later products."""
         self.scale = inverse_root(degrees).astype(self.dtype)
 
     def _sums(self, x: Float) -> Float:

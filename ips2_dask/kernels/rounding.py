@@ -1,4 +1,4 @@
-"""From an embedding to labels, which is called rounding: columns weighed, labels spread over U, candidates compared.
+"""From an embedding to labels, which is called rounding: column weights, starts, labels spread over U, comparison.
 
 Legend: U fused similarity (m, m), D its row sums, P = D^-1 U the random walk on it, F shares of each cluster (m, c).
 """
@@ -142,7 +142,7 @@ def one_hot(labels: Int32, n_clusters: int) -> Float32:
 
 
 def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: int) -> Float32:
-    """Shares of each cluster where labels are held and the others follow by products with P (Zhu, Ghahramani 2002).
+    """Shares of each cluster where labels are given and the others follow by products with P (Zhu, Ghahramani 2002).
 
     After `SPREAD_PRODUCTS` products it goes on while labels still reach further samples. What no label reaches has a
     row of zeros.
@@ -155,12 +155,12 @@ def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: in
         -1 where a sample has none.
     """
     F = one_hot(labels, n_clusters)
-    held = np.flatnonzero(labels >= 0)
-    rows = F[held].copy()
+    known = np.flatnonzero(labels >= 0)
+    rows = F[known].copy()
     reached, products = -1, 0
     while True:
         F = multiply(F)
-        F[held] = rows
+        F[known] = rows
         products += 1
         if products >= SPREAD_PRODUCTS:
             now = int(F.any(axis=1).sum())
@@ -182,7 +182,7 @@ class CutSums(NamedTuple):
 
 
 def cut_sums(rows: sp.csr_array, labels: Int32, own: Int32, n_clusters: int, scale: float) -> CutSums:
-    """What some rows of U add to a partition's normalised cut.
+    """Contribution of some rows of U to a partition's normalised cut.
 
     Parameters
     ----------
@@ -195,17 +195,17 @@ def cut_sums(rows: sp.csr_array, labels: Int32, own: Int32, n_clusters: int, sca
     scale : float
         A power of two above every degree.
     """
-    at = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    same = labels[rows.indices] == own[at]
-    within = np.bincount(at[same], rows.data[same], rows.shape[0])
-    volume = np.bincount(at, rows.data, rows.shape[0])
-    out = []
+    row_numbers = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    same = labels[rows.indices] == own[row_numbers]
+    within = np.bincount(row_numbers[same], rows.data[same], rows.shape[0])
+    volume = np.bincount(row_numbers, rows.data, rows.shape[0])
+    sums = []
     for values in (within, volume):
         whole = np.rint(values * (CUT_UNIT / scale)).astype(np.int64)
         total = np.zeros(n_clusters, np.int64)
         np.add.at(total, own, whole)
-        out.append(total)
-    return CutSums(*out)
+        sums.append(total)
+    return CutSums(*sums)
 
 
 def normalized_cut(within: Sequence[int], volume: Sequence[int]) -> float:
@@ -241,12 +241,12 @@ def eligible(candidates: Sequence[Candidate], n_clusters: int) -> Candidate | No
 
     Ties go to the one that comes first.
     """
-    kept = [
+    densities = [
         one
         for one in candidates
         if one.rounding == "density" and one.clusters == n_clusters and one.left_out <= MOST_LEFT_OUT
     ]
-    return min(kept, key=lambda one: one.left_out, default=None)
+    return min(densities, key=lambda one: one.left_out, default=None)
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
