@@ -314,7 +314,7 @@ def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
 
 
 def _ritz_in_panels(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
-    """`rayleigh_ritz` without L y as a whole: each panel of it is computed for the values, and again for the residuals."""
+    """`rayleigh_ritz` without L y as a whole: each panel is computed for the values, and again for the residuals."""
 
     def projected(panel: Any) -> Float64:
         Ly = space.apply(panel)

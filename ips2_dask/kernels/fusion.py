@@ -24,9 +24,9 @@ def column_signs(sums: Float64) -> Float64:
 def high_order_values(y: Float, trivial: Float, diagonal: NDArray[np.bool_], rule: str, signs: Float64) -> Float64:
     """V on the given pairs, not yet scaled to maximum 1: (n,).
 
-    Averages the matrices V_a,ij = y_a,ij / sqrt(2), y_a,ii over the eigenvectors (docs/method.md, High-order
-    similarity): as root mean square, which depends on their span alone, as mean of absolute values, or as the paper's
-    signed mean. A common factor is left out, since V is scaled afterwards.
+    Averages the matrices V_a,ij = y_a,ij / sqrt(2), y_a,ii over the eigenvectors: as root mean square, which depends on
+    their span alone, as mean of absolute values, or as the paper's signed mean (docs/method.md, High-order similarity).
+    A common factor is left out, since V is scaled afterwards.
 
     Parameters
     ----------

@@ -344,8 +344,10 @@ def triplets(
 ) -> tuple[Int64, Int64, Float32]:
     """Entries of the restricted matrix R that these neighbourhoods own, as (row, column, value), row <= column.
 
-    R is T-hat on unordered pairs in the orthonormal basis (e_ij + e_ji) / sqrt(2), e_ii (docs/method.md, Unfolding
-    and active pairs), with T_ijkl = exp(-sigma (d_ij + d_kl) / (d_ik + d_jl + epsilon)), eq. (7) of the paper.
+    R is T-hat on unordered pairs in the orthonormal basis (e_ij + e_ji) / sqrt(2), e_ii, with
+    T_ijkl = exp(-sigma (d_ij + d_kl) / (d_ik + d_jl + epsilon)), eq. (7) of the paper.
+
+    See docs/method.md, Unfolding and active pairs.
 
     Parameters
     ----------
