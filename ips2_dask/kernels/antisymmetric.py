@@ -28,7 +28,7 @@ STEPS = 12
 
 ROWS = 1 << 13
 
-MOST_BYTES = 512 << 20
+MAX_BYTES = 512 << 20
 """Elements up to which the part is looked at: 2.4 million samples at k = 5, 130,000 at k = 10."""
 
 
@@ -39,7 +39,7 @@ def element_bytes(m: int, k: int) -> int:
     """
     n = k * (k - 1) // 2
     size = 4 * m * (n * (n + 1) // 2)
-    return size if size <= MOST_BYTES else 0
+    return size if size <= MAX_BYTES else 0
 
 
 @njit(nogil=True, cache=True)

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.parallel import map_chunks
 
-MOST = 2
+MAX_FREE = 2
 """Free pieces that a process keeps: the oldest goes when another comes."""
 
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 """Smaller arrays are left to the allocator, which keeps their memory itself."""
 
 ROWS = 1 << 14
@@ -30,7 +30,7 @@ ROWS = 1 << 14
 
 NOTHING = np.empty(0, np.uint8)
 
-_free: deque[NDArray[np.uint8]] = deque(maxlen=MOST)
+_free: deque[NDArray[np.uint8]] = deque(maxlen=MAX_FREE)
 _keeps = threading.Event()
 
 
@@ -55,7 +55,7 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """An array of any content, in memory that an earlier one gave up where that is large enough and not too large."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape)) * dtype.itemsize
-    if size < LEAST_BYTES:
+    if size < MIN_BYTES:
         return np.empty(shape, dtype)
     _keeps.set()
     memory = None

@@ -29,7 +29,7 @@ fused similarity. MNIST's 70,000 have NMI .893 from 50,000 and .895 from all; a 
 50,000 and .922 from 100,000."""
 
 DIFFUSE_SAMPLES = 20_000
-MOST_DIMENSION = 8.0
+MAX_DIMENSION = 8.0
 """Samples that a tree is built on at most where the points have more dimensions, locally, than this: there are hardly
 any clusters then, and a tree on 60,000 such points takes 45 s where one on MNIST's 70,000 takes two. The embedding of
 MNIST has 3.9 dimensions, those of curved Gaussians 3.0, that of noise 12 and more."""
@@ -38,10 +38,10 @@ ASKED = 1_000
 NEIGHBORS_ASKED = 10
 """Points, and neighbours of each, that the dimension is estimated from."""
 
-MOST_LEFT_OUT = 0.25
+MAX_LEFT_OUT = 0.25
 """Share of the samples that a cut may leave out at most, to be taken for a clustering of all of them.
 
-Chosen with `kernels.rounding.MOST_CUT` by ``ips2 bench roundings`` on the open sets: shares of .2 to .4 differ by less
+Chosen with `kernels.rounding.MAX_CUT` by ``ips2 bench roundings`` on the open sets: shares of .2 to .4 differ by less
 than .003 in the mean.
 """
 
@@ -85,7 +85,7 @@ def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> 
     for most in (tenth, DIFFUSE_SAMPLES):
         rows = drawn(len(points), most, seed)
         rows = rows if rank is None else rank[rows]
-        if len(rows) <= DIFFUSE_SAMPLES or dimension(points[rows], seed) <= MOST_DIMENSION:
+        if len(rows) <= DIFFUSE_SAMPLES or dimension(points[rows], seed) <= MAX_DIMENSION:
             break
     return np.asarray(rows, np.int64)
 

@@ -28,7 +28,7 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
 DEGREE = 12
-MOST_DEGREE = 64
+MAX_DEGREE = 64
 """Products of one filter, at least and at most. Measured on the MNIST tensor: 25 products to 3e-4 with 12 at least, 41
 with 8."""
 
@@ -36,7 +36,7 @@ GAIN = 8.0
 """How much a filter raises the last wanted pair above what it damps, if so many products can: one of degree 2 d gains
 far more than two of degree d where the gap is small."""
 
-MOST_PRODUCTS = 600
+MAX_PRODUCTS = 600
 DENSE_BELOW = 256
 """Problems of at most so many unknowns are solved by LAPACK."""
 
@@ -350,22 +350,22 @@ def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, 
     return current
 
 
-MOST_GAIN = 1e6
+MAX_GAIN = 1e6
 """Where a filter raises the top of the spectrum more than this above the last wanted pair, rounding drowns the pair."""
 
 
 def filter_degree(last: float, low: float, high: float, least: int) -> int:
     """Products of the next filter, which shall raise eigenvalue ``last`` `GAIN` times above [low, high].
 
-    At least ``least``, unless eigenvalue 1 would be raised more than `MOST_GAIN` times above ``last``: a spectrum that
+    At least ``least``, unless eigenvalue 1 would be raised more than `MAX_GAIN` times above ``last``: a spectrum that
     falls fast, like that of a dense Gaussian affinity, is parted by few products as well.
     """
     half, middle = (high - low) / 2, (high + low) / 2
     top, wanted = (math.acosh(max(1.0, (x - middle) / half)) for x in (1.0, last))
-    most = max(MOST_DEGREE, least)
+    most = max(MAX_DEGREE, least)
     enough = math.ceil(math.acosh(GAIN) / wanted) if wanted * most > math.acosh(GAIN) else most
     for degree in range(max(least, enough), 1, -1):
-        if math.cosh(degree * top) <= MOST_GAIN * math.cosh(degree * wanted):
+        if math.cosh(degree * top) <= MAX_GAIN * math.cosh(degree * wanted):
             return degree
     return 1
 
@@ -398,7 +398,7 @@ def leading_eigenpairs(
     tol: float,
     seed: int = 0,
     settled: float | None = None,
-    most_products: int = MOST_PRODUCTS,
+    most_products: int = MAX_PRODUCTS,
     degree: int = DEGREE,
     state: State | None = None,
     checkpoint: Callable[[State], None] | None = None,

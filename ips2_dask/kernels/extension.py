@@ -25,7 +25,7 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
-LEAST_EIGENVALUE = 0.01
+MIN_EIGENVALUE = 0.01
 """Columns whose eigenvalue is nearer to zero than this are left out: dividing by it would only raise rounding."""
 
 
@@ -46,7 +46,7 @@ class Basis(NamedTuple):
 
 def inverse_values(values: Float64) -> Float64:
     """1 / lambda, 0 where lambda is next to nothing."""
-    usable = np.abs(values) >= LEAST_EIGENVALUE
+    usable = np.abs(values) >= MIN_EIGENVALUE
     return np.divide(1.0, values, out=np.zeros(len(values)), where=usable)
 
 

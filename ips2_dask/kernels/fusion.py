@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 
 def column_signs(sums: Float64) -> Float64:

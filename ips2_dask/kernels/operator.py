@@ -31,7 +31,7 @@ ROWS = 1 << 14
 """Rows of one chunk of a product; the chunks are cut by the shape alone."""
 
 PIECE = 1024
-MOST_PIECES = 64
+MAX_PIECES = 64
 """Neighbourhoods of one piece of a matrix-free product: at least 1,024, and never more than 64 pieces."""
 
 SLOTS = 1 << 16
@@ -183,7 +183,7 @@ class NeighborhoodOperator:
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
         self._spare, self._slots = SpareBlock(), SpareBlock()
-        self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
+        self._piece = max(PIECE, -(-len(ids) // MAX_PIECES))
         self.waves: list[Wave] = []
         self._split()
         self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
@@ -205,7 +205,7 @@ class NeighborhoodOperator:
         owner = np.empty(count, np.int32)
         assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, owner)
         waves = max(1, -(-count // WAVE_SLOTS))
-        pieces_each = max(min(2 * thread_count(), AT_ONCE), -(-MOST_PIECES // waves))
+        pieces_each = max(min(2 * thread_count(), AT_ONCE), -(-MAX_PIECES // waves))
         first = 0
         for start, stop in chunk_bounds(len(self._ids), self._piece * pieces_each):
             out_of = self._out_of[start:stop]

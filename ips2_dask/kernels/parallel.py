@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _threads: ContextVar[int] = ContextVar("ips2_threads", default=0)  # 0: BLAS is not held yet
 
-MOST_HELPERS = 256
+MAX_HELPERS = 256
 """Threads that may wait for chunks; as many are started as are ever busy at once."""
 
 _found: tuple[int, ThreadpoolController] | None = None
@@ -113,5 +113,5 @@ def _helpers() -> ThreadPoolExecutor:
     global _pool
     with _pool_lock:
         if _pool is None or _pool[0] != os.getpid():
-            _pool = os.getpid(), ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="chunks")
+            _pool = os.getpid(), ThreadPoolExecutor(MAX_HELPERS, thread_name_prefix="chunks")
         return _pool[1]

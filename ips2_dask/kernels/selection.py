@@ -28,10 +28,10 @@ TIE = 1e-6
 
 FLOOR = 0.01
 
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 """Share of an even cluster's rows, with the largest number of clusters, that a component has at least to be counted.
 
-Five times that of a known number of clusters (`components.LEAST_SHARE`), as each one counted moves the gap by one. It
+Five times that of a known number of clusters (`components.MIN_SHARE`), as each one counted moves the gap by one. It
 was found on digits, where a component of 27 samples would make 11 clusters of 10, and looked at on no other set."""
 
 CANDIDATES = 5

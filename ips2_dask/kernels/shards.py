@@ -20,7 +20,7 @@ Int64 = NDArray[np.int64]
 CLOSE = 1e-5
 """Share of their squared norms by which two squared distances by BLAS may differ and be in the other order."""
 
-MOST_IN_TREE = 4096
+MAX_IN_TREE = 4096
 """Cells that are put in order by a tree, which needs all their distances: 64 MiB."""
 
 
@@ -59,7 +59,7 @@ def _in_order(centroids: Float32) -> Int64:
     10,000,000 samples of 16 features in 40 of them, a range's products need .31 times as many pairs of others as it
     has itself, and .51 times along a path (measured).
     """
-    if 2 < len(centroids) <= MOST_IN_TREE:
+    if 2 < len(centroids) <= MAX_IN_TREE:
         return np.asarray(leaves_list(linkage(centroids, "ward")), np.int64)
     left = list(range(1, len(centroids)))
     path = [0]
