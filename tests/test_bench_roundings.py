@@ -57,7 +57,7 @@ def test_the_candidate_that_a_run_keeps_is_found_again_from_its_parts(name: str,
     )  # fmt: skip
     assert (kept.candidate.cut, kept.candidate.left_out) == (facts["cut"], facts["left_out"])
     assert adjusted_rand(found.labels, kept.labels) == 1
-    assert roundings.chosen(all_of_them, c, rounding.MOST_CUT) is kept
+    assert roundings.chosen(all_of_them, c, rounding.MAX_CUT) is kept
     U = found.similarity("fused")
     for one in all_of_them:
         assert len(one.labels) == len(X)

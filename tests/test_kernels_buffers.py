@@ -22,13 +22,13 @@ def test_memory_that_was_given_up_is_used_again():
     at = address(array)
     del array
     gc.collect()
-    found = [buffers.empty(SHAPE, np.float32) for _ in range(buffers.MOST)]
+    found = [buffers.empty(SHAPE, np.float32) for _ in range(buffers.MAX_FREE)]
     assert at in {address(a) for a in found}
 
 
 def test_a_view_keeps_the_memory_of_its_array():
     view = buffers.zeros(SHAPE, np.float32)[5:10].T
-    others = [buffers.empty(SHAPE, np.float32) for _ in range(2 * buffers.MOST)]
+    others = [buffers.empty(SHAPE, np.float32) for _ in range(2 * buffers.MAX_FREE)]
     for other in others:
         other.fill(7)
     assert not view.any()

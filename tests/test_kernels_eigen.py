@@ -22,8 +22,8 @@ from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
     GAIN,
-    MOST_DEGREE,
-    MOST_GAIN,
+    MAX_DEGREE,
+    MAX_GAIN,
     PANELS_ABOVE,
     ArraySpace,
     Known,
@@ -281,10 +281,10 @@ def test_the_degree_gains_enough_and_no_more_than_rounding_allows(
         return float(p(max(1.0, (value - (high + low) / 2) / (width / 2))))
 
     degree = filter_degree(last, low, high, least)
-    assert 1 <= degree <= MOST_DEGREE
-    assert degree == 1 or raised(1.0, degree) <= MOST_GAIN * raised(last, degree) * (1 + 1e-6)
-    allowed = raised(1.0, degree + 1) <= MOST_GAIN * raised(last, degree + 1) * (1 - 1e-6)
-    if allowed and degree < MOST_DEGREE:  # then it stops since it is enough
+    assert 1 <= degree <= MAX_DEGREE
+    assert degree == 1 or raised(1.0, degree) <= MAX_GAIN * raised(last, degree) * (1 + 1e-6)
+    allowed = raised(1.0, degree + 1) <= MAX_GAIN * raised(last, degree + 1) * (1 - 1e-6)
+    if allowed and degree < MAX_DEGREE:  # then it stops since it is enough
         assert degree >= least
         assert raised(last, degree) >= GAIN * (1 - 1e-6)
     if degree > least:

@@ -202,9 +202,9 @@ def test_where_comparing_every_pair_costs_too_much_one_line_says_what_was_reache
     assert open_run(tmp_path / "run").report()["searched_exactly"]
 
 
-@pytest.mark.parametrize("most", [shards.MOST_IN_TREE, 3])
+@pytest.mark.parametrize("most", [shards.MAX_IN_TREE, 3])
 def test_ranges_of_cells_are_compact(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MOST_IN_TREE", most)
+    monkeypatch.setattr(shards, "MAX_IN_TREE", most)
     rng = np.random.default_rng(0)
     groups = np.repeat(np.eye(4, 6, dtype=np.float32), 400, axis=0)
     sample = rng.permutation(groups + 0.01 * rng.normal(size=groups.shape).astype(np.float32))

@@ -1,7 +1,9 @@
 """The swap-antisymmetric part of the pair Laplacian, which the solver leaves out: its largest eigenvalue, estimated.
 
 T-hat is unchanged by (ij, kl) -> (ji, lk), so it splits into a symmetric part, which V is made of, and this one with
-the entries T_ijkl - T_ijlk for i < j, k < l (DESIGN 1.6).
+the entries T_ijkl - T_ijlk for i < j, k < l (docs/method.md, Unfolding and active pairs).
+
+Letters: d_ij distance of samples i and j, T_ijkl and T-hat the tensor and its unfolding, V high-order similarity.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ STEPS = 12
 
 ROWS = 1 << 13
 
-MOST_BYTES = 512 << 20
+MAX_BYTES = 512 << 20
 """Elements up to which the part is looked at: 2.4 million samples at k = 5, 130,000 at k = 10."""
 
 
@@ -37,7 +39,7 @@ def element_bytes(m: int, k: int) -> int:
     """
     n = k * (k - 1) // 2
     size = 4 * m * (n * (n + 1) // 2)
-    return size if size <= MOST_BYTES else 0
+    return size if size <= MAX_BYTES else 0
 
 
 @njit(nogil=True, cache=True)
@@ -71,13 +73,13 @@ def _multiply(elements, ids, x, y):  # type: ignore[no-untyped-def]
     for p in range(len(ids)):
         t = 0
         for r in range(n):
-            at = ids[p, r]
-            y[at] += elements[p, t] * x[at]
+            pair = ids[p, r]
+            y[pair] += elements[p, t] * x[pair]
             t += 1
             for s in range(r + 1, n):
                 other = ids[p, s]
-                y[at] += elements[p, t] * x[other]
-                y[other] += elements[p, t] * x[at]
+                y[pair] += elements[p, t] * x[other]
+                y[other] += elements[p, t] * x[pair]
                 t += 1
 
 
@@ -104,10 +106,10 @@ def largest_eigenvalue(
         Of the first vector.
     """
     tables = local_pairs(N.shape[1])
-    apart = np.flatnonzero(tables.first != tables.second)
-    subset = np.ascontiguousarray(tables.subset[np.ix_(apart, apart)])
-    first, second = tables.first[apart], tables.second[apart]
-    n = len(apart)
+    off_diagonal = np.flatnonzero(tables.first != tables.second)
+    subset = np.ascontiguousarray(tables.subset[np.ix_(off_diagonal, off_diagonal)])
+    first, second = tables.first[off_diagonal], tables.second[off_diagonal]
+    n = len(off_diagonal)
     elements: Float = np.empty((len(N), n * (n + 1) // 2), np.float32)
     map_chunks(
         lambda a, b: _elements(
@@ -117,7 +119,7 @@ def largest_eigenvalue(
         len(N),
         ROWS,
     )  # fmt: skip
-    used = np.ascontiguousarray(ids[:, apart])
+    used = np.ascontiguousarray(ids[:, off_diagonal])
     scale = inverse_root(degrees)
     v = np.zeros(len(degrees))
     v[used.ravel()] = 1.0  # a pair of a sample with itself has no antisymmetric part

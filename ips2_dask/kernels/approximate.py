@@ -23,7 +23,7 @@ TIMES = 4
 .99 or more by every metric, while lists of the wanted length have no more than .94 by the Chebyshev one (measured)."""
 
 _ONE_AT_A_TIME = Lock()
-"""Numba's parallel loops must not be begun by two threads of a process."""
+"""Two threads of a process must not start Numba's parallel loops at once."""
 
 
 def candidates(
@@ -31,7 +31,7 @@ def candidates(
 ) -> NDArray[np.int32]:
     """Candidates for the n nearest of every row, the row itself among them: (m, times (n + 1)), -1 where there is none.
 
-    Longer lists make for a higher recall of the nearest.
+    Longer lists raise the recall.
     """
     from pynndescent import NNDescent  # noqa: PLC0415  its import and compilation cost half a minute
 
@@ -63,10 +63,10 @@ def _started_threads() -> Iterator[int]:
 def nearest_in(
     queries: NDArray[np.float32], own: NDArray[np.int64], X: NDArray[np.float32], n: int, *, metric: str, seed: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-    """Nearly always what `neighbors.nearest_by_metric` gives, for all rows of X at once: the queries are these rows.
+    """The n nearest rows of X to each of its rows, as of `neighbors.nearest_by_metric` but for a few of them.
 
-    Distances are measured as that one measures them, and rows of which too few neighbours were found are searched
-    exactly. One thread works on it, so that the cores of a machine change nothing.
+    The queries are all rows of X. Distances are those of the exact search, and rows of which pynndescent lists too few
+    neighbours are searched exactly. One thread works on it, so that the cores of a machine change nothing.
     """
 
     def exact(rows: NDArray[np.float32], ids: NDArray[np.int64], Y: NDArray[np.float32], count: int) -> Any:
@@ -74,6 +74,6 @@ def nearest_in(
 
     if len(X) <= TIMES * (n + 2):
         return nearest_by_metric(queries, own, X, n, metric=metric)
-    found = candidates(X, n + 1, seed, METRICS[metric].external, TIMES, threads=1)
-    indices, distances, _ = settle_candidates(X, found, n + 1, exact, METRICS[metric].code)
+    lists = candidates(X, n + 1, seed, METRICS[metric].external, TIMES, threads=1)
+    indices, distances, _ = settle_candidates(X, lists, n + 1, exact, METRICS[metric].code)
     return indices[:, 1:], distances[:, 1:]

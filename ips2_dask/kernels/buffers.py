@@ -1,7 +1,9 @@
 """Memory of large arrays that nobody refers to any more, kept for the next ones.
 
 The system clears every page before a process sees it for the first time; for blocks of vectors, which come and go in
-every product, that takes as long as the product itself.
+every product, that takes as long as the product itself in chunks, and a fifth of it in core. Two lifetimes need two
+forms: `empty` lends a process's few free pieces to tasks that follow one another and know nothing of each other; a
+`SpareBlock` belongs to one operator and goes with it, so that nothing of a solve in core outlasts it.
 """
 
 from __future__ import annotations
@@ -15,20 +17,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-MOST = 2
+from ips2_dask.kernels.parallel import map_chunks
+
+MAX_FREE = 2
 """Free pieces that a process keeps: the oldest goes when another comes."""
 
-LEAST_BYTES = 1 << 20
+MIN_BYTES = 1 << 20
 """Smaller arrays are left to the allocator, which keeps their memory itself."""
+
+ROWS = 1 << 14
+"""Rows of a spare block that a thread clears at a time."""
 
 NOTHING = np.empty(0, np.uint8)
 
-_free: deque[NDArray[np.uint8]] = deque(maxlen=MOST)
+_free: deque[NDArray[np.uint8]] = deque(maxlen=MAX_FREE)
 _keeps = threading.Event()
 
 
 class _Loan:
-    """What an array's memory belongs to: it comes back when the array and all its views are gone."""
+    """Owner of an array's memory, which returns to the pool when the array and all its views are gone."""
 
     def __init__(self, memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._memory = memory
@@ -48,38 +55,40 @@ def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """An array of any content, in memory that an earlier one gave up where that is large enough and not too large."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape)) * dtype.itemsize
-    if size < LEAST_BYTES:
+    if size < MIN_BYTES:
         return np.empty(shape, dtype)
     _keeps.set()
     memory = None
     for _ in range(len(_free)):
         try:
-            found = _free.popleft()
+            piece = _free.popleft()
         except IndexError:  # another thread took it
             break
-        if size <= len(found) <= 2 * size:
-            memory = found
+        if size <= len(piece) <= 2 * size:
+            memory = piece
             break
-        _free.append(found)
+        _free.append(piece)
     return np.asarray(_Loan(np.empty(size, np.uint8) if memory is None else memory, shape, dtype))
 
 
 def release() -> None:
-    """Keep none of it, nor what is given up until the next is asked for: who comes next has no blocks of this size, and
-    its memory is counted without them."""
+    """Free all pieces, and keep no others before the next array is made.
+
+    The next stage has no blocks of this size, and its memory is counted without them.
+    """
     if _keeps.is_set():
         tidy()
 
 
 def tidy() -> None:
-    """Keep none of it, and give back what the allocator keeps: what comes next is counted without either."""
+    """Free all pieces, and let the allocator give back what it keeps: the next measurement counts neither."""
     _keeps.clear()
     _free.clear()
     give_back()
 
 
 def give_back() -> None:
-    """Let the allocator give the system what it keeps of freed memory; nothing where it is not glibc's."""
+    """Let glibc's allocator return freed memory to the system; other allocators are left alone."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
@@ -90,3 +99,28 @@ def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     out = empty(shape, dtype)
     out.fill(0)
     return out
+
+
+class SpareBlock:
+    """Memory of one block that its operator's caller gave up, for the operator's next product."""
+
+    def __init__(self) -> None:
+        self._block: NDArray[Any] | None = None
+
+    def keep(self, block: NDArray[Any] | None) -> None:
+        """Keep the memory of a block that nobody uses any more; None lets go of what is kept."""
+        self._block = block
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An array of any content; memory of another shape or dtype is let go before."""
+        block, self._block = self._block, None
+        if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
+            del block
+            return np.empty(shape, dtype)
+        return block
+
+    def zeros(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+        """An array of zeros."""
+        out = self.array(shape, dtype)
+        map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
+        return out

@@ -18,10 +18,10 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-LEAST_SHARE = 0.1
+MIN_SHARE = 0.1
 """Share of an even cluster's rows (all rows / c) below which a component is an island. Not chosen by labels."""
 
-MOST_IN_ISLANDS = 0.5
+MAX_IN_ISLANDS = 0.5
 """Share of all rows that islands hold at most. A graph in smaller pieces has no islands. Not chosen by labels."""
 
 
@@ -97,13 +97,13 @@ def divide(
     n_clusters: int,
     copies: NDArray[np.integer] | None = None,
     most: int | None = None,
-    share: float = LEAST_SHARE,
+    share: float = MIN_SHARE,
 ) -> Components:
     """Components divided into large ones and islands.
 
     Islands have less than a ``share`` of an even cluster's rows, which are all rows / c. With ``most``, no more
     components than that are large: those with the most rows (ties: the one that comes first). If islands would then
-    hold more than `MOST_IN_ISLANDS` of all rows, all components are large: there is no large graph beside which they
+    hold more than `MAX_IN_ISLANDS` of all rows, all components are large: there is no large graph beside which they
     would be small.
 
     Parameters
@@ -123,7 +123,7 @@ def divide(
     if most is not None and large.sum() > most:
         large[:] = False
         large[np.argsort(-rows, kind="stable")[:most]] = True
-    if rows[~large].sum() > MOST_IN_ISLANDS * rows.sum():
+    if rows[~large].sum() > MAX_IN_ISLANDS * rows.sum():
         large[:] = True
     rank = np.empty(count, np.int32)
     rank[np.argsort(~large, kind="stable")] = np.arange(count)

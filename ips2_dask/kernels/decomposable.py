@@ -28,8 +28,8 @@ def leading_products(values: Float64, wanted: int) -> tuple[Float64, NDArray[np.
     order = np.lexsort((b, a, -products))
     products, a, b = products[order], a[order], b[order]
     last = products[min(wanted, len(products)) - 1]
-    kept = products >= last - TIE
-    return products[kept], np.stack([a[kept], b[kept]], axis=1)
+    largest = products >= last - TIE
+    return products[largest], np.stack([a[largest], b[largest]], axis=1)
 
 
 def high_order_at(vectors: Float64, chosen: Int, i: Int, j: Int, rule: str) -> Float64:

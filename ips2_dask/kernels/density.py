@@ -29,7 +29,7 @@ fused similarity. MNIST's 70,000 have NMI .893 from 50,000 and .895 from all; a 
 50,000 and .922 from 100,000."""
 
 DIFFUSE_SAMPLES = 20_000
-MOST_DIMENSION = 8.0
+MAX_DIMENSION = 8.0
 """Samples that a tree is built on at most where the points have more dimensions, locally, than this: there are hardly
 any clusters then, and a tree on 60,000 such points takes 45 s where one on MNIST's 70,000 takes two. The embedding of
 MNIST has 3.9 dimensions, those of curved Gaussians 3.0, that of noise 12 and more."""
@@ -38,10 +38,10 @@ ASKED = 1_000
 NEIGHBORS_ASKED = 10
 """Points, and neighbours of each, that the dimension is estimated from."""
 
-MOST_LEFT_OUT = 0.25
+MAX_LEFT_OUT = 0.25
 """Share of the samples that a cut may leave out at most, to be taken for a clustering of all of them.
 
-Chosen with `kernels.rounding.MOST_CUT` by ``ips2 bench roundings`` on the open sets: shares of .2 to .4 differ by less
+Chosen with `kernels.rounding.MAX_CUT` by ``ips2 bench roundings`` on the open sets: shares of .2 to .4 differ by less
 than .003 in the mean.
 """
 
@@ -85,16 +85,16 @@ def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> 
     for most in (tenth, DIFFUSE_SAMPLES):
         rows = drawn(len(points), most, seed)
         rows = rows if rank is None else rank[rows]
-        if len(rows) <= DIFFUSE_SAMPLES or dimension(points[rows], seed) <= MOST_DIMENSION:
+        if len(rows) <= DIFFUSE_SAMPLES or dimension(points[rows], seed) <= MAX_DIMENSION:
             break
     return np.asarray(rows, np.int64)
 
 
 def dimension(points: Float32, seed: int) -> float:
     """The local dimension of a cloud of points by the distances of near ones (Levina, Bickel 2004; MacKay's mean)."""
-    asked = drawn(len(points), ASKED, seed)
+    rows = drawn(len(points), ASKED, seed)
     n = min(NEIGHBORS_ASKED, len(points) - 1)
-    _, lengths = nearest_in(points[asked], asked, np.ascontiguousarray(points, np.float32), n)
+    _, lengths = nearest_in(points[rows], rows, np.ascontiguousarray(points, np.float32), n)
     logs = np.log(np.maximum(lengths, np.finfo(np.float32).tiny).astype(np.float64))
     spread = (logs[:, -1:] - logs[:, :-1]).mean()
     return float(1.0 / spread) if spread > 0 else 0.0
@@ -111,7 +111,7 @@ def spanning_tree(points: Float32) -> Float64 | None:
     from fast_plscan import PLSCAN  # noqa: PLC0415  its import takes a second, which other runs do without
 
     points = np.ascontiguousarray(points, np.float32)
-    order = spatial_order(points, np.arange(len(points)))  # memory that is near takes two thirds of the time
+    order = spatial_order(points, np.arange(len(points)))  # points in this order take two thirds of the time
     edges: Float64 = PLSCAN(min_samples=MIN_SAMPLES, num_threads=1).fit(points[order]).minimum_spanning_tree_
     edges[:, :2] = order[edges[:, :2].astype(np.int64)]
     return edges
@@ -139,8 +139,8 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
     for size in np.unique(np.maximum(low[low < high], 2.0)):
         if int(((low <= size) & (size < high)).sum()) != n_clusters:
             continue
-        found, _ = tree.min_cluster_size_cut(float(size))
-        labels = np.asarray(found, np.int32)
+        leaf_of, _ = tree.min_cluster_size_cut(float(size))
+        labels = np.asarray(leaf_of, np.int32)
         left_out = float((labels < 0).mean())
         if len(np.unique(labels[labels >= 0])) == n_clusters and (best is None or left_out < best.left_out):
             best = Cut(labels, left_out, float(size))

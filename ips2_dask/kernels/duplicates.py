@@ -1,4 +1,4 @@
-"""Equal rows: found by hash, searched once for all of them, so that a crowd of copies costs what one row costs."""
+"""Equal rows: found by hash and searched once for all of them, so that many copies cost what one row costs."""
 
 from __future__ import annotations
 
@@ -113,33 +113,33 @@ def _expand(rows, near, lengths, start, members, group, indices, distances):  # 
     for r in range(len(rows)):
         own = group[rows[r]]
         indices[r, 0], distances[r, 0] = rows[r], 0.0
-        held = 0
+        count = 0
         for t in range(start[own], min(start[own + 1], start[own] + n + 1)):
-            if members[t] != rows[r] and held < n:
-                indices[r, held + 1], distances[r, held + 1] = members[t], 0.0
-                held += 1
+            if members[t] != rows[r] and count < n:
+                indices[r, count + 1], distances[r, count + 1] = members[t], 0.0
+                count += 1
         a = 0
-        while held < n and a < near.shape[1] and near[r, a] >= 0:
+        while count < n and a < near.shape[1] and near[r, a] >= 0:
             # all groups at this distance together, by id
             b = a
             while b < near.shape[1] and near[r, b] >= 0 and lengths[r, b] == lengths[r, a]:
                 b += 1
-            begin = held
+            begin = count
             for g in range(a, b):
                 for t in range(start[near[r, g]], min(start[near[r, g] + 1], start[near[r, g]] + n)):
-                    at, identity = held, members[t]
-                    if held == n:
+                    place, identity = count, members[t]
+                    if count == n:
                         if identity >= indices[r, n]:
                             break
-                        at = n - 1
+                        place = n - 1
                     else:
-                        held += 1
-                    while at > begin and indices[r, at] > identity:
-                        indices[r, at + 1] = indices[r, at]
-                        at -= 1
-                    indices[r, at + 1] = identity
-                    distances[r, at + 1] = lengths[r, a]
-            for t in range(begin, held):
+                        count += 1
+                    while place > begin and indices[r, place] > identity:
+                        indices[r, place + 1] = indices[r, place]
+                        place -= 1
+                    indices[r, place + 1] = identity
+                    distances[r, place + 1] = lengths[r, a]
+            for t in range(begin, count):
                 distances[r, t + 1] = lengths[r, a]
             a = b
 
@@ -173,7 +173,7 @@ def neighbors_among_copies(
     narrow: Projected | None = None,
     nearest: Nearest = nearest_in,
 ) -> tuple[Int32, Float32]:
-    """What `nearest_rows` gives for some rows of X, from its different rows alone.
+    """The n nearest of some rows of X, themselves first, from a search among its different rows alone.
 
     Parameters
     ----------

@@ -28,15 +28,15 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
 DEGREE = 12
-MOST_DEGREE = 64
-"""Products of one filter, at least and at most. Measured on the MNIST tensor against 8: 25 products to 3e-4 instead of
-41 with 12."""
+MAX_DEGREE = 64
+"""Products of one filter, at least and at most. Measured on the MNIST tensor: 25 products to 3e-4 with 12 at least, 41
+with 8."""
 
 GAIN = 8.0
 """How much a filter raises the last wanted pair above what it damps, if so many products can: one of degree 2 d gains
 far more than two of degree d where the gap is small."""
 
-MOST_PRODUCTS = 600
+MAX_PRODUCTS = 600
 DENSE_BELOW = 256
 """Problems of at most so many unknowns are solved by LAPACK."""
 
@@ -53,7 +53,7 @@ class Verdict(enum.Enum):
 
 
 class Space(Protocol):
-    """What the solver does with block vectors of a fixed number of rows.
+    """Operations of the solver on block vectors of a fixed number of rows.
 
     Attributes
     ----------
@@ -76,11 +76,11 @@ class Space(Protocol):
         ...
 
     def split(self, y: Any) -> list[Any]:
-        """The panels of a block, which are worked on one after the other; ``y`` is given up."""
+        """Panels of a block's columns, which are filtered one after another; ``y`` is given up."""
         ...
 
     def finish(self, panel: Any) -> Any:
-        """The panel when it is there: none of what comes after it is begun before."""
+        """Wait until a panel is computed, so that no work on the next panel starts before, and return it."""
         ...
 
     def join(self, parts: list[Any]) -> Any:
@@ -105,7 +105,9 @@ class Space(Protocol):
 
 
 class Known:
-    """The eigenvectors of eigenvalue 1, one per connected component: sqrt(degree) unit, normalised there (DESIGN 1.7).
+    """The eigenvectors of eigenvalue 1, one per connected component: sqrt(degree) unit, normalised there.
+
+    See docs/method.md, Eigenvalue 1.
 
     Parameters
     ----------
@@ -127,22 +129,22 @@ class Known:
         self.vector = root * scale[label]  # (n,)
 
     def coefficients(self, y: Float) -> tuple[Any, Float64]:
-        """Components that these rows hold, and their vectors' products with y, summed by fixed chunks in float64."""
+        """Components of these rows, and the products of their vectors with y, summed in float64 by fixed chunks."""
 
         def partial(a: int, b: int) -> tuple[Any, Float64]:
-            held, at = np.unique(self.label[a:b], return_inverse=True)
+            components, at = np.unique(self.label[a:b], return_inverse=True)
             weighted = y[a:b] * self.vector[a:b, None]
-            if len(held) == 1:
-                return held, weighted.sum(axis=0)[None]
+            if len(components) == 1:
+                return components, weighted.sum(axis=0)[None]
             order = np.argsort(at, kind="stable")
-            return held, np.add.reduceat(weighted[order], np.flatnonzero(np.diff(at[order], prepend=-1)), axis=0)
+            return components, np.add.reduceat(weighted[order], np.flatnonzero(np.diff(at[order], prepend=-1)), axis=0)
 
         parts = map_chunks(partial, len(y), CHUNK)
-        held = np.unique(np.concatenate([h for h, _ in parts])) if parts else np.empty(0, np.int64)
-        total = np.zeros((len(held), y.shape[1]))
+        components = np.unique(np.concatenate([h for h, _ in parts])) if parts else np.empty(0, np.int64)
+        total = np.zeros((len(components), y.shape[1]))
         for some, part in parts:
-            total[np.searchsorted(held, some)] += part
-        return held, total
+            total[np.searchsorted(components, some)] += part
+        return components, total
 
     def subtract(self, y: Float, coefficient: Float64) -> Float:
         """``y`` minus the known vectors times their coefficients (count, columns), in place."""
@@ -155,9 +157,9 @@ class Known:
 
     def project_out(self, y: Float) -> Float:
         """``y`` minus its part in the span of the known vectors, in place."""
-        held, total = self.coefficients(y)
+        components, total = self.coefficients(y)
         coefficient = np.zeros((self.count, y.shape[1]))
-        coefficient[held] = total
+        coefficient[components] = total
         return self.subtract(y, coefficient)
 
     def leading(self, most: int, dtype: type = np.float64) -> Float:
@@ -216,11 +218,11 @@ class ArraySpace:
         )
 
     def finish(self, panel: Float) -> Float:
-        """It is there."""
+        """Return the panel: its computation is over in this process."""
         return panel
 
     def join(self, parts: list[Float]) -> Float:
-        """The block of these panels; they are given up, and so is what the operator keeps for the next."""
+        """The block of these panels; their memory is given up, and so is that of the operator's spare block."""
         if self._panels == 1:
             return parts.pop()
         self.operator.release()
@@ -245,11 +247,11 @@ class ArraySpace:
 
     def rotate(self, y: Float, C: Float64) -> Float:
         """y C, in place where C is square."""
-        kept: Float = C.astype(self.dtype)
+        rotation: Float = C.astype(self.dtype)
         out: Float = y if C.shape[0] == C.shape[1] else np.empty((self.n, C.shape[1]), self.dtype)
 
         def chunk(a: int, b: int) -> None:
-            out[a:b] = y[a:b] @ kept
+            out[a:b] = y[a:b] @ rotation
 
         map_chunks(chunk, self.n, CHUNK)
         return out
@@ -277,7 +279,7 @@ class Solution:
 
 @dataclasses.dataclass
 class State:
-    """All that the iteration carries from one cycle to the next."""
+    """State of the iteration after a filter: a solve that stops here goes on from it to the same bits."""
 
     y: Any
     values: Float64
@@ -290,7 +292,7 @@ class State:
 def orthonormalize(space: Space, y: Any) -> Any:
     """An orthonormal block of the same span, by two rounds of SVQB with Gram matrices in float64.
 
-    Two rounds of Cholesky QR broke down on filtered blocks, which are nearly rank-deficient (measured, DESIGN 2).
+    Two rounds of Cholesky QR broke down on filtered blocks, which are nearly rank-deficient (measured).
     """
     for _ in range(2):
         G = space.gram(y, y)
@@ -312,8 +314,7 @@ def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
 
 
 def _ritz_in_panels(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
-    """The same where L y is never there as a whole: each panel of it is made for the values, and again for the
-    residuals."""
+    """`rayleigh_ritz` without L y as a whole: each panel is computed for the values, and again for the residuals."""
 
     def projected(panel: Any) -> Float64:
         Ly = space.apply(panel)
@@ -349,22 +350,22 @@ def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, 
     return current
 
 
-MOST_GAIN = 1e6
+MAX_GAIN = 1e6
 """Where a filter raises the top of the spectrum more than this above the last wanted pair, rounding drowns the pair."""
 
 
 def filter_degree(last: float, low: float, high: float, least: int) -> int:
     """Products of the next filter, which shall raise eigenvalue ``last`` `GAIN` times above [low, high].
 
-    At least ``least``, unless eigenvalue 1 would be raised more than `MOST_GAIN` times above ``last``: a spectrum that
+    At least ``least``, unless eigenvalue 1 would be raised more than `MAX_GAIN` times above ``last``: a spectrum that
     falls fast, like that of a dense Gaussian affinity, is parted by few products as well.
     """
     half, middle = (high - low) / 2, (high + low) / 2
     top, wanted = (math.acosh(max(1.0, (x - middle) / half)) for x in (1.0, last))
-    most = max(MOST_DEGREE, least)
+    most = max(MAX_DEGREE, least)
     enough = math.ceil(math.acosh(GAIN) / wanted) if wanted * most > math.acosh(GAIN) else most
     for degree in range(max(least, enough), 1, -1):
-        if math.cosh(degree * top) <= MOST_GAIN * math.cosh(degree * wanted):
+        if math.cosh(degree * top) <= MAX_GAIN * math.cosh(degree * wanted):
             return degree
     return 1
 
@@ -397,7 +398,7 @@ def leading_eigenpairs(
     tol: float,
     seed: int = 0,
     settled: float | None = None,
-    most_products: int = MOST_PRODUCTS,
+    most_products: int = MAX_PRODUCTS,
     degree: int = DEGREE,
     state: State | None = None,
     checkpoint: Callable[[State], None] | None = None,
@@ -480,7 +481,7 @@ def _verdict(state: State, tol: float, most_products: int, settled: float | None
 
 
 class Stop(NamedTuple):
-    """The measure by which a solve ended, what it was to be at most, and what it was."""
+    """The measure that ended a solve, its limit and its value."""
 
     measure: str
     wanted: float
@@ -488,7 +489,7 @@ class Stop(NamedTuple):
 
 
 def stop_of(solution: Solution, wanted: int, tol: float, settled: float | None) -> Stop:
-    """By which measure a solve ended: the residual, or the change of the gaps where that is what it was to meet."""
+    """The measure that ended a solve: the largest residual, or the change of the gaps where that had a limit."""
     worst = float(np.max(solution.residuals[:wanted], initial=0.0))
     if settled is None or worst <= tol:
         return Stop("largest residual", tol, worst)
@@ -497,7 +498,7 @@ def stop_of(solution: Solution, wanted: int, tol: float, settled: float | None) 
 
 
 def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solution:
-    """All that `leading_eigenpairs` gives, by LAPACK on the dense deflated matrix, for small problems."""
+    """The solution of `leading_eigenpairs`, by LAPACK on the dense deflated matrix, for small problems."""
     n = operator.shape[0]
     count = min(most, n - (0 if known is None else known.count))
     if count <= 0:
@@ -564,8 +565,9 @@ def panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:
 
 
 def block_width(wanted: int) -> int:
-    """Columns of the iteration for so many wanted pairs: guards are what the filter lives on (DESIGN 2).
+    """Columns of the iteration for so many wanted pairs: a third more, at least seven.
 
-    A multiple of 8, so that rows of a block are whole vectors.
+    These guard columns make the wanted pairs converge (docs/method.md, The solver). The width is a multiple of 8, so
+    that rows of a block are whole vectors.
     """
     return -(-(wanted + max(7, wanted // 3)) // 8) * 8

@@ -25,12 +25,12 @@ Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
-LEAST_EIGENVALUE = 0.01
+MIN_EIGENVALUE = 0.01
 """Columns whose eigenvalue is nearer to zero than this are left out: dividing by it would only raise rounding."""
 
 
 class Basis(NamedTuple):
-    """What is kept of a run for new samples; all rows are those of the training samples.
+    """The part of a run that new samples need; its rows are those of the training samples.
 
     Attributes
     ----------
@@ -46,7 +46,7 @@ class Basis(NamedTuple):
 
 def inverse_values(values: Float64) -> Float64:
     """1 / lambda, 0 where lambda is next to nothing."""
-    usable = np.abs(values) >= LEAST_EIGENVALUE
+    usable = np.abs(values) >= MIN_EIGENVALUE
     return np.divide(1.0, values, out=np.zeros(len(values)), where=usable)
 
 
@@ -76,7 +76,7 @@ def basis(U: Any, S: Any, B: Float64, weight: float, normalized: bool) -> Basis:
 
 
 def shares(distances: NDArray[np.floating]) -> Float64:
-    """What each of the nearest samples contributes to the estimate of the high-order part, by 1 / d^2: rows of sum 1.
+    """Weights of the nearest samples in the estimate of the high-order part, by 1 / d^2: rows of sum 1.
 
     Where some distances are zero, these samples share the whole. Rows without any finite distance are zero.
     """

@@ -1,4 +1,8 @@
-"""From eigenvectors to the high-order similarity V, and V fused with the pairwise similarity S to U."""
+"""From eigenvectors to the high-order similarity V, and V fused with the pairwise similarity S to U.
+
+Letters, as in docs/method.md: y_a eigenvectors of the pairs' normalised matrix, V_a,ij their matrices on samples i
+and j, S, V and U (m, m) similarities of samples, w the weight of V in U.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,6 @@ from numpy.typing import NDArray
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 
 def column_signs(sums: Float64) -> Float64:
@@ -20,9 +23,9 @@ def column_signs(sums: Float64) -> Float64:
 def high_order_values(y: Float, trivial: Float, diagonal: NDArray[np.bool_], rule: str, signs: Float64) -> Float64:
     """V on the given pairs, not yet scaled to maximum 1: (n,).
 
-    Averages the matrices V_a,ij = y_a,ij / sqrt(2), y_a,ii over the eigenvectors (DESIGN 1.8): as root mean square,
-    which depends on their span alone, as mean of absolute values, or as the paper's signed mean. A common factor is
-    left out, since V is scaled afterwards.
+    Averages the matrices V_a,ij = y_a,ij / sqrt(2), y_a,ii over the eigenvectors: as root mean square, which depends on
+    their span alone, as mean of absolute values, or as the paper's signed mean (docs/method.md, High-order similarity).
+    A common factor is left out, since V is scaled afterwards.
 
     Parameters
     ----------
@@ -47,12 +50,12 @@ def high_order_values(y: Float, trivial: Float, diagonal: NDArray[np.bool_], rul
 
 
 def trivial_values(root: Float, volumes: Float64, label: Int32, n_clusters: int) -> Float64:
-    """What the eigenvectors of eigenvalue 1 give each pair: (n,).
+    """Entry of the eigenvectors of eigenvalue 1 at each pair: (n,).
 
     With fewer components than clusters each component's own normalised vector counts. With as many or more, each is
     weighted by the square root of its share of the volume, so that no island of few samples sets the maximum; all of
-    them together are then the vector of one component (DESIGN 1.8). Measured on Letter at k = 5 (73 components, 26
-    clusters): NMI .474 so, .465 with each component's own normalised vector, .472 without any.
+    them together are then the vector of one component (docs/method.md, High-order similarity). Measured on Letter at
+    k = 5 (73 components, 26 clusters): NMI .474 so, .465 with each component's own normalised vector, .472 without any.
     """
     root = np.asarray(root, np.float64)
     if len(volumes) < n_clusters:

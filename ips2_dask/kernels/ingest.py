@@ -82,24 +82,24 @@ def column_statistics(X: Float64, shift: Float64) -> Statistics:
 
 def exponents(sizes: Float64) -> Int64:
     """The least powers of two above some sizes, inside `EXPONENTS`; the lower limit where a size is not above zero."""
-    found = np.frexp(np.where(sizes > 0, sizes, 0.0))[1]
-    return np.where(sizes > 0, np.clip(found, *EXPONENTS), EXPONENTS[0]).astype(np.int64)
+    powers = np.frexp(np.where(sizes > 0, sizes, 0.0))[1]
+    return np.where(sizes > 0, np.clip(powers, *EXPONENTS), EXPONENTS[0]).astype(np.int64)
 
 
 def merge(parts: list[Statistics]) -> Statistics:
     """Statistics of all rows from those of their parts."""
     f = len(parts[0].low)
     exponent = np.max([part.exponent for part in parts], axis=0)
-    out = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), np.array(parts[0].low), np.array(parts[0].high))
+    merged = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), np.array(parts[0].low), np.array(parts[0].high))
     for part in parts:
         less = part.exponent - exponent
-        for mine, other, times in ((out.total, part.total, 1), (out.square, part.square, 2)):
+        for mine, other, times in ((merged.total, part.total, 1), (merged.square, part.square, 2)):
             for row in np.ldexp(other, times * less):
                 for t in range(f):
                     _add(mine, t, row[t])
-        np.minimum(out.low, part.low, out=out.low)
-        np.maximum(out.high, part.high, out=out.high)
-    return out
+        np.minimum(merged.low, part.low, out=merged.low)
+        np.maximum(merged.high, part.high, out=merged.high)
+    return merged
 
 
 def _moments(statistics: Statistics, m: int) -> tuple[Float64, Float64]:
@@ -112,7 +112,7 @@ def _moments(statistics: Statistics, m: int) -> tuple[Float64, Float64]:
 
 
 def centering(statistics: Statistics, shift: Float64, m: int, scale: str) -> tuple[Float64, Float64]:
-    """What to take from each column and what to divide it by: (f,), (f,).
+    """The centre that is subtracted from each column, and the spread that it is divided by: (f,), (f,).
 
     The centre is the mean, rounded to a multiple of a power of two near the column's spread: that costs no digit of a
     distance, and the differences of whole numbers stay exact, so that equal distances stay equal and ties are decided
@@ -151,7 +151,7 @@ def unit_exponent(statistics: Statistics, spread: Float64, m: int) -> int:
 
 
 def root_exponent(sizes: Float64) -> int:
-    """The e that makes the root of the sum of squares of some sizes / 2^e what `unit_exponent` says."""
+    """The e by which the root of the sum of squares of sizes / 2^e lies where `unit_exponent` says."""
     largest = sizes.max(initial=0.0)
     if not largest > 0:
         return 0
@@ -181,7 +181,7 @@ def unit_rows(X: Float64) -> Float64:
 
 
 class Columns(NamedTuple):
-    """What columns are scaled by to the letter, for metrics that depend on where 0 is."""
+    """Exact centre and spread of columns, for metrics that depend on where 0 is."""
 
     center: Float64  # (f,) mean or least value, to the last digit that the cuts leave alone
     spread: Float64  # (f,)
@@ -192,7 +192,7 @@ class Columns(NamedTuple):
 
 
 def scaled_columns(statistics: Statistics, shift: Float64, m: int, scale: str) -> Columns:
-    """``zscore`` or ``minmax`` by the letter: a direction depends on where the origin is, a distance does not."""
+    """Exact ``zscore`` or ``minmax`` scaling: a direction depends on where the origin is, a distance does not."""
     spread = centering(statistics, shift, m, scale)[1]
     if scale == "minmax":
         return Columns(statistics.low, spread)

@@ -62,7 +62,8 @@ def spectrum(
 
     Connected components give the eigenvectors of eigenvalue 1, the largest components first. What comes after the c-th
     has the residual that guard columns have when the others are done, some ten times theirs. ``start``, (m, columns),
-    holds what may be near the others; without it the start is random. With ``settled`` it also stops there.
+    holds vectors that may be near the other ones; without it the start is random. ``settled`` is that of
+    `eigen.leading_eigenpairs`.
     """
     m = U.shape[0]
     columns = n_clusters if columns is None else columns
@@ -108,21 +109,21 @@ def solve(
         space = ArraySpace(operator, known)
         block = space.random(width, seed)
         if start is not None:
-            given = np.asarray(start[:, :width], block.dtype)
+            initial = np.asarray(start[:, :width], block.dtype)
             # a column in the span of the known vectors would vanish: a trace of the random one stays in each
-            block[:, : given.shape[1]] *= 1e-3 * np.sqrt(np.square(given).mean()) + np.finfo(block.dtype).tiny
-            block[:, : given.shape[1]] += given
+            block[:, : initial.shape[1]] *= 1e-3 * np.sqrt(np.square(initial).mean()) + np.finfo(block.dtype).tiny
+            block[:, : initial.shape[1]] += initial
         solution = leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
-    # the other guard columns have not converged, and are nobody's business
+    # the remaining guard columns have not converged, and are of no use
     solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
     solution.vectors = solution.vectors[:, :most]
     return solution
 
 
-def embedding(found: Spectrum, n_clusters: int) -> Float32:
+def embedding(eigenpairs: Spectrum, n_clusters: int) -> Float32:
     """Rows of the eigenvectors, their columns weighed by commute times, scaled to length 1 (m, columns)."""
-    weights = commute_weights(found.values, found.components, n_clusters)
-    return normalize_rows(found.vectors * weights).astype(np.float32)
+    weights = commute_weights(eigenpairs.values, eigenpairs.components, n_clusters)
+    return normalize_rows(eigenpairs.vectors * weights).astype(np.float32)
 
 
 def leading_columns(embedding: Float, columns: int) -> Float32:

@@ -43,7 +43,7 @@ def _spread(builder: Any, value: Any, width: int) -> Any:
 
 
 def _address(builder: Any, base: Any, index: Any, size: int, kind: Any) -> Any:
-    """Where element ``index`` of ``size`` bytes is."""
+    """Pointer to element ``index`` of an array whose elements have ``size`` bytes."""
     offset = builder.mul(index, ir.Constant(WORD, size))
     return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
 
@@ -54,20 +54,20 @@ def _row(builder: Any, base: Any, index: Any) -> Any:
 
 
 def _loop(builder: Any, count: Any, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
-    """``carried = body(t, carried)`` for t = 0 .. count - 1, count >= 1; what is carried in the end."""
+    """Emit ``carried = body(t, carried)`` for t = 0 .. count - 1, count >= 1, and return the last ``carried``."""
     before, loop = builder.block, builder.append_basic_block()
     builder.branch(loop)
     builder.position_at_end(loop)
     t = builder.phi(WORD)
     t.add_incoming(ir.Constant(WORD, 0), before)
-    held = [builder.phi(value.type) for value in carried]
-    for phi, value in zip(held, carried, strict=True):
+    phis = [builder.phi(value.type) for value in carried]
+    for phi, value in zip(phis, carried, strict=True):
         phi.add_incoming(value, before)
-    following = body(t, held)
+    following = body(t, phis)
     later = builder.add(t, ir.Constant(WORD, 1))
     end, done = builder.block, builder.append_basic_block()
     t.add_incoming(later, end)
-    for phi, value in zip(held, following, strict=True):
+    for phi, value in zip(phis, following, strict=True):
         phi.add_incoming(value, end)
     builder.cbranch(builder.icmp_unsigned("<", later, count), loop, done)
     builder.position_at_end(done)
@@ -173,7 +173,7 @@ def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-unt
 
 
 def _tile(width: int, kind: Any) -> Any:
-    """An intrinsic: 8 rows of a block times ``width`` columns of floats of a kind."""
+    """An intrinsic: 8 rows of a block times ``width`` columns, single or double precision."""
 
     @intrinsic
     def tile(typing_context, strip, q, x, stride, out):  # type: ignore[no-untyped-def]

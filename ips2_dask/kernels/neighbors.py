@@ -33,36 +33,36 @@ COMPARED_BYTES = 256 << 10
 
 
 @njit(nogil=True, cache=True)
-def insert_nearest(squares, ids, held, square, identity):  # type: ignore[no-untyped-def]
-    """Insert (square, identity) into the first ``held`` sorted entries; what falls off the end is forgotten."""
+def insert_nearest(squares, ids, count, square, identity):  # type: ignore[no-untyped-def]
+    """Insert (square, identity) into the first ``count`` sorted entries; what falls off the end is forgotten."""
     n = squares.shape[0]
-    if held == n:
+    if count == n:
         if square > squares[n - 1] or (square == squares[n - 1] and identity >= ids[n - 1]):
-            return held
-        at = n - 1
+            return count
+        place = n - 1
     else:
-        at = held
-        held += 1
-    while at > 0 and (squares[at - 1] > square or (squares[at - 1] == square and ids[at - 1] > identity)):
-        squares[at], ids[at] = squares[at - 1], ids[at - 1]
-        at -= 1
-    squares[at], ids[at] = square, identity
-    return held
+        place = count
+        count += 1
+    while place > 0 and (squares[place - 1] > square or (squares[place - 1] == square and ids[place - 1] > identity)):
+        squares[place], ids[place] = squares[place - 1], ids[place - 1]
+        place -= 1
+    squares[place], ids[place] = square, identity
+    return count
 
 
 @njit(nogil=True, cache=True)
-def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, held):  # type: ignore[no-untyped-def]
+def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, counts):  # type: ignore[no-untyped-def]
     """Take in one block of columns: per row the n smallest upper limits, and whoever's lower limit is not above them.
 
-    G holds x.y; the squared distance is norms_x + norms_y - 2 G, right to slack (norms_x + norms_y). ``held`` becomes
+    G holds x.y; the squared distance is norms_x + norms_y - 2 G, right to slack (norms_x + norms_y). ``counts`` becomes
     -1 in a row whose candidates do not fit: too many samples are nearly as near as the n-th.
     """
     rows, columns = G.shape
     n, room = bound.shape[1], low.shape[1]
     for r in range(rows):
-        if held[r] < 0:
+        if counts[r] < 0:
             continue
-        worst, count = bound[r, n - 1], held[r]
+        worst, count = bound[r, n - 1], counts[r]
         for s in range(columns):
             scale = norms_x[r] + norms_y[s]
             middle = scale - np.float32(2.0) * G[r, s]
@@ -71,11 +71,11 @@ def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, held):  # t
                 continue
             upper = middle + slack * scale
             if upper < worst:
-                at = n - 1
-                while at > 0 and bound[r, at - 1] > upper:
-                    bound[r, at] = bound[r, at - 1]
-                    at -= 1
-                bound[r, at] = upper
+                place = n - 1
+                while place > 0 and bound[r, place - 1] > upper:
+                    bound[r, place] = bound[r, place - 1]
+                    place -= 1
+                bound[r, place] = upper
                 worst = bound[r, n - 1]
             if count == room:
                 count = 0
@@ -88,34 +88,34 @@ def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, held):  # t
                     break
             low[r, count], ids[r, count] = lower, first + s
             count += 1
-        held[r] = count
+        counts[r] = count
 
 
 @njit(nogil=True, cache=True)
-def _settle(X_rows, X, bound, low, ids, held, first, indices, distances):  # type: ignore[no-untyped-def]
+def _settle(X_rows, X, bound, low, ids, counts, first, indices, distances):  # type: ignore[no-untyped-def]
     """Measure exactly whoever may be among the nearest, and keep the best by (distance, id)."""
     n = bound.shape[1]
-    squares, kept = np.empty(n), np.empty(n, np.int64)
+    squares, best = np.empty(n), np.empty(n, np.int64)
     for r in range(len(X_rows)):
         count = 0
-        for t in range(held[r]):
+        for t in range(counts[r]):
             if low[r, t] <= bound[r, n - 1]:
-                count = insert_nearest(squares, kept, count, squared_distance(X_rows[r], X[ids[r, t]]), ids[r, t])
+                count = insert_nearest(squares, best, count, squared_distance(X_rows[r], X[ids[r, t]]), ids[r, t])
         for t in range(count):
-            indices[r, t], distances[r, t] = first + kept[t], np.sqrt(squares[t])
+            indices[r, t], distances[r, t] = first + best[t], np.sqrt(squares[t])
 
 
 @njit(nogil=True, cache=True)
 def _scan(x, own, X, first, indices, distances):  # type: ignore[no-untyped-def]
     """One row against all samples from their differences: for rows with more near ties than `_narrow` has room for."""
     n = len(indices)
-    squares, kept = np.empty(n), np.empty(n, np.int64)
+    squares, best = np.empty(n), np.empty(n, np.int64)
     count = 0
     for j in range(len(X)):
         if j != own:
-            count = insert_nearest(squares, kept, count, squared_distance(x, X[j]), j)
+            count = insert_nearest(squares, best, count, squared_distance(x, X[j]), j)
     for t in range(count):
-        indices[t], distances[t] = first + kept[t], np.sqrt(squares[t])
+        indices[t], distances[t] = first + best[t], np.sqrt(squares[t])
 
 
 def rounding_slack(f: int) -> np.float32:
@@ -153,17 +153,17 @@ def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0)
     place = np.where((own >= first) & (own < first + len(X)), own - first, -1)
 
     def block(a: int, b: int) -> None:
-        rows, at = queries[a:b], place[a:b]
+        rows, places = queries[a:b], place[a:b]
         bound = np.full((b - a, n), np.inf, np.float32)
         low = np.empty((b - a, max(64, 4 * n)), np.float32)
         ids = np.empty(low.shape, np.int32)
-        held = np.zeros(b - a, np.int64)
+        counts = np.zeros(b - a, np.int64)
         squares = np.einsum("ij,ij->i", rows, rows)
         for c, d in chunk_bounds(len(X), EXACT_COLUMNS):
             G = rows @ X[c:d].T
-            _narrow(G, squares, norms[c:d], slack, at - c, c, bound, low, ids, held)
-        _settle(rows, X, bound, low, ids, held, first, indices[a:b], distances[a:b])
-        for row in a + np.flatnonzero(held < 0):
+            _narrow(G, squares, norms[c:d], slack, places - c, c, bound, low, ids, counts)
+        _settle(rows, X, bound, low, ids, counts, first, indices[a:b], distances[a:b])
+        for row in a + np.flatnonzero(counts < 0):
             _scan(queries[row], place[row], X, first, indices[row], distances[row])
 
     if n > 0 and len(X):
@@ -175,14 +175,14 @@ def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0)
 def _compare(queries, place, X, width, first, metric, indices, distances):  # type: ignore[no-untyped-def]
     rows, n = indices.shape
     lengths, ids = np.empty((rows, n)), np.empty((rows, n), np.int64)
-    held = np.zeros(rows, np.int64)
+    counts = np.zeros(rows, np.int64)
     for start in range(0, len(X), width):
         for r in range(rows):
             for j in range(start, min(start + width, len(X))):
                 if j != place[r]:
-                    held[r] = insert_nearest(lengths[r], ids[r], held[r], length(queries[r], X[j], metric), j)
+                    counts[r] = insert_nearest(lengths[r], ids[r], counts[r], length(queries[r], X[j], metric), j)
     for r in range(rows):
-        for t in range(held[r]):
+        for t in range(counts[r]):
             indices[r, t], distances[r, t] = first + ids[r, t], lengths[r, t]
 
 
@@ -240,10 +240,10 @@ def _nearest_of_rows(D, start, indices, distances):  # type: ignore[no-untyped-d
     n = indices.shape[1] - 1
     lengths, ids = np.empty(n), np.empty(n, np.int64)
     for r in range(rows):
-        held = 0
+        count = 0
         for j in range(m):
             if j != start + r and n > 0:
-                held = insert_nearest(lengths, ids, held, np.float64(D[r, j]), j)
+                count = insert_nearest(lengths, ids, count, np.float64(D[r, j]), j)
         indices[r, 0], distances[r, 0] = start + r, 0.0
         for t in range(n):
             indices[r, t + 1], distances[r, t + 1] = ids[t], lengths[t]
@@ -277,24 +277,24 @@ def _measure(X_rows, start, X, candidates, indices, distances, metric):  # type:
     squares, ids = np.empty(n - 1), np.empty(n - 1, np.int64)
     short = np.zeros(rows, np.bool_)
     for r in range(rows):
-        held = 0
+        count = 0
         for s in range(width):
             j = candidates[r, s]
             if j < 0 or j == start + r:
                 continue
             repeated = False
-            for t in range(held):
+            for t in range(count):
                 if ids[t] == j:
                     repeated = True
                     break
             if not repeated:
                 x, y = X_rows[r], X[j]
                 gap = squared_distance(x, y) if metric == 0 else length(x, y, metric)
-                held = insert_nearest(squares, ids, held, gap, j)
-        short[r] = held < n - 1
+                count = insert_nearest(squares, ids, count, gap, j)
+        short[r] = count < n - 1
         indices[r, 0] = start + r
         distances[r, 0] = 0.0
-        for t in range(held):
+        for t in range(count):
             indices[r, 1 + t] = ids[t]
             distances[r, 1 + t] = np.sqrt(squares[t]) if metric == 0 else squares[t]
     return short

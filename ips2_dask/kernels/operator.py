@@ -10,6 +10,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import buffers
+from ips2_dask.kernels.buffers import SpareBlock
 from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (
@@ -30,7 +31,7 @@ ROWS = 1 << 14
 """Rows of one chunk of a product; the chunks are cut by the shape alone."""
 
 PIECE = 1024
-MOST_PIECES = 64
+MAX_PIECES = 64
 """Neighbourhoods of one piece of a matrix-free product: at least 1,024, and never more than 64 pieces."""
 
 SLOTS = 1 << 16
@@ -64,31 +65,6 @@ class Operator(Protocol):
         ...
 
 
-class Spare:
-    """Memory of a block that was given up: fresh pages cost a fifth of a product."""
-
-    def __init__(self) -> None:
-        self._block: Float | None = None
-
-    def keep(self, block: Float | None) -> None:
-        """Keep the memory of a block that nobody uses any more."""
-        self._block = block
-
-    def array(self, shape: tuple[int, ...], dtype: Any) -> Float:
-        """An array of any content; memory that does not fit is let go before."""
-        block, self._block = self._block, None
-        if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
-            del block
-            return np.empty(shape, dtype)
-        return block
-
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> Float:
-        """An array of zeros."""
-        out = self.array(shape, dtype)
-        map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
-        return out
-
-
 class MatrixOperator:
     """A stored symmetric matrix, SciPy CSR or dense NumPy, multiplied by fixed chunks of rows."""
 
@@ -97,7 +73,7 @@ class MatrixOperator:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
-        self._spare = Spare()
+        self._spare = SpareBlock()
         single = sp.issparse(matrix) and matrix.dtype == np.float32
         self._vector_rows = single and matrix.indices.dtype == np.int32
 
@@ -171,7 +147,9 @@ class Wave(NamedTuple):
 
 
 class NeighborhoodOperator:
-    """D^-1/2 R D^-1/2 from block distances and owner bits, without R (DESIGN 2), or from element blocks.
+    """D^-1/2 R D^-1/2 from block distances and owner bits, without R, or from the blocks' values.
+
+    See docs/method.md, A sum of small blocks.
 
     Neighbourhoods are worked on in fixed pieces. A pair that one piece alone uses is summed in place; each piece sums
     a pair that it shares into a slot of its own, and the slots are added in piece order. So the sums have one order
@@ -204,8 +182,8 @@ class NeighborhoodOperator:
         self.scale: Any = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
-        self._spare, self._slots = Spare(), Spare()
-        self._piece = max(PIECE, -(-len(ids) // MOST_PIECES))
+        self._spare, self._slots = SpareBlock(), SpareBlock()
+        self._piece = max(PIECE, -(-len(ids) // MAX_PIECES))
         self.waves: list[Wave] = []
         self._split()
         self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
@@ -227,7 +205,7 @@ class NeighborhoodOperator:
         owner = np.empty(count, np.int32)
         assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, owner)
         waves = max(1, -(-count // WAVE_SLOTS))
-        pieces_each = max(min(2 * thread_count(), AT_ONCE), -(-MOST_PIECES // waves))
+        pieces_each = max(min(2 * thread_count(), AT_ONCE), -(-MAX_PIECES // waves))
         first = 0
         for start, stop in chunk_bounds(len(self._ids), self._piece * pieces_each):
             out_of = self._out_of[start:stop]
@@ -237,7 +215,7 @@ class NeighborhoodOperator:
             first = last
 
     def normalize(self, degrees: Float64) -> None:
-        """Use D^-1/2 of these degrees from now on."""
+        """Scale by D^-1/2 of these degrees in all later products."""
         self.scale = inverse_root(degrees).astype(self.dtype)
 
     def _sums(self, x: Float) -> Float:

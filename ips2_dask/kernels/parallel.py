@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 _threads: ContextVar[int] = ContextVar("ips2_threads", default=0)  # 0: BLAS is not held yet
 
-MOST_HELPERS = 256
+MAX_HELPERS = 256
 """Threads that may wait for chunks; as many are started as are ever busy at once."""
 
 _found: tuple[int, ThreadpoolController] | None = None
@@ -47,10 +47,10 @@ def threads(count: int) -> Iterator[None]:
     BLAS sums in another order with another number of threads; so it gets one, and the parallelism is ours, over
     chunks whose limits depend on the data alone. The results are the same bits for any ``count``.
     """
-    held = _threads.get() > 0
+    is_limited = _threads.get() > 0
     token = _threads.set(max(1, count))
     try:
-        with contextlib.nullcontext() if held else _pools().limit(limits=1):
+        with contextlib.nullcontext() if is_limited else _pools().limit(limits=1):
             yield
     finally:
         _threads.reset(token)
@@ -84,16 +84,16 @@ def map_chunks(function: Callable[[int, int], T], n: int, size: int) -> list[T]:
     count = min(_threads.get(), len(bounds))
     if count <= 1:
         return [function(start, stop) for start, stop in bounds]
-    out: list[Any] = [None] * len(bounds)
-    places = itertools.count()  # one that several threads may ask
+    results: list[Any] = [None] * len(bounds)
+    numbers = itertools.count()  # one that several threads may ask
 
     def work() -> None:
-        while (at := next(places)) < len(bounds):
+        while (chunk := next(numbers)) < len(bounds):
             try:
-                out[at] = function(*bounds[at])
+                results[chunk] = function(*bounds[chunk])
             except BaseException:
                 for _ in bounds:  # nobody begins another one
-                    next(places)
+                    next(numbers)
                 raise
 
     helpers = [_helpers().submit(work) for _ in range(count - 1)]
@@ -105,7 +105,7 @@ def map_chunks(function: Callable[[int, int], T], n: int, size: int) -> list[T]:
         wait(helpers)
     for helper in helpers:
         helper.result()
-    return out
+    return results
 
 
 def _helpers() -> ThreadPoolExecutor:
@@ -113,5 +113,5 @@ def _helpers() -> ThreadPoolExecutor:
     global _pool
     with _pool_lock:
         if _pool is None or _pool[0] != os.getpid():
-            _pool = os.getpid(), ThreadPoolExecutor(MOST_HELPERS, thread_name_prefix="chunks")
+            _pool = os.getpid(), ThreadPoolExecutor(MAX_HELPERS, thread_name_prefix="chunks")
         return _pool[1]

@@ -1,7 +1,10 @@
 """The matrix-free product: sum over neighbourhoods of G_p' (W_p o B_p) G_p x, each block made once for all columns.
 
+Letters: p a neighbourhood, q its local pairs, B_p (q, q) their entries of R, W_p (q, q) 1 where p owns the entry and 0
+elsewhere, G_p (q, P) picks its pairs among all P. See docs/method.md, A sum of small blocks.
+
 Sixteen neighbourhoods are worked on together, see `llvm`: their entries are computed side by side, turned into strips
-of eight rows one neighbourhood after the other, and multiplied by the rows of x that the neighbourhood holds.
+of eight rows one neighbourhood after the other, and multiplied by the rows of x that the neighbourhood reads.
 """
 
 from __future__ import annotations
@@ -20,10 +23,10 @@ WIDEST = max(WIDTHS)
 
 
 class Tables(NamedTuple):
-    """What the kernels need to know of neighbourhoods of k samples, and the two parameters of a value."""
+    """Where the entries of a neighbourhood of k samples stand, their weights, and the two parameters of eq. (7)."""
 
     places: NDArray[np.int32]
-    """(q (q + 1) / 2, 7): where an entry's six distances and its subset's bit stand, see `llvm.evaluate`."""
+    """(q (q + 1) / 2, 7): where an entry's six distances and its subset's bit are, see `llvm.evaluate`."""
     weights: NDArray[np.float32]
     """(q (q + 1) / 2,): products of the basis vectors' entries."""
     strips: NDArray[np.int32]
@@ -134,11 +137,11 @@ def _gather(x, scale, ids, out):  # type: ignore[no-untyped-def]
 
 @njit(nogil=True, cache=True)
 def _scatter(sums, out_of, first, y, slots):  # type: ignore[no-untyped-def]
-    """Add rows to those of y that ``out_of`` says, from ``first`` on, or to ``slots`` past y; others are let go."""
+    """Add rows of ``sums`` to rows ``out_of`` - ``first`` of y with ``slots`` after it; skip those outside of both."""
     for r in range(len(out_of)):
-        at = out_of[r] - first
-        if 0 <= at < len(y) + len(slots):
-            target, source = y[at] if at < len(y) else slots[at - len(y)], sums[r]
+        row = out_of[r] - first
+        if 0 <= row < len(y) + len(slots):
+            target, source = y[row] if row < len(y) else slots[row - len(y)], sums[r]
             for t in range(len(target)):
                 target[t] += source[t]
 
@@ -207,11 +210,11 @@ def find_shared(ids, piece, shared, pieces):  # type: ignore[no-untyped-def]
     for p in range(len(ids)):
         b = p // piece
         for r in range(ids.shape[1]):
-            at = ids[p, r]
-            if pieces[at] == -1:
-                pieces[at] = b
-            elif pieces[at] != b:
-                shared[at] = True
+            pair = ids[p, r]
+            if pieces[pair] == -1:
+                pieces[pair] = b
+            elif pieces[pair] != b:
+                shared[pair] = True
 
 
 @njit(nogil=True, cache=True)
@@ -223,17 +226,17 @@ def assign_slots(ids, piece, shared, pieces, slot, out_of, owner):  # type: igno
     for p in range(len(ids)):
         b = p // piece
         for r in range(ids.shape[1]):
-            at = ids[p, r]
-            if not shared[at]:
-                out_of[p, r] = at
+            pair = ids[p, r]
+            if not shared[pair]:
+                out_of[p, r] = pair
                 continue
-            if pieces[at] != b:
-                pieces[at] = b
-                slot[at] = count
+            if pieces[pair] != b:
+                pieces[pair] = b
+                slot[pair] = count
                 if len(owner):
-                    owner[count] = at
+                    owner[count] = pair
                 count += 1
-            out_of[p, r] = P + slot[at]
+            out_of[p, r] = P + slot[pair]
     return count
 
 

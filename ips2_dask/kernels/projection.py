@@ -65,9 +65,9 @@ def project(X: Float32, seed: int) -> Projected | None:
         return None
     mean = X.mean(axis=0, dtype=np.float64).astype(np.float32)
     rows = np.sort(np.random.default_rng([seed, 4]).choice(m, min(m, SAMPLED), replace=False))
-    found = randomized_svd(X[rows] - mean, DIRECTIONS, n_iter=1, random_state=seed)[2].T
-    Z = X @ found
-    Z -= mean @ found
+    directions = randomized_svd(X[rows] - mean, DIRECTIONS, n_iter=1, random_state=seed)[2].T
+    Z = X @ directions
+    Z -= mean @ directions
     norms = np.empty(m, np.float32)
 
     def block(a: int, b: int) -> None:
@@ -79,28 +79,28 @@ def project(X: Float32, seed: int) -> Projected | None:
 
 
 @njit(nogil=True, cache=True, fastmath=True)
-def _nearest(G, norms, own, low, ids, held):  # type: ignore[no-untyped-def]
+def _nearest(G, norms, own, low, ids, counts):  # type: ignore[no-untyped-def]
     """Take the columns with the smallest norms - 2 G into each row's sorted candidates."""
     rows, columns = G.shape
     room = low.shape[1]
     for r in range(rows):
-        count, worst = held[r], np.float32(np.inf)
+        count, worst = counts[r], np.float32(np.inf)
         if count == room:
             worst = low[r, room - 1]
-        near, kept = low[r], ids[r]
+        near, nearest = low[r], ids[r]
         for s in range(columns):
             gap = norms[s] - np.float32(2.0) * G[r, s]
             if gap >= worst or s == own[r]:
                 continue
-            at = count if count < room else room - 1
+            place = count if count < room else room - 1
             count = min(count + 1, room)
-            while at > 0 and near[at - 1] > gap:
-                near[at], kept[at] = near[at - 1], kept[at - 1]
-                at -= 1
-            near[at], kept[at] = gap, s
+            while place > 0 and near[place - 1] > gap:
+                near[place], nearest[place] = near[place - 1], nearest[place - 1]
+                place -= 1
+            near[place], nearest[place] = gap, s
             if count == room:
                 worst = near[room - 1]
-        held[r] = count
+        counts[r] = count
 
 
 @njit(nogil=True, cache=True)
@@ -115,16 +115,16 @@ def _up_to(x, y, most):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _measure(X, own, ids, held, indices, distances):  # type: ignore[no-untyped-def]
+def _measure(X, own, ids, counts, indices, distances):  # type: ignore[no-untyped-def]
     n = indices.shape[1]
-    squares, kept = np.empty(n), np.empty(n, np.int64)
+    squares, best = np.empty(n), np.empty(n, np.int64)
     for r in range(len(own)):
         count = 0
-        for t in range(held[r]):
+        for t in range(counts[r]):
             most = squares[n - 1] if count == n else np.inf
-            count = insert_nearest(squares, kept, count, _up_to(X[own[r]], X[ids[r, t]], most), ids[r, t])
+            count = insert_nearest(squares, best, count, _up_to(X[own[r]], X[ids[r, t]], most), ids[r, t])
         for t in range(count):
-            indices[r, t], distances[r, t] = kept[t], np.sqrt(squares[t])
+            indices[r, t], distances[r, t] = best[t], np.sqrt(squares[t])
 
 
 def projected_nearest(X: Float32, narrow: Projected, own: Int64, n: int) -> tuple[Int32, Float32]:
@@ -150,9 +150,9 @@ def projected_nearest(X: Float32, narrow: Projected, own: Int64, n: int) -> tupl
 
     def block(a: int, b: int) -> None:
         low, ids = np.empty((b - a, room), np.float32), np.empty((b - a, room), np.int32)
-        held = np.zeros(b - a, np.int64)
-        _nearest(Z[own[a:b]] @ Z.T, norms, own[a:b], low, ids, held)
-        _measure(X, own[a:b], ids, held, indices[a:b], distances[a:b])
+        counts = np.zeros(b - a, np.int64)
+        _nearest(Z[own[a:b]] @ Z.T, norms, own[a:b], low, ids, counts)
+        _measure(X, own[a:b], ids, counts, indices[a:b], distances[a:b])
 
     if n > 0 and len(own):
         map_chunks(block, len(own), EXACT_ROWS)
@@ -176,20 +176,20 @@ def _direction(X, rows):  # type: ignore[no-untyped-def]
             length += some[r, t] * some[r, t]
         if length > square:
             longest, square = r, length
-    found = some[longest].copy()
+    direction = some[longest].copy()
     for _ in range(POWER_STEPS):
         following = np.zeros(f)
         for r in range(len(some)):
             share = 0.0
             for t in range(f):
-                share += some[r, t] * found[t]
+                share += some[r, t] * direction[t]
             for t in range(f):
                 following[t] += share * some[r, t]
         most = np.abs(following).max()
         if most == 0.0:
             break
-        found = following / most
-    return found
+        direction = following / most
+    return direction
 
 
 @njit(nogil=True, cache=True)

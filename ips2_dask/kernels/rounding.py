@@ -1,4 +1,4 @@
-"""From an embedding to labels, which is called rounding: columns weighed, labels spread over U, candidates compared.
+"""From an embedding to labels, which is called rounding: column weights, starts, labels spread over U, comparison.
 
 Legend: U fused similarity (m, m), D its row sums, P = D^-1 U the random walk on it, F shares of each cluster (m, c).
 """
@@ -12,15 +12,14 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.density import MOST_LEFT_OUT
+from ips2_dask.kernels.density import MAX_LEFT_OUT
 
-Float = NDArray[np.floating]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-LEAST_WEIGHT = 0.1
+MIN_WEIGHT = 0.1
 """Weight that the c-th column has at least: groups that all but fall apart would leave the other columns none."""
 
 SPREAD_PRODUCTS = 20
@@ -33,7 +32,7 @@ wrong ones best in the mean of 20 open sets (area under the curve .689; .648 wit
 KEPT = 10
 """Similarities of a sample that a walk on a dense U keeps to."""
 
-MOST_CUT = 2.0
+MAX_CUT = 2.0
 """Normalised cut of a density's clusters, as a multiple of the best k-means', up to which they are preferred.
 
 A smaller cut is not always truer: the known classes of 20 open sets have 1.0 to 19 times the cut of the best k-means,
@@ -85,17 +84,17 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
     components : int
         Connected components of U: so many of ``values`` are 1.
     n_clusters : int
-        c; columns up to the c-th weigh at least `LEAST_WEIGHT`.
+        c; columns up to the c-th weigh at least `MIN_WEIGHT`.
     """
     gaps = np.maximum(1.0 - np.asarray(values, np.float64), np.finfo(np.float32).eps)
     out = np.ones(len(gaps))
     inner = gaps[components:]
     if len(inner):
         last = gaps[min(n_clusters, len(gaps)) - 1] if n_clusters > components else inner[0]
-        least = max(float(inner[0]), LEAST_WEIGHT**2 * float(last))
+        least = max(float(inner[0]), MIN_WEIGHT**2 * float(last))
         out[components:] = np.sqrt(np.minimum(1.0, least / inner))
         if components >= n_clusters:  # they are the clusters: what parts one of them counts little
-            out[components:] *= LEAST_WEIGHT
+            out[components:] *= MIN_WEIGHT
     return out
 
 
@@ -142,7 +141,7 @@ def one_hot(labels: Int32, n_clusters: int) -> Float32:
 
 
 def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: int) -> Float32:
-    """Shares of each cluster where labels are held and the others follow by products with P (Zhu, Ghahramani 2002).
+    """Shares of each cluster where labels are given and the others follow by products with P (Zhu, Ghahramani 2002).
 
     After `SPREAD_PRODUCTS` products it goes on while labels still reach further samples. What no label reaches has a
     row of zeros.
@@ -155,12 +154,12 @@ def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: in
         -1 where a sample has none.
     """
     F = one_hot(labels, n_clusters)
-    held = np.flatnonzero(labels >= 0)
-    rows = F[held].copy()
+    known = np.flatnonzero(labels >= 0)
+    rows = F[known].copy()
     reached, products = -1, 0
     while True:
         F = multiply(F)
-        F[held] = rows
+        F[known] = rows
         products += 1
         if products >= SPREAD_PRODUCTS:
             now = int(F.any(axis=1).sum())
@@ -182,7 +181,7 @@ class CutSums(NamedTuple):
 
 
 def cut_sums(rows: sp.csr_array, labels: Int32, own: Int32, n_clusters: int, scale: float) -> CutSums:
-    """What some rows of U add to a partition's normalised cut.
+    """Contribution of some rows of U to a partition's normalised cut.
 
     Parameters
     ----------
@@ -195,17 +194,17 @@ def cut_sums(rows: sp.csr_array, labels: Int32, own: Int32, n_clusters: int, sca
     scale : float
         A power of two above every degree.
     """
-    at = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
-    same = labels[rows.indices] == own[at]
-    within = np.bincount(at[same], rows.data[same], rows.shape[0])
-    volume = np.bincount(at, rows.data, rows.shape[0])
-    out = []
+    row_numbers = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
+    same = labels[rows.indices] == own[row_numbers]
+    within = np.bincount(row_numbers[same], rows.data[same], rows.shape[0])
+    volume = np.bincount(row_numbers, rows.data, rows.shape[0])
+    sums = []
     for values in (within, volume):
         whole = np.rint(values * (CUT_UNIT / scale)).astype(np.int64)
         total = np.zeros(n_clusters, np.int64)
         np.add.at(total, own, whole)
-        out.append(total)
-    return CutSums(*out)
+        sums.append(total)
+    return CutSums(*sums)
 
 
 def normalized_cut(within: Sequence[int], volume: Sequence[int]) -> float:
@@ -241,16 +240,16 @@ def eligible(candidates: Sequence[Candidate], n_clusters: int) -> Candidate | No
 
     Ties go to the one that comes first.
     """
-    kept = [
+    densities = [
         one
         for one in candidates
-        if one.rounding == "density" and one.clusters == n_clusters and one.left_out <= MOST_LEFT_OUT
+        if one.rounding == "density" and one.clusters == n_clusters and one.left_out <= MAX_LEFT_OUT
     ]
-    return min(kept, key=lambda one: one.left_out, default=None)
+    return min(densities, key=lambda one: one.left_out, default=None)
 
 
 def choose(candidates: Sequence[Candidate]) -> Candidate:
-    """The density's, unless its normalised cut is more than `MOST_CUT` times that of the best k-means; else that one.
+    """The density's, unless its normalised cut is more than `MAX_CUT` times that of the best k-means; else that one.
 
     A density that tells more clusters apart than k-means could is kept whatever its cut.
 
@@ -261,7 +260,7 @@ def choose(candidates: Sequence[Candidate]) -> Candidate:
     best = min(kmeans, key=lambda one: (-one.clusters, one.cut))
     for one in candidates:
         if one.rounding == "density" and (
-            one.clusters > best.clusters or one.cut <= MOST_CUT * best.cut  # type: ignore[operator]
+            one.clusters > best.clusters or one.cut <= MAX_CUT * best.cut  # type: ignore[operator]
         ):
             return one
     return best

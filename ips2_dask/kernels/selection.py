@@ -28,10 +28,10 @@ TIE = 1e-6
 
 FLOOR = 0.01
 
-LEAST_SHARE = 0.5
+MIN_SHARE = 0.5
 """Share of an even cluster's rows, with the largest number of clusters, that a component has at least to be counted.
 
-Five times that of a known number of clusters (`components.LEAST_SHARE`), as each one counted moves the gap by one. It
+Five times that of a known number of clusters (`components.MIN_SHARE`), as each one counted moves the gap by one. It
 was found on digits, where a component of 27 samples would make 11 clusters of 10, and looked at on no other set."""
 
 CANDIDATES = 5
@@ -45,7 +45,7 @@ class Leading(NamedTuple):
 
 
 def wanted_pairs(n_clusters: int, components: int) -> int:
-    """How many eigenvectors outside eigenvalue 1 V is made of (DESIGN 1.8)."""
+    """How many eigenvectors outside eigenvalue 1 V is made of (docs/method.md, High-order similarity)."""
     return n_clusters - components if components < n_clusters else n_clusters
 
 
@@ -60,14 +60,14 @@ def solved_pairs(n_solved: int, shared: bool, components: int) -> int:
 def with_ties(values: Float64, wanted: int) -> int:
     """How many of the descending ``values`` V is made of: the wanted ones and those tied with the last of them."""
     wanted = min(wanted, len(values))
-    kept = wanted
-    while 0 < kept < len(values) and values[kept] > values[wanted - 1] - TIE:
-        kept += 1
-    return kept
+    count = wanted
+    while 0 < count < len(values) and values[count] > values[wanted - 1] - TIE:
+        count += 1
+    return count
 
 
 def leading(values: Float64, n_clusters: int, components: int, gap: float | None) -> Leading:
-    """What V of c clusters is made of.
+    """The eigenvalues of the eigenvectors that V of c clusters is made of.
 
     Parameters
     ----------
@@ -77,10 +77,10 @@ def leading(values: Float64, n_clusters: int, components: int, gap: float | None
     gap : float or None
         Between the last of ``values`` and the next one.
     """
-    kept = with_ties(values, wanted_pairs(n_clusters, components))
-    if kept == len(values):
+    count = with_ties(values, wanted_pairs(n_clusters, components))
+    if count == len(values):
         return Leading(values, gap)
-    return Leading(values[:kept], float(values[kept - 1] - values[kept]) if kept else None)
+    return Leading(values[:count], float(values[count - 1] - values[count]) if count else None)
 
 
 class Choice(NamedTuple):

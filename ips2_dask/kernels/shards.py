@@ -21,7 +21,7 @@ Int64 = NDArray[np.int64]
 CLOSE = 1e-5
 """Share of their squared norms by which two squared distances by BLAS may differ and be in the other order."""
 
-MOST_IN_TREE = 4096
+MAX_IN_TREE = 4096
 """Cells that are put in order by a tree, which needs all their distances: 64 MiB."""
 
 
@@ -49,44 +49,44 @@ def centers(sample: Float32, n_shards: int, seed: int) -> Float32:
     The sample is given up: k-means works in its memory.
     """
     fitted = KMeans(n_shards, n_init=1, max_iter=10, random_state=seed, init="random", copy_x=False).fit(sample)
-    found = fitted.cluster_centers_.astype(np.float32)
-    return found[_in_order(found)]
+    centroids = fitted.cluster_centers_.astype(np.float32)
+    return centroids[_in_order(centroids)]
 
 
-def _in_order(found: Float32) -> Int64:
+def _in_order(centroids: Float32) -> Int64:
     """The leaves of Ward's tree, or of very many each followed by its nearest one not yet taken: (n_shards,).
 
     Samples are numbered by cell, and ranges of them are what workers hold. Ranges of a tree's leaves are compact: with
     10,000,000 samples of 16 features in 40 of them, a range's products need .31 times as many pairs of others as it
     has itself, and .51 times along a path (measured).
     """
-    if 2 < len(found) <= MOST_IN_TREE:
-        return np.asarray(leaves_list(linkage(found, "ward")), np.int64)
-    left = list(range(1, len(found)))
+    if 2 < len(centroids) <= MAX_IN_TREE:
+        return np.asarray(leaves_list(linkage(centroids, "ward")), np.int64)
+    left = list(range(1, len(centroids)))
     path = [0]
     while left:
-        gaps = np.square(found[left] - found[path[-1]]).sum(axis=1)
+        gaps = np.square(centroids[left] - centroids[path[-1]]).sum(axis=1)
         path.append(left.pop(int(np.argmin(gaps))))
     return np.array(path)
 
 
-def two_nearest(X: Float32, found: Float32) -> Int32:
+def two_nearest(X: Float32, centroids: Float32) -> Int32:
     """The nearest and the second nearest cell of each row: (rows, 2); with one cell, twice that one."""
-    if len(found) == 1:
+    if len(centroids) == 1:
         return np.zeros((len(X), 2), np.int32)
-    norms = np.einsum("ij,ij->i", found, found)
+    norms = np.einsum("ij,ij->i", centroids, centroids)
     out = np.empty((len(X), 2), np.int32)
 
     def block(a: int, b: int) -> None:
-        squares = norms - 2 * (X[a:b] @ found.T)
-        # BLAS rounds a row differently in blocks of other sizes: what is that close is measured
+        squares = norms - 2 * (X[a:b] @ centroids.T)
+        # BLAS rounds a row differently in blocks of other sizes: centres that close are compared by exact distances
         slack = CLOSE * (np.einsum("ij,ij->i", X[a:b], X[a:b]) + norms.max())
         for column in (0, 1):
             nearest = squares.min(axis=1)
             out[a:b, column] = squares.argmin(axis=1)
             for r in np.flatnonzero((squares <= (nearest + slack)[:, None]).sum(axis=1) > 1):
                 close = np.flatnonzero(squares[r] <= nearest[r] + slack[r])
-                gaps = [squared_distance(X[a + r], found[cell]) for cell in close]
+                gaps = [squared_distance(X[a + r], centroids[cell]) for cell in close]
                 out[a + r, column] = close[int(np.argmin(gaps))]
             squares[np.arange(b - a), out[a:b, column]] = np.inf
 
@@ -94,7 +94,7 @@ def two_nearest(X: Float32, found: Float32) -> Int32:
     return out
 
 
-def join_small(nearest: Int32, found: Float32, least: int) -> Int32:
+def join_small(nearest: Int32, centroids: Float32, least: int) -> Int32:
     """The cell that each cell becomes part of, so that none has fewer than ``least`` samples: (cells,) int32.
 
     Each sample then finds as many neighbours in its cells as a list has, however far away it lies.
@@ -103,32 +103,32 @@ def join_small(nearest: Int32, found: Float32, least: int) -> Int32:
     ----------
     nearest : (m, 2)
         The two nearest cells of each sample.
-    found : (cells, f)
+    centroids : (cells, f)
         Centres of the cells.
     least : int
         At most m.
     """
-    cells = np.arange(len(found), dtype=np.int32)
-    keys, counts = np.unique(nearest[:, 0] * np.int64(len(found)) + nearest[:, 1], return_counts=True)
+    cells = np.arange(len(centroids), dtype=np.int32)
+    keys, counts = np.unique(nearest[:, 0] * np.int64(len(centroids)) + nearest[:, 1], return_counts=True)
     while True:
-        low, high = cells[keys // len(found)], cells[keys % len(found)]
-        members = np.bincount(low, counts, len(found)) + np.bincount(high, counts * (low != high), len(found))
+        low, high = cells[keys // len(centroids)], cells[keys % len(centroids)]
+        members = np.bincount(low, counts, len(centroids)) + np.bincount(high, counts * (low != high), len(centroids))
         small = np.flatnonzero((members > 0) & (members < least))
         if not len(small):
             return cells
-        taken = small[np.argmin(members[small])]
-        others = np.flatnonzero((members > 0) & (np.arange(len(found)) != taken))
-        gaps = np.square(found[others] - found[taken]).sum(axis=1)
-        cells[cells == taken] = others[np.argmin(gaps)]
+        smallest = small[np.argmin(members[small])]
+        others = np.flatnonzero((members > 0) & (np.arange(len(centroids)) != smallest))
+        gaps = np.square(centroids[others] - centroids[smallest]).sum(axis=1)
+        cells[cells == smallest] = others[np.argmin(gaps)]
 
 
 @njit(nogil=True, cache=True)
 def _merge(indices, distances, user, own, others, lengths, sources):  # type: ignore[no-untyped-def]
     rows, n = indices.shape
-    squares, keys, at = np.empty(n - 1), np.empty(n - 1, np.int64), np.empty(n - 1, np.int32)
+    squares, keys, samples = np.empty(n - 1), np.empty(n - 1, np.int64), np.empty(n - 1, np.int32)
     changed = 0
     for r in range(rows):
-        held = 0
+        count = 0
         for part in range(2):
             ids = indices[r] if part == 0 else others[r]
             gaps = distances[r] if part == 0 else lengths[r]
@@ -137,18 +137,18 @@ def _merge(indices, distances, user, own, others, lengths, sources):  # type: ig
                 if j < 0 or j == own[r]:
                     continue
                 repeated = False
-                for s in range(held):
+                for s in range(count):
                     if keys[s] == user[j]:
                         repeated = True
                         break
                 if not repeated:
-                    held = insert_nearest(squares, keys, held, np.float64(gaps[t]), user[j])
-        for t in range(held):
-            at[t] = sources[keys[t]]
-        for t in range(held):
-            if indices[r, t + 1] != at[t]:
+                    count = insert_nearest(squares, keys, count, np.float64(gaps[t]), user[j])
+        for t in range(count):
+            samples[t] = sources[keys[t]]
+        for t in range(count):
+            if indices[r, t + 1] != samples[t]:
                 changed += 1
-            indices[r, t + 1] = at[t]
+            indices[r, t + 1] = samples[t]
             distances[r, t + 1] = squares[t]
     return changed
 
@@ -174,7 +174,7 @@ def merge_lists(
 
 @njit(nogil=True, cache=True)
 def _take(out, count, j, p, N, both):  # type: ignore[no-untyped-def]
-    """Add j to p's candidates where it was not compared with p yet: it shares no cell, and is not there."""
+    """Add j to p's candidates unless it shares a cell with p, is in p's list, or is a candidate already."""
     if j < 0:
         return count
     first, second = both[p, 0], both[p, 1]
@@ -191,7 +191,7 @@ def _take(out, count, j, p, N, both):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def _candidates(N, start, centers_, both, rows, out):  # type: ignore[no-untyped-def]
+def _candidates(N, start, reverse, both, rows, out):  # type: ignore[no-untyped-def]
     n = N.shape[1]
     for r in range(len(rows)):
         p = rows[r]
@@ -200,7 +200,7 @@ def _candidates(N, start, centers_, both, rows, out):  # type: ignore[no-untyped
             for b in range(1, n):
                 count = _take(out[r], count, N[N[p, a], b], p, N, both)
         for t in range(start[p], min(start[p + 1], start[p] + n)):
-            near = centers_[t]
+            near = reverse[t]
             count = _take(out[r], count, near, p, N, both)
             for b in range(1, n):
                 count = _take(out[r], count, N[near, b], p, N, both)

@@ -1,7 +1,9 @@
 """The indecomposable tensor by neighbourhoods: active pairs, block distances, who owns an entry, entry values.
 
-Letters: N (m, k) neighbourhoods, q = k (k + 1) / 2 local pairs of one of them, P active pairs in all. A local pair r is
-(first[r], second[r]) with first <= second, in the order (0,0), (0,1), ..., (0,k-1), (1,1), ...
+Letters, as in docs/method.md: m samples, k samples of a neighbourhood, N (m, k) neighbourhoods, d_ij distances,
+q = k (k + 1) / 2 local pairs of one neighbourhood, P active pairs in all, T_ijkl the tensor, R (P, P) its unfolding on
+unordered pairs. A local pair r is (first[r], second[r]) with first <= second, in the order (0,0), (0,1), ..., (0,k-1),
+(1,1), ...
 """
 
 from __future__ import annotations
@@ -85,10 +87,11 @@ def _pairs_of(N, start, centers, low, high, out, write):  # type: ignore[no-unty
 def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
     """Active pairs (i, j), i <= j, whose first sample is in [low, high), sorted: (pairs, 2).
 
-    A pair is active where some neighbourhood holds both (DESIGN 1.5). Linear in the centres that are looked at.
+    A pair is active where some neighbourhood holds both (docs/method.md, Unfolding and active pairs). The time is
+    linear in the number of neighbourhoods that hold a first sample.
     """
-    counted = _pairs_of(N, reverse.start, reverse.centers, low, high, np.empty((0, 2), np.int32), False)
-    out = np.empty((counted, 2), np.int32)
+    n = _pairs_of(N, reverse.start, reverse.centers, low, high, np.empty((0, 2), np.int32), False)
+    out = np.empty((n, 2), np.int32)
     _pairs_of(N, reverse.start, reverse.centers, low, high, out, True)
     return out
 
@@ -265,9 +268,11 @@ def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None, out: Any = No
     mates = np.ascontiguousarray(pairs[:, 1])
     kind = np.int64 if numbers is not None or len(pairs) >= 2**30 else np.int32
     ids = np.empty((len(N), len(tables.first)), kind) if out is None else out
-    given = np.empty(0, np.int64) if numbers is None else numbers
+    pair_numbers = np.empty(0, np.int64) if numbers is None else numbers
     map_chunks(
-        lambda a, b: _pair_ids(N[a:b], tables.first, tables.second, mates, start, lowest, given, ids[a:b]), len(N), 8192
+        lambda a, b: _pair_ids(N[a:b], tables.first, tables.second, mates, start, lowest, pair_numbers, ids[a:b]),
+        len(N),
+        8192,
     )
     return ids
 
@@ -340,8 +345,10 @@ def triplets(
 ) -> tuple[Int64, Int64, Float32]:
     """Entries of the restricted matrix R that these neighbourhoods own, as (row, column, value), row <= column.
 
-    R is T-hat on unordered pairs in the orthonormal basis (e_ij + e_ji) / sqrt(2), e_ii (DESIGN 1.6), with
+    R is T-hat on unordered pairs in the orthonormal basis (e_ij + e_ji) / sqrt(2), e_ii, with
     T_ijkl = exp(-sigma (d_ij + d_kl) / (d_ik + d_jl + epsilon)), eq. (7) of the paper.
+
+    See docs/method.md, Unfolding and active pairs.
 
     Parameters
     ----------

@@ -100,9 +100,9 @@ def replicate(
     some = U[chosen][:, chosen]
     if sp.issparse(some):
         some = sp.csr_array(some)
-        kept = divide(connected_components(some, directed=False)[1], n_clusters).inside
-        if not kept.all():
-            chosen, some = chosen[kept], sp.csr_array(some[kept][:, kept])
+        inside = divide(connected_components(some, directed=False)[1], n_clusters).inside
+        if not inside.all():
+            chosen, some = chosen[inside], sp.csr_array(some[inside][:, inside])
     if len(chosen) <= n_clusters:
         return 0.0
     near = None if embedding is None else embedding[chosen]
@@ -115,8 +115,8 @@ def replicate(
             return float(adjusted_rand_score(labels[chosen], cut))
     some_rows = np.sort(rng.choice(len(chosen), min(len(chosen), max(CENTRES_FROM, 20 * n_clusters)), replace=False))
     model = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[some_rows])
-    found = model.predict(points)
-    return float(adjusted_rand_score(labels[chosen], found))
+    predictions = model.predict(points)
+    return float(adjusted_rand_score(labels[chosen], predictions))
 
 
 def _cut(U: Any, points: Any, n_clusters: int, seed: int) -> Int32 | None:

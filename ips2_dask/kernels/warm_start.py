@@ -79,9 +79,9 @@ def start_bytes(m: int, k: int, columns: int) -> int:
 
 
 def start_on_pairs(w: Float, pairs: Int32, root: Float64, out: Float | None = None) -> Float:
-    """x_ij = (w_i + w_j) sqrt(degree_ij) unit_ij, the start of the pairs' solver (DESIGN 2): (n, columns) float32.
+    """x_ij = (w_i + w_j) sqrt(degree_ij) unit_ij, the start of the pairs' solver: (n, columns) float32.
 
-    It becomes the first columns of ``out`` where that is given.
+    See docs/method.md, The solver. It becomes the first columns of ``out`` where that is given.
     """
     if out is None:
         out = np.empty((len(pairs), w.shape[1]), np.float32)

@@ -9,8 +9,8 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from ips2_dask import plots
-from ips2_dask.kernels.density import MOST_LEFT_OUT
-from ips2_dask.kernels.rounding import MOST_CUT, WALK
+from ips2_dask.kernels.density import MAX_LEFT_OUT
+from ips2_dask.kernels.rounding import MAX_CUT, WALK
 from ips2_dask.plots.clusters import DRAWN
 from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
@@ -96,8 +96,8 @@ def labels(data: ReportData) -> Section:
     )
     if density and params.assign_labels == "auto":
         text += (
-            f" The density that leaves out the fewest samples, at most {MOST_LEFT_OUT:.0%}, is chosen if its cut is at "
-            f"most {MOST_CUT:g} times that of the best k-means; otherwise this k-means is."
+            f" The density that leaves out the fewest samples, at most {MAX_LEFT_OUT:.0%}, is chosen if its cut is at "
+            f"most {MAX_CUT:g} times that of the best k-means; otherwise this k-means is."
         )
     elif density:
         text += " Density was asked for: the one that leaves out the fewest samples is chosen."

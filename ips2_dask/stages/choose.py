@@ -39,7 +39,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     components = 1
     if sp.issparse(U):
         label = connected_components(U, directed=False)[1]
-        found = divide(label, params.n_clusters, context.copies(), share=selection.LEAST_SHARE)
+        found = divide(label, params.n_clusters, context.copies(), share=selection.MIN_SHARE)
         components = found.large
         if found.islands:
             small = np.sort(np.bincount(found.label, context.copies())[components:])[::-1].astype(int).tolist()
