@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from ips2_dask.readers import faults
 from ips2_dask.readers.base import PIECE_BYTES, Block, Rows, Table, check_shape, digest
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
 from ips2_dask.readers.labels import nearest_names, whole_number
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NUMBERS = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 REMEDY = {"columns": "--columns", "drop_columns": "--drop-columns", "one_hot": "--one-hot"}
@@ -313,13 +316,13 @@ def are_text(categories: tuple[Category, ...] | None) -> bool:
 
 
 def category_codes(
-    texts: Any, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
+    texts: pa.StringArray, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
 ) -> NDArray[np.float64]:
     """Return the place of each text among the categories, NaN for a missing value, `UNKNOWN_CODE` for another text.
 
     Parameters
     ----------
-    texts : pyarrow.Array of strings
+    texts : pyarrow.StringArray
     categories : tuple
     ignore : bool
         Whether texts that are no category are passed over.

@@ -33,7 +33,7 @@ HEAPS_BYTES = 1 << 28
 
 
 @contextmanager
-def opened(path: str, name: str) -> Iterator[Any]:
+def opened(path: str, name: str) -> Iterator[h5py.File]:
     """Open an HDF5 file read only; what h5py raises in the body becomes a ``BadInput``.
 
     The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
@@ -60,7 +60,7 @@ def check_heaps(path: str, name: str) -> None:
             position = data.find(HEAP, position + 1)
 
 
-def _heap_loops(data: Any, start: int) -> bool:
+def _heap_loops(data: mmap.mmap, start: int) -> bool:
     """Whether reading the objects of the heap at a byte would come to one that is no step forward."""
     end = start + int.from_bytes(data[start + 8 : start + 16], "little")
     position = start + 16
@@ -73,7 +73,7 @@ def _heap_loops(data: Any, start: int) -> bool:
     return False
 
 
-def find(file: Any, path: str, name: str) -> tuple[Any, str] | None:
+def find(file: h5py.File, path: str, name: str) -> tuple[h5py.Group | h5py.Dataset, str] | None:
     """Return the object at ``path`` and the path it really has, or None if there is none.
 
     Raises
@@ -105,7 +105,7 @@ def find(file: Any, path: str, name: str) -> tuple[Any, str] | None:
     return here, "/".join(real) or "/"
 
 
-def find_dataset(file: Any, path: str, name: str) -> Any:
+def find_dataset(file: h5py.File, path: str, name: str) -> h5py.Dataset:
     """Return the dataset at ``path`` after checking that reading it stays inside the file.
 
     Raises
@@ -120,7 +120,7 @@ def find_dataset(file: Any, path: str, name: str) -> Any:
     return located[0]
 
 
-def check_inside(dataset: Any, name: str) -> None:
+def check_inside(dataset: h5py.Dataset, name: str) -> None:
     """Raise ``BadInput`` unless a dataset's values are in the file and readable without plug-ins."""
     if dataset.external:
         raise faults.outside(name, f"values of {dataset.name!r} that are stored in {dataset.external[0][0]!r}")
@@ -141,7 +141,7 @@ def check_inside(dataset: Any, name: str) -> None:
         _check_checksums(dataset, name)
 
 
-def _check_checksums(dataset: Any, name: str) -> None:
+def _check_checksums(dataset: h5py.Dataset, name: str) -> None:
     """Raise ``BadInput`` where a chunk is shorter than its checksum: libhdf5 reads on beyond it, and ends the process.
 
     The position of the filter does not matter: what is compressed afterwards is no shorter than that either.
@@ -157,11 +157,11 @@ def _check_checksums(dataset: Any, name: str) -> None:
         raise faults.unreadable(name, ValueError(f"a chunk of {dataset.name!r} has {short[0]} bytes, its checksum 4"))
 
 
-def datasets(file: Any) -> list[Any]:
+def datasets(file: h5py.File) -> list[h5py.Dataset]:
     """Return the datasets of a file, but not those behind soft or external links, nor MATLAB's hidden ones."""
-    collected: list[Any] = []
+    collected: list[h5py.Dataset] = []
 
-    def visit(path: str, thing: Any) -> None:
+    def visit(path: str, thing: h5py.Group | h5py.Dataset) -> None:
         if isinstance(thing, h5py.Dataset) and not path.startswith("#"):
             collected.append(thing)
 
@@ -169,12 +169,12 @@ def datasets(file: Any) -> list[Any]:
     return collected
 
 
-def describe(file: Any) -> list[str]:
+def describe(file: h5py.File) -> list[str]:
     """Return path, shape and type of each dataset."""
     return [f"{thing.name.strip('/')} {thing.shape} {thing.dtype}" for thing in datasets(file)]
 
 
-def _choose_dataset(file: Any, request: Request) -> str:
+def _choose_dataset(file: h5py.File, request: Request) -> str:
     """Return the path of the dataset to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         return request.member
@@ -208,7 +208,7 @@ class DatasetRows(Rows):
             return np.ascontiguousarray(values)
 
 
-def dataset_table(stamp: FileStamp, dataset: Any, transpose: bool, **known: Any) -> Table:
+def dataset_table(stamp: FileStamp, dataset: h5py.Dataset, transpose: bool) -> Table:
     """Return the table of a dataset of an open file."""
     if dataset.shape is None:
         raise BadInput(
@@ -231,7 +231,6 @@ def dataset_table(stamp: FileStamp, dataset: Any, transpose: bool, **known: Any)
         parallel=True,
         resident_bytes=0,
         fingerprint=stamp.digest("hdf5", dataset.name, transpose),
-        **known,
     )
 
 
@@ -249,7 +248,7 @@ def open_hdf5(request: Request) -> Table:
         return take_label_variable(table, str(wanted), int(labels.size or 0), partial(_read_labels, stamp, labels.name))
 
 
-def read_values(dataset: Any, name: str) -> NDArray[Any]:
+def read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
     """Return all values of a dataset, strings as str, after `check_inside`."""
     check_inside(dataset, name)
     if h5py.check_string_dtype(dataset.dtype) is not None:
@@ -300,7 +299,7 @@ class CompressedRows(Rows):
         return np.asarray(as_csr(rows, name).toarray())
 
 
-def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: Any) -> Table:
+def compressed_table(stamp: FileStamp, file: h5py.File, matrix: Compressed) -> Table:
     """Return the table of a compressed matrix: in parts if it is compressed by row, else whole."""
     name = stamp.name
     m, f = check_shape(name, matrix.shape)
@@ -309,7 +308,7 @@ def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: A
     _check_compressed(name, matrix, values, indices, indptr)
     fingerprint = stamp.digest("compressed", matrix)
     if not matrix.by_row:
-        return loaded_table(partial(_load_compressed, stamp, matrix), stamp, fingerprint, **known)
+        return loaded_table(partial(_load_compressed, stamp, matrix), stamp, fingerprint)
     return Table(
         name=name,
         shape=(m, f),
@@ -318,11 +317,12 @@ def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: A
         parallel=True,
         resident_bytes=0,
         fingerprint=fingerprint,
-        **known,
     )
 
 
-def _check_compressed(name: str, matrix: Compressed, values: Any, indices: Any, indptr: Any) -> None:
+def _check_compressed(
+    name: str, matrix: Compressed, values: h5py.Dataset, indices: h5py.Dataset, indptr: h5py.Dataset
+) -> None:
     major = matrix.shape[0 if matrix.by_row else 1]
     one_dimensional = all(part.shape is not None and len(part.shape) == 1 for part in (values, indices, indptr))
     integers = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
@@ -348,7 +348,7 @@ def _load_compressed(stamp: FileStamp, matrix: Compressed) -> Matrix:
     return as_csr(columns, name)
 
 
-def is_dataset(group: Any, part: str) -> bool:
+def is_dataset(group: h5py.Group, part: str) -> bool:
     """Return whether a group holds a dataset of that name."""
     return isinstance(group.get(part, getlink=True), h5py.HardLink) and isinstance(group[part], h5py.Dataset)
 
@@ -375,13 +375,13 @@ def open_h5ad(request: Request) -> Table:
     return take_label_variable(table, column, len(values), partial(_read_obs_labels, stamp, f"{samples}/{column}"))
 
 
-def _encoding(thing: Any) -> str:
+def _encoding(thing: h5py.Group | h5py.Dataset) -> str:
     stored = thing.attrs.get("encoding-type", thing.attrs.get("h5sparse_format", ""))  # the latter before 0.7
     stored = stored.decode() if isinstance(stored, bytes) else str(stored)
     return {"csr": "csr_matrix", "csc": "csc_matrix"}.get(stored, stored)
 
 
-def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Table:
+def _matrix_table(stamp: FileStamp, file: h5py.File, path: str, transpose: bool) -> Table:
     name = stamp.name
     located = find(file, path, name)
     if located is None:
@@ -405,13 +405,13 @@ def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Ta
     return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
 
 
-def _matrices(file: Any) -> list[str]:
+def _matrices(file: h5py.File) -> list[str]:
     """Return the names of the matrices that may be in a file."""
     inside = [f"{group}/{key}" for group in ("layers", "obsm") if group in file for key in file[group]]
     return [key for key in ("X",) if key in file] + inside
 
 
-def _index_path(file: Any, frame: str, name: str) -> str | None:
+def _index_path(file: h5py.File, frame: str, name: str) -> str | None:
     """Return where the index of a data frame is."""
     located = find(file, frame, name)
     if located is None or not isinstance(located[0], h5py.Group):
@@ -420,7 +420,7 @@ def _index_path(file: Any, frame: str, name: str) -> str | None:
     return f"{frame}/{stored.decode() if isinstance(stored, bytes) else stored}"
 
 
-def _index_names(file: Any, frame: str, name: str) -> NDArray[np.str_] | None:
+def _index_names(file: h5py.File, frame: str, name: str) -> NDArray[np.str_] | None:
     path = _index_path(file, frame, name)
     located = find(file, path, name) if path else None
     if path is None or located is None:
@@ -438,7 +438,7 @@ def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
     return names
 
 
-def _obs_label_column(file: Any, frame: str, request: Request) -> str:
+def _obs_label_column(file: h5py.File, frame: str, request: Request) -> str:
     located = find(file, frame, request.name)
     group = located[0] if located else None
     index = _index_path(file, frame, request.name)
@@ -448,7 +448,7 @@ def _obs_label_column(file: Any, frame: str, request: Request) -> str:
     return column
 
 
-def _column_values(file: Any, path: str, name: str) -> NDArray[Any]:
+def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
     """Return a column of a data frame: plain, categorical (codes into categories) or nullable (values and mask)."""
     located = find(file, path, name)
     if located is None or isinstance(located[0], h5py.Dataset):

@@ -204,7 +204,7 @@ def load_variable(path: str, name: str) -> Variable:
     raise KeyError(name)
 
 
-def matrix_of(variable: Variable, name: str) -> Any:
+def matrix_of(variable: Variable, name: str) -> Matrix:
     """Return the numbers of a variable, an array by column or CSR; ``name`` is what the user wrote."""
     if variable.kind == "sparse":
         return as_csr(_sparse_matrix(variable), name)
@@ -273,7 +273,7 @@ def _part_values(variable: Variable, at: int) -> NDArray[Any]:
     return values.astype(np.bool_) if variable.flags & LOGICAL else values
 
 
-def _sparse_matrix(variable: Variable) -> Any:
+def _sparse_matrix(variable: Variable) -> sparse.csc_array:
     indices, pointers = _numbers(variable.parts[0]), _numbers(variable.parts[1])
     values = _part_values(variable, 2)
     n_entries = int(pointers[-1])  # MATLAB may have left room for more
@@ -300,22 +300,22 @@ def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, elemen
         return take_label_variable(table, str(wanted), int(count), partial(_read_mat73_labels, stamp, str(wanted)))
 
 
-def _matlab_class(thing: Any) -> str:
+def _matlab_class(thing: h5py.Group | h5py.Dataset) -> str:
     """Return MATLAB's class of a variable."""
     stored = thing.attrs.get("MATLAB_class", b"")
     return stored.decode() if isinstance(stored, bytes) else str(stored)
 
 
-def _is_sparse_group(thing: Any) -> bool:
+def _is_sparse_group(thing: h5py.Group | h5py.Dataset) -> bool:
     return isinstance(thing, h5py.Group) and "MATLAB_sparse" in thing.attrs
 
 
-def _unlinked(file: Any, name: str) -> Any:
+def _unlinked(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset | None:
     """Return a variable of the file, but nothing that is behind a link."""
     return file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
 
 
-def _choose_mat73(file: Any, request: Request, names: list[str]) -> str:
+def _choose_mat73(file: h5py.File, request: Request, names: list[str]) -> str:
     """Return the only variable that is a matrix of numbers."""
     suitable, described = [], []
     for name in names:
@@ -332,7 +332,7 @@ def _choose_mat73(file: Any, request: Request, names: list[str]) -> str:
     return suitable[0]
 
 
-def _find_matrix(file: Any, variable: str, element: int | None, name: str) -> Any:
+def _find_matrix(file: h5py.File, variable: str, element: int | None, name: str) -> h5py.Group | h5py.Dataset:
     """Return the dataset or sparse group that holds a variable, or an element of one."""
     thing = _unlinked(file, variable)
     if thing is None or isinstance(thing, h5py.Dataset):
@@ -360,7 +360,7 @@ def _find_matrix(file: Any, variable: str, element: int | None, name: str) -> An
     return file[references[element]]
 
 
-def _mat73_table(stamp: FileStamp, file: Any, thing: Any, transpose: bool) -> Table:
+def _mat73_table(stamp: FileStamp, file: h5py.File, thing: h5py.Group | h5py.Dataset, transpose: bool) -> Table:
     if _is_sparse_group(thing):
         return _mat73_sparse_table(stamp, file, thing, transpose)
     if not isinstance(thing, h5py.Dataset) or _matlab_class(thing) == "char":
@@ -370,7 +370,7 @@ def _mat73_table(stamp: FileStamp, file: Any, thing: Any, transpose: bool) -> Ta
     return dataset_table(stamp, thing, transpose=not transpose)
 
 
-def _mat73_sparse_table(stamp: FileStamp, file: Any, group: Any, transpose: bool) -> Table:
+def _mat73_sparse_table(stamp: FileStamp, file: h5py.File, group: h5py.Group, transpose: bool) -> Table:
     """Return the table of a sparse variable: ``jc`` points into ``ir`` and ``data``, column by column."""
     rows = int(group.attrs["MATLAB_sparse"])
     if not is_dataset(group, "data"):
@@ -400,7 +400,7 @@ def _read_mat73_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
     return as_labels(values.ravel(), name)
 
 
-def _dataset_text(dataset: Any, name: str) -> str:
+def _dataset_text(dataset: h5py.Dataset, name: str) -> str:
     check_inside(dataset, name)
     return _text_of_codes(dataset[...].ravel()) if _matlab_class(dataset) == "char" else str(dataset[...].item())
 

@@ -35,7 +35,7 @@ class ZarrRows(Rows):
     """The rows of an array, or its columns where it is seen as its transpose; opened once in each process."""
 
     name: str
-    open_array: Callable[[], Any]
+    open_array: Callable[[], zarr.Array[Any]]
     transpose: bool
     n_rows: int
     grain: int
@@ -83,7 +83,7 @@ def open_zarr_path(request: Request) -> Table:
     return take_label_variable(table, str(wanted), count, partial(_read_labels, here, str(wanted), name))
 
 
-def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool) -> Table:
+def open_zarr_array(array: zarr.Array[Any], labels_column: str | int | None, transpose: bool) -> Table:
     """Return the table of an array the caller has opened, of which one column may hold the labels."""
     name = "the Zarr array given"
     store = array.store_path.store
@@ -100,7 +100,7 @@ def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool
     return take_label_column(table, labels_column)
 
 
-def _itself(array: Any) -> Any:
+def _itself(array: zarr.Array[Any]) -> zarr.Array[Any]:
     return array
 
 
@@ -128,14 +128,14 @@ def _no_node(name: str, error: Exception) -> BadInput:
     )
 
 
-def _arrays(group: Any) -> Iterator[tuple[str, Any]]:
+def _arrays(group: zarr.Group) -> Iterator[tuple[str, zarr.Array[Any]]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zarr warns of files in the folder that are not its own
         members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
     yield from ((path, node) for path, node in members if isinstance(node, zarr.Array))
 
 
-def _describe(group: Any) -> list[str]:
+def _describe(group: zarr.Group) -> list[str]:
     return [f"{path} {array.shape} {array.dtype}" for path, array in _arrays(group)]
 
 
@@ -157,13 +157,13 @@ def _choose(root: Node, request: Request) -> str:
     return suitable[0]
 
 
-def _check(name: str, array: Any) -> tuple[tuple[int, int], np.dtype[Any]]:
+def _check(name: str, array: zarr.Array[Any]) -> tuple[tuple[int, int], np.dtype[Any]]:
     checked = check_shape(name, array.shape), check_dtype(name, np.dtype(array.dtype))
     check_codecs(array, name)
     return checked
 
 
-def _table(name: str, array: Any, open_array: Callable[[], Any], transpose: bool) -> Table:
+def _table(name: str, array: zarr.Array[Any], open_array: Callable[[], zarr.Array[Any]], transpose: bool) -> Table:
     shape, dtype = _check(name, array)
     m, f = shape[::-1] if transpose else shape
     chunks = array.shards or array.chunks  # a shard is one object of the store
@@ -180,9 +180,9 @@ def _table(name: str, array: Any, open_array: Callable[[], Any], transpose: bool
     )
 
 
-def check_codecs(array: Any, name: str) -> None:
+def check_codecs(array: zarr.Array[Any], name: str) -> None:
     """Raise ``BadInput`` if decoding an array's chunks takes anything but unpacking numbers."""
-    described = array.metadata.to_dict()
+    described: dict[str, Any] = dict(array.metadata.to_dict())
     packers = described.get("codecs") or [described.get("compressor"), *(described.get("filters") or ())]
     unknown = [codec for codec in _codec_names(packers) if codec not in CODECS]
     if unknown:
@@ -199,7 +199,7 @@ def _codec_names(codecs: Any) -> Iterator[str]:
         yield from _codec_names([*inner.get("codecs", ()), *inner.get("index_codecs", ())])
 
 
-def _stored(name: str, array: Any) -> str:
+def _stored(name: str, array: zarr.Array[Any]) -> str:
     """Return a digest of the stored objects' names, sizes and times, or of the values where the store has none."""
     place = array.store_path
     with faults.reading(name):
