@@ -313,6 +313,11 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     return rows, columns
 
 
+def is_matrix(shape: tuple[int, ...] | None, dtype: np.dtype[Any]) -> bool:
+    """Return whether an array of a file may be the one to cluster: numbers in several rows and several columns."""
+    return shape is not None and len(shape) == 2 and min(shape) > 1 and dtype.kind in "biuf"
+
+
 def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return ``dtype`` in native byte order, or raise ``BadInput`` unless it is a real number type up to 64 bits."""
     if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):

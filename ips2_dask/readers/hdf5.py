@@ -17,7 +17,17 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import GRAIN_BYTES, Block, FileStamp, Request, Rows, Table, check_dtype, check_shape
+from ips2_dask.readers.base import (
+    GRAIN_BYTES,
+    Block,
+    FileStamp,
+    Request,
+    Rows,
+    Table,
+    check_dtype,
+    check_shape,
+    is_matrix,
+)
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
 
@@ -178,11 +188,7 @@ def _choose_dataset(file: h5py.File, request: Request) -> str:
     """Return the path of the dataset to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         return request.member
-    suitable: list[str] = [
-        thing.name.strip("/")
-        for thing in datasets(file)
-        if thing.shape is not None and len(thing.shape) == 2 and min(thing.shape) > 1 and thing.dtype.kind in "biuf"
-    ]
+    suitable: list[str] = [thing.name.strip("/") for thing in datasets(file) if is_matrix(thing.shape, thing.dtype)]
     suitable = [path for path in suitable if path != str(request.labels_column).strip("/")]
     if len(suitable) != 1:
         raise faults.undecided(request.name, "dataset", suitable, describe(file))

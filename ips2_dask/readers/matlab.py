@@ -17,7 +17,7 @@ from scipy import io, sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import FileStamp, Request, Table
+from ips2_dask.readers.base import FileStamp, Request, Table, is_matrix
 from ips2_dask.readers.hdf5 import (
     Compressed,
     check_inside,
@@ -322,10 +322,10 @@ def _choose_mat73(file: h5py.File, request: Request, names: list[str]) -> str:
         thing = _unlinked(file, name)
         shape = thing.shape[::-1] if isinstance(thing, h5py.Dataset) and thing.shape is not None else ()
         described.append(f"{name} {shape} {_matlab_class(thing) if thing is not None else 'link'}")
-        numeric = isinstance(thing, h5py.Dataset) and thing.dtype.kind in "biuf" and _matlab_class(thing) != "char"
-        if name != request.labels_column and (
-            _is_sparse_group(thing) or (numeric and len(shape) == 2 and min(shape) > 1)
-        ):
+        is_numeric = (
+            isinstance(thing, h5py.Dataset) and is_matrix(shape, thing.dtype) and _matlab_class(thing) != "char"
+        )
+        if name != request.labels_column and (_is_sparse_group(thing) or is_numeric):
             suitable.append(name)
     if len(suitable) != 1:
         raise faults.undecided(request.name, "variable", suitable, described)

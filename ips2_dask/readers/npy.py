@@ -27,6 +27,7 @@ from ips2_dask.readers.base import (
     check_dtype,
     check_shape,
     digest,
+    is_matrix,
 )
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table, transposed
@@ -254,7 +255,7 @@ def _choose_member(archive: zipfile.ZipFile, request: Request, names: list[str])
             continue
         layout = _member_layout(archive, member, request.name)
         shapes.append(f"{member} {layout.shape} {layout.dtype}")
-        if len(layout.shape) == 2 and min(layout.shape) > 1 and layout.dtype.kind in "biuf":
+        if is_matrix(layout.shape, layout.dtype):
             suitable.append(member)
     suitable = [member for member in suitable if member != request.labels_column]
     if len(suitable) != 1:

@@ -17,7 +17,7 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest
+from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest, is_matrix
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import content_digest, held_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
@@ -147,10 +147,7 @@ def _choose(root: Node, request: Request) -> str:
         suitable = [
             path
             for path, array in _arrays(root)
-            if len(array.shape) == 2
-            and min(array.shape) > 1
-            and array.dtype.kind in "biuf"
-            and path != request.labels_column
+            if is_matrix(array.shape, np.dtype(array.dtype)) and path != request.labels_column
         ]
         if len(suitable) != 1:
             raise faults.undecided(request.name, "array", suitable, _describe(root))
