@@ -33,13 +33,13 @@ if TYPE_CHECKING:
 NAME = "the Dask array given"
 
 
-def is_dask(thing: Any) -> bool:
+def is_dask(value: Any) -> bool:
     """Return whether something is a Dask array, data frame, bag or delayed value."""
     if "dask" not in sys.modules:  # then nobody has made one; it takes a second to import
         return False
     from dask.base import is_dask_collection  # noqa: PLC0415
 
-    return bool(is_dask_collection(thing))
+    return bool(is_dask_collection(value))
 
 
 def open_dask_array(
@@ -124,9 +124,9 @@ def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: i
     )
 
 
-def _is_array(thing: Any) -> bool:
+def _is_array(value: Any) -> bool:
     module = sys.modules.get("dask.array")  # nobody holds a Dask array before that is imported
-    return module is not None and isinstance(thing, module.Array)
+    return module is not None and isinstance(value, module.Array)
 
 
 class DaskRows(Rows):

@@ -71,7 +71,7 @@ def check_heaps(path: str, name: str) -> None:
 
 
 def _heap_loops(data: mmap.mmap, start: int) -> bool:
-    """Whether reading the objects of the heap at a byte would come to one that is no step forward."""
+    """Return whether libhdf5, reading the heap at a byte, would stay for ever at an object of no size."""
     end = start + int.from_bytes(data[start + 8 : start + 16], "little")
     position = start + 16
     while position + 16 <= min(end, len(data)):
@@ -91,28 +91,28 @@ def find(file: h5py.File, path: str, name: str) -> tuple[h5py.Group | h5py.Datas
     BadInput
         If a link on the way points to another file.
     """
-    parts, real = [part for part in path.split("/") if part], [""]
-    here, links = file, 0
+    parts, real_path = [part for part in path.split("/") if part], [""]
+    group, n_links = file, 0
     while parts:
         part = parts.pop(0)
-        if not isinstance(here, h5py.Group):
+        if not isinstance(group, h5py.Group):
             return None
-        link = here.get(part, getlink=True)
+        link = group.get(part, getlink=True)
         if link is None:
             return None
         if isinstance(link, h5py.ExternalLink):
             raise faults.outside(name, f"an external link, {path!r}, to {link.filename!r}")
         if isinstance(link, h5py.SoftLink):
-            links += 1
-            if links > MOST_LINKS:
+            n_links += 1
+            if n_links > MOST_LINKS:
                 return None
             parts = [piece for piece in link.path.split("/") if piece and piece != "."] + parts
             if link.path.startswith("/"):
-                here, real = file, [""]
+                group, real_path = file, [""]
             continue
-        here = here[part]
-        real.append(part)
-    return here, "/".join(real) or "/"
+        group = group[part]
+        real_path.append(part)
+    return group, "/".join(real_path) or "/"
 
 
 def find_dataset(file: h5py.File, path: str, name: str) -> h5py.Dataset:
@@ -171,9 +171,9 @@ def datasets(file: h5py.File) -> list[h5py.Dataset]:
     """Return the datasets of a file, but not those behind soft or external links, nor MATLAB's hidden ones."""
     collected: list[h5py.Dataset] = []
 
-    def visit(path: str, thing: h5py.Group | h5py.Dataset) -> None:
-        if isinstance(thing, h5py.Dataset) and not path.startswith("#"):
-            collected.append(thing)
+    def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(node, h5py.Dataset) and not path.startswith("#"):
+            collected.append(node)
 
     file.visititems(visit)
     return collected
@@ -181,14 +181,14 @@ def datasets(file: h5py.File) -> list[h5py.Dataset]:
 
 def describe(file: h5py.File) -> list[str]:
     """Return path, shape and type of each dataset."""
-    return [f"{thing.name.strip('/')} {thing.shape} {thing.dtype}" for thing in datasets(file)]
+    return [f"{node.name.strip('/')} {node.shape} {node.dtype}" for node in datasets(file)]
 
 
 def _choose_dataset(file: h5py.File, request: Request) -> str:
     """Return the path of the dataset to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         return request.member
-    suitable: list[str] = [thing.name.strip("/") for thing in datasets(file) if is_matrix(thing.shape, thing.dtype)]
+    suitable: list[str] = [node.name.strip("/") for node in datasets(file) if is_matrix(node.shape, node.dtype)]
     suitable = [path for path in suitable if path != str(request.labels_column).strip("/")]
     if len(suitable) != 1:
         raise faults.undecided(request.name, "dataset", suitable, describe(file))
@@ -246,12 +246,14 @@ def open_hdf5(request: Request) -> Table:
     with opened(request.path, request.name) as file:
         dataset = find_dataset(file, _choose_dataset(file, request), request.name)
         table = dataset_table(stamp, dataset, request.transpose)
-        wanted = request.labels_column
-        there = find(file, wanted, request.name) if isinstance(wanted, str) else None
-        if there is None or not isinstance(there[0], h5py.Dataset):
-            return take_label_column(table, wanted)
-        labels = find_dataset(file, str(wanted), request.name)
-        return take_label_variable(table, str(wanted), int(labels.size or 0), partial(_read_labels, stamp, labels.name))
+        labels_column = request.labels_column
+        labels_node = find(file, labels_column, request.name) if isinstance(labels_column, str) else None
+        if labels_node is None or not isinstance(labels_node[0], h5py.Dataset):
+            return take_label_column(table, labels_column)
+        labels = find_dataset(file, str(labels_column), request.name)
+        return take_label_variable(
+            table, str(labels_column), int(labels.size or 0), partial(_read_labels, stamp, labels.name)
+        )
 
 
 def read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
@@ -271,7 +273,10 @@ def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class Compressed:
-    """Where a compressed matrix's values, indices and pointers are, its shape, and which axis is compressed."""
+    """The paths of a compressed matrix's values, indices and pointers, its shape, and which axis is compressed.
+
+    Fingerprints hold its repr: with another name, or other fields, finished runs would not be found again.
+    """
 
     parts: tuple[str, str, str]
     shape: tuple[int, int]
@@ -381,8 +386,8 @@ def open_h5ad(request: Request) -> Table:
     return take_label_variable(table, column, len(values), partial(_read_obs_labels, stamp, f"{samples}/{column}"))
 
 
-def _encoding(thing: h5py.Group | h5py.Dataset) -> str:
-    stored = thing.attrs.get("encoding-type", thing.attrs.get("h5sparse_format", ""))  # the latter before 0.7
+def _encoding(node: h5py.Group | h5py.Dataset) -> str:
+    stored = node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", ""))  # the latter before 0.7
     stored = stored.decode() if isinstance(stored, bytes) else str(stored)
     return {"csr": "csr_matrix", "csc": "csc_matrix"}.get(stored, stored)
 
@@ -392,9 +397,9 @@ def _matrix_table(stamp: FileStamp, file: h5py.File, path: str, transpose: bool)
     located = find(file, path, name)
     if located is None:
         raise faults.absent(name, "matrix", path, _matrices(file))
-    thing = located[0]
-    encoding = _encoding(thing)
-    if isinstance(thing, h5py.Dataset):
+    node = located[0]
+    encoding = _encoding(node)
+    if isinstance(node, h5py.Dataset):
         return dataset_table(stamp, find_dataset(file, path, name), transpose)
     if encoding not in ("csr_matrix", "csc_matrix"):
         raise BadInput(
@@ -404,7 +409,7 @@ def _matrix_table(stamp: FileStamp, file: h5py.File, path: str, transpose: bool)
             "its values could not be placed",
             "write the file again with a recent anndata",
         )
-    stored = thing.attrs["shape"] if "shape" in thing.attrs else thing.attrs["h5sparse_shape"]
+    stored = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
     rows, columns = (int(size) for size in stored)
     parts = (f"{located[1]}/data", f"{located[1]}/indices", f"{located[1]}/indptr")
     matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")

@@ -50,12 +50,12 @@ def open_mat(request: Request) -> Table:
     chosen = _choose_variable(request, variable, variables)
     load = partial(_load_matrix, stamp, chosen, element, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mat", chosen, element, request.transpose))
-    wanted = request.labels_column
-    if wanted not in variables or (wanted == chosen and element is None):
-        return take_label_column(table, wanted)
-    shape, kind = variables[str(wanted)]
+    labels_column = request.labels_column
+    if labels_column not in variables or (labels_column == chosen and element is None):
+        return take_label_column(table, labels_column)
+    shape, kind = variables[str(labels_column)]
     count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
-    return take_label_variable(table, str(wanted), count, partial(_load_labels, stamp, str(wanted)))
+    return take_label_variable(table, str(labels_column), count, partial(_load_labels, stamp, str(labels_column)))
 
 
 def _split_cell(member: str | None) -> tuple[str | None, int | None]:
@@ -292,22 +292,24 @@ def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, elemen
             raise faults.absent(request.name, "variable", chosen, names)
         matrix = _find_matrix(file, chosen, element, request.name)
         table = _mat73_table(stamp, file, matrix, request.transpose)
-        wanted = request.labels_column
-        if wanted not in names or wanted == chosen:
-            return take_label_column(table, wanted)
-        labels = find_dataset(file, str(wanted), request.name)
+        labels_column = request.labels_column
+        if labels_column not in names or labels_column == chosen:
+            return take_label_column(table, labels_column)
+        labels = find_dataset(file, str(labels_column), request.name)
         count = labels.shape[-1] if _matlab_class(labels) == "char" else int(labels.size or 0)
-        return take_label_variable(table, str(wanted), int(count), partial(_read_mat73_labels, stamp, str(wanted)))
+        return take_label_variable(
+            table, str(labels_column), int(count), partial(_read_mat73_labels, stamp, str(labels_column))
+        )
 
 
-def _matlab_class(thing: h5py.Group | h5py.Dataset) -> str:
+def _matlab_class(node: h5py.Group | h5py.Dataset) -> str:
     """Return MATLAB's class of a variable."""
-    stored = thing.attrs.get("MATLAB_class", b"")
+    stored = node.attrs.get("MATLAB_class", b"")
     return stored.decode() if isinstance(stored, bytes) else str(stored)
 
 
-def _is_sparse_group(thing: h5py.Group | h5py.Dataset) -> bool:
-    return isinstance(thing, h5py.Group) and "MATLAB_sparse" in thing.attrs
+def _is_sparse_group(node: h5py.Group | h5py.Dataset) -> bool:
+    return isinstance(node, h5py.Group) and "MATLAB_sparse" in node.attrs
 
 
 def _unlinked(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset | None:
@@ -319,13 +321,11 @@ def _choose_mat73(file: h5py.File, request: Request, names: list[str]) -> str:
     """Return the only variable that is a matrix of numbers."""
     suitable, described = [], []
     for name in names:
-        thing = _unlinked(file, name)
-        shape = thing.shape[::-1] if isinstance(thing, h5py.Dataset) and thing.shape is not None else ()
-        described.append(f"{name} {shape} {_matlab_class(thing) if thing is not None else 'link'}")
-        is_numeric = (
-            isinstance(thing, h5py.Dataset) and is_matrix(shape, thing.dtype) and _matlab_class(thing) != "char"
-        )
-        if name != request.labels_column and (_is_sparse_group(thing) or is_numeric):
+        node = _unlinked(file, name)
+        shape = node.shape[::-1] if isinstance(node, h5py.Dataset) and node.shape is not None else ()
+        described.append(f"{name} {shape} {_matlab_class(node) if node is not None else 'link'}")
+        is_numeric = isinstance(node, h5py.Dataset) and is_matrix(shape, node.dtype) and _matlab_class(node) != "char"
+        if name != request.labels_column and (_is_sparse_group(node) or is_numeric):
             suitable.append(name)
     if len(suitable) != 1:
         raise faults.undecided(request.name, "variable", suitable, described)
@@ -334,21 +334,21 @@ def _choose_mat73(file: h5py.File, request: Request, names: list[str]) -> str:
 
 def _find_matrix(file: h5py.File, variable: str, element: int | None, name: str) -> h5py.Group | h5py.Dataset:
     """Return the dataset or sparse group that holds a variable, or an element of one."""
-    thing = _unlinked(file, variable)
-    if thing is None or isinstance(thing, h5py.Dataset):
-        thing = find_dataset(file, variable, name)
-    is_cell = _matlab_class(thing) == "cell"
+    node = _unlinked(file, variable)
+    if node is None or isinstance(node, h5py.Dataset):
+        node = find_dataset(file, variable, name)
+    is_cell = _matlab_class(node) == "cell"
     if is_cell != (element is not None):
         raise BadInput(
             name,
-            f"{variable!r}, {f'a cell of {thing.size}' if is_cell else 'which is no cell'}",
+            f"{variable!r}, {f'a cell of {node.size}' if is_cell else 'which is no cell'}",
             "one matrix of numbers",
             "it would be unclear what to read",
             f"name it as {variable}[0]" if is_cell else f"name it as {variable}",
         )
     if element is None:
-        return thing
-    references = thing[...].ravel()  # stored by column, so in MATLAB's order
+        return node
+    references = node[...].ravel()  # stored by column, so in MATLAB's order
     if element >= len(references):
         raise BadInput(
             name,
@@ -360,14 +360,14 @@ def _find_matrix(file: h5py.File, variable: str, element: int | None, name: str)
     return file[references[element]]
 
 
-def _mat73_table(stamp: FileStamp, file: h5py.File, thing: h5py.Group | h5py.Dataset, transpose: bool) -> Table:
-    if _is_sparse_group(thing):
-        return _mat73_sparse_table(stamp, file, thing, transpose)
-    if not isinstance(thing, h5py.Dataset) or _matlab_class(thing) == "char":
-        what = f"of MATLAB's class {_matlab_class(thing) or 'struct'}"
-        raise faults.textual(stamp.name, f"{thing.name!r} {what}, which is no matrix of numbers")
-    check_inside(thing, stamp.name)
-    return dataset_table(stamp, thing, transpose=not transpose)
+def _mat73_table(stamp: FileStamp, file: h5py.File, node: h5py.Group | h5py.Dataset, transpose: bool) -> Table:
+    if _is_sparse_group(node):
+        return _mat73_sparse_table(stamp, file, node, transpose)
+    if not isinstance(node, h5py.Dataset) or _matlab_class(node) == "char":
+        what = f"of MATLAB's class {_matlab_class(node) or 'struct'}"
+        raise faults.textual(stamp.name, f"{node.name!r} {what}, which is no matrix of numbers")
+    check_inside(node, stamp.name)
+    return dataset_table(stamp, node, transpose=not transpose)
 
 
 def _mat73_sparse_table(stamp: FileStamp, file: h5py.File, group: h5py.Group, transpose: bool) -> Table:

@@ -22,9 +22,9 @@ HOLLOW_ROWS = 10_000_000
 LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
 
 
-def is_sparse(thing: Any) -> bool:
+def is_sparse(value: Any) -> bool:
     """Return whether something is a SciPy sparse matrix or array."""
-    return bool(sparse.issparse(thing))
+    return bool(sparse.issparse(value))
 
 
 def as_csr(matrix: sparse.sparray, name: str) -> sparse.csr_array:

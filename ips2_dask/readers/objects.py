@@ -230,7 +230,7 @@ def _category_words(column: Any) -> list[str | None]:
 def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures | None, title: str) -> NDArray[Any]:
     """Return the number of each value's category, or the value itself where categories are numbers; NaN if missing."""
     categories, words = fitted_column.categories or (), _category_words(column)
-    known: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
+    code_of: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
     ignore = fitted is not None and fitted.handle_unknown == "ignore"
     text = are_text(categories)
     codes = np.empty(len(words))
@@ -239,8 +239,8 @@ def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures |
             codes[row] = np.nan
         elif not text and is_number(str(word)):
             codes[row] = float(str(word))
-        elif text and word in known:
-            codes[row] = known[word]
+        elif text and word in code_of:
+            codes[row] = code_of[word]
         elif ignore:
             codes[row] = UNKNOWN_CODE if text else np.inf
         else:

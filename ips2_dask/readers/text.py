@@ -471,7 +471,7 @@ def find_layout(
     head : bytes
         Whole lines from the start of the file, the first data row among them.
     name : str
-        What the user wrote.
+        The input as the user wrote it, for messages.
     labels_column : str or int, optional
         Name or number of the column that holds the labels.
     named : collection of str

@@ -63,8 +63,8 @@ def is_zarr(path: str) -> bool:
 def open_zarr_path(request: Request) -> Table:
     """Return the table of an array on disk or behind a URL; its labels may be another array or one of its columns."""
     name = request.name
-    here = request.path if "://" in request.path else os.path.abspath(request.path)
-    root = _open_node(here, "", name)
+    root_path = request.path if "://" in request.path else os.path.abspath(request.path)
+    root = _open_node(root_path, "", name)
     chosen = request.member if request.member is not None else _choose(root, request)
     if chosen and not isinstance(root, zarr.Group):
         raise faults.absent(name, "array", chosen, [])
@@ -72,15 +72,17 @@ def open_zarr_path(request: Request) -> Table:
         array = root.get(chosen) if chosen else root
     if not isinstance(array, zarr.Array):
         raise faults.absent(name, "array", chosen, [known.split()[0] for known in _describe(root)])
-    table = _table(name, array, partial(_open_node, here, chosen, name), request.transpose)
-    wanted = request.labels_column
+    table = _table(name, array, partial(_open_node, root_path, chosen, name), request.transpose)
+    labels_column = request.labels_column
     with faults.reading(name):
-        labels = root.get(wanted) if isinstance(wanted, str) and isinstance(root, zarr.Group) else None
+        labels = root.get(labels_column) if isinstance(labels_column, str) and isinstance(root, zarr.Group) else None
     if not isinstance(labels, zarr.Array):
-        return take_label_column(table, wanted)
+        return take_label_column(table, labels_column)
     check_codecs(labels, name)
     count = int(np.prod(labels.shape, dtype=object))
-    return take_label_variable(table, str(wanted), count, partial(_read_labels, here, str(wanted), name))
+    return take_label_variable(
+        table, str(labels_column), count, partial(_read_labels, root_path, str(labels_column), name)
+    )
 
 
 def open_zarr_array(array: zarr.Array[Any], labels_column: str | int | None, transpose: bool) -> Table:
