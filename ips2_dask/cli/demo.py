@@ -14,7 +14,7 @@ from ips2_dask.cli.outcome import add_said, finish
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers import Source
-from ips2_dask.readers.matrices import held_table
+from ips2_dask.readers.matrices import matrix_table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _digits() -> Source:
     X, y = load_digits(return_X_y=True)
-    return held_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
+    return matrix_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
 
 
 def _resources(options: argparse.Namespace) -> Resources:

@@ -43,7 +43,7 @@ HEAPS_BYTES = 1 << 28
 
 
 @contextmanager
-def opened(path: str, name: str) -> Iterator[h5py.File]:
+def open_hdf5_file(path: str, name: str) -> Iterator[h5py.File]:
     """Open an HDF5 file read only; what h5py raises in the body becomes a ``BadInput``.
 
     The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
@@ -208,7 +208,7 @@ class DatasetRows(Rows):
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
         self.stamp.check()
-        with opened(self.stamp.path, self.stamp.name) as file:
+        with open_hdf5_file(self.stamp.path, self.stamp.name) as file:
             dataset = find_dataset(file, self.path, self.stamp.name)
             values: Block = dataset[:, start:stop].T if self.transpose else dataset[start:stop]
             return np.ascontiguousarray(values)
@@ -243,7 +243,7 @@ def dataset_table(stamp: FileStamp, dataset: h5py.Dataset, transpose: bool) -> T
 def open_hdf5(request: Request) -> Table:
     """Return the table of a dataset; its labels may be another dataset or one of its columns."""
     stamp = FileStamp.of(request)
-    with opened(request.path, request.name) as file:
+    with open_hdf5_file(request.path, request.name) as file:
         dataset = find_dataset(file, _choose_dataset(file, request), request.name)
         table = dataset_table(stamp, dataset, request.transpose)
         labels_column = request.labels_column
@@ -266,7 +266,7 @@ def read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
 
 def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
-    with opened(stamp.path, stamp.name) as file:
+    with open_hdf5_file(stamp.path, stamp.name) as file:
         values = read_values(find_dataset(file, path, stamp.name), stamp.name)
     return as_labels(values, stamp.name)
 
@@ -301,7 +301,7 @@ class CompressedRows(Rows):
         """Return rows start to stop."""
         self.stamp.check()
         name, matrix = self.stamp.name, self.matrix
-        with opened(self.stamp.path, name) as file:
+        with open_hdf5_file(self.stamp.path, name) as file:
             values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
             bounds = indptr[start : stop + 1].astype(np.int64)
             first, last = int(bounds[0]), int(bounds[-1])
@@ -352,7 +352,7 @@ def _check_compressed(
 def _load_compressed(stamp: FileStamp, matrix: Compressed) -> Matrix:
     """Return a matrix that is compressed by column as CSR."""
     name = stamp.name
-    with opened(stamp.path, name) as file:
+    with open_hdf5_file(stamp.path, name) as file:
         values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
         parts = (values[...], indices[...].astype(np.int64), indptr[...].astype(np.int64))
         columns = sparse.csc_array(parts, shape=matrix.shape)
@@ -373,7 +373,7 @@ def open_h5ad(request: Request) -> Table:
     stamp, name = FileStamp.of(request), request.name
     path = (request.member or "X").strip("/")
     samples, features = ("var", "obs") if request.transpose else ("obs", "var")
-    with opened(request.path, name) as file:
+    with open_hdf5_file(request.path, name) as file:
         table = _matrix_table(stamp, file, path, request.transpose)
         names = _index_names(file, features, name) if path == "X" or path.startswith("layers/") else None
         if names is not None and len(names) == table.shape[1]:
@@ -442,7 +442,7 @@ def _index_names(file: h5py.File, frame: str, name: str) -> NDArray[np.str_] | N
 
 def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
     stamp.check()
-    with opened(stamp.path, stamp.name) as file:
+    with open_hdf5_file(stamp.path, stamp.name) as file:
         names = _index_names(file, frame, stamp.name)
     if names is None or np.array_equal(names, np.arange(len(names)).astype(np.str_)):
         return None
@@ -494,6 +494,6 @@ def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
 
 def _read_obs_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
-    with opened(stamp.path, stamp.name) as file:
+    with open_hdf5_file(stamp.path, stamp.name) as file:
         values = _column_values(file, path, stamp.name)
     return as_labels(values, stamp.name)

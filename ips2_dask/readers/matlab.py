@@ -25,7 +25,7 @@ from ips2_dask.readers.hdf5 import (
     dataset_table,
     find_dataset,
     is_dataset,
-    opened,
+    open_hdf5_file,
 )
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, is_sparse, loaded_table
@@ -285,7 +285,7 @@ def _sparse_matrix(variable: Variable) -> sparse.csc_array:
 # Version 7.3 is HDF5 whose matrices are stored by column, so that their rows are the datasets' columns.
 def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, element: int | None) -> Table:
     """Return the table of a variable; its labels may be another variable or one of its columns."""
-    with opened(request.path, request.name) as file:
+    with open_hdf5_file(request.path, request.name) as file:
         names = [name for name in file if not name.startswith("#")]
         chosen = _choose_mat73(file, request, names) if variable is None else variable
         if chosen not in names:
@@ -390,7 +390,7 @@ def _mat73_sparse_table(stamp: FileStamp, file: h5py.File, group: h5py.Group, tr
 def _read_mat73_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
     stamp.check()
     name = stamp.name
-    with opened(stamp.path, name) as file:
+    with open_hdf5_file(stamp.path, name) as file:
         dataset = find_dataset(file, variable, name)
         kind, values = _matlab_class(dataset), dataset[...]
         if kind == "cell":

@@ -73,7 +73,7 @@ def dense_rows(matrix: Matrix, start: int, stop: int) -> Block:
 
 
 @dataclass
-class HeldRows(Rows):
+class MatrixRows(Rows):
     """The rows of a matrix the caller has in memory; pickled with it."""
 
     matrix: Matrix
@@ -115,13 +115,13 @@ class LoadedRows(Rows):
         return dense_rows(self.matrix(), start, stop)
 
 
-def held_table(matrix: Matrix, name: str, **optional: Any) -> Table:
+def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
     """Return the table of a dense or CSR matrix in memory; ``optional`` are further attributes of `Table`."""
     return Table(
         name=name,
         shape=check_shape(name, matrix.shape),
         dtype=check_dtype(name, matrix.dtype),
-        rows=HeldRows(matrix),
+        rows=MatrixRows(matrix),
         parallel=False,
         resident_bytes=matrix_bytes(matrix),
         fingerprint=content_digest(matrix),

@@ -19,7 +19,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest, is_matrix
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
-from ips2_dask.readers.matrices import content_digest, held_table
+from ips2_dask.readers.matrices import content_digest, matrix_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 
 # Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
@@ -93,7 +93,7 @@ def open_zarr_array(array: zarr.Array[Any], labels_column: str | int | None, tra
         _check(name, array)
         with faults.reading(name):
             values = np.asarray(array[...])
-        table = held_table(values.T if transpose else values, name)
+        table = matrix_table(values.T if transpose else values, name)
     elif isinstance(store, LocalStore):
         path = os.path.join(os.path.abspath(store.root), array.store_path.path)
         table = _table(name, array, partial(_open_node, path, "", name), transpose)
