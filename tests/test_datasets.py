@@ -253,7 +253,7 @@ def test_a_download_is_unpacked_checked_and_kept(tmp_path: Path, publisher: tupl
     with zipfile.ZipFile(folder / "set.zip", "w") as archive:
         archive.writestr("set.csv", content)
     digest = hashlib.sha256(content).hexdigest()
-    source = sources.Source("a/set.csv", digest, address + "set.zip", member="set.csv")
+    source = sources.PublishedFile("a/set.csv", digest, address + "set.zip", member="set.csv")
     data = tmp_path / "data"
     assert files.content(source, data, download=True) == content
     shutil.rmtree(folder)
@@ -265,7 +265,7 @@ def test_a_download_with_other_content_is_refused_and_not_kept(tmp_path: Path, p
     pytest.importorskip("pooch")
     folder, address = publisher
     (folder / "set.csv").write_text("<html>moved</html>")
-    source = sources.Source("a/set.csv", "0" * 64, address + "set.csv")
+    source = sources.PublishedFile("a/set.csv", "0" * 64, address + "set.csv")
     with pytest.raises(BadInput, match="content of sha256"):
         files.content(source, tmp_path / "data", download=True)
     assert list((tmp_path / "data" / "a").iterdir()) == []
@@ -275,7 +275,7 @@ def test_a_publisher_that_does_not_answer_is_named(tmp_path: Path, publisher: tu
     pytest.importorskip("pooch")
     address = publisher[1] + "gone.csv"
     with pytest.raises(BadInput, match=r"gone\.csv: found no answer .*put it at .*set\.csv"):
-        files.content(sources.Source("a/set.csv", "0" * 64, address), tmp_path / "data", download=True)
+        files.content(sources.PublishedFile("a/set.csv", "0" * 64, address), tmp_path / "data", download=True)
 
 
 GENERATORS: dict[str, Callable[[int], datasets.Dataset]] = {

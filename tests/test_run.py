@@ -16,7 +16,7 @@ from scipy.spatial.distance import cdist
 
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
 from ips2_dask.kernels.rounding import WALK, cut_of
-from ips2_dask.readers.matrices import held_table
+from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.store.layout import ARRAYS, STAGES
 
 Array = npt.NDArray[Any]
@@ -44,7 +44,7 @@ def samples() -> Array:
 def finished(request: pytest.FixtureRequest, X: Array, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run in a directory; the one with shards has renumbered its samples."""
     folder = tmp_path_factory.mktemp(request.param) / "run"
-    source = held_table(X, "four groups", read_labels=_names)
+    source = matrix_table(X, "four groups", read_labels=_names)
     params = Params(
         n_clusters=C, n_neighbors=K, graph=request.param, tol=1e-3, shards=3 if request.param == "shards" else None
     )

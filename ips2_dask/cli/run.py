@@ -37,7 +37,7 @@ from ips2_dask.pipeline.run import Shaped, plan_run, run
 from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
 from ips2_dask.readers import open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN
-from ips2_dask.readers.matrices import held_table
+from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.run import Run, open_run
 
@@ -102,7 +102,7 @@ def demo_command(options: argparse.Namespace) -> int:
         partition_rows=512,
     )
     X, y = load_digits(return_X_y=True)
-    source = held_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
+    source = matrix_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
     with progress(options.quiet, options.log_json) as display:
         finished = run(
             source, Params(n_clusters=10), resources, store=options.out, progress=options.stopping.guard(display),

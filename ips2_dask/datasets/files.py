@@ -1,4 +1,4 @@
-"""Finds, fetches and checks a publisher's file, and gives its content unpacked."""
+"""Finding, fetching and checking a publisher's file, and unpacking its content."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-from ips2_dask.datasets.sources import Source
+from ips2_dask.datasets.sources import PublishedFile
 from ips2_dask.errors import BadInput
 
 VARIABLE = "IPS2_DATA"
 
 
 def directory(data: str | os.PathLike[str] | None) -> Path | None:
-    """The directory given, else that of the environment variable IPS2_DATA, else None."""
+    """Return the directory of data: ``data``, else that of the environment variable IPS2_DATA, else None."""
     chosen = data or os.environ.get(VARIABLE)
     return Path(os.path.expanduser(chosen)) if chosen else None
 
 
-def find(source: Source, folder: Path | None) -> Path | None:
-    """The file, gzipped or not, if it is there."""
+def find(source: PublishedFile, folder: Path | None) -> Path | None:
+    """Return the path of a file, gzipped or not, or None if the folder does not hold it."""
     if folder is None:
         return None
     bare = source.path.removesuffix(".gz")
@@ -31,13 +31,13 @@ def find(source: Source, folder: Path | None) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def content(source: Source, data: str | os.PathLike[str] | None = None, download: bool = False) -> bytes:
-    """The unpacked content of a file, checked.
+def content(source: PublishedFile, data: str | os.PathLike[str] | None = None, download: bool = False) -> bytes:
+    """Return the unpacked content of a file whose checksum is the publisher's.
 
     Parameters
     ----------
-    source : Source
-        Which file.
+    source : PublishedFile
+        The file.
     data : path, optional
         The directory of data; by default that of the environment variable IPS2_DATA.
     download : bool
@@ -51,7 +51,7 @@ def content(source: Source, data: str | os.PathLike[str] | None = None, download
     Raises
     ------
     BadInput
-        It is not there (and where to fetch it), can't be fetched, or has another checksum.
+        If the file is missing (the message says where to fetch it), can't be fetched, or has another checksum.
     """
     folder = directory(data)
     path = find(source, folder)
@@ -60,7 +60,7 @@ def content(source: Source, data: str | os.PathLike[str] | None = None, download
     return _checked(source, path.read_bytes(), str(path)) if path else _fetched(source, folder)
 
 
-def _fetched(source: Source, folder: Path | None) -> bytes:
+def _fetched(source: PublishedFile, folder: Path | None) -> bytes:
     import pooch  # noqa: PLC0415 - optional, and only this needs it
 
     path = (folder or Path(pooch.os_cache("ips2_dask"))) / source.path
@@ -82,7 +82,7 @@ def _fetched(source: Source, folder: Path | None) -> bytes:
     return unpacked
 
 
-def _checked(source: Source, packed: bytes, origin: str) -> bytes:
+def _checked(source: PublishedFile, packed: bytes, origin: str) -> bytes:
     try:
         unpacked = _unpacked(source, packed)
     except (OSError, EOFError, KeyError, zipfile.BadZipFile) as error:
@@ -97,7 +97,7 @@ def _checked(source: Source, packed: bytes, origin: str) -> bytes:
     return unpacked
 
 
-def _unpacked(source: Source, packed: bytes) -> bytes:
+def _unpacked(source: PublishedFile, packed: bytes) -> bytes:
     if packed.startswith(b"\x1f\x8b"):
         return gzip.decompress(packed)
     if source.member and packed.startswith(b"PK"):
@@ -106,7 +106,7 @@ def _unpacked(source: Source, packed: bytes) -> bytes:
     return packed
 
 
-def _missing(source: Source, folder: Path | None) -> BadInput:
+def _missing(source: PublishedFile, folder: Path | None) -> BadInput:
     whence = f"{source.member} in {source.address}" if source.member else source.address
     if folder is None:
         found = f"no directory of data to look for {source.path} in"

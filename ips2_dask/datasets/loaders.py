@@ -17,7 +17,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_iris
 
 from ips2_dask.datasets import sources
 from ips2_dask.datasets.files import content, directory, find
-from ips2_dask.datasets.sources import Source
+from ips2_dask.datasets.sources import PublishedFile
 from ips2_dask.errors import BadInput
 
 Array = npt.NDArray[Any]
@@ -59,18 +59,18 @@ class Dataset:
 
 
 class _Entry(NamedTuple):
-    sources: tuple[Source, ...]
+    sources: tuple[PublishedFile, ...]
     read: Callable[..., tuple[Array, Array]]  # of the unpacked contents, in the order of the sources
     description: str
 
 
 def load(name: str, data: Data = None, *, download: bool = False) -> Dataset:
-    """A data set by name.
+    """Load a data set by name.
 
     Parameters
     ----------
     name : str
-        One of `names`.
+        One of those that `names` returns.
     data : path, optional
         The directory of data; by default that of the environment variable IPS2_DATA.
     download : bool
@@ -83,7 +83,7 @@ def load(name: str, data: Data = None, *, download: bool = False) -> Dataset:
     Raises
     ------
     BadInput
-        No such name, or a file is missing or not the publisher's.
+        If there is no such name, or a file is missing or not the publisher's.
     """
     if name not in _ENTRIES:
         allowed = ", ".join(_ENTRIES)
@@ -94,18 +94,18 @@ def load(name: str, data: Data = None, *, download: bool = False) -> Dataset:
 
 
 def names() -> list[str]:
-    """The names that `load` knows."""
+    """Return the names that `load` takes."""
     return list(_ENTRIES)
 
 
 def available(data: Data = None) -> list[str]:
-    """The names whose files are there; their checksums are looked at when they are loaded."""
+    """Return the names of the sets whose files are in the directory; `load` compares their checksums."""
     folder = directory(data)
     return [name for name, entry in _ENTRIES.items() if all(find(source, folder) for source in entry.sources)]
 
 
 def bbcsport_draw(seed: int, data: Data = None, *, download: bool = False) -> Dataset:
-    """Sixty documents of classes 2 to 4, twenty of each, drawn without replacement, in file order.
+    """Draw sixty documents of bbcsport's classes 2 to 4, twenty of each, without replacement, in file order.
 
     The paper uses 60 documents in 3 classes and does not say which; results depend much on the draw, so several draws
     belong in a report. Parameters and errors as of `load`.
@@ -119,7 +119,7 @@ def bbcsport_draw(seed: int, data: Data = None, *, download: bool = False) -> Da
 
 
 def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int = 0) -> tuple[Array, Array]:
-    """CSV without quotes; the column ``label`` is the class, integers where they are all integers."""
+    """Read CSV without quotes; the column ``label`` is the class, integers where they are all integers."""
     rows = [line.split(",") for text in contents for line in text.decode("ascii").splitlines()[header:] if line]
     cells = np.char.strip(np.array(rows))
     labels = cells[:, label]
@@ -140,7 +140,7 @@ def _stored(content: bytes) -> dict[str, Array]:
 
 
 def _matlab(content: bytes) -> tuple[Array, Array]:
-    """The layout of the ASU feature-selection collection: X samples by features, Y labels."""
+    """Read a file of the ASU feature-selection collection: X holds samples by features, Y labels."""
     stored = _stored(content)
     return stored["X"].astype(np.float64), stored["Y"].ravel().astype(np.int64)
 
@@ -168,14 +168,14 @@ def _yale5(content: bytes) -> tuple[Array, Array]:
 
 
 def _idx(content: bytes) -> Array:
-    """An array of bytes in IDX: two zero bytes, type 8, the number of axes, their lengths as big-endian int32."""
+    """Read an array of bytes in IDX: two zero bytes, type 8, the number of axes, their lengths as big-endian int32."""
     axes = content[3]
     shape = np.frombuffer(content, dtype=">i4", count=axes, offset=4)
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
 def _mnist(*contents: bytes) -> tuple[Array, Array]:
-    """Images and labels in turn; float32, which holds 0 to 255 as they are in half of the memory."""
+    """Read files of images and labels in turn; float32, which holds 0 to 255 as they are in half of the memory."""
     images = [_idx(content) for content in contents[::2]]
     labels = [_idx(content) for content in contents[1::2]]
     X = np.concatenate([part.reshape(len(part), -1) for part in images]).astype(np.float32)
@@ -203,15 +203,15 @@ def _kddcup(content: bytes) -> tuple[Array, Array]:
 
 
 def _satimage(*contents: bytes) -> tuple[Array, Array]:
-    """White space between the columns, one line above them; the last is the class."""
+    """Read columns divided by white space, below one line of header; the last is the class."""
     rows = np.concatenate([np.loadtxt(io.BytesIO(content), skiprows=1) for content in contents])
     return np.ascontiguousarray(rows[:, :-1]), rows[:, -1].astype(np.int64)
 
 
 def _shipped(read: Callable[[], Any]) -> tuple[Array, Array]:
-    """A set that comes with scikit-learn."""
-    found = read()
-    return found.data, found.target
+    """Return a set that comes with scikit-learn."""
+    bunch = read()
+    return bunch.data, bunch.target
 
 
 _MNIST_TEST = (sources.MNIST_TEST_IMAGES, sources.MNIST_TEST_LABELS)

@@ -26,7 +26,7 @@ NOISE = 0.01
 
 
 class _Shape(NamedTuple):
-    """What all blocks of one seed share."""
+    """The clusters and waves that all blocks of one seed share."""
 
     centres: Floats  # (c, INTRINSIC)
     along: Floats  # (c, INTRINSIC), unit

@@ -15,8 +15,17 @@ format                        what may follow ``::``                      read i
 .zarr, also s3:// and such    an array of a group                         yes
 ============================  ==========================================  =================================
 
-Objects in memory: NumPy arrays and memory maps, lists of rows, SciPy sparse matrices, pandas data frames and AnnData
-objects (`objects`), Dask arrays (`dask_array`) and ``zarr.Array`` (`zarr_arrays`).
+``FORMATS`` below names the function that opens each of them. Objects in memory are opened by
+
+===========================================================  ===========================
+object                                                       function
+===========================================================  ===========================
+NumPy array, memory map, list of rows, SciPy sparse matrix   objects.open_array
+pandas DataFrame                                             objects.open_frame
+AnnData                                                      objects.open_anndata
+Dask array                                                   dask_array.open_dask_array
+zarr.Array                                                   zarr_arrays.open_zarr_array
+===========================================================  ===========================
 
 How to add a format
 -------------------

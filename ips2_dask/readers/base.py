@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.features import Features, FittedFeatures
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
 
 Block = NDArray[Any]
 PIECE_BYTES = 4 << 20  # a streaming reader reads so many bytes of its file at a time
@@ -77,7 +80,7 @@ class Source(Protocol):
 class LazySource(Protocol):
     """A `Source` whose rows the workers of a cluster compute themselves."""
 
-    def delayed_blocks(self, bounds: Sequence[int]) -> list[Any]:
+    def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
         """Return one `dask.delayed.Delayed` per partition: its rows bounds[b] to bounds[b + 1]."""
 
 
@@ -308,6 +311,11 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
             "check that it is the right input, and that its only column is not the label column",
         )
     return rows, columns
+
+
+def is_matrix(shape: tuple[int, ...] | None, dtype: np.dtype[Any]) -> bool:
+    """Return whether an array of a file may be the one to cluster: numbers in several rows and several columns."""
+    return shape is not None and len(shape) == 2 and min(shape) > 1 and dtype.kind in "biuf"
 
 
 def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:

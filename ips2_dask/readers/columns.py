@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,9 @@ from ips2_dask.readers import faults
 from ips2_dask.readers.base import PIECE_BYTES, Block, Rows, Table, check_shape, digest
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
 from ips2_dask.readers.labels import nearest_names, whole_number
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NUMBERS = re.compile(r"([0-9]{1,18})-([0-9]{1,18})")
 REMEDY = {"columns": "--columns", "drop_columns": "--drop-columns", "one_hot": "--one-hot"}
@@ -46,7 +49,7 @@ def select_columns(
     Parameters
     ----------
     name : str
-        What the user wrote of the table.
+        The table as the user wrote it, for messages.
     features : Features
     names : sequence of str, optional
         The columns' names.
@@ -59,7 +62,7 @@ def select_columns(
     Raises
     ------
     BadInput
-        Where a column is not there, or what is said of the columns contradicts itself.
+        If there is no such column, or the settings contradict one another.
     """
     positions_of: dict[str, list[int]] = {what: [] for what in REMEDY}
     for what, positions in positions_of.items():
@@ -73,37 +76,37 @@ def select_columns(
     for what in ("columns", "one_hot"):
         for position in positions_of[what]:
             if position == label:
-                raise _contradiction(
+                raise BadInput(
                     name, f"{title(position)} in {what} and as the labels_column", "labels that are no feature",
                     "the known labels would be clustered", f"take it out of {what} ({REMEDY[what]})",
                 )  # fmt: skip
             if position in hidden:
-                raise _contradiction(
+                raise BadInput(
                     name, f"{title(position)}, the names of the rows, in {what}", "columns of values",
                     "names would be compared as numbers", f"take it out of {what} ({REMEDY[what]})",
                 )  # fmt: skip
     both = sorted(dropped & set(positions_of["columns"]))
     if both:
-        raise _contradiction(
+        raise BadInput(
             name, f"{title(both[0])} both in columns and in drop_columns", "a column in one of them",
             "it would be unclear whether it is a feature", "take it out of columns (--columns) or drop_columns",
         )  # fmt: skip
     lost = sorted(one_hot & dropped)
     if lost:
-        raise _contradiction(
+        raise BadInput(
             name, f"{title(lost[0])} both in one_hot and in drop_columns", "categories of a column that is kept",
             "there would be nothing to encode", "take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
         )  # fmt: skip
     wanted = set(range(n_columns)) if features.columns is None else set(positions_of["columns"])
     absent = sorted(one_hot - wanted)
     if absent:
-        raise _contradiction(
+        raise BadInput(
             name, f"{title(absent[0])} in one_hot, which is not in columns", "categories of a column that is kept",
             "there would be nothing to encode", "add it to columns (--columns), or take it out of one_hot (--one-hot)",
         )  # fmt: skip
     selected = sorted(wanted - dropped - {label, *hidden})
     if not selected:
-        raise _contradiction(
+        raise BadInput(
             name, f"all {n_columns} columns dropped", "at least one column that is a feature",
             "there would be nothing to cluster", "drop fewer columns (drop_columns, --drop-columns)",
         )  # fmt: skip
@@ -114,15 +117,15 @@ def match_columns(
     name: str, fitted: FittedFeatures, names: Sequence[str] | None, n_columns: int, label: int | None = None,
     hidden: Sequence[int] = (),
 ) -> tuple[int, ...]:  # fmt: skip
-    """Return the places, in a table of new samples, of the columns that a run was made of.
+    """Return the positions, in a table of new samples, of the columns that a run was fitted with.
 
-    They are found by name. Without names on either side the table must have the columns of the run's input, with or
-    without that of the labels, or those alone that became features.
+    Columns are matched by name. Without names on either side the table must have the columns of the run's input, with
+    or without that of the labels, or those alone that became features.
 
     Raises
     ------
     BadInput
-        Where one is lacking.
+        If a column is missing.
     """
     column_names = [column.name for column in fitted.columns]
     if names is not None and None not in column_names:
@@ -215,10 +218,6 @@ def _ambiguous_column(name: str, found: str, allowed: str, what: str) -> BadInpu
     )
 
 
-def _contradiction(name: str, found: str, allowed: str, otherwise: str, remedy: str) -> BadInput:
-    return BadInput(name, found, allowed, otherwise, remedy)
-
-
 def _unmatched_columns(name: str, found: str, otherwise: str) -> BadInput:
     return BadInput(name, found, "the columns that the run was made of", otherwise, "give them the names they had")
 
@@ -232,7 +231,7 @@ NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # the same, but numbers of a kind wh
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 
 UNKNOWN_CODE = -1.0
-"""Stands for a category that is none of the column's."""
+"""The code of a value that is none of the column's categories."""
 
 
 def is_number(field: str) -> bool:
@@ -313,18 +312,18 @@ def are_text(categories: tuple[Category, ...] | None) -> bool:
 
 
 def category_codes(
-    texts: Any, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
+    texts: pa.StringArray, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
 ) -> NDArray[np.float64]:
     """Return the place of each text among the categories, NaN for a missing value, `UNKNOWN_CODE` for another text.
 
     Parameters
     ----------
-    texts : pyarrow.Array of strings
+    texts : pyarrow.StringArray
     categories : tuple
     ignore : bool
         Whether texts that are no category are passed over.
     name, where : str
-        What the user wrote of the table, and what the column is called.
+        The table as the user wrote it, and the title of the column, for messages.
     first_row : int
 
     Raises
@@ -435,7 +434,7 @@ def feature_table(
     places : sequence of int, optional
         Where the table's own columns have those of ``fitted``; by default in their order.
     key : object
-        Anything more that decides about the values.
+        Anything else that the values depend on; part of the fingerprint.
     """
     own = tuple(range(table.shape[1])) if places is None else tuple(places)
     plain = own == tuple(range(table.shape[1])) and not fitted.one_hot
@@ -463,7 +462,7 @@ def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Ta
     Raises
     ------
     BadInput
-        Where columns are not there, or contradict one another.
+        If there is no such column, or the settings contradict one another.
     """
     label, own = table.label, [*range(table.shape[1])]
     if label is not None:  # columns are numbered with that of the labels, which is no column of the table any more

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,20 +26,24 @@ from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column
 from ips2_dask.readers.matrices import is_sparse
 
+if TYPE_CHECKING:
+    import dask.array as da
+    from dask.delayed import Delayed
+
 NAME = "the Dask array given"
 
 
-def is_dask(thing: Any) -> bool:
+def is_dask(value: Any) -> bool:
     """Return whether something is a Dask array, data frame, bag or delayed value."""
     if "dask" not in sys.modules:  # then nobody has made one; it takes a second to import
         return False
     from dask.base import is_dask_collection  # noqa: PLC0415
 
-    return bool(is_dask_collection(thing))
+    return bool(is_dask_collection(value))
 
 
 def open_dask_array(
-    array: Any,
+    array: da.Array,
     labels_column: str | int | None,
     transpose: bool,
     features: Features | FittedFeatures | None = None,
@@ -120,15 +124,15 @@ def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: i
     )
 
 
-def _is_array(thing: Any) -> bool:
+def _is_array(value: Any) -> bool:
     module = sys.modules.get("dask.array")  # nobody holds a Dask array before that is imported
-    return module is not None and isinstance(thing, module.Array)
+    return module is not None and isinstance(value, module.Array)
 
 
 class DaskRows(Rows):
     """The rows of a Dask array. No dataclass: `dask.delayed` would find the array in its fields and compute it."""
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: da.Array) -> None:
         self.array, self.n_rows = array, int(array.shape[0])
 
     def read(self, start: int, stop: int) -> Block:
@@ -146,15 +150,15 @@ class DaskTable(Table):
 
     rows: DaskRows
 
-    def delayed_blocks(self, bounds: Sequence[int]) -> list[Any]:
+    def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
         """Return one `Delayed` per partition: its rows bounds[b] to bounds[b + 1] as `read` would give them."""
         lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds))
         array = self.rows.array.map_blocks(as_block, self.dtype, meta=np.empty((0, 0), self.dtype))
-        parts: list[Any] = array.rechunk((lengths, self.shape[1])).to_delayed().ravel().tolist()
+        parts: list[Delayed] = array.rechunk((lengths, self.shape[1])).to_delayed().ravel().tolist()
         return parts
 
 
-def as_block(values: Any, dtype: Any) -> Block:
+def as_block(values: Any, dtype: np.dtype[Any]) -> Block:
     """Return a computed chunk as a plain array of ``dtype``; masked values become NaN.
 
     Raises
@@ -172,7 +176,7 @@ def as_block(values: Any, dtype: Any) -> Block:
     return np.ascontiguousarray(block, dtype=dtype)
 
 
-def _compute(array: Any) -> Block:
+def _compute(array: da.Array) -> Block:
     """Return an array computed by this process alone, whatever cluster is the default.
 
     Raises
@@ -193,5 +197,5 @@ def _compute(array: Any) -> Block:
     return as_block(array.compute(scheduler="synchronous"), array.dtype)
 
 
-def _column_labels(array: Any, position: int) -> NDArray[Any]:
+def _column_labels(array: da.Array, position: int) -> NDArray[Any]:
     return as_labels(_compute(array[:, position]), NAME)

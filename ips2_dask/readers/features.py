@@ -13,10 +13,10 @@ from typing import Any
 from ips2_dask.errors import BadInput
 
 MISSING = ("refuse", "median", "drop")
-"""What may be done about missing values."""
+"""The ways to treat missing values."""
 
 HANDLE_UNKNOWN = ("error", "ignore")
-"""What may be done about a category that a run has not seen."""
+"""The ways to treat a category that a run has not seen."""
 
 MOST_CATEGORIES = 1_000
 """Categories of one column, at most: more are names or numbers of the rows, put there by mistake."""
@@ -83,7 +83,7 @@ class Features:
 
     @property
     def is_default(self) -> bool:
-        """Whether a table is read as it is without one."""
+        """Whether all settings are the defaults, with which a table is read as it is."""
         return self == Features()
 
     @property
@@ -111,7 +111,7 @@ class Column:
 
     @property
     def title(self) -> str:
-        """What the column is called; where it has no name, as scikit-learn calls it."""
+        """The name of the column; without one, the name that scikit-learn would give it."""
         return f"x{self.number}" if self.name is None else self.name
 
     @property
@@ -124,7 +124,7 @@ class Column:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FittedFeatures:
-    """What `Features` have become with a table: columns and categories, which new samples must have as well.
+    """`Features` fitted to a table: its columns and their categories, which new samples must have as well.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ class FittedFeatures:
 
     @classmethod
     def of_dict(cls, stored: dict[str, Any]) -> FittedFeatures:
-        """What `as_dict` gave."""
+        """Return the object of which `as_dict` returned ``stored``."""
         columns = [
             Column(**{**column, "categories": None if column["categories"] is None else tuple(column["categories"])})
             for column in stored["columns"]

@@ -17,7 +17,17 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import GRAIN_BYTES, Block, FileStamp, Request, Rows, Table, check_dtype, check_shape
+from ips2_dask.readers.base import (
+    GRAIN_BYTES,
+    Block,
+    FileStamp,
+    Request,
+    Rows,
+    Table,
+    check_dtype,
+    check_shape,
+    is_matrix,
+)
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
 
@@ -33,7 +43,7 @@ HEAPS_BYTES = 1 << 28
 
 
 @contextmanager
-def opened(path: str, name: str) -> Iterator[Any]:
+def open_hdf5_file(path: str, name: str) -> Iterator[h5py.File]:
     """Open an HDF5 file read only; what h5py raises in the body becomes a ``BadInput``.
 
     The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
@@ -60,8 +70,8 @@ def check_heaps(path: str, name: str) -> None:
             position = data.find(HEAP, position + 1)
 
 
-def _heap_loops(data: Any, start: int) -> bool:
-    """Whether reading the objects of the heap at a byte would come to one that is no step forward."""
+def _heap_loops(data: mmap.mmap, start: int) -> bool:
+    """Return whether libhdf5, reading the heap at a byte, would stay for ever at an object of no size."""
     end = start + int.from_bytes(data[start + 8 : start + 16], "little")
     position = start + 16
     while position + 16 <= min(end, len(data)):
@@ -73,7 +83,7 @@ def _heap_loops(data: Any, start: int) -> bool:
     return False
 
 
-def find(file: Any, path: str, name: str) -> tuple[Any, str] | None:
+def find(file: h5py.File, path: str, name: str) -> tuple[h5py.Group | h5py.Dataset, str] | None:
     """Return the object at ``path`` and the path it really has, or None if there is none.
 
     Raises
@@ -81,31 +91,31 @@ def find(file: Any, path: str, name: str) -> tuple[Any, str] | None:
     BadInput
         If a link on the way points to another file.
     """
-    parts, real = [part for part in path.split("/") if part], [""]
-    here, links = file, 0
+    parts, real_path = [part for part in path.split("/") if part], [""]
+    group, n_links = file, 0
     while parts:
         part = parts.pop(0)
-        if not isinstance(here, h5py.Group):
+        if not isinstance(group, h5py.Group):
             return None
-        link = here.get(part, getlink=True)
+        link = group.get(part, getlink=True)
         if link is None:
             return None
         if isinstance(link, h5py.ExternalLink):
             raise faults.outside(name, f"an external link, {path!r}, to {link.filename!r}")
         if isinstance(link, h5py.SoftLink):
-            links += 1
-            if links > MOST_LINKS:
+            n_links += 1
+            if n_links > MOST_LINKS:
                 return None
             parts = [piece for piece in link.path.split("/") if piece and piece != "."] + parts
             if link.path.startswith("/"):
-                here, real = file, [""]
+                group, real_path = file, [""]
             continue
-        here = here[part]
-        real.append(part)
-    return here, "/".join(real) or "/"
+        group = group[part]
+        real_path.append(part)
+    return group, "/".join(real_path) or "/"
 
 
-def find_dataset(file: Any, path: str, name: str) -> Any:
+def find_dataset(file: h5py.File, path: str, name: str) -> h5py.Dataset:
     """Return the dataset at ``path`` after checking that reading it stays inside the file.
 
     Raises
@@ -120,7 +130,7 @@ def find_dataset(file: Any, path: str, name: str) -> Any:
     return located[0]
 
 
-def check_inside(dataset: Any, name: str) -> None:
+def check_inside(dataset: h5py.Dataset, name: str) -> None:
     """Raise ``BadInput`` unless a dataset's values are in the file and readable without plug-ins."""
     if dataset.external:
         raise faults.outside(name, f"values of {dataset.name!r} that are stored in {dataset.external[0][0]!r}")
@@ -141,7 +151,7 @@ def check_inside(dataset: Any, name: str) -> None:
         _check_checksums(dataset, name)
 
 
-def _check_checksums(dataset: Any, name: str) -> None:
+def _check_checksums(dataset: h5py.Dataset, name: str) -> None:
     """Raise ``BadInput`` where a chunk is shorter than its checksum: libhdf5 reads on beyond it, and ends the process.
 
     The position of the filter does not matter: what is compressed afterwards is no shorter than that either.
@@ -157,32 +167,28 @@ def _check_checksums(dataset: Any, name: str) -> None:
         raise faults.unreadable(name, ValueError(f"a chunk of {dataset.name!r} has {short[0]} bytes, its checksum 4"))
 
 
-def datasets(file: Any) -> list[Any]:
+def datasets(file: h5py.File) -> list[h5py.Dataset]:
     """Return the datasets of a file, but not those behind soft or external links, nor MATLAB's hidden ones."""
-    collected: list[Any] = []
+    collected: list[h5py.Dataset] = []
 
-    def visit(path: str, thing: Any) -> None:
-        if isinstance(thing, h5py.Dataset) and not path.startswith("#"):
-            collected.append(thing)
+    def visit(path: str, node: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(node, h5py.Dataset) and not path.startswith("#"):
+            collected.append(node)
 
     file.visititems(visit)
     return collected
 
 
-def describe(file: Any) -> list[str]:
+def describe(file: h5py.File) -> list[str]:
     """Return path, shape and type of each dataset."""
-    return [f"{thing.name.strip('/')} {thing.shape} {thing.dtype}" for thing in datasets(file)]
+    return [f"{node.name.strip('/')} {node.shape} {node.dtype}" for node in datasets(file)]
 
 
-def _choose_dataset(file: Any, request: Request) -> str:
+def _choose_dataset(file: h5py.File, request: Request) -> str:
     """Return the path of the dataset to read: the one named, or the only matrix of numbers."""
     if request.member is not None:
         return request.member
-    suitable: list[str] = [
-        thing.name.strip("/")
-        for thing in datasets(file)
-        if thing.shape is not None and len(thing.shape) == 2 and min(thing.shape) > 1 and thing.dtype.kind in "biuf"
-    ]
+    suitable: list[str] = [node.name.strip("/") for node in datasets(file) if is_matrix(node.shape, node.dtype)]
     suitable = [path for path in suitable if path != str(request.labels_column).strip("/")]
     if len(suitable) != 1:
         raise faults.undecided(request.name, "dataset", suitable, describe(file))
@@ -202,13 +208,13 @@ class DatasetRows(Rows):
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
         self.stamp.check()
-        with opened(self.stamp.path, self.stamp.name) as file:
+        with open_hdf5_file(self.stamp.path, self.stamp.name) as file:
             dataset = find_dataset(file, self.path, self.stamp.name)
             values: Block = dataset[:, start:stop].T if self.transpose else dataset[start:stop]
             return np.ascontiguousarray(values)
 
 
-def dataset_table(stamp: FileStamp, dataset: Any, transpose: bool, **known: Any) -> Table:
+def dataset_table(stamp: FileStamp, dataset: h5py.Dataset, transpose: bool) -> Table:
     """Return the table of a dataset of an open file."""
     if dataset.shape is None:
         raise BadInput(
@@ -231,25 +237,26 @@ def dataset_table(stamp: FileStamp, dataset: Any, transpose: bool, **known: Any)
         parallel=True,
         resident_bytes=0,
         fingerprint=stamp.digest("hdf5", dataset.name, transpose),
-        **known,
     )
 
 
 def open_hdf5(request: Request) -> Table:
     """Return the table of a dataset; its labels may be another dataset or one of its columns."""
     stamp = FileStamp.of(request)
-    with opened(request.path, request.name) as file:
+    with open_hdf5_file(request.path, request.name) as file:
         dataset = find_dataset(file, _choose_dataset(file, request), request.name)
         table = dataset_table(stamp, dataset, request.transpose)
-        wanted = request.labels_column
-        there = find(file, wanted, request.name) if isinstance(wanted, str) else None
-        if there is None or not isinstance(there[0], h5py.Dataset):
-            return take_label_column(table, wanted)
-        labels = find_dataset(file, str(wanted), request.name)
-        return take_label_variable(table, str(wanted), int(labels.size or 0), partial(_read_labels, stamp, labels.name))
+        labels_column = request.labels_column
+        labels_node = find(file, labels_column, request.name) if isinstance(labels_column, str) else None
+        if labels_node is None or not isinstance(labels_node[0], h5py.Dataset):
+            return take_label_column(table, labels_column)
+        labels = find_dataset(file, str(labels_column), request.name)
+        return take_label_variable(
+            table, str(labels_column), int(labels.size or 0), partial(_read_labels, stamp, labels.name)
+        )
 
 
-def read_values(dataset: Any, name: str) -> NDArray[Any]:
+def read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
     """Return all values of a dataset, strings as str, after `check_inside`."""
     check_inside(dataset, name)
     if h5py.check_string_dtype(dataset.dtype) is not None:
@@ -259,14 +266,17 @@ def read_values(dataset: Any, name: str) -> NDArray[Any]:
 
 def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
-    with opened(stamp.path, stamp.name) as file:
+    with open_hdf5_file(stamp.path, stamp.name) as file:
         values = read_values(find_dataset(file, path, stamp.name), stamp.name)
     return as_labels(values, stamp.name)
 
 
 @dataclass(frozen=True)
 class Compressed:
-    """Where a compressed matrix's values, indices and pointers are, its shape, and which axis is compressed."""
+    """The paths of a compressed matrix's values, indices and pointers, its shape, and which axis is compressed.
+
+    Fingerprints hold its repr: with another name, or other fields, finished runs would not be found again.
+    """
 
     parts: tuple[str, str, str]
     shape: tuple[int, int]
@@ -291,7 +301,7 @@ class CompressedRows(Rows):
         """Return rows start to stop."""
         self.stamp.check()
         name, matrix = self.stamp.name, self.matrix
-        with opened(self.stamp.path, name) as file:
+        with open_hdf5_file(self.stamp.path, name) as file:
             values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
             bounds = indptr[start : stop + 1].astype(np.int64)
             first, last = int(bounds[0]), int(bounds[-1])
@@ -300,7 +310,7 @@ class CompressedRows(Rows):
         return np.asarray(as_csr(rows, name).toarray())
 
 
-def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: Any) -> Table:
+def compressed_table(stamp: FileStamp, file: h5py.File, matrix: Compressed) -> Table:
     """Return the table of a compressed matrix: in parts if it is compressed by row, else whole."""
     name = stamp.name
     m, f = check_shape(name, matrix.shape)
@@ -309,7 +319,7 @@ def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: A
     _check_compressed(name, matrix, values, indices, indptr)
     fingerprint = stamp.digest("compressed", matrix)
     if not matrix.by_row:
-        return loaded_table(partial(_load_compressed, stamp, matrix), stamp, fingerprint, **known)
+        return loaded_table(partial(_load_compressed, stamp, matrix), stamp, fingerprint)
     return Table(
         name=name,
         shape=(m, f),
@@ -318,11 +328,12 @@ def compressed_table(stamp: FileStamp, file: Any, matrix: Compressed, **known: A
         parallel=True,
         resident_bytes=0,
         fingerprint=fingerprint,
-        **known,
     )
 
 
-def _check_compressed(name: str, matrix: Compressed, values: Any, indices: Any, indptr: Any) -> None:
+def _check_compressed(
+    name: str, matrix: Compressed, values: h5py.Dataset, indices: h5py.Dataset, indptr: h5py.Dataset
+) -> None:
     major = matrix.shape[0 if matrix.by_row else 1]
     one_dimensional = all(part.shape is not None and len(part.shape) == 1 for part in (values, indices, indptr))
     integers = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
@@ -341,14 +352,14 @@ def _check_compressed(name: str, matrix: Compressed, values: Any, indices: Any, 
 def _load_compressed(stamp: FileStamp, matrix: Compressed) -> Matrix:
     """Return a matrix that is compressed by column as CSR."""
     name = stamp.name
-    with opened(stamp.path, name) as file:
+    with open_hdf5_file(stamp.path, name) as file:
         values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
         parts = (values[...], indices[...].astype(np.int64), indptr[...].astype(np.int64))
         columns = sparse.csc_array(parts, shape=matrix.shape)
     return as_csr(columns, name)
 
 
-def is_dataset(group: Any, part: str) -> bool:
+def is_dataset(group: h5py.Group, part: str) -> bool:
     """Return whether a group holds a dataset of that name."""
     return isinstance(group.get(part, getlink=True), h5py.HardLink) and isinstance(group[part], h5py.Dataset)
 
@@ -362,7 +373,7 @@ def open_h5ad(request: Request) -> Table:
     stamp, name = FileStamp.of(request), request.name
     path = (request.member or "X").strip("/")
     samples, features = ("var", "obs") if request.transpose else ("obs", "var")
-    with opened(request.path, name) as file:
+    with open_hdf5_file(request.path, name) as file:
         table = _matrix_table(stamp, file, path, request.transpose)
         names = _index_names(file, features, name) if path == "X" or path.startswith("layers/") else None
         if names is not None and len(names) == table.shape[1]:
@@ -375,20 +386,20 @@ def open_h5ad(request: Request) -> Table:
     return take_label_variable(table, column, len(values), partial(_read_obs_labels, stamp, f"{samples}/{column}"))
 
 
-def _encoding(thing: Any) -> str:
-    stored = thing.attrs.get("encoding-type", thing.attrs.get("h5sparse_format", ""))  # the latter before 0.7
+def _encoding(node: h5py.Group | h5py.Dataset) -> str:
+    stored = node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", ""))  # the latter before 0.7
     stored = stored.decode() if isinstance(stored, bytes) else str(stored)
     return {"csr": "csr_matrix", "csc": "csc_matrix"}.get(stored, stored)
 
 
-def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Table:
+def _matrix_table(stamp: FileStamp, file: h5py.File, path: str, transpose: bool) -> Table:
     name = stamp.name
     located = find(file, path, name)
     if located is None:
         raise faults.absent(name, "matrix", path, _matrices(file))
-    thing = located[0]
-    encoding = _encoding(thing)
-    if isinstance(thing, h5py.Dataset):
+    node = located[0]
+    encoding = _encoding(node)
+    if isinstance(node, h5py.Dataset):
         return dataset_table(stamp, find_dataset(file, path, name), transpose)
     if encoding not in ("csr_matrix", "csc_matrix"):
         raise BadInput(
@@ -398,20 +409,20 @@ def _matrix_table(stamp: FileStamp, file: Any, path: str, transpose: bool) -> Ta
             "its values could not be placed",
             "write the file again with a recent anndata",
         )
-    stored = thing.attrs["shape"] if "shape" in thing.attrs else thing.attrs["h5sparse_shape"]
+    stored = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
     rows, columns = (int(size) for size in stored)
     parts = (f"{located[1]}/data", f"{located[1]}/indices", f"{located[1]}/indptr")
     matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")
     return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
 
 
-def _matrices(file: Any) -> list[str]:
+def _matrices(file: h5py.File) -> list[str]:
     """Return the names of the matrices that may be in a file."""
     inside = [f"{group}/{key}" for group in ("layers", "obsm") if group in file for key in file[group]]
     return [key for key in ("X",) if key in file] + inside
 
 
-def _index_path(file: Any, frame: str, name: str) -> str | None:
+def _index_path(file: h5py.File, frame: str, name: str) -> str | None:
     """Return where the index of a data frame is."""
     located = find(file, frame, name)
     if located is None or not isinstance(located[0], h5py.Group):
@@ -420,7 +431,7 @@ def _index_path(file: Any, frame: str, name: str) -> str | None:
     return f"{frame}/{stored.decode() if isinstance(stored, bytes) else stored}"
 
 
-def _index_names(file: Any, frame: str, name: str) -> NDArray[np.str_] | None:
+def _index_names(file: h5py.File, frame: str, name: str) -> NDArray[np.str_] | None:
     path = _index_path(file, frame, name)
     located = find(file, path, name) if path else None
     if path is None or located is None:
@@ -431,14 +442,14 @@ def _index_names(file: Any, frame: str, name: str) -> NDArray[np.str_] | None:
 
 def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
     stamp.check()
-    with opened(stamp.path, stamp.name) as file:
+    with open_hdf5_file(stamp.path, stamp.name) as file:
         names = _index_names(file, frame, stamp.name)
     if names is None or np.array_equal(names, np.arange(len(names)).astype(np.str_)):
         return None
     return names
 
 
-def _obs_label_column(file: Any, frame: str, request: Request) -> str:
+def _obs_label_column(file: h5py.File, frame: str, request: Request) -> str:
     located = find(file, frame, request.name)
     group = located[0] if located else None
     index = _index_path(file, frame, request.name)
@@ -448,7 +459,7 @@ def _obs_label_column(file: Any, frame: str, request: Request) -> str:
     return column
 
 
-def _column_values(file: Any, path: str, name: str) -> NDArray[Any]:
+def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
     """Return a column of a data frame: plain, categorical (codes into categories) or nullable (values and mask)."""
     located = find(file, path, name)
     if located is None or isinstance(located[0], h5py.Dataset):
@@ -483,6 +494,6 @@ def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
 
 def _read_obs_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
-    with opened(stamp.path, stamp.name) as file:
+    with open_hdf5_file(stamp.path, stamp.name) as file:
         values = _column_values(file, path, stamp.name)
     return as_labels(values, stamp.name)

@@ -129,7 +129,7 @@ def as_labels(values: NDArray[Any], name: str) -> NDArray[Any]:
     values : array
         Numbers, strings, bytes or objects of these; flattened.
     name : str
-        What the user wrote.
+        The input as the user wrote it, for messages.
 
     Raises
     ------
@@ -145,10 +145,10 @@ def as_labels(values: NDArray[Any], name: str) -> NDArray[Any]:
     if None in texts or "" in texts:
         row = next(row for row, text in enumerate(texts) if not text)
         raise _missing(name, row)
-    known = [text for text in texts if text is not None]
-    if all(WHOLE.fullmatch(text) or WHOLE_AS_FLOAT.fullmatch(text) for text in known):
-        return np.array([int(text.partition(".")[0]) for text in known], dtype=np.int64)
-    return np.array(known, dtype=np.str_)
+    present = [text for text in texts if text is not None]
+    if all(WHOLE.fullmatch(text) or WHOLE_AS_FLOAT.fullmatch(text) for text in present):
+        return np.array([int(text.partition(".")[0]) for text in present], dtype=np.int64)
+    return np.array(present, dtype=np.str_)
 
 
 def _whole(values: NDArray[Any], name: str) -> NDArray[np.int64]:

@@ -17,7 +17,7 @@ from scipy import io, sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import FileStamp, Request, Table
+from ips2_dask.readers.base import FileStamp, Request, Table, is_matrix
 from ips2_dask.readers.hdf5 import (
     Compressed,
     check_inside,
@@ -25,7 +25,7 @@ from ips2_dask.readers.hdf5 import (
     dataset_table,
     find_dataset,
     is_dataset,
-    opened,
+    open_hdf5_file,
 )
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, is_sparse, loaded_table
@@ -50,12 +50,12 @@ def open_mat(request: Request) -> Table:
     chosen = _choose_variable(request, variable, variables)
     load = partial(_load_matrix, stamp, chosen, element, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mat", chosen, element, request.transpose))
-    wanted = request.labels_column
-    if wanted not in variables or (wanted == chosen and element is None):
-        return take_label_column(table, wanted)
-    shape, kind = variables[str(wanted)]
+    labels_column = request.labels_column
+    if labels_column not in variables or (labels_column == chosen and element is None):
+        return take_label_column(table, labels_column)
+    shape, kind = variables[str(labels_column)]
     count = int(shape[0] if kind == "char" else np.prod(shape, dtype=object))
-    return take_label_variable(table, str(wanted), count, partial(_load_labels, stamp, str(wanted)))
+    return take_label_variable(table, str(labels_column), count, partial(_load_labels, stamp, str(labels_column)))
 
 
 def _split_cell(member: str | None) -> tuple[str | None, int | None]:
@@ -204,7 +204,7 @@ def load_variable(path: str, name: str) -> Variable:
     raise KeyError(name)
 
 
-def matrix_of(variable: Variable, name: str) -> Any:
+def matrix_of(variable: Variable, name: str) -> Matrix:
     """Return the numbers of a variable, an array by column or CSR; ``name`` is what the user wrote."""
     if variable.kind == "sparse":
         return as_csr(_sparse_matrix(variable), name)
@@ -273,7 +273,7 @@ def _part_values(variable: Variable, at: int) -> NDArray[Any]:
     return values.astype(np.bool_) if variable.flags & LOGICAL else values
 
 
-def _sparse_matrix(variable: Variable) -> Any:
+def _sparse_matrix(variable: Variable) -> sparse.csc_array:
     indices, pointers = _numbers(variable.parts[0]), _numbers(variable.parts[1])
     values = _part_values(variable, 2)
     n_entries = int(pointers[-1])  # MATLAB may have left room for more
@@ -285,70 +285,70 @@ def _sparse_matrix(variable: Variable) -> Any:
 # Version 7.3 is HDF5 whose matrices are stored by column, so that their rows are the datasets' columns.
 def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, element: int | None) -> Table:
     """Return the table of a variable; its labels may be another variable or one of its columns."""
-    with opened(request.path, request.name) as file:
+    with open_hdf5_file(request.path, request.name) as file:
         names = [name for name in file if not name.startswith("#")]
         chosen = _choose_mat73(file, request, names) if variable is None else variable
         if chosen not in names:
             raise faults.absent(request.name, "variable", chosen, names)
         matrix = _find_matrix(file, chosen, element, request.name)
         table = _mat73_table(stamp, file, matrix, request.transpose)
-        wanted = request.labels_column
-        if wanted not in names or wanted == chosen:
-            return take_label_column(table, wanted)
-        labels = find_dataset(file, str(wanted), request.name)
+        labels_column = request.labels_column
+        if labels_column not in names or labels_column == chosen:
+            return take_label_column(table, labels_column)
+        labels = find_dataset(file, str(labels_column), request.name)
         count = labels.shape[-1] if _matlab_class(labels) == "char" else int(labels.size or 0)
-        return take_label_variable(table, str(wanted), int(count), partial(_read_mat73_labels, stamp, str(wanted)))
+        return take_label_variable(
+            table, str(labels_column), int(count), partial(_read_mat73_labels, stamp, str(labels_column))
+        )
 
 
-def _matlab_class(thing: Any) -> str:
+def _matlab_class(node: h5py.Group | h5py.Dataset) -> str:
     """Return MATLAB's class of a variable."""
-    stored = thing.attrs.get("MATLAB_class", b"")
+    stored = node.attrs.get("MATLAB_class", b"")
     return stored.decode() if isinstance(stored, bytes) else str(stored)
 
 
-def _is_sparse_group(thing: Any) -> bool:
-    return isinstance(thing, h5py.Group) and "MATLAB_sparse" in thing.attrs
+def _is_sparse_group(node: h5py.Group | h5py.Dataset) -> bool:
+    return isinstance(node, h5py.Group) and "MATLAB_sparse" in node.attrs
 
 
-def _unlinked(file: Any, name: str) -> Any:
+def _unlinked(file: h5py.File, name: str) -> h5py.Group | h5py.Dataset | None:
     """Return a variable of the file, but nothing that is behind a link."""
     return file[name] if isinstance(file.get(name, getlink=True), h5py.HardLink) else None
 
 
-def _choose_mat73(file: Any, request: Request, names: list[str]) -> str:
+def _choose_mat73(file: h5py.File, request: Request, names: list[str]) -> str:
     """Return the only variable that is a matrix of numbers."""
     suitable, described = [], []
     for name in names:
-        thing = _unlinked(file, name)
-        shape = thing.shape[::-1] if isinstance(thing, h5py.Dataset) and thing.shape is not None else ()
-        described.append(f"{name} {shape} {_matlab_class(thing) if thing is not None else 'link'}")
-        numeric = isinstance(thing, h5py.Dataset) and thing.dtype.kind in "biuf" and _matlab_class(thing) != "char"
-        if name != request.labels_column and (
-            _is_sparse_group(thing) or (numeric and len(shape) == 2 and min(shape) > 1)
-        ):
+        node = _unlinked(file, name)
+        shape = node.shape[::-1] if isinstance(node, h5py.Dataset) and node.shape is not None else ()
+        described.append(f"{name} {shape} {_matlab_class(node) if node is not None else 'link'}")
+        is_numeric = isinstance(node, h5py.Dataset) and is_matrix(shape, node.dtype) and _matlab_class(node) != "char"
+        if name != request.labels_column and (_is_sparse_group(node) or is_numeric):
             suitable.append(name)
     if len(suitable) != 1:
         raise faults.undecided(request.name, "variable", suitable, described)
     return suitable[0]
 
 
-def _find_matrix(file: Any, variable: str, element: int | None, name: str) -> Any:
+def _find_matrix(file: h5py.File, variable: str, element: int | None, name: str) -> h5py.Group | h5py.Dataset:
     """Return the dataset or sparse group that holds a variable, or an element of one."""
-    thing = _unlinked(file, variable)
-    if thing is None or isinstance(thing, h5py.Dataset):
-        thing = find_dataset(file, variable, name)
-    is_cell = _matlab_class(thing) == "cell"
+    node = _unlinked(file, variable)
+    if node is None or isinstance(node, h5py.Dataset):
+        node = find_dataset(file, variable, name)
+    is_cell = _matlab_class(node) == "cell"
     if is_cell != (element is not None):
         raise BadInput(
             name,
-            f"{variable!r}, {f'a cell of {thing.size}' if is_cell else 'which is no cell'}",
+            f"{variable!r}, {f'a cell of {node.size}' if is_cell else 'which is no cell'}",
             "one matrix of numbers",
             "it would be unclear what to read",
             f"name it as {variable}[0]" if is_cell else f"name it as {variable}",
         )
     if element is None:
-        return thing
-    references = thing[...].ravel()  # stored by column, so in MATLAB's order
+        return node
+    references = node[...].ravel()  # stored by column, so in MATLAB's order
     if element >= len(references):
         raise BadInput(
             name,
@@ -360,17 +360,17 @@ def _find_matrix(file: Any, variable: str, element: int | None, name: str) -> An
     return file[references[element]]
 
 
-def _mat73_table(stamp: FileStamp, file: Any, thing: Any, transpose: bool) -> Table:
-    if _is_sparse_group(thing):
-        return _mat73_sparse_table(stamp, file, thing, transpose)
-    if not isinstance(thing, h5py.Dataset) or _matlab_class(thing) == "char":
-        what = f"of MATLAB's class {_matlab_class(thing) or 'struct'}"
-        raise faults.textual(stamp.name, f"{thing.name!r} {what}, which is no matrix of numbers")
-    check_inside(thing, stamp.name)
-    return dataset_table(stamp, thing, transpose=not transpose)
+def _mat73_table(stamp: FileStamp, file: h5py.File, node: h5py.Group | h5py.Dataset, transpose: bool) -> Table:
+    if _is_sparse_group(node):
+        return _mat73_sparse_table(stamp, file, node, transpose)
+    if not isinstance(node, h5py.Dataset) or _matlab_class(node) == "char":
+        what = f"of MATLAB's class {_matlab_class(node) or 'struct'}"
+        raise faults.textual(stamp.name, f"{node.name!r} {what}, which is no matrix of numbers")
+    check_inside(node, stamp.name)
+    return dataset_table(stamp, node, transpose=not transpose)
 
 
-def _mat73_sparse_table(stamp: FileStamp, file: Any, group: Any, transpose: bool) -> Table:
+def _mat73_sparse_table(stamp: FileStamp, file: h5py.File, group: h5py.Group, transpose: bool) -> Table:
     """Return the table of a sparse variable: ``jc`` points into ``ir`` and ``data``, column by column."""
     rows = int(group.attrs["MATLAB_sparse"])
     if not is_dataset(group, "data"):
@@ -390,7 +390,7 @@ def _mat73_sparse_table(stamp: FileStamp, file: Any, group: Any, transpose: bool
 def _read_mat73_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
     stamp.check()
     name = stamp.name
-    with opened(stamp.path, name) as file:
+    with open_hdf5_file(stamp.path, name) as file:
         dataset = find_dataset(file, variable, name)
         kind, values = _matlab_class(dataset), dataset[...]
         if kind == "cell":
@@ -400,7 +400,7 @@ def _read_mat73_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
     return as_labels(values.ravel(), name)
 
 
-def _dataset_text(dataset: Any, name: str) -> str:
+def _dataset_text(dataset: h5py.Dataset, name: str) -> str:
     check_inside(dataset, name)
     return _text_of_codes(dataset[...].ravel()) if _matlab_class(dataset) == "char" else str(dataset[...].item())
 

@@ -22,12 +22,12 @@ HOLLOW_ROWS = 10_000_000
 LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
 
 
-def is_sparse(thing: Any) -> bool:
+def is_sparse(value: Any) -> bool:
     """Return whether something is a SciPy sparse matrix or array."""
-    return bool(sparse.issparse(thing))
+    return bool(sparse.issparse(value))
 
 
-def as_csr(matrix: Any, name: str) -> Any:
+def as_csr(matrix: sparse.sparray, name: str) -> sparse.csr_array:
     """Return a SciPy sparse matrix as CSR, after checking that its indices are within its shape.
 
     SciPy does not check them where it reads a file, and turning such a matrix into a dense one writes outside of it.
@@ -73,7 +73,7 @@ def dense_rows(matrix: Matrix, start: int, stop: int) -> Block:
 
 
 @dataclass
-class HeldRows(Rows):
+class MatrixRows(Rows):
     """The rows of a matrix the caller has in memory; pickled with it."""
 
     matrix: Matrix
@@ -115,21 +115,21 @@ class LoadedRows(Rows):
         return dense_rows(self.matrix(), start, stop)
 
 
-def held_table(matrix: Any, name: str, **known: Any) -> Table:
-    """Return the table of a dense or CSR matrix in memory."""
+def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
+    """Return the table of a dense or CSR matrix in memory; ``optional`` are further attributes of `Table`."""
     return Table(
         name=name,
         shape=check_shape(name, matrix.shape),
         dtype=check_dtype(name, matrix.dtype),
-        rows=HeldRows(matrix),
+        rows=MatrixRows(matrix),
         parallel=False,
         resident_bytes=matrix_bytes(matrix),
         fingerprint=content_digest(matrix),
-        **known,
+        **optional,
     )
 
 
-def content_digest(matrix: Any) -> str:
+def content_digest(matrix: Matrix) -> str:
     """Return a digest of a matrix's values, shape and type."""
     state = hashlib.blake2b(repr((matrix.shape, matrix.dtype.str)).encode(), digest_size=16)
     parts = (matrix.data, matrix.indices, matrix.indptr) if is_sparse(matrix) else (matrix,)
@@ -140,7 +140,7 @@ def content_digest(matrix: Any) -> str:
     return state.hexdigest()
 
 
-def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str, **known: Any) -> Table:
+def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str) -> Table:
     """Return the table of a file that is read whole; reads it now, so that a damaged one is found now."""
     rows = LoadedRows(load, stamp)
     matrix = rows.matrix()
@@ -152,7 +152,6 @@ def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str,
         parallel=False,
         resident_bytes=matrix_bytes(matrix),
         fingerprint=fingerprint,
-        **known,
     )
 
 

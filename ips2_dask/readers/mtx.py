@@ -26,7 +26,7 @@ SYMMETRIES = {"general": 0, "symmetric": 1, "skew-symmetric": -1}
 
 @dataclass(frozen=True)
 class Header:
-    """What the first lines of a file promise, and where its body starts."""
+    """The banner and sizes in the first lines of a file, and where its body starts."""
 
     dense: bool
     field: str

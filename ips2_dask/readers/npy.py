@@ -27,6 +27,7 @@ from ips2_dask.readers.base import (
     check_dtype,
     check_shape,
     digest,
+    is_matrix,
 )
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table, transposed
@@ -80,7 +81,7 @@ HEADER_BYTES = 4096
 """More than any header of a plain array takes."""
 
 TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "Last-Modified", "updated", "mtime")
-"""What the protocols call that which changes with an object's content."""
+"""Names, by protocol, of the metadata that changes with an object's content."""
 
 
 @dataclass(frozen=True)
@@ -229,14 +230,14 @@ def open_npz(request: Request) -> Table:
         else:
             chosen = _choose_member(archive, request, names)
             table = _member_table(archive, request, stamp, chosen)
-        wanted = request.labels_column
-        if wanted == chosen or wanted not in names:
-            return take_label_column(table, wanted)
-        layout = _member_layout(archive, str(wanted), request.name)
+        labels_column = request.labels_column
+        if labels_column == chosen or labels_column not in names:
+            return take_label_column(table, labels_column)
+        layout = _member_layout(archive, str(labels_column), request.name)
         if layout.dtype.kind == "O":
-            raise faults.pickled(request.name, f"an array of Python objects in {wanted!r}")
+            raise faults.pickled(request.name, f"an array of Python objects in {labels_column!r}")
         count = int(np.prod(layout.shape, dtype=object))
-        return take_label_variable(table, str(wanted), count, partial(_load_labels, stamp, str(wanted)))
+        return take_label_variable(table, str(labels_column), count, partial(_load_labels, stamp, str(labels_column)))
 
 
 def _choose_member(archive: zipfile.ZipFile, request: Request, names: list[str]) -> str:
@@ -254,7 +255,7 @@ def _choose_member(archive: zipfile.ZipFile, request: Request, names: list[str])
             continue
         layout = _member_layout(archive, member, request.name)
         shapes.append(f"{member} {layout.shape} {layout.dtype}")
-        if len(layout.shape) == 2 and min(layout.shape) > 1 and layout.dtype.kind in "biuf":
+        if is_matrix(layout.shape, layout.dtype):
             suitable.append(member)
     suitable = [member for member in suitable if member != request.labels_column]
     if len(suitable) != 1:

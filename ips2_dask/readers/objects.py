@@ -31,7 +31,7 @@ from ips2_dask.readers.columns import (
 )
 from ips2_dask.readers.features import Column, Features, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column
-from ips2_dask.readers.matrices import as_csr, content_digest, held_table, is_sparse, transposed
+from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse, matrix_table, transposed
 from ips2_dask.readers.npy import NpyLayout, npy_table
 
 
@@ -46,7 +46,7 @@ def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> T
         if mapped is not None:
             return take_label_column(mapped, labels_column)
     matrix = as_csr(spec.T if transpose else spec, name) if is_sparse(spec) else _dense(spec, name, transpose)
-    table = held_table(matrix, name)
+    table = matrix_table(matrix, name)
     return take_label_column(table, labels_column)
 
 
@@ -185,7 +185,7 @@ def open_frame(
         matrix[:, position] = values
     labels = None if label is None else as_labels(np.asarray(frame.iloc[:, label].to_numpy(dtype=object)), FRAME_NAME)
     names = index_names(frame.index)
-    table = held_table(
+    table = matrix_table(
         matrix,
         FRAME_NAME,
         feature_names=[titles[position] for position in selected] if index_names(frame.columns) is not None else None,
@@ -230,7 +230,7 @@ def _category_words(column: Any) -> list[str | None]:
 def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures | None, title: str) -> NDArray[Any]:
     """Return the number of each value's category, or the value itself where categories are numbers; NaN if missing."""
     categories, words = fitted_column.categories or (), _category_words(column)
-    known: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
+    code_of: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
     ignore = fitted is not None and fitted.handle_unknown == "ignore"
     text = are_text(categories)
     codes = np.empty(len(words))
@@ -239,8 +239,8 @@ def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures |
             codes[row] = np.nan
         elif not text and is_number(str(word)):
             codes[row] = float(str(word))
-        elif text and word in known:
-            codes[row] = known[word]
+        elif text and word in code_of:
+            codes[row] = code_of[word]
         elif ignore:
             codes[row] = UNKNOWN_CODE if text else np.inf
         else:

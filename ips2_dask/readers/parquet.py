@@ -90,7 +90,7 @@ class ParquetRows(Rows):
             row += len(piece)
 
 
-def batches(stamp: FileStamp, groups: list[int], columns: list[str]) -> Iterator[Any]:
+def batches(stamp: FileStamp, groups: list[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of some row groups and columns, turning what pyarrow raises into ``BadInput``."""
     with faults.reading(stamp.name):
         file = pq.ParquetFile(stamp.path)
@@ -154,7 +154,7 @@ def open_parquet(request: Request) -> Table:
 
 
 def _fitted(
-    request: Request, stamp: FileStamp, schema: Any, names: list[str], label: str | None, starts: list[int]
+    request: Request, stamp: FileStamp, schema: pa.Schema, names: list[str], label: str | None, starts: list[int]
 ) -> FittedFeatures | None:
     """Return which columns become features; the categories of a table that is to be fitted are collected here."""
     features, place = request.features, None if label is None else names.index(label)
@@ -184,12 +184,12 @@ def _fitted(
     )
 
 
-def _holds_numbers(kind: Any) -> bool:
+def _holds_numbers(kind: pa.DataType) -> bool:
     """Return whether categories of this type are numbers; truth values are text, as in text files and data frames."""
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def as_texts(values: Any, name: str, title: str) -> Any:
+def as_texts(values: pa.Array, name: str, title: str) -> pa.StringArray:
     """Return a column as a pyarrow.StringArray, without blanks around its values."""
     if pa.types.is_boolean(values.type):
         return pc.if_else(values, "True", "False")
@@ -210,14 +210,14 @@ def _label_column(request: Request, names: list[str]) -> str | None:
     return names[find_column(request.name, request.labels_column, names, len(names))]
 
 
-def _index_columns(schema: Any) -> list[str]:
+def _index_columns(schema: pa.Schema) -> list[str]:
     """Return the columns that pandas wrote as the index of its frame."""
     described = schema.pandas_metadata or {}
     names = described.get("index_columns", [])
     return [name for name in names if isinstance(name, str) and name in schema.names]
 
 
-def _number_type(kind: Any) -> np.dtype[Any] | None:
+def _number_type(kind: pa.DataType) -> np.dtype[Any] | None:
     """Return the NumPy type of a column's values, or None if they are not numbers."""
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
         dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
@@ -237,7 +237,7 @@ def _check_names(name: str, columns: list[str]) -> None:
         )
 
 
-def _check_types(stamp: FileStamp, schema: Any, columns: list[str]) -> None:
+def _check_types(stamp: FileStamp, schema: pa.Schema, columns: list[str]) -> None:
     """Raise ``BadInput`` for columns that hold no numbers; says their types and the first one's first value."""
     other = [column for column in columns if _number_type(schema.field(column).type) is None]
     if not other:

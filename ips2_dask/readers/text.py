@@ -7,7 +7,7 @@ import gzip
 import io
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import IO, Any, NamedTuple, cast
@@ -176,7 +176,7 @@ def scan(
     )  # fmt: skip
 
 
-def read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[Any]:
+def read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[np.str_]:
     """Return one column of a text table as strings."""
     stamp.check()
     texts: list[str] = []
@@ -185,12 +185,12 @@ def read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column
     return np.array(texts, dtype=np.str_)
 
 
-def read_labels(column_of: Any, column: int, name: str) -> NDArray[Any]:
+def read_labels(column_of: Callable[[int], NDArray[np.str_]], column: int, name: str) -> NDArray[Any]:
     """Return a column as labels."""
     return as_labels(column_of(column), name)
 
 
-def read_row_names(column_of: Any, column: int) -> NDArray[np.str_] | None:
+def read_row_names(column_of: Callable[[int], NDArray[np.str_]], column: int) -> NDArray[np.str_] | None:
     """Return the names of the samples, unless they only count the rows."""
     names = column_of(column)
     return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
@@ -265,7 +265,7 @@ class ParsedColumns(NamedTuple):
     """The features of a block."""
 
     numbers: NDArray[np.float64]  # (rows, columns of numbers), missing values as NaN
-    texts: list[Any]  # a pyarrow.StringArray for each column of text, without blanks around the fields
+    texts: list[pa.StringArray]  # one for each column of text, without blanks around the fields
 
 
 def parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -> ParsedColumns:
@@ -297,7 +297,7 @@ def parse_texts(block: TextBlock, layout: Layout, column: int, name: str) -> lis
             return [layout.split(line)[column] for _, line in lines_of(block, "strict")]
 
 
-def _parse(block: TextBlock, layout: Layout, types: dict[str, Any]) -> Any:
+def _parse(block: TextBlock, layout: Layout, types: dict[str, pa.DataType]) -> pa.Table:
     data = _single_blanks(block.data) if layout.delimiter is None else block.data
     return pacsv.read_csv(
         pa.BufferReader(data),
@@ -373,7 +373,7 @@ def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout,
     raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", found)
 
 
-def check_texts(texts: list[Any], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
+def check_texts(texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
     """Raise ``BadInput`` for a missing value in a column of categories, unless values may be missing."""
     words = pa.array([*MISSING_WORDS, *NAN_WORDS])
     for column, values in zip(layout.texts, texts, strict=True):
@@ -471,7 +471,7 @@ def find_layout(
     head : bytes
         Whole lines from the start of the file, the first data row among them.
     name : str
-        What the user wrote.
+        The input as the user wrote it, for messages.
     labels_column : str or int, optional
         Name or number of the column that holds the labels.
     named : collection of str

@@ -17,9 +17,9 @@ from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest
+from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest, is_matrix
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
-from ips2_dask.readers.matrices import content_digest, held_table
+from ips2_dask.readers.matrices import content_digest, matrix_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 
 # Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
@@ -35,7 +35,7 @@ class ZarrRows(Rows):
     """The rows of an array, or its columns where it is seen as its transpose; opened once in each process."""
 
     name: str
-    open_array: Callable[[], Any]
+    open_array: Callable[[], zarr.Array[Any]]
     transpose: bool
     n_rows: int
     grain: int
@@ -63,8 +63,8 @@ def is_zarr(path: str) -> bool:
 def open_zarr_path(request: Request) -> Table:
     """Return the table of an array on disk or behind a URL; its labels may be another array or one of its columns."""
     name = request.name
-    here = request.path if "://" in request.path else os.path.abspath(request.path)
-    root = _open_node(here, "", name)
+    root_path = request.path if "://" in request.path else os.path.abspath(request.path)
+    root = _open_node(root_path, "", name)
     chosen = request.member if request.member is not None else _choose(root, request)
     if chosen and not isinstance(root, zarr.Group):
         raise faults.absent(name, "array", chosen, [])
@@ -72,18 +72,20 @@ def open_zarr_path(request: Request) -> Table:
         array = root.get(chosen) if chosen else root
     if not isinstance(array, zarr.Array):
         raise faults.absent(name, "array", chosen, [known.split()[0] for known in _describe(root)])
-    table = _table(name, array, partial(_open_node, here, chosen, name), request.transpose)
-    wanted = request.labels_column
+    table = _table(name, array, partial(_open_node, root_path, chosen, name), request.transpose)
+    labels_column = request.labels_column
     with faults.reading(name):
-        labels = root.get(wanted) if isinstance(wanted, str) and isinstance(root, zarr.Group) else None
+        labels = root.get(labels_column) if isinstance(labels_column, str) and isinstance(root, zarr.Group) else None
     if not isinstance(labels, zarr.Array):
-        return take_label_column(table, wanted)
+        return take_label_column(table, labels_column)
     check_codecs(labels, name)
     count = int(np.prod(labels.shape, dtype=object))
-    return take_label_variable(table, str(wanted), count, partial(_read_labels, here, str(wanted), name))
+    return take_label_variable(
+        table, str(labels_column), count, partial(_read_labels, root_path, str(labels_column), name)
+    )
 
 
-def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool) -> Table:
+def open_zarr_array(array: zarr.Array[Any], labels_column: str | int | None, transpose: bool) -> Table:
     """Return the table of an array the caller has opened, of which one column may hold the labels."""
     name = "the Zarr array given"
     store = array.store_path.store
@@ -91,7 +93,7 @@ def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool
         _check(name, array)
         with faults.reading(name):
             values = np.asarray(array[...])
-        table = held_table(values.T if transpose else values, name)
+        table = matrix_table(values.T if transpose else values, name)
     elif isinstance(store, LocalStore):
         path = os.path.join(os.path.abspath(store.root), array.store_path.path)
         table = _table(name, array, partial(_open_node, path, "", name), transpose)
@@ -100,7 +102,7 @@ def open_zarr_array(array: Any, labels_column: str | int | None, transpose: bool
     return take_label_column(table, labels_column)
 
 
-def _itself(array: Any) -> Any:
+def _itself(array: zarr.Array[Any]) -> zarr.Array[Any]:
     return array
 
 
@@ -128,14 +130,14 @@ def _no_node(name: str, error: Exception) -> BadInput:
     )
 
 
-def _arrays(group: Any) -> Iterator[tuple[str, Any]]:
+def _arrays(group: zarr.Group) -> Iterator[tuple[str, zarr.Array[Any]]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zarr warns of files in the folder that are not its own
         members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
     yield from ((path, node) for path, node in members if isinstance(node, zarr.Array))
 
 
-def _describe(group: Any) -> list[str]:
+def _describe(group: zarr.Group) -> list[str]:
     return [f"{path} {array.shape} {array.dtype}" for path, array in _arrays(group)]
 
 
@@ -147,23 +149,20 @@ def _choose(root: Node, request: Request) -> str:
         suitable = [
             path
             for path, array in _arrays(root)
-            if len(array.shape) == 2
-            and min(array.shape) > 1
-            and array.dtype.kind in "biuf"
-            and path != request.labels_column
+            if is_matrix(array.shape, np.dtype(array.dtype)) and path != request.labels_column
         ]
         if len(suitable) != 1:
             raise faults.undecided(request.name, "array", suitable, _describe(root))
     return suitable[0]
 
 
-def _check(name: str, array: Any) -> tuple[tuple[int, int], np.dtype[Any]]:
+def _check(name: str, array: zarr.Array[Any]) -> tuple[tuple[int, int], np.dtype[Any]]:
     checked = check_shape(name, array.shape), check_dtype(name, np.dtype(array.dtype))
     check_codecs(array, name)
     return checked
 
 
-def _table(name: str, array: Any, open_array: Callable[[], Any], transpose: bool) -> Table:
+def _table(name: str, array: zarr.Array[Any], open_array: Callable[[], zarr.Array[Any]], transpose: bool) -> Table:
     shape, dtype = _check(name, array)
     m, f = shape[::-1] if transpose else shape
     chunks = array.shards or array.chunks  # a shard is one object of the store
@@ -180,9 +179,9 @@ def _table(name: str, array: Any, open_array: Callable[[], Any], transpose: bool
     )
 
 
-def check_codecs(array: Any, name: str) -> None:
+def check_codecs(array: zarr.Array[Any], name: str) -> None:
     """Raise ``BadInput`` if decoding an array's chunks takes anything but unpacking numbers."""
-    described = array.metadata.to_dict()
+    described: dict[str, Any] = dict(array.metadata.to_dict())
     packers = described.get("codecs") or [described.get("compressor"), *(described.get("filters") or ())]
     unknown = [codec for codec in _codec_names(packers) if codec not in CODECS]
     if unknown:
@@ -199,7 +198,7 @@ def _codec_names(codecs: Any) -> Iterator[str]:
         yield from _codec_names([*inner.get("codecs", ()), *inner.get("index_codecs", ())])
 
 
-def _stored(name: str, array: Any) -> str:
+def _stored(name: str, array: zarr.Array[Any]) -> str:
     """Return a digest of the stored objects' names, sizes and times, or of the values where the store has none."""
     place = array.store_path
     with faults.reading(name):
