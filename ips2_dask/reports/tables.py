@@ -12,7 +12,7 @@ from ips2_dask.plots.style import KINDS
 from ips2_dask.reports.markup import Cell, Row, folded, table
 from ips2_dask.reports.material import Material
 from ips2_dask.reports.page import framed
-from ips2_dask.wording import WAYS, found, size
+from ips2_dask.wording import WAYS, size, stage_results
 
 LONG = 20
 """Rows above which a table opens with a click."""
@@ -80,7 +80,7 @@ def surroundings(material: Material) -> str:
 
 def stages(material: Material) -> str:
     """What each stage found and took, and what had been planned."""
-    words = found(material.facts)
+    words = stage_results(material.facts)
     rows = []
     for stage in material.stages:
         took = f"{stage.seconds:.2f}" + (" *" if stage.reused else "")
