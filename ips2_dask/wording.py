@@ -1,23 +1,23 @@
-"""How parameters are spelled as options of the command line, and facts in words."""
+"""Words for people: options of the command line, bytes, seconds and counts, and the results of a run's stages."""
 
 from __future__ import annotations
 
 from typing import Any
 
-SPELLED = {
+OPTION_NAMES = {
     "n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed",
     "n_workers": "workers", "n_eigenpairs": "eigenpairs", "n_components": "components",
 }  # fmt: skip
-"""Parameters whose option has another name."""
+"""The names of options that are not the parameter's."""
 
 
 def option(name: str) -> str:
-    """The option of a parameter."""
-    return "--" + SPELLED.get(name, name).replace("_", "-")
+    """The command line's option of a parameter."""
+    return "--" + OPTION_NAMES.get(name, name).replace("_", "-")
 
 
 def size(n: float) -> str:
-    """Bytes for people."""
+    """A number of bytes with its unit."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if n < 1024 or unit == "GiB":
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
@@ -26,7 +26,7 @@ def size(n: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people: 0.42 s, 12 s, 3 min 05 s, 2 h 07 min."""
+    """Seconds with their unit: 0.42 s, 12 s, 3 min 05 s, 2 h 07 min."""
     if seconds < 59.5:
         return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
@@ -35,37 +35,37 @@ def duration(seconds: float) -> str:
 
 
 def count(n: int, one: str, many: str | None = None) -> str:
-    """A number with its noun."""
+    """A number with its noun, as in 1 part and 2 parts."""
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
 WAYS = {"kmeans": "k-means", "density": "density"}
-"""How points became labels, in words."""
+"""The names of the ways from points to labels."""
 
 
-def clustered(rounding: dict[str, Any]) -> str:
-    """What a way to find labels worked on: columns of the embedding, or the rows of U."""
+def _clustered_points(rounding: dict[str, Any]) -> str:
+    """The points that a rounding clustered: columns of the embedding, or the rows of U."""
     return count(rounding["columns"], "column") if rounding["columns"] else "rows of U"
 
 
-def labelled(roundings: list[dict[str, Any]]) -> str | None:
-    """The way that labels were found in, then the others whose normalised cut is known; None for earlier versions."""
-    looked_at = [one for one in sorted(roundings, key=lambda one: not one["chosen"]) if one["cut"] is not None]
-    if not looked_at:
+def rounding_choice(roundings: list[dict[str, Any]]) -> str | None:
+    """The chosen rounding and the others with a normalised cut, in words; None for runs of versions without cuts."""
+    ranked = [one for one in sorted(roundings, key=lambda one: not one["chosen"]) if one["cut"] is not None]
+    if not ranked:
         return None
-    first, *others = looked_at
-    out = f"{WAYS[first['rounding']]} on {first['columns'] or 'rows of U'}: normalised cut {first['cut']:.2f}"
+    first, *others = ranked
+    text = f"{WAYS[first['rounding']]} on {first['columns'] or 'rows of U'}: normalised cut {first['cut']:.2f}"
     if first["rounding"] == "density":
-        out += f", {first['left_out']:.0%} left out"
+        text += f", {first['left_out']:.0%} left out"
     rest: list[str] = []
     for before, one in zip([None, *others], others, strict=False):
         same = before is not None and before["rounding"] == one["rounding"]
         rest.append(f"{'' if same else WAYS[one['rounding']] + ' '}on {one['columns']}: {one['cut']:.2f}")
-    return "; ".join([out, *([", ".join(rest)] if rest else [])])
+    return "; ".join([text, *([", ".join(rest)] if rest else [])])
 
 
-def found(summary: dict[str, Any]) -> dict[str, str]:
-    """What each stage found, in a few words, from `Run.report`."""
+def stage_results(summary: dict[str, Any]) -> dict[str, str]:
+    """The result of each stage in a few words, from `Run.report`."""
     nnz = "" if summary["nnz"] is None else f", {summary['nnz']:,} tensor entries"
     gap = "" if summary["gap"] is None else f", gap {summary['gap']:.2g}"
     islands = summary["islands"]
@@ -74,15 +74,15 @@ def found(summary: dict[str, Any]) -> dict[str, str]:
         for kind in ("pairs", "fused")
     }
     parts = summary["fused_components"]
-    kept = summary["m"] - summary["dropped"]
-    equal = "" if summary["distinct"] == kept else f", {summary['distinct']:,} rows are distinct"
+    clustered = summary["m"] - summary["dropped"]
+    equal = "" if summary["distinct"] == clustered else f", {summary['distinct']:,} rows are distinct"
     if summary["dropped"]:
         equal += f", {count(summary['dropped'], 'row')} left out for missing values"
     elif summary["missing"] and summary["missing"]["values"]:
         equal += f", {count(summary['missing']['values'], 'missing value')} replaced by medians"
-    way = next((one for one in summary["roundings"] if one["chosen"]), None)
+    chosen = next((one for one in summary["roundings"] if one["chosen"]), None)
     then = ", then compared all pairs" if summary["searched_exactly"] else ""
-    by = "" if way is None else f" by {WAYS[way['rounding']]} on {clustered(way)}"
+    by = "" if chosen is None else f" by {WAYS[chosen['rounding']]} on {_clustered_points(chosen)}"
     return {
         "ingest": count(summary["partitions"], "partition") + equal,
         "neighbors": f"{summary['builder']} graph{then}, recall {summary['recall']:.4f}",

@@ -12,7 +12,7 @@ import yaml
 from ips2_dask import BadInput, Resources
 from ips2_dask.cli.main import main
 from ips2_dask.clusters import config_of, load, shipped
-from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, keys_of
+from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, field_names
 from ips2_dask.clusters.connect import settled
 from ips2_dask.clusters.loading import NOT_CLUSTERS
 
@@ -95,7 +95,7 @@ def test_a_shipped_config_says_every_key_with_a_comment_and_its_default(name: st
     config = load(name)
     assert settled(config).manager == manager == name
     said = set(content.get(manager) or {})
-    assert said == set(keys_of(MANAGERS[manager]))
+    assert said == set(field_names(MANAGERS[manager]))
     for line in text.splitlines():
         if re.match(r"\s*\w+:", line) and not line.rstrip().endswith(":"):
             assert "#" in line, line
@@ -104,7 +104,7 @@ def test_a_shipped_config_says_every_key_with_a_comment_and_its_default(name: st
     comments = re.sub(r"\n\s*#", " ", text)
     for section, kind in {"": Config, **SECTIONS, manager: MANAGERS[manager]}.items():
         for key in content if not section else content.get(section) or {}:
-            if key in keys_of(kind):
+            if key in field_names(kind):
                 block = re.search(rf"^\s*{key}:.*$", comments, re.MULTILINE)
                 assert block is not None
                 assert "default" in block[0] or "must be given" in block[0] or "nothing secret" in block[0], key
@@ -112,7 +112,7 @@ def test_a_shipped_config_says_every_key_with_a_comment_and_its_default(name: st
 
 def test_the_local_config_says_every_common_key() -> None:
     content = yaml.safe_load(shipped()["local"].read_text())
-    assert set(content) == {"manager", *keys_of(Config), *SECTIONS} - {"driver"}
+    assert set(content) == {"manager", *field_names(Config), *SECTIONS} - {"driver"}
 
 
 @pytest.mark.parametrize("name", CONFIGS)
@@ -135,7 +135,7 @@ def test_a_config_is_found_by_name_or_by_path(tmp_path: Path) -> None:
 def test_the_method_is_no_matter_of_a_config() -> None:
     from ips2_dask import Params  # noqa: PLC0415 - only here
 
-    words = {key for kind in (Config, *SECTIONS.values(), *MANAGERS.values()) for key in keys_of(kind)}
+    words = {key for kind in (Config, *SECTIONS.values(), *MANAGERS.values()) for key in field_names(kind)}
     assert not words & set(Params.__dataclass_fields__)
 
 

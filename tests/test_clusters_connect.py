@@ -15,7 +15,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
 from ips2_dask.cli.main import main
 from ips2_dask.clusters import extras, local
 from ips2_dask.clusters.loading import load
-from ips2_dask.clusters.probe import probe, versions
+from ips2_dask.clusters.worker_check import check_worker, versions
 
 X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
 
@@ -90,7 +90,7 @@ def test_a_store_that_the_worker_can_not_reach_and_other_versions_are_named(tmp_
         def result(self) -> dict[str, object]:
             return {"versions": {**versions(), "numpy": "1.0"}, "scratch": "/s", "scratch_free": 1, "store": None}
 
-    _, amiss = probe(Elsewhere(), str(tmp_path))  # type: ignore[arg-type]
+    _, amiss = check_worker(Elsewhere(), str(tmp_path))  # type: ignore[arg-type]
     assert any(line.startswith("numpy: 1.0 on the worker") for line in amiss)
     assert any("is not seen here" in line for line in amiss)
 

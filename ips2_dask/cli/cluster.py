@@ -30,7 +30,7 @@ def cluster_command(options: argparse.Namespace) -> int:
     from ips2_dask.cli.console import print_check  # noqa: PLC0415
     from ips2_dask.clusters.connect import cluster, module_of, settled  # noqa: PLC0415
     from ips2_dask.clusters.loading import find, load  # noqa: PLC0415
-    from ips2_dask.clusters.probe import probe  # noqa: PLC0415
+    from ips2_dask.clusters.worker_check import check_worker  # noqa: PLC0415
 
     if options.store is not None and not options.start:
         raise BadInput(
@@ -50,7 +50,7 @@ def cluster_command(options: argparse.Namespace) -> int:
     }
     if options.start:
         with cluster(config) as client:
-            check["worker"], check["amiss"] = probe(client, options.store)
+            check["worker"], check["amiss"] = check_worker(client, options.store)
     if options.json:
         print(json.dumps(check))
     else:

@@ -17,16 +17,16 @@ from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.traffic import ProductTraffic
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
-from ips2_dask.wording import count, duration, found, labelled, size
+from ips2_dask.wording import count, duration, rounding_choice, size, stage_results
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
 
-JUDGED = ("stability", "silhouette", "conductance")
+CRITERIA = ("stability", "silhouette", "conductance")
 SHORT = {"clusters": "c", "neighbors": "k", "mean_rank": "mean rank", "nmi": "NMI"}
 """Columns of a sweep's table."""
 
 PIPE_WIDTH = 110
-"""Columns where there is no terminal to ask."""
+"""Columns of a table that is not printed on a terminal."""
 
 
 def _console() -> Console:
@@ -46,23 +46,23 @@ def _title(console: Console, text: str) -> None:
 
 
 def _lines(console: Console, rows: dict[str, str | None]) -> None:
-    """Named facts, one a line, the names aligned; those without a value are left out.
+    """Print names and values, one pair a line; those without a value are left out.
 
-    A terminal's lines are broken between words, below the first one; what is read by a program stays one line.
+    A terminal's lines are wrapped and indented; in a pipe each stays one line.
     """
     for name, text in rows.items():
         if text:
-            named = f"{name:<15} {text}"
+            line = f"{name:<15} {text}"
             if console.is_terminal:
-                named = textwrap.fill(
-                    named, max(console.width, 40), subsequent_indent=" " * 16, break_long_words=False,
+                line = textwrap.fill(
+                    line, max(console.width, 40), subsequent_indent=" " * 16, break_long_words=False,
                     break_on_hyphens=False,
                 )  # fmt: skip
-            console.print(named, soft_wrap=True, markup=False)
+            console.print(line, soft_wrap=True, markup=False)
 
 
 def chosen(choice: dict[str, Any] | None) -> str | None:
-    """The number of clusters that was chosen, and the next best ones with their relative gaps."""
+    """The chosen number of clusters and the next best ones, with their relative eigengaps."""
     if choice is None or not choice["candidates"]:
         return None
     (c, gap), *others = choice["candidates"]
@@ -71,7 +71,7 @@ def chosen(choice: dict[str, Any] | None) -> str | None:
 
 
 def print_report(summary: dict[str, Any], name: str) -> None:
-    """Sizes, times, eigenvalues, scores, warnings, and where the run is."""
+    """Print sizes, times, eigenvalues, scores, warnings and the directory of a run."""
     console = _console()
     distinct = (
         "" if summary["distinct"] == summary["m"] - summary["dropped"] else f" ({summary['distinct']:,} distinct)"
@@ -82,9 +82,9 @@ def print_report(summary: dict[str, Any], name: str) -> None:
     )
     _title(console, title)
     table = _table("stage", "found", "seconds")
-    words = found(summary)
+    results = stage_results(summary)
     for stage in summary["stages"]:
-        table.add_row(stage["name"], words[stage["name"]], REUSED if stage["skipped"] else f"{stage['seconds']:.2f}")
+        table.add_row(stage["name"], results[stage["name"]], REUSED if stage["skipped"] else f"{stage['seconds']:.2f}")
     table.add_row("total", "", f"{sum(s['seconds'] for s in summary['stages'] if not s['skipped']):.2f}", style="bold")
     console.print(table)
     scores = "  ".join(f"{word} {summary[key]:.3f}" for key, word in SCORES.items() if key in summary)
@@ -93,32 +93,32 @@ def print_report(summary: dict[str, Any], name: str) -> None:
         {
             "eigenvalues": " ".join(f"{value:.5f}" for value in summary["eigenvalues"]),
             "clusters": chosen(summary["choice"]),
-            "labels": labelled(summary["roundings"]),
+            "labels": rounding_choice(summary["roundings"]),
             "known labels": scores,
             "peak memory": f"{size(summary['peak_rss_bytes'])} in one process",
         },
     )
     for text in summary["warnings"]:
         _lines(console, {"warning": text})
-    for one in summary["promises"]:
-        if not one["kept"]:
-            wanted = f"wanted {one['rule']} {one['wanted']:g}"
-            _lines(console, {"not kept": f"{one['promise']}: found {one['found']:.4g}, {wanted}"})
+    for promise in summary["promises"]:
+        if not promise["kept"]:
+            wanted = f"wanted {promise['rule']} {promise['wanted']:g}"
+            _lines(console, {"not kept": f"{promise['promise']}: found {promise['found']:.4g}, {wanted}"})
     _lines(console, {"run directory": summary["run_dir"]})
 
 
 def print_sweep(
     rows: list[dict[str, Any]], name: str, shape: tuple[int, int], computed: dict[str, int], where: str, top: int
 ) -> None:
-    """The best points, how often each stage was computed, and where everything is."""
+    """Print the best points of a sweep, how often each stage was computed, and the files."""
     console = _console()
     _title(console, f"{name}: {shape[0]:,} samples x {shape[1]:,} features, {count(len(rows), 'point')}, best first")
     shown = [
-        n for n in ("rank", "clusters", "neighbors", "sigma", "mean_rank", *JUDGED, "nmi", "smallest") if n in rows[0]
+        n for n in ("rank", "clusters", "neighbors", "sigma", "mean_rank", *CRITERIA, "nmi", "smallest") if n in rows[0]
     ]
     table = _table(*(SHORT.get(name, name) for name in shown))
     for row in rows[: max(top, 1)]:
-        cells = [f"{row[n]:.3f}" if n in (*JUDGED, "nmi") else f"{row[n]:g}" for n in shown]
+        cells = [f"{row[n]:.3f}" if n in (*CRITERIA, "nmi") else f"{row[n]:g}" for n in shown]
         table.add_row(*cells, style="bold" if row["rank"] == 1 else None)
     console.print(table)
     best = rows[0]
@@ -133,7 +133,7 @@ def print_sweep(
 
 
 def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mapping[str, ProductTraffic]) -> bool:
-    """Stage by stage what, tasks, memory a process, disk and time; returns whether the memory limit can be kept."""
+    """Print tasks, memory, disk and time of each stage of a plan; returns whether it keeps to the memory limit."""
     console = _console()
     parts = count(len(plan.bounds) - 1, "partition")
     title = f"{source.name}: {plan.m:,} samples x {plan.f:,} features, {parts}"
@@ -142,8 +142,8 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
     for stage in plan.stages:
         memory = size(stage.worker_bytes), size(stage.client_bytes)
         what = f"{stage.what}, some {stage.products} products" if stage.products else stage.what
-        took = duration(stage.seconds)
-        table.add_row(stage.name, what, f"{stage.tasks:,}", *memory, size(stage.disk_bytes), took)
+        seconds = duration(stage.seconds)
+        table.add_row(stage.name, what, f"{stage.tasks:,}", *memory, size(stage.disk_bytes), seconds)
     total = size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes)
     table.add_row("peak, sum", "", "", *total, duration(plan.seconds), style="bold")
     console.print(table)
@@ -157,8 +157,8 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
         _lines(
             console, {"memory limit": f"{size(limit)} a process: {'fits' if fits else size(needed) + ' are needed'}"}
         )
-    for words, product in traffic.items():
-        _lines(console, {"a product": f"{_product(product)}, if chunks are {words}"})
+    for chunks, product in traffic.items():
+        _lines(console, {"a product": f"{_product(product)}, if chunks are {chunks}"})
     if plan.exact_seconds:
         more = duration(plan.exact_seconds)
         _lines(console, {"recall": f"if it stays below {LEAST_RECALL:g}, an exact search follows: about {more} more"})
@@ -168,13 +168,13 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
 
 
 def _product(traffic: ProductTraffic) -> str:
-    """What one product of the solver sends, in words."""
+    """The tasks and bytes that one product of the solver sends, in words."""
     central = f"{size(traffic.scheduler)} ({traffic.share:.2%}) by scheduler"
     return f"{traffic.tasks:,} tasks; {size(traffic.workers)} from worker to worker, {central}"
 
 
 def print_prediction(summary: dict[str, Any]) -> None:
-    """How many new samples each cluster got, how many have no label, and the scores by known labels."""
+    """Print how many new samples each cluster got, how many have no label, and the scores by known labels."""
     print(f"{summary['n']:,} samples in {summary['seconds']:.1f} s; samples a cluster: "
           f"{' '.join(map(str, summary['sizes']))}")  # fmt: skip
     if "dropped" in summary:
@@ -184,33 +184,33 @@ def print_prediction(summary: dict[str, Any]) -> None:
     print(f"written         {summary['out']}")
 
 
-WORDS = {"reused": "found there"}
-"""States of a stage, where people say it otherwise."""
+STATES = {"reused": "found there"}
+"""Words for the states of a stage whose names are no words for people."""
 
 
-def print_status(found: dict[str, Any], why: bool = False) -> None:
-    """What a run directory holds, and because of what."""
+def print_status(summary: dict[str, Any], why: bool = False) -> None:
+    """Print the state of each stage in a run directory, and with ``why`` the reasons."""
     console = _console()
-    m, f = found["input"]["shape"]
-    _title(console, f"{found['input']['name']}: {m:,} samples x {f:,} features")
+    m, f = summary["input"]["shape"]
+    _title(console, f"{summary['input']['name']}: {m:,} samples x {f:,} features")
     table = _table("stage", "state", "seconds", "peak memory")
-    for stage in found["stages"]:
+    for stage in summary["stages"]:
         numbers = ("", "")
         if stage["seconds"] is not None:
             numbers = f"{stage['seconds']:.2f}", size(stage["peak_rss_bytes"])
-        table.add_row(stage["name"], WORDS.get(stage["state"], stage["state"]), *numbers)
+        table.add_row(stage["name"], STATES.get(stage["state"], stage["state"]), *numbers)
     console.print(table)
     if why:
-        _lines(console, {stage["name"]: _because(stage) for stage in found["stages"]})
+        _lines(console, {stage["name"]: _because(stage) for stage in summary["stages"]})
     defaults = Params().as_dict()
-    chosen = " ".join(f"{name}={value}" for name, value in found["params"].items() if value != defaults[name])
+    chosen = " ".join(f"{name}={value}" for name, value in summary["params"].items() if value != defaults[name])
     _lines(
         console,
         {
             "parameters": f"{chosen} (the rest by default)" if chosen else "all by default",
-            "started": found["started"],
-            "state": _state(found),
-            "run directory": found["directory"],
+            "started": summary["started"],
+            "state": _state(summary),
+            "run directory": summary["directory"],
         },
     )
 
@@ -219,31 +219,34 @@ def _because(stage: dict[str, Any]) -> str:
     return f"{stage['state']}: {'; '.join(stage['why'])}" if stage["why"] else str(stage["state"])
 
 
-def _state(found: dict[str, Any]) -> str:
-    if found["running"]:
-        return f"running: {found['running']}"
-    if found["finished"]:
-        return f"finished {found['finished']}"
+def _state(summary: dict[str, Any]) -> str:
+    if summary["running"]:
+        return f"running: {summary['running']}"
+    if summary["finished"]:
+        return f"finished {summary['finished']}"
     return "not finished: run the same command again to continue it"
 
 
-def print_verification(found: Verification) -> None:
-    """Every fault with its remedy, or that there is none, and how much was looked at."""
+def print_verification(verification: Verification) -> None:
+    """Print every fault with its remedy, and how much was read."""
     console = _console()
-    if found.running:
-        _lines(console, {"running": f"{found.running}; what it has not finished is not looked at"})
-    for fault in found.faults:
+    if verification.running:
+        _lines(console, {"running": f"{verification.running}; what it has not finished is not looked at"})
+    for fault in verification.faults:
         _lines(console, {"damaged": f"{fault.text}. Remedy: {remedy(fault)}"})
-    looked = ", ".join(
-        count(getattr(found, many), one)
+    counts = ", ".join(
+        count(getattr(verification, many), one)
         for one, many in (("stage", "stages"), ("part", "parts"), ("array", "arrays"), ("chunk", "chunks"))
     )
-    verdict = "every byte is what was written" if found.sound else count(len(found.faults), "fault")
-    _lines(console, {"verified": f"{looked}, {size(found.bytes)}: {verdict}", "run directory": found.directory})
+    verdict = "every byte is what was written" if verification.sound else count(len(verification.faults), "fault")
+    _lines(
+        console,
+        {"verified": f"{counts}, {size(verification.bytes)}: {verdict}", "run directory": verification.directory},
+    )
 
 
 def print_garbage(collected: Collected) -> None:
-    """What has gone, or would go, why, and how many bytes."""
+    """Print the files that were removed, or would be, with the reason and the bytes."""
     console = _console()
     word = "would remove" if collected.dry_run else "removed"
     for one in collected.garbage:
@@ -253,7 +256,7 @@ def print_garbage(collected: Collected) -> None:
 
 
 def print_jobs(rows: list[dict[str, Any]]) -> None:
-    """Submitted jobs and what became of them."""
+    """Print submitted jobs and their states."""
     console = _console()
     if not rows:
         _lines(console, {"jobs": "none was submitted from here"})
@@ -268,15 +271,15 @@ def print_jobs(rows: list[dict[str, Any]]) -> None:
         _lines(console, {"lost": "its driver died without a word; the same submission again continues the run"})
 
 
-def print_check(said: dict[str, Any]) -> None:
-    """What a cluster's config would start, and what a worker of it found."""
+def print_check(check: dict[str, Any]) -> None:
+    """Print what a config would start, the resources of a worker, and its faults."""
     console = _console()
-    _title(console, f"{said['config']}: {said['manager']}, every key and value is valid")
+    _title(console, f"{check['config']}: {check['manager']}, every key and value is valid")
     console.print("would start", style="bold")
-    console.print(said["starts"].rstrip(), soft_wrap=True, markup=False)
-    for text in said["notes"]:
+    console.print(check["starts"].rstrip(), soft_wrap=True, markup=False)
+    for text in check["notes"]:
         _lines(console, {"to do": text})
-    worker = said["worker"]
+    worker = check["worker"]
     if worker is None:
         return
     console.print("a worker says", style="bold")
@@ -291,7 +294,7 @@ def print_check(said: dict[str, Any]) -> None:
             "versions": " ".join(f"{name}={version}" for name, version in worker["versions"].items()),
         },
     )
-    for text in said["amiss"]:
+    for text in check["amiss"]:
         _lines(console, {"amiss": text})
-    if not said["amiss"]:
+    if not check["amiss"]:
         _lines(console, {"verdict": "a run would find what it needs"})

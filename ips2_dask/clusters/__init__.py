@@ -1,4 +1,4 @@
-"""Clusters: from a YAML file of machines to a Dask client, a submitted job, certificates and a check of all that."""
+"""Clusters: configs of machines, Dask clients of them, submitted jobs, certificates, and a check of a worker."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ips2_dask.clusters.connect import cluster, config_of, executor, shared_folder
-    from ips2_dask.clusters.expected import expected_workers
+    from ips2_dask.clusters.diagnostics import dashboard, performance_report
     from ips2_dask.clusters.loading import load, shipped
-    from ips2_dask.clusters.observe import dashboard, performance_report
+    from ips2_dask.clusters.worker_count import expected_workers
 
 __all__ = [
     "cluster",
@@ -23,19 +23,19 @@ __all__ = [
     "shipped",
 ]
 
-_HOMES = {
+_MODULES = {
     "connect": ("cluster", "config_of", "executor", "shared_folder"),
-    "expected": ("expected_workers",),
+    "worker_count": ("expected_workers",),
     "loading": ("load", "shipped"),
-    "observe": ("dashboard", "performance_report"),
+    "diagnostics": ("dashboard", "performance_report"),
 }
-"""Where each name is, imported when it is first asked for: a run without a cluster does not wait for Dask."""
+"""The names of each module, which is imported when one of them is first used: a serial run does not import Dask."""
 
 
 def __getattr__(name: str) -> Any:
-    home = next((home for home, names in _HOMES.items() if name in names), None)
-    if home is None:
+    module = next((module for module, names in _MODULES.items() if name in names), None)
+    if module is None:
         raise AttributeError(f"module 'ips2_dask.clusters' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"ips2_dask.clusters.{home}"), name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"ips2_dask.clusters.{module}"), name)
+    globals()[name] = value
+    return value

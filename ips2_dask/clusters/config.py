@@ -1,4 +1,4 @@
-"""The record that a cluster's YAML file becomes: machines only, no parameter of the method."""
+"""A cluster's config as dataclasses, one for each section of its YAML file; none is a parameter of the method."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _key(default: Any, check: Check) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class Adaptive:
-    """Limits between which the number of workers follows the work."""
+    """Least and largest number of workers of a cluster that scales with the work."""
 
     minimum: int = _key(1, checks.whole(0))
     maximum: int = _key(10, checks.whole(1))
@@ -28,7 +28,7 @@ class Adaptive:
 
 @dataclasses.dataclass(frozen=True)
 class Worker:
-    """What each worker process has."""
+    """Resources and preloads of each worker process."""
 
     threads: int = _key(1, checks.whole(1, 1024))
     memory: int | None = _key(None, optional(checks.size))
@@ -54,7 +54,7 @@ class Bind:
 
 @dataclasses.dataclass(frozen=True)
 class Driver:
-    """What `ips2 submit` asks for the process that drives the run."""
+    """Resources of the process that drives a run of `ips2 submit`."""
 
     threads: int = _key(1, checks.whole(1, 1024))
     memory: int = _key(4 << 30, checks.size)
@@ -63,11 +63,11 @@ class Driver:
 
 @dataclasses.dataclass(frozen=True)
 class Local:
-    """Processes of this machine: nothing else to say."""
+    """Processes of this machine, which need no further keys."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Running:
+class Scheduler:
     """A scheduler that runs already."""
 
     address: str = _key("tls://127.0.0.1:8786", checks.address)
@@ -150,11 +150,11 @@ class Gateway:
 MOST_WORKERS = 4
 """Processes of a local cluster, unless more are asked for."""
 
-Machine = Local | Running | Ssh | Queue | Kubernetes | Gateway
+Machine = Local | Scheduler | Ssh | Queue | Kubernetes | Gateway
 
 MANAGERS: dict[str, type[Any]] = {
     "local": Local,
-    "scheduler": Running,
+    "scheduler": Scheduler,
     "ssh": Ssh,
     "slurm": Queue,
     "pbs": Queue,
@@ -163,7 +163,7 @@ MANAGERS: dict[str, type[Any]] = {
     "kubernetes": Kubernetes,
     "gateway": Gateway,
 }
-"""What each manager's own section holds."""
+"""The section that each manager has of its own."""
 
 SECTIONS: dict[str, type[Any]] = {"adaptive": Adaptive, "worker": Worker, "bind": Bind, "driver": Driver}
 
@@ -186,11 +186,11 @@ TAKES: dict[str, dict[str, tuple[str, ...]]] = {
         "workers": (), "adaptive": ("minimum", "maximum"), "worker": ("threads",), "timeout": (), "shared": ()
     },
 }  # fmt: skip
-"""What each manager does something with, of the keys that all configs may have, and of the keys of their sections."""
+"""The keys that each manager uses, of those that all configs may have, and of the keys in their sections."""
 
 
 def taken_by(manager: str) -> str:
-    """The keys that a manager takes, in words."""
+    """The keys that a manager uses, in words."""
     words = []
     for key, nested in TAKES[manager].items():
         words += [f"{key}.{name}" for name in nested] or [key]
@@ -226,6 +226,6 @@ class Config:
         return self.machine
 
 
-def keys_of(section: type[Any]) -> list[str]:
-    """The keys of a section."""
+def field_names(section: type[Any]) -> list[str]:
+    """The keys that a section of a config may have."""
     return [field.name for field in dataclasses.fields(section) if field.metadata]

@@ -1,4 +1,4 @@
-"""From a config to a Dask client: start what it describes, wait for the first worker, end it with the block."""
+"""Dask clients of clusters: start the cluster of a config, wait for its first worker, and close it with the block."""
 
 from __future__ import annotations
 
@@ -14,31 +14,30 @@ import dask
 from distributed import Client
 
 from ips2_dask.clusters import tls as certificates
-from ips2_dask.clusters.config import MOST_WORKERS, TAKES, Config, Running, Ssh, Worker, taken_by
+from ips2_dask.clusters.config import TAKES, Config, Scheduler, Worker, taken_by
 from ips2_dask.clusters.loading import load
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources
 
 MODULES = {
-    "local": "local", "scheduler": "running", "ssh": "ssh", "slurm": "jobqueue", "pbs": "jobqueue", "lsf": "jobqueue",
+    "local": "local", "scheduler": "scheduler", "ssh": "ssh", "slurm": "jobqueue", "pbs": "jobqueue", "lsf": "jobqueue",
     "sge": "jobqueue", "kubernetes": "kubernetes", "gateway": "gateway",
 }  # fmt: skip
-"""Which file of this package starts a manager's clusters."""
+"""The module of this package that starts the clusters of each manager."""
 
 BINDS = ("local", "ssh", "slurm", "pbs", "lsf", "sge", "kubernetes")
-"""Managers whose scheduler listens where the config says."""
+"""Managers whose scheduler listens at the address of the config's ``bind`` section."""
 
-LEAST_PATIENCE = 60
-"""Seconds that a worker which died may take to be replaced, however soon the first one had to be there."""
+MIN_PATIENCE = 60
+"""Least seconds that an executor waits for lost workers to be replaced, however short the config's ``timeout`` is."""
 
 SHARED = "ips2.shared"
-"""In Dask's configuration: a folder that this process and all workers reach, for runs without a store."""
+"""The key in Dask's configuration of a folder that this process and all workers reach, for runs without a store."""
 
 
 def module_of(config: Config) -> Any:
-    """The module that starts a config's cluster: its manager's packages are imported when they are needed."""
+    """The module that starts a config's cluster, imported now: a manager's packages may be missing."""
     return importlib.import_module(f"ips2_dask.clusters.{MODULES[config.manager]}")
 
 
@@ -49,22 +48,33 @@ def settled(
     tls: str | None = None,
     insecure: bool = False,
 ) -> Config:
-    """A config with what a caller asks for besides; where it would listen is checked.
+    """A config with the arguments of a caller in place of its own keys.
+
+    Parameters
+    ----------
+    source : path, name, mapping or Config
+    workers : int, optional
+        Worker processes.
+    tls : path, optional
+        Folder of certificates.
+    insecure : bool
+        Let the scheduler listen beyond 127.0.0.1 without certificates.
 
     Raises
     ------
     BadInput
+        If the manager does not use an argument, or others could reach the scheduler without a certificate.
     """
     config = source if isinstance(source, Config) else load(source)
     for name, value in (("workers", workers), ("tls", tls), ("insecure", insecure or None)):
         if value is not None:
             check_taken(config, name, value)
-    asked: dict[str, Any] = {"insecure": config.insecure or insecure}
+    changes: dict[str, Any] = {"insecure": config.insecure or insecure}
     if workers is not None:
-        asked |= {"workers": workers, "adaptive": None}
+        changes |= {"workers": workers, "adaptive": None}
     if tls is not None:
-        asked["tls"] = tls
-    config = dataclasses.replace(config, **asked)
+        changes["tls"] = tls
+    config = dataclasses.replace(config, **changes)
     if config.manager == "local" and not (config.bind.host or config.bind.interface):
         config = dataclasses.replace(config, bind=dataclasses.replace(config.bind, host="127.0.0.1"))
     if config.manager == "kubernetes" and config.tls is not None:
@@ -78,17 +88,17 @@ def settled(
 
 
 def check_taken(config: Config, name: str, value: object, key: str | None = None, section: str | None = None) -> None:
-    """Refuse what a caller asks for besides a config whose manager does nothing with it.
+    """Refuse an argument of a caller that the manager of a config does not use.
 
     Parameters
     ----------
     config : Config
     name : str
-        What the caller calls it.
+        The argument's name, for the error.
     value : object
-        What was asked for.
+        The argument's value, for the error.
     key, section : str, optional
-        Its key in a config, where that has another name, and the section that holds it.
+        The key of a config that it stands for, ``name`` by default, and the section of that key.
     """
     takes, key = TAKES[config.manager], key or name
     if key not in (takes if section is None else takes.get(section, ())):
@@ -107,7 +117,7 @@ def cluster(
     tls: str | None = None,
     insecure: bool = False,
 ) -> Iterator[Client]:
-    """A client of the cluster that a config describes; what was started for it ends with the block.
+    """Start the cluster of a config, and yield a client; the cluster closes with the block.
 
     Parameters
     ----------
@@ -127,25 +137,26 @@ def cluster(
     Raises
     ------
     BadInput
-        Where the config can't be used, a package is missing, or no worker comes in time.
+        If the config can't be used, a package is missing, or no worker starts in time.
 
     Examples
     --------
     >>> with ips2_dask.cluster("slurm.yaml") as client:  # doctest: +SKIP
     ...     labels = IPS2(n_clusters=10, client=client).fit_predict(X)
     """
-    chosen = settled(config, workers=workers, tls=tls, insecure=insecure)
+    settled_config = settled(config, workers=workers, tls=tls, insecure=insecure)
     with contextlib.ExitStack() as stack:
-        if chosen.shared is not None:
-            stack.enter_context(dask.config.set({SHARED: os.path.expanduser(chosen.shared)}))
-        client = module_of(chosen).start(chosen, stack)
-        _wait(client, chosen)
+        if settled_config.shared is not None:
+            stack.enter_context(dask.config.set({SHARED: os.path.expanduser(settled_config.shared)}))
+        client = module_of(settled_config).start(settled_config, stack)
+        _wait(client, settled_config)
         yield client
 
 
 def _wait(client: Client, config: Config) -> None:
+    """Wait for the first worker."""
     if config.adaptive is not None and config.adaptive.minimum == 0:
-        return  # workers come with the first tasks
+        return  # workers start with the first tasks
     try:
         client.wait_for_workers(1, timeout=config.timeout)
     except TimeoutError as error:
@@ -156,18 +167,18 @@ def _wait(client: Client, config: Config) -> None:
 
 
 def config_of(resources: Resources) -> Config:
-    """The config that a run's resources ask for: a running scheduler, a file, or processes of this machine."""
+    """The config of a run's resources: of a running scheduler, of a file, or of processes of this machine."""
     if resources.scheduler is not None:
         address = resources.scheduler
-        config = Config(manager="scheduler", machine=Running(address), worker=_worker(resources))
+        config = Config(manager="scheduler", machine=Scheduler(address), worker=_worker(resources))
         if resources.scratch is not None:
             check_taken(config, "scratch", resources.scratch, section="worker")
     elif resources.cluster is not None:
         config = load(resources.cluster)
         if resources.scratch is not None:
             check_taken(config, "scratch", resources.scratch, section="worker")
-        given: dict[str, Any] = {"scratch": resources.scratch, "memory": resources.memory_limit}
-        worker = dataclasses.replace(config.worker, **{k: v for k, v in given.items() if v is not None})
+        changes: dict[str, Any] = {"scratch": resources.scratch, "memory": resources.memory_limit}
+        worker = dataclasses.replace(config.worker, **{k: v for k, v in changes.items() if v is not None})
         config = dataclasses.replace(config, worker=worker)
     else:
         config = load({"manager": "local"})
@@ -179,26 +190,17 @@ def _worker(resources: Resources) -> Worker:
     return Worker(threads=resources.threads_per_worker, memory=resources.memory_limit, scratch=resources.scratch)
 
 
-def workers_of(config: Config) -> int:
-    """How many workers a config's cluster will have; nothing is started to find out."""
-    if config.adaptive is not None:
-        return config.adaptive.maximum
-    if isinstance(config.machine, Ssh):
-        return max(len(config.machine.hosts) - 1, 1) * config.machine.processes
-    return config.workers or (min(MOST_WORKERS, usable_cores()) if config.manager == "local" else 1)
-
-
 @contextlib.contextmanager
 def executor(resources: Resources) -> Iterator[DaskExecutor]:
-    """An executor on the cluster that a run's resources ask for, which ends with the block unless it ran before."""
+    """Yield an executor on the cluster of a run's resources; a cluster that it starts closes with the block."""
     config = config_of(resources)
     with cluster(config) as client:
         threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
-        yield DaskExecutor(client, threads, max(config.timeout, LEAST_PATIENCE))
+        yield DaskExecutor(client, threads, max(config.timeout, MIN_PATIENCE))
 
 
 def shared_folder() -> str | None:
-    """Where runs without a store keep what the workers of the current cluster must reach; None: this machine's."""
+    """The folder for runs without a store that all workers of the current cluster reach; None for a local one."""
     folder = dask.config.get(SHARED, None)
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)

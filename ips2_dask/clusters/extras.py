@@ -1,4 +1,4 @@
-"""Packages of single cluster managers: optional, and named with the command that installs them."""
+"""Imports of optional packages: an error names the extra of ips2-dask that installs the package."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ from ips2_dask.errors import BadInput
 def need(module: str, extra: str, what: str) -> Any:
     """Import an optional module.
 
+    Parameters
+    ----------
+    module : str
+    extra : str
+        The extra of ips2-dask that installs it.
+    what : str
+        What needs it, for the error.
+
     Raises
     ------
     BadInput
-        Where it is not installed, with the command that does it.
+        If it is not installed.
     """
     try:
         return importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""Reading a cluster's config: a shipped one by name, or a YAML file; what is wrong in it is named with its remedy."""
+"""Cluster configs read from a YAML file, a shipped one by its name, or a mapping; errors name the key at fault."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 import yaml
 
 from ips2_dask.clusters import checks
-from ips2_dask.clusters.config import MANAGERS, SECTIONS, TAKES, Config, keys_of, taken_by
+from ips2_dask.clusters.config import MANAGERS, SECTIONS, TAKES, Config, field_names, taken_by
 from ips2_dask.errors import BadInput
 
 NOT_CLUSTERS = ("daskjob",)
-"""Shipped files that are no configs of a cluster."""
+"""Shipped YAML files that are not configs of a cluster."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Safe YAML that refuses a key that stands twice, of which the first would be lost."""
+    """A safe YAML loader that refuses a repeated key, whose first value would be lost."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        """A mapping, each key once."""
+        """Construct a mapping, in which each key stands once."""
         seen = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=True)
@@ -37,7 +37,7 @@ class _Loader(yaml.SafeLoader):
 
 
 def shipped() -> dict[str, Path]:
-    """The configs that come with the package, by name."""
+    """The YAML files that come with the package, by name."""
     folder = Path(str(resources.files("ips2_dask"))) / "cluster_configs"
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
@@ -48,24 +48,24 @@ def find(name: str) -> Path:
     Raises
     ------
     BadInput
-        Where there is neither.
+        If there is neither.
     """
     path = Path(os.path.expanduser(name))
     if path.is_file():
         return path
-    known = {stem: place for stem, place in shipped().items() if stem not in NOT_CLUSTERS}
+    configs = {stem: file for stem, file in shipped().items() if stem not in NOT_CLUSTERS}
     stem = name.removesuffix(".yaml").removesuffix(".yml")
-    if stem in known:
-        return known[stem]
-    near = difflib.get_close_matches(stem, known, 1)
+    if stem in configs:
+        return configs[stem]
+    near = difflib.get_close_matches(stem, configs, 1)
     raise BadInput(
-        "cluster", f"{name!r}, which is no file and no name", f"a YAML file, or one of {', '.join(known)}",
+        "cluster", f"{name!r}, which is no file and no name", f"a YAML file, or one of {', '.join(configs)}",
         "there would be no machines", f"give {near[0]}" if near else "copy one from cluster_configs and give its path",
     )  # fmt: skip
 
 
 def load(source: str | Path | Mapping[str, Any]) -> Config:
-    """The config that a file, a shipped name or a mapping gives, every value checked.
+    """Read a config, and check every key and value.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ def load(source: str | Path | Mapping[str, Any]) -> Config:
     Raises
     ------
     BadInput
-        Where it can't be read, a key is unknown, or a value is not what it may be.
+        If it can't be read, or a key or a value is not allowed.
     """
     if isinstance(source, Mapping):
         return parse(source, "config")
@@ -95,14 +95,14 @@ def load(source: str | Path | Mapping[str, Any]) -> Config:
 
 
 def _problem(error: Exception) -> str:
-    """What is wrong and where, without the lines themselves, which may hold anything."""
+    """The problem and its position, without the file's text, which may hold a secret."""
     mark = getattr(error, "problem_mark", None)
-    at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
-    return f"{getattr(error, 'problem', None) or getattr(error, 'strerror', None) or type(error).__name__}{at}"
+    position = f" in line {mark.line + 1}, column {mark.column + 1}" if mark is not None else ""
+    return f"{getattr(error, 'problem', None) or getattr(error, 'strerror', None) or type(error).__name__}{position}"
 
 
 def parse(content: Mapping[str, Any], name: str) -> Config:
-    """A config from the keys and values of a file; ``name`` is what errors call it."""
+    """The config of the keys and values of a file, whose errors begin with ``name``."""
     manager = content.get("manager")
     if not isinstance(manager, str) or manager not in MANAGERS:
         near = difflib.get_close_matches(str(manager), MANAGERS, 1)
@@ -110,19 +110,19 @@ def parse(content: Mapping[str, Any], name: str) -> Config:
             f"{name}: manager", repr(manager), f"one of {', '.join(MANAGERS)}", "nothing could be started",
             f"write manager: {near[0] if near else 'local'}",
         )  # fmt: skip
-    common = ["manager", *keys_of(Config), *SECTIONS, str(manager)]
+    common = ["manager", *field_names(Config), *SECTIONS, str(manager)]
     _check_names(content, common, "", name, str(manager))
     _check_taken(content, name, str(manager))
-    given = {key: _checked(Config, key, content[key], key, name) for key in keys_of(Config) if key in content}
+    values = {key: _checked(Config, key, content[key], key, name) for key in field_names(Config) if key in content}
     for key, section in SECTIONS.items():
         if content.get(key) is not None:
-            given[key] = _section(section, content[key], key, name, str(manager))
+            values[key] = _section(section, content[key], key, name, str(manager))
     machine = _section(MANAGERS[str(manager)], content.get(str(manager)) or {}, str(manager), name, str(manager))
-    return _named(name, Config, {"manager": str(manager), "machine": machine, **given})
+    return _named(name, Config, {"manager": str(manager), "machine": machine, **values})
 
 
 def _check_taken(content: Mapping[str, Any], name: str, manager: str) -> None:
-    """Refuse a key that this manager does nothing with; without a value (null) it says nothing."""
+    """Refuse a key that this manager does not use, unless its value is null."""
     takes = TAKES[manager]
     for key, value in content.items():
         if key in ("manager", manager) or value is None:
@@ -131,35 +131,38 @@ def _check_taken(content: Mapping[str, Any], name: str, manager: str) -> None:
         if key not in takes and not nested:
             raise _not_taken(f"{name}: {key}", manager)
         for inner in nested:
-            if value[inner] is not None and inner in keys_of(SECTIONS[key]) and inner not in takes.get(key, ()):
+            if value[inner] is not None and inner in field_names(SECTIONS[key]) and inner not in takes.get(key, ()):
                 raise _not_taken(f"{name}: {key}.{inner}", manager)
 
 
-def _not_taken(thing: str, manager: str) -> BadInput:
+def _not_taken(key: str, manager: str) -> BadInput:
     return BadInput(
-        thing, f"a key that manager {manager} does nothing with", f"one of {taken_by(manager)}",
+        key, f"a key that manager {manager} does nothing with", f"one of {taken_by(manager)}",
         "it would be lost without a word", "leave it out",
     )  # fmt: skip
 
 
 def _section(kind: type[Any], content: Any, key: str, name: str, manager: str) -> Any:
+    """A section of a config, every key and value checked."""
     if not isinstance(content, Mapping):
         raise BadInput(
-            f"{name}: {key}", repr(content), f"the keys {', '.join(keys_of(kind)) or 'of nothing'}",
+            f"{name}: {key}", repr(content), f"the keys {', '.join(field_names(kind)) or 'of nothing'}",
             "its values would be lost", f"write them below {key}: with two spaces before each",
         )  # fmt: skip
-    _check_names(content, keys_of(kind), f"{key}.", name, manager)
+    _check_names(content, field_names(kind), f"{key}.", name, manager)
     return _named(name, kind, {k: _checked(kind, k, value, f"{key}.{k}", name) for k, value in content.items()})
 
 
-def _named(name: str, kind: type[Any], given: dict[str, Any]) -> Any:
+def _named(name: str, kind: type[Any], values: dict[str, Any]) -> Any:
+    """A section or a config, whose own checks give errors that begin with the file's name."""
     try:
-        return kind(**given)
+        return kind(**values)
     except BadInput as error:
         raise _of_file(error, name) from None
 
 
 def _checked(kind: type[Any], key: str, value: Any, where: str, name: str) -> Any:
+    """The value of a key, as the check of its field returns it."""
     field = {field.name: field for field in dataclasses.fields(kind)}[key]
     try:
         checks.refuse_secrets(where, "", value)
@@ -169,6 +172,7 @@ def _checked(kind: type[Any], key: str, value: Any, where: str, name: str) -> An
 
 
 def _of_file(error: BadInput, name: str) -> BadInput:
+    """The same error, which begins with the file's name."""
     return BadInput(f"{name}: {error.thing}", error.found, error.allowed, error.otherwise, error.remedy)
 
 
@@ -181,9 +185,9 @@ def _check_names(content: Mapping[Any, Any], allowed: list[str], prefix: str, na
         elsewhere = [
             f"{section}.{k}"
             for section, kind in {**SECTIONS, manager: MANAGERS[manager]}.items()
-            for k in keys_of(kind)
+            for k in field_names(kind)
         ]
-        same = [dotted for dotted in [*elsewhere, *keys_of(Config)] if dotted.rpartition(".")[2] == str(key)]
+        same = [dotted for dotted in [*elsewhere, *field_names(Config)] if dotted.rpartition(".")[2] == str(key)]
         near = difflib.get_close_matches(str(key), allowed, 1, 0.5)
         hint = f"write {prefix}{near[0]}" if near and not same else f"write {same[0]}" if same else "leave it out"
         raise BadInput(

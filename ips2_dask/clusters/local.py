@@ -15,7 +15,7 @@ from ips2_dask.clusters import tls, workers
 from ips2_dask.clusters.config import MOST_WORKERS, Config
 from ips2_dask.kernels.parallel import usable_cores
 
-PRELOAD = "ips2_dask.clusters.preload"
+PRELOAD = "ips2_dask.clusters.worker_preload"
 
 
 def options(config: Config) -> dict[str, Any]:

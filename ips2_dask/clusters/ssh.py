@@ -14,7 +14,7 @@ from ips2_dask.clusters.config import Config, Ssh
 from ips2_dask.clusters.extras import need
 from ips2_dask.errors import BadInput
 
-ALONE = "ips2_dask.clusters.alone"
+ALONE = "ips2_dask.clusters.scheduler_preload"
 """The preload that ends a scheduler whose driver died: nobody else would."""
 
 

@@ -12,7 +12,7 @@ from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
 from ips2_dask.reports.data import ReportData
 from ips2_dask.reports.html import Cell, Row, folded, group, table
-from ips2_dask.wording import WAYS, found, size
+from ips2_dask.wording import WAYS, size, stage_results
 
 LONG = 20
 """Rows above which a table opens with a click."""
@@ -78,7 +78,7 @@ def surroundings(data: ReportData) -> Markup:
 
 def stages(data: ReportData) -> Markup:
     """What each stage found and took, and what had been planned."""
-    words = found(data.facts)
+    words = stage_results(data.facts)
     rows = []
     for stage in data.stages:
         took = f"{stage.seconds:.2f}" + (" *" if stage.reused else "")

@@ -1,4 +1,4 @@
-"""Jobs that were handed over whole, driver included: submitted, listed, read, cancelled."""
+"""Submitted jobs: runs whose driver, too, runs on a cluster. Submit, list, read and cancel them."""
 
 from ips2_dask.clusters.jobs.record import Job, find, jobs
 from ips2_dask.clusters.jobs.submit import cancel, log_lines, state, submit

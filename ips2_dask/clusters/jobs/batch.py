@@ -17,7 +17,7 @@ from ips2_dask.errors import BadInput
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """How one batch system is spoken to; a script goes to standard input."""
+    """The commands of a batch system, and patterns of the states it prints; a script goes to standard input."""
 
     submit: tuple[str, ...]
     state: tuple[str, ...]
@@ -44,13 +44,13 @@ SYSTEMS = {
 
 
 def script(job: Job, config: Config) -> str:
-    """The script of the driver's job, with what the config's ``driver`` section asks for."""
+    """The script of the driver's job, with the resources of the config's ``driver`` section."""
     machine, driver = config.kind(Queue), config.driver
-    alone = dataclasses.replace(
+    driver_queue = dataclasses.replace(
         machine, processes=1, walltime=driver.walltime or machine.walltime, name="ips2-driver", logs=None, margin=10
     )
-    asking = Worker(threads=driver.threads, memory=driver.memory)
-    header = jobqueue.header(dataclasses.replace(config, machine=alone, worker=asking))
+    resources = Worker(threads=driver.threads, memory=driver.memory)
+    header = jobqueue.header(dataclasses.replace(config, machine=driver_queue, worker=resources))
     log = [line.format(log=job.log) for line in SYSTEMS[config.manager].log]
     run = shlex.join([machine.python or detached.command(job)[0], *detached.command(job)[1:]])
     # `exec`: the system's signals reach the driver itself, which closes its cluster before it goes
@@ -62,38 +62,39 @@ def launch(job: Job, config: Config) -> dict[str, Any]:
     """Submit the driver's job."""
     text = script(job, config)
     (job.folder / "script").write_text(text, encoding="utf-8")
-    said = _call(config.manager, SYSTEMS[config.manager].submit, text)
-    number = re.search(r"\d+[\w.\[\]-]*", said)
+    reply = _call(config.manager, SYSTEMS[config.manager].submit, text)
+    number = re.search(r"\d+[\w.\[\]-]*", reply)
     if number is None:
-        raise _failed(config.manager, f"what holds no number of a job ({said.strip()!r})")
+        raise _failed(config.manager, f"what holds no number of a job ({reply.strip()!r})")
     return {"job": number[0]}
 
 
 def state(job: Job) -> str | None:
-    """``pending`` or ``running``, or None where the system knows no such job any more."""
+    """``pending`` or ``running``, or None if the system no longer knows the job."""
     system = SYSTEMS[job.manager]
     try:
-        said = _call(job.manager, (*system.state, job.native["job"]))
+        reply = _call(job.manager, (*system.state, job.native["job"]))
     except BadInput:
-        return None  # systems refuse to speak of jobs that ended a while ago
-    if re.search(system.pending, said):
+        return None  # systems forget jobs that ended a while ago
+    if re.search(system.pending, reply):
         return "pending"
-    return "running" if re.search(system.running, said) else None
+    return "running" if re.search(system.running, reply) else None
 
 
 def cancel(job: Job) -> None:
-    """Have the system end the job; the driver hears SIGTERM and closes its cluster."""
+    """Have the system end the job; the driver gets SIGTERM and closes its cluster."""
     _call(job.manager, (SYSTEMS[job.manager].cancel, job.native["job"]))
 
 
 def _call(manager: str, command: tuple[str, ...], text: str | None = None) -> str:
+    """The standard output of a command of a batch system."""
     try:
-        done = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+        finished = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _failed(manager, f"`{command[0]}`, which can't be run ({error})") from error
-    if done.returncode:
-        raise _failed(manager, f"`{shlex.join(command)}` said: {done.stderr.strip() or done.stdout.strip()}")
-    return done.stdout
+    if finished.returncode:
+        raise _failed(manager, f"`{shlex.join(command)}` said: {finished.stderr.strip() or finished.stdout.strip()}")
+    return finished.stdout
 
 
 def _failed(manager: str, found: str) -> BadInput:

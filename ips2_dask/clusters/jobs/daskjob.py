@@ -1,4 +1,4 @@
-"""A driver as a pod: a ``DaskJob`` of Dask's Kubernetes operator, which makes the cluster and takes it away again."""
+"""A driver as a pod: a ``DaskJob`` of Dask's Kubernetes operator, which creates the cluster and deletes it again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ips2_dask.clusters.jobs.record import Job
 from ips2_dask.errors import BadInput
 
 STATES = {"Running": "running", "Successful": "done", "Failed": "failed"}
-ALONE, WITH_VALUE = ("--insecure",), ("--workers", "--tls", "--cluster")
-"""Options that are the cluster's: the job's pod is given its scheduler."""
+FLAGS, WITH_VALUE = ("--insecure",), ("--workers", "--tls", "--cluster")
+"""Options of a cluster, which the driver in the pod does not start: it is given the address of its scheduler."""
 
 
 def run_arguments(arguments: Sequence[str]) -> Iterator[str]:
@@ -22,7 +22,7 @@ def run_arguments(arguments: Sequence[str]) -> Iterator[str]:
     for word in words:
         if word in WITH_VALUE:
             next(words, None)
-        elif word not in ALONE and not word.startswith(tuple(f"{name}=" for name in WITH_VALUE)):
+        elif word not in FLAGS and not word.startswith(tuple(f"{name}=" for name in WITH_VALUE)):
             yield word
 
 
@@ -32,10 +32,10 @@ def launch(job: Job, config: Config) -> dict[str, Any]:
     manifest = kubernetes.job_manifest(config, name, list(run_arguments(job.arguments[1:])))
     (job.folder / "script").write_text(kubernetes.as_yaml(manifest), encoding="utf-8")
     try:
-        made = _class()(manifest, namespace=config.kind(Kubernetes).namespace)
-        made.create()
-        return {"name": name, "namespace": made.namespace}
-    except Exception as error:  # kr8s, httpx and what reads the user's kubeconfig have errors of their own
+        daskjob = _class()(manifest, namespace=config.kind(Kubernetes).namespace)
+        daskjob.create()
+        return {"name": name, "namespace": daskjob.namespace}
+    except Exception as error:  # kr8s, httpx and the reader of kubeconfig each have errors of their own
         raise kubernetes.no_kubernetes(error) from error
 
 
@@ -44,7 +44,8 @@ def _class() -> Any:
     return objects.new_class("DaskJob", kubernetes.API, asyncio=False)
 
 
-def _found(job: Job) -> Any:
+def _daskjob(job: Job) -> Any:
+    """The ``DaskJob`` of a job, or None if it was deleted."""
     kr8s = need("kr8s", "kubernetes", "a job on Kubernetes")
     try:
         return _class().get(job.native["name"], namespace=job.native["namespace"])
@@ -55,25 +56,25 @@ def _found(job: Job) -> Any:
 
 
 def state(job: Job) -> str | None:
-    """What the operator says of the job, or None where it is gone."""
-    found = _found(job)
-    if found is None:
+    """The state of the job by its operator, or None if it was deleted."""
+    daskjob = _daskjob(job)
+    if daskjob is None:
         return None
-    return STATES.get(str(found.raw.get("status", {}).get("jobStatus")), "pending")
+    return STATES.get(str(daskjob.raw.get("status", {}).get("jobStatus")), "pending")
 
 
 def cancel(job: Job) -> None:
     """Delete the job, its cluster with it."""
-    found = _found(job)
-    if found is not None:
-        found.delete()
+    daskjob = _daskjob(job)
+    if daskjob is not None:
+        daskjob.delete()
 
 
 def log_lines(job: Job, follow: bool) -> Iterator[str]:
-    """What the driver's pod prints."""
+    """The lines of the log of the driver's pod."""
     objects = need("kr8s.objects", "kubernetes", "a job on Kubernetes")
-    found = _found(job)
-    name = found and found.raw.get("status", {}).get("jobRunnerPodName")
+    daskjob = _daskjob(job)
+    name = daskjob and daskjob.raw.get("status", {}).get("jobRunnerPodName")
     if not name:
         raise BadInput(
             "job", f"{job.id}, which has no pod", "one that is running, or has ended and was not deleted",

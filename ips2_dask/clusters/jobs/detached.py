@@ -1,4 +1,4 @@
-"""A driver as a process of this machine in a session of its own, which lives on when the terminal closes."""
+"""A driver as a process of this machine in a session of its own, which goes on when the terminal closes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ips2_dask.clusters.jobs.record import Job
 from ips2_dask.errors import BadInput
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
-"""Drivers that this process started: kept, so that Python neither warns of them nor leaves them as zombies."""
+"""Drivers that this process started, by their process id. Without a reference Python warns, and leaves zombies."""
 
 
 def command(job: Job) -> list[str]:
-    """What runs a job's driver."""
+    """The command of a job's driver."""
     return [sys.executable, "-m", "ips2_dask.cli.driver", str(job.folder)]
 
 
@@ -37,12 +37,13 @@ def launch(job: Job, config: Config | None = None) -> dict[str, Any]:
     return {"pid": process.pid, "created": created, "host": socket.gethostname()}
 
 
-def _elsewhere(job: Job) -> bool:
+def _is_remote(job: Job) -> bool:
+    """Whether the driver is a process of another machine."""
     return bool(job.native["host"] != socket.gethostname())
 
 
 def _process(job: Job) -> psutil.Process | None:
-    """The driver's process: not another one that got its number later, nor what is left of it."""
+    """The driver's process, or None if it has ended: another process may have its id now, or it may be a zombie."""
     pid = job.native["pid"]
     if pid in _children:
         _children[pid].poll()
@@ -55,8 +56,8 @@ def _process(job: Job) -> psutil.Process | None:
 
 
 def state(job: Job) -> str | None:
-    """``running``, ``on HOST`` where another machine must be asked, or None where the process is gone."""
-    if _elsewhere(job):
+    """``running``, ``on HOST`` if only another machine can tell, or None if the process has ended."""
+    if _is_remote(job):
         return f"on {job.native['host']}"
     return "running" if _process(job) is not None else None
 
@@ -67,9 +68,9 @@ def cancel(job: Job) -> None:
     Raises
     ------
     BadInput
-        Where it is a process of another machine.
+        If it is a process of another machine.
     """
-    if _elsewhere(job):
+    if _is_remote(job):
         host = job.native["host"]
         raise BadInput(
             "job", f"{job.id}, a process of {host}", "a job that this machine reaches", "another process might end",

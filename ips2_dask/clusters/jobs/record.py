@@ -1,4 +1,4 @@
-"""What is kept of a submitted job: a folder of its own below the user's state folder, readable by that user alone."""
+"""The record of a submitted job, in a folder below the user's state folder that this user alone can read."""
 
 from __future__ import annotations
 
@@ -24,10 +24,12 @@ CONFIG = "cluster.yaml"
 
 
 def state_folder() -> Path:
-    """Where the records are: what the variable says, else the platform's place (``$XDG_STATE_HOME/ips2_dask``)."""
-    given = os.environ.get(VARIABLE)
-    place = Path(os.path.expanduser(given)) if given else platformdirs.user_state_path("ips2_dask", appauthor=False)
-    return place.absolute() / "jobs"
+    """The folder of the records: of the environment variable, or of the platform (``$XDG_STATE_HOME/ips2_dask``)."""
+    variable = os.environ.get(VARIABLE)
+    folder = (
+        Path(os.path.expanduser(variable)) if variable else platformdirs.user_state_path("ips2_dask", appauthor=False)
+    )
+    return folder.absolute() / "jobs"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,17 +41,17 @@ class Job:
     id : str
         The name of its folder.
     manager : str
-        Who runs it, as in the config.
+        The manager of its cluster, as in the config.
     arguments : tuple of str
-        Of the command that its driver runs.
+        The arguments of the command that its driver runs.
     cwd, out : str
-        Where that runs, and its run directory.
+        The working directory of the driver, and the run directory.
     submitted : str
-        When, in UTC.
+        The time in UTC.
     native : dict
-        How the manager calls it: a process, a job's number, an object's name.
+        The manager's identifier: a process, a job's number, an object's name.
     cancelled : bool
-        Whether somebody asked for its end.
+        Whether a user has cancelled it.
     """
 
     id: str
@@ -63,28 +65,28 @@ class Job:
 
     @property
     def folder(self) -> Path:
-        """Where its record, its config, its script and its log are."""
+        """The folder of its record, config, script and log."""
         return state_folder() / self.id
 
     @property
     def log(self) -> Path:
-        """What its driver prints."""
+        """The file of its driver's log."""
         return self.folder / "log"
 
     @property
     def exit_status(self) -> int | None:
-        """The exit status that its driver left, or None where it has not come to its end."""
+        """The exit status of its driver, or None if the driver has not ended in order."""
         text = LocalFiles(str(self.folder)).read("exit.json")
         return None if text is None else int(json.loads(text)["status"])
 
     def save(self) -> Job:
-        """Write the record, whole."""
+        """Write the record atomically."""
         LocalFiles(str(self.folder)).write("job.json", json.dumps(dataclasses.asdict(self), indent=1))
         return self
 
 
 def new(manager: str, arguments: Sequence[str], out: str) -> Job:
-    """A job with a folder of its own, not handed over yet."""
+    """A job with a folder of its own, not submitted yet."""
     now = datetime.datetime.now(datetime.UTC)
     name = f"{now:%y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     out = out if "://" in out else os.path.abspath(out)
@@ -100,27 +102,27 @@ def new(manager: str, arguments: Sequence[str], out: str) -> Job:
 
 
 def jobs() -> list[Job]:
-    """All records, the oldest first; what is no record is passed over."""
+    """All records, the oldest first; other files are ignored."""
     root = state_folder()
     names = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
     return [job for job in map(_read, names) if job is not None]
 
 
 def find(name: str) -> Job:
-    """The record of a job, by its id or an unmistakable beginning of it.
+    """The record of a job, by its id or an unambiguous prefix of it.
 
     Raises
     ------
     BadInput
-        Where there is none, or more than one.
+        If there is none, or more than one.
     """
-    known = jobs()
-    found = [job for job in known if job.id == name] or [job for job in known if name and job.id.startswith(name)]
-    if len(found) == 1:
-        return found[0]
-    newest = ", ".join(job.id for job in known[:-4:-1]) or "none was submitted"
+    records = jobs()
+    matches = [job for job in records if job.id == name] or [job for job in records if name and job.id.startswith(name)]
+    if len(matches) == 1:
+        return matches[0]
+    newest = ", ".join(job.id for job in records[:-4:-1]) or "none was submitted"
     raise BadInput(
-        "job", f"{name!r}, which {'is several' if found else 'is not known'}", f"the id of a job ({newest})",
+        "job", f"{name!r}, which {'is several' if matches else 'is not known'}", f"the id of a job ({newest})",
         "there would be nothing to show", "look at `ips2 jobs`",
     )  # fmt: skip
 

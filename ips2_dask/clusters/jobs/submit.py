@@ -1,4 +1,4 @@
-"""Handing a whole job over, driver included, and asking after it later."""
+"""Submission of a run with its driver, and the state, cancellation and log of a submitted job."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ips2_dask.clusters.jobs.record import CONFIG, Job, new
 from ips2_dask.clusters.loading import find as find_config
 
 LAUNCHERS = {
-    "local": "detached", "scheduler": "detached", "ssh": "by_ssh", "gateway": "detached", "slurm": "batch",
+    "local": "detached", "scheduler": "detached", "ssh": "ssh_job", "gateway": "detached", "slurm": "batch",
     "pbs": "batch", "lsf": "batch", "sge": "batch", "kubernetes": "daskjob",
 }  # fmt: skip
-"""Which file of this folder runs the driver of a manager's job."""
+"""The module of this package that runs the driver of each manager's jobs."""
 
 ENDS = {0: "done", 130: "interrupted"}
 POLL_SECONDS = 0.5
@@ -30,16 +30,16 @@ def _launcher(manager: str) -> Any:
 
 
 def submit(arguments: Sequence[str], config: Config, name: str | None, out: str) -> Job:
-    """Hand a run over and return at once.
+    """Submit a run and return at once.
 
     Parameters
     ----------
     arguments : sequence of str
-        Of ``ips2 run``, the cluster left out.
+        The arguments of ``ips2 run`` without ``--cluster``.
     config : Config
         The cluster, settled.
     name : str or None
-        File or name of its config, which is copied beside the job's record; None for an address or this machine.
+        File or name of its config, which is copied into the job's folder; None for an address or this machine.
     out : str
         The run directory.
 
@@ -50,11 +50,11 @@ def submit(arguments: Sequence[str], config: Config, name: str | None, out: str)
     Raises
     ------
     BadInput
-        Where the manager refuses it; nothing of the job stays then.
+        If the manager refuses it; the job's folder is removed then.
     """
     for word in arguments:
         refuse_secrets("submit", "", word)
-    tls.security(config.tls)  # certificates that are missing show here, not in a log
+    tls.security(config.tls)  # missing certificates are refused here, not in a log
     job = new(config.manager, arguments, out)
     try:
         if name is not None:
@@ -62,7 +62,7 @@ def submit(arguments: Sequence[str], config: Config, name: str | None, out: str)
             job = dataclasses.replace(job, arguments=("run", *arguments, "--cluster", str(job.folder / CONFIG)))
         else:
             job = dataclasses.replace(job, arguments=("run", *arguments))
-        job.save()  # before the driver looks for it
+        job.save()  # before the driver reads it
         return dataclasses.replace(job, native=_launcher(config.manager).launch(job, config)).save()
     except BaseException:
         shutil.rmtree(job.folder, ignore_errors=True)
@@ -72,21 +72,21 @@ def submit(arguments: Sequence[str], config: Config, name: str | None, out: str)
 def state(job: Job) -> str:
     """``pending``, ``running``, ``on HOST``, ``done``, ``failed (STATUS)``, ``interrupted``, ``cancelled`` or ``lost``.
 
-    A lost job's driver died without a word; the same submission again continues its run directory.
+    ``lost``: the driver ended without an exit status; the same submission again continues its run directory.
     """
     status = job.exit_status
     if status is None:
-        found = _launcher(job.manager).state(job) if job.native else None
-        status = job.exit_status  # which may have come while the manager was asked
+        reply = _launcher(job.manager).state(job) if job.native else None
+        status = job.exit_status  # the driver may have written it in the meantime
         if status is None:
-            return str(found or ("cancelled" if job.cancelled else "lost"))
+            return str(reply or ("cancelled" if job.cancelled else "lost"))
     if status == 130 and job.cancelled:
         return "cancelled"
     return ENDS.get(status, f"failed ({status})")
 
 
 def cancel(job: Job) -> Job:
-    """Ask for a job's end; the run directory stays as it is, and the same submission continues it."""
+    """Ask a job to end; its run directory stays, and the same submission again continues it."""
     now = state(job)
     if now in ("pending", "running") or now.startswith("on "):
         _launcher(job.manager).cancel(job)
@@ -95,7 +95,7 @@ def cancel(job: Job) -> Job:
 
 
 def log_lines(job: Job, follow: bool = False) -> Iterator[str]:
-    """What the driver has printed; with ``follow`` also what it goes on to print, until it ends."""
+    """The lines of the driver's log; with ``follow`` also those that it still writes, until it ends."""
     launcher = _launcher(job.manager)
     if hasattr(launcher, "log_lines"):
         yield from launcher.log_lines(job, follow)
@@ -106,8 +106,8 @@ def log_lines(job: Job, follow: bool = False) -> Iterator[str]:
         return
     with job.log.open(encoding="utf-8", errors="replace") as stream:
         while True:
-            going_on = follow and state(job) in ("pending", "running")  # asked before the read that may be the last
+            unfinished = follow and state(job) in ("pending", "running")  # before the read, which may be the last
             yield from stream
-            if not going_on:
+            if not unfinished:
                 return
             time.sleep(POLL_SECONDS)

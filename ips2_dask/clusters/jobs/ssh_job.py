@@ -1,4 +1,4 @@
-"""A driver as a process of the first host of a cluster by SSH: it lives on when this machine is switched off."""
+"""A driver as a process of the first host of a cluster by SSH, which goes on when this machine is switched off."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from ips2_dask.clusters.loading import load
 from ips2_dask.errors import BadInput
 from ips2_dask.store.files import LocalFiles
 
-THERE = "ips2_dask.clusters.jobs.there"
+REMOTE_MODULE = "ips2_dask.clusters.jobs.ssh_host"
 CONNECT_SECONDS = 30
-"""How long a host may take to let us in, or to say that it does not."""
+"""Seconds that a host may take to accept or refuse a connection."""
 
 
 def launch(job: Job, config: Config) -> dict[str, Any]:
     """Start the driver on the first host and return at once."""
     path = job.folder / CONFIG
-    given = {"config_text": path.read_text(encoding="utf-8"), "config_path": str(path)}
-    return {**_ask(job, config, "start", **given), "by": config.kind(Ssh).hosts[0]}
+    config_file = {"config_text": path.read_text(encoding="utf-8"), "config_path": str(path)}
+    return {**_ask(job, config, "start", **config_file), "by": config.kind(Ssh).hosts[0]}
 
 
 def state(job: Job) -> str | None:
-    """``running``, ``on HOST`` where that can't be asked, or None where the driver is gone; its exit status is kept."""
+    """``running``, ``on HOST`` if the host can't be reached, or None if the driver ended; stores its exit status."""
     try:
-        found = _ask(job, load(job.folder / CONFIG), "look")
+        answer = _ask(job, load(job.folder / CONFIG), "look")
     except BadInput:
         return f"on {job.native['by']}"
-    if found["status"] is not None:
-        LocalFiles(str(job.folder)).write("exit.json", json.dumps({"status": found["status"]}))
-    return None if found["state"] is None else str(found["state"])
+    if answer["status"] is not None:
+        LocalFiles(str(job.folder)).write("exit.json", json.dumps({"status": answer["status"]}))
+    return None if answer["state"] is None else str(answer["state"])
 
 
 def cancel(job: Job) -> None:
@@ -50,55 +50,55 @@ def cancel(job: Job) -> None:
 
 
 def log_lines(job: Job, follow: bool) -> Iterator[str]:
-    """What the driver prints, as it comes over one connection."""
+    """The lines of the driver's log, as they come over one connection."""
     config = load(job.folder / CONFIG)
-    came: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
+    lines: queue.SimpleQueue[str | BaseException | None] = queue.SimpleQueue()
 
     def fetch() -> None:
         try:
-            asyncio.run(_talk(config, _line(job, follow=follow), "logs", came.put))
-            came.put(None)
+            asyncio.run(_run_on_host(config, _request(job, follow=follow), "logs", lines.put))
+            lines.put(None)
         except BaseException as error:
-            came.put(error)
+            lines.put(error)
 
     threading.Thread(target=fetch, name="ips2-logs", daemon=True).start()
-    while (line := came.get()) is not None:
+    while (line := lines.get()) is not None:
         if isinstance(line, BaseException):
             raise line
         yield line
 
 
-def _line(job: Job, **more: Any) -> str:
+def _request(job: Job, **more: Any) -> str:
     return json.dumps({"record": dataclasses.asdict(job), **more}) + "\n"
 
 
 def _ask(job: Job, config: Config, verb: str, **more: Any) -> dict[str, Any]:
-    """The answer of the first host. In a thread of its own: a notebook's runs an event loop already."""
+    """The answer of the first host, in another thread because a notebook's own runs an event loop already."""
     lines: list[str] = []
     with ThreadPoolExecutor(1) as pool:
-        pool.submit(asyncio.run, _talk(config, _line(job, **more), verb, lines.append)).result()
+        pool.submit(asyncio.run, _run_on_host(config, _request(job, **more), verb, lines.append)).result()
     return dict(json.loads(lines[-1]))
 
 
-async def _talk(config: Config, asked: str, verb: str, take: Callable[[str], None]) -> None:
+async def _run_on_host(config: Config, request: str, verb: str, take: Callable[[str], None]) -> None:
     """Run a verb on the first host, and give each line that it prints to ``take``.
 
     Raises
     ------
     BadInput
-        Where the host can't be reached, or the package does not run there.
+        If the host can't be reached, or the package does not run there.
     """
     asyncssh = need("asyncssh", "ssh", "a job by SSH")
     machine = config.kind(Ssh)
-    command = shlex.join([machine.python or sys.executable, "-m", THERE, verb])
+    command = shlex.join([machine.python or sys.executable, "-m", REMOTE_MODULE, verb])
     try:
         async with (
-            asyncio.timeout(CONNECT_SECONDS) as patience,
+            asyncio.timeout(CONNECT_SECONDS) as deadline,
             asyncssh.connect(machine.hosts[0], **ssh.connection(machine)) as connection,
         ):
-            patience.reschedule(None)
+            deadline.reschedule(None)
             async with connection.create_process(command) as process:
-                process.stdin.write(asked)
+                process.stdin.write(request)
                 process.stdin.write_eof()
                 async for line in process.stdout:
                     if line:  # the last one may be empty

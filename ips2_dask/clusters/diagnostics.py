@@ -1,4 +1,4 @@
-"""Looking at a cluster: its dashboard, and the report that Dask writes of a run."""
+"""Dask's diagnostics of a run: the address of the dashboard, and the performance report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ips2_dask.executors.dask import DaskExecutor
 
 
 def dashboard(client: Client) -> str | None:
-    """Address of a cluster's dashboard, if it has one."""
+    """The address of a cluster's dashboard, or None if it has none."""
     try:
         return str(client.dashboard_link) or None
     except (AttributeError, KeyError, ValueError):
@@ -25,12 +25,12 @@ def dashboard(client: Client) -> str | None:
 
 @contextlib.contextmanager
 def performance_report(executor: Executor, path: str) -> Iterator[None]:
-    """Have Dask write its report of what happens inside, an HTML file.
+    """Have Dask write its performance report of the block, an HTML file.
 
     Raises
     ------
     BadInput
-        Where the run has no cluster, or the package that draws the report is missing.
+        If the run has no cluster, the folder or the package that draws the report is missing.
     """
     if not isinstance(executor, DaskExecutor):
         raise BadInput(

@@ -1,4 +1,4 @@
-"""A scheduler that runs already: connected to, and left running."""
+"""A connection to a scheduler that runs already, and is left running."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ import socket
 from distributed import Client, Security
 
 from ips2_dask.clusters import tls
-from ips2_dask.clusters.config import Config, Running
+from ips2_dask.clusters.config import Config, Scheduler
 from ips2_dask.errors import BadInput
 
 
 def preview(config: Config) -> str:
-    """What would be started: nothing."""
-    machine = config.kind(Running)
-    with_what = f"the certificates in {config.tls}" if config.tls else "Dask's own configuration of TLS"
-    how = f", with {with_what}" if machine.address.startswith("tls://") else ""
-    return f"nothing: the scheduler at {machine.address} is used{how}, and left running"
+    """What a run would do, in words: start nothing and connect."""
+    machine = config.kind(Scheduler)
+    certificates = f"the certificates in {config.tls}" if config.tls else "Dask's own configuration of TLS"
+    encryption = f", with {certificates}" if machine.address.startswith("tls://") else ""
+    return f"nothing: the scheduler at {machine.address} is used{encryption}, and left running"
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
@@ -26,16 +26,16 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     Raises
     ------
     BadInput
-        Where nothing listens, or something that is no scheduler with at least one worker.
+        If nothing listens at the address, or what listens is no scheduler with at least one worker.
     """
-    address = config.kind(Running).address
-    secured = tls.security(config.tls)
-    if secured is None and address.startswith("tls://"):
-        secured = _configured()
+    address = config.kind(Scheduler).address
+    security = tls.security(config.tls)
+    if security is None and address.startswith("tls://"):
+        security = _configured_security()
     check_address(address)
     try:
-        client = Client(address, timeout="30s", set_as_default=False, security=secured)
-    except (OSError, ValueError, RuntimeError) as error:  # what Dask raises when nobody answers in its language
+        client = Client(address, timeout="30s", set_as_default=False, security=security)
+    except (OSError, ValueError, RuntimeError) as error:  # what Dask raises if the other side speaks another protocol
         raise _no_scheduler(f"{address!r}, which does not answer as a scheduler ({error})") from error
     stack.enter_context(client)
     try:
@@ -45,37 +45,37 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     return client
 
 
-def _configured() -> Security:
+def _configured_security() -> Security:
     """The certificates that Dask's own configuration names."""
-    secured = Security(require_encryption=True)
-    if not (secured.tls_ca_file and secured.tls_client_cert):
+    security = Security(require_encryption=True)
+    if not (security.tls_ca_file and security.tls_client_cert):
         raise BadInput(
             "tls", "nothing, with an address of tls://", "a folder of `ips2 certs`, or Dask's configuration of TLS",
             "the scheduler would refuse this client", "give --tls DIR (in a config: tls: DIR)",
         )  # fmt: skip
-    return secured
+    return security
 
 
 def check_address(address: str) -> None:
-    """Refuse a scheduler address that Dask could only wait for.
+    """Refuse an address where nothing listens, for which Dask would wait.
 
     Raises
     ------
     BadInput
-        Where nothing listens there.
+        If nothing listens there.
     """
     scheme, _, rest = address.rpartition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    found = None
+    fault = None
     if not host or not port.isdigit():
-        found = f"{address!r}, which is no address"
+        fault = f"{address!r}, which is no address"
     elif scheme in ("", "tcp", "tls"):
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
         except OSError as error:
-            found = f"{address!r}, where nothing answers ({error})"
-    if found:
-        raise _no_scheduler(found)
+            fault = f"{address!r}, where nothing answers ({error})"
+    if fault:
+        raise _no_scheduler(fault)
 
 
 def _no_scheduler(found: str) -> BadInput:
