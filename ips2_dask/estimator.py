@@ -19,10 +19,10 @@ from ips2_dask.readers.masks import refuse_masked
 
 
 class _Spoken(Silent):
-    """The progress that ``verbose`` shows: one line for each stage."""
+    """What ``verbose`` shows: a line a stage."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Print the seconds that the stage took."""
+        """Say what the stage took."""
         print(f"[IPS2] {stage}: {'there already' if skipped else f'{seconds:.2f} s'}", flush=True)
 
 

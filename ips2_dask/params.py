@@ -35,16 +35,16 @@ EMBEDDED_BEYOND = 8
 lambda_c+1 are all but equal, since either vector may be the c-th. See docs/method.md, Tuned constants."""
 
 ANGULAR = ("cosine", "correlation")
-"""Metrics that are Euclidean distances between rows scaled to length 1."""
+"""Metrics that are Euclidean distances of rows of length 1."""
 
 TURNED = (*ANGULAR, "hellinger")
-"""Metrics that are Euclidean distances between rows that ingest has normalised."""
+"""Metrics that are Euclidean distances of rows that ingest makes of the samples."""
 
 AS_THEY_ARE = ("canberra", "braycurtis", "hamming", "jaccard")
-"""Metrics that depend on where 0 is, or on which values are equal: their columns are not centred."""
+"""Metrics that depend on where 0 is, or on values being equal: their columns are not centred."""
 
 COMPARED = ("manhattan", "chebyshev", *AS_THEY_ARE)
-"""Metrics that no matrix product gives: every distance is measured feature by feature."""
+"""Metrics whose distances no matrix product gives."""
 
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
