@@ -1,4 +1,4 @@
-"""The errors a user may meet, each one line that says what is wrong and what to do, and its exit status."""
+"""The errors that a user may meet: each is one line that says what is wrong and what to do, with an exit status."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ class IPS2Error(Exception):
 
 
 class BadInput(IPS2Error, ValueError):
-    """Something the user gave can't be used.
+    """An input, option or argument that can't be used. Its message has five parts.
 
     Parameters
     ----------
     thing : str
-        Which thing: a file, an option, an argument.
+        The file, option or argument.
     found : str
-        What was found.
+        Its value, or what is wrong with it.
     allowed : str
-        What is allowed.
+        The values that are allowed.
     otherwise : str
-        What would have gone wrong.
+        The consequence, if the run went on.
     remedy : str
-        What to do.
+        An instruction to the user: "give a number with a unit".
     """
 
     exit_status = 2
@@ -38,19 +38,19 @@ class BadInput(IPS2Error, ValueError):
 
 
 class Refused(IPS2Error):
-    """The plan does not keep what was asked of it (a memory limit, say); nothing has been computed."""
+    """The plan breaks a limit that the user set, on memory for instance; nothing has been computed."""
 
     exit_status = 4
 
 
 class Damaged(IPS2Error):
-    """A stored array is not what was written; the message names array, chunk and remedy.
+    """A stored array differs from what was written; the message names array, chunk and remedy.
 
     Parameters
     ----------
     message : str
     folder, part : str
-        Which part of which stage's folder, so that a run can compute it anew.
+        The stage's folder and the part in it, so that a run can compute the part anew.
     """
 
     exit_status = 1
@@ -64,13 +64,13 @@ class Damaged(IPS2Error):
 
 
 class StoreFailure(IPS2Error):
-    """The run directory can't be written any more: full, read-only, taken over; nothing half-written counts."""
+    """The run directory can no longer be written: it is full, read-only or taken over. Finished parts stay whole."""
 
     exit_status = 1
 
 
 class FatalTask(Exception):
-    """A task has ended every worker that took it: Dask's own error says so; a run makes `WorkersKilled` of it."""
+    """A task has ended every worker that took it, by Dask's own error; a run turns it into `WorkersKilled`."""
 
     def __init__(self, task: object, workers: int) -> None:
         super().__init__(task, workers)
@@ -84,14 +84,14 @@ class WorkersKilled(IPS2Error):
 
 
 class Lost(IPS2Error):
-    """Workers, or the scheduler, are gone and don't come back by themselves; what is stored stays.
+    """Workers or the scheduler are gone and don't come back by themselves; all stored parts stay.
 
     Parameters
     ----------
     thing : str
-        What is gone, or what went wrong there.
+        The lost process, or its fault.
     remedy : str
-        What to do before the same command goes on.
+        An instruction to the user, to be followed before the same command is run again.
     """
 
     exit_status = 1

@@ -1,4 +1,4 @@
-"""IPS2 and PPC as scikit-learn estimators: they translate, and hold no logic of their own."""
+"""IPS2 and PPC as scikit-learn estimators: they translate arguments, and hold no logic of their own."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ class _Spoken(Progress):
 class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, BaseEstimator):
     """Clustering by pairwise and tensor similarity, fused (Peng et al., arXiv 1905.03920).
 
-    Without ``client`` it runs serially in this process, and with ``store=None`` in memory. What makes a result worth
-    less than it looks is said in an `IPS2Warning`; what can't be clustered at all raises a ValueError.
+    Without ``client`` it runs serially in this process; with ``store=None`` it stays in memory. An `IPS2Warning` says
+    what makes a result worth less than it looks. Data that can't be clustered raise a ValueError.
 
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        c; "auto" chooses it by the relative eigengap of the fused similarity, see ``run_.choice``.
+        c; "auto" chooses it by the relative eigengap of the fused similarity (``run_.choice`` has the evidence).
     n_neighbors : int, default=5
         k, the size of a neighbourhood, the sample itself included.
     sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7); epsilon in the unit of the run, ``run_.unit``.
+        Of the indecomposable tensor, eq. (7); epsilon is in the unit of the run, ``run_.unit``.
     tensor : {"indecomposable", "decomposable"}
     metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
             "correlation", "hellinger", "precomputed"}
@@ -50,29 +50,30 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     fusion : {"average", "normalized"}
     fusion_weight : float, default=0.5
     n_components : int, optional
-        Columns of the spectral embedding, c + 8 by default. Labels are looked for in all of them and in the first c;
-        ``n_components=n_clusters`` is what scikit-learn's SpectralClustering takes by default.
+        Columns of the spectral embedding, c + 8 by default. Labels are sought in all of them and in the first c;
+        ``n_components=n_clusters`` is the default of scikit-learn's SpectralClustering.
     embedding : {"spectral", "rows", "none"}
-        What is clustered: the spectral embedding of U, that of the graph of its rows, or its rows, as in the paper.
+        The points that are clustered: the spectral embedding of U, that of a graph on its rows, or its rows, as in the
+        paper.
     assign_labels : {"auto", "kmeans", "density"}
-        How clusters are cut: by k-means, as leaves of a tree of density, or whichever is the better one.
+        How clusters are cut: by k-means, as leaves of a density tree, or by the better of the two ("auto").
     scale : {None, "none", "zscore", "minmax", "l2"}
     duplicates : {"merge", "keep"}
-        Whether equal rows are one sample, so that they have one label, or samples of their own.
+        Whether equal rows become one sample, with one label, or stay samples of their own.
     operator : {"auto", "matrix-free", "elements", "triplets"}
         How far the tensor is assembled; see `Params`.
     tol : float, optional
-        Largest residual of an eigenpair; by default eigenpairs are as exact as labels need.
+        Largest residual of an eigenpair; by default the solver stops when labels need no more.
     max_clusters : int, default=20
         The largest c that ``n_clusters="auto"`` considers.
     random_state : int, RandomState instance or None, default=0
-        None takes another seed at each fit; ``run_.params.random_state`` says which.
+        None draws a new seed at each fit; ``run_.params.random_state`` holds it.
     client : distributed.Client, optional
-        Its workers compute; a second cluster is never started. Clones share it.
+        Dask client whose workers compute; an estimator never starts a cluster. Clones share the client.
     store : path or URL, optional
         Run directory; None keeps everything in memory.
     memory_limit : int or str, optional
-        Bytes a process may use, such as "4GiB"; a run that would need more is refused.
+        Bytes that a process may use, such as "4GiB"; a run that would need more is refused.
     verbose : bool, default=False
         Print a line for each stage.
 
@@ -92,9 +93,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         How sure each label is, 0 to 1; see `Run.certainty`.
     n_features_in_ : int
     feature_names_in_ : (n_features,)
-        Where X is a data frame whose columns have names.
+        Only if X is a data frame whose columns have names.
     run_ : Run
-        Everything else that was found: neighbours, pairs, tensor, eigenvectors, report.
+        All other results: neighbours, pairs, tensor, eigenvectors, report.
 
     Examples
     --------
@@ -104,7 +105,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     >>> len(set(IPS2(n_clusters=3).fit(X).labels_.tolist()))
     3
 
-    In a pipeline, by the angle between the samples, in a data frame whose index stays with them:
+    In a pipeline, with a data frame whose index names the samples, by the angle between them:
 
     >>> import pandas as pd
     >>> from sklearn.pipeline import make_pipeline
@@ -204,12 +205,12 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         Parameters
         ----------
         X : (n_samples, n_features) array, data frame, SciPy sparse matrix, Dask or Zarr array
-            Chunked arrays are read or computed by rows, never as a whole; with a client the workers do it.
+            Chunked arrays are read or computed by rows, never as a whole; with a client the workers do that.
         y : ignored
         similarity : (n_samples, n_samples) array or SciPy sparse matrix, optional
             S, for ``affinity="precomputed"``.
         knn_graph : (n_samples, n_samples) SciPy sparse matrix, optional
-            Each row's entries are the candidates for its neighbours; their distances are measured in X.
+            Each row's entries are the candidates for its neighbours; the fit measures their distances in X.
 
         Returns
         -------
@@ -218,9 +219,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         Raises
         ------
         BadInput
-            A ValueError: where X or a parameter can't be used.
+            A ValueError, if X or a parameter can't be used.
         Refused
-            Where ``memory_limit`` can't be kept.
+            If the run would need more than ``memory_limit``.
         """
         del y
         if is_chunked(X):
@@ -251,19 +252,19 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         return self
 
     def predict(self, X: Any) -> Any:
-        """Cluster of each new sample: (n_samples,) int32; a sample that equals a training sample is that one."""
+        """Cluster of each new sample, (n_samples,) int32; one that equals a training sample gets its label."""
         return self._new(X, "predict")
 
     def predict_proba(self, X: Any) -> Any:
-        """Probability of each cluster for each new sample: (n_samples, n_clusters); see `Run.predict_proba`."""
+        """Probability of each cluster for each new sample, (n_samples, n_clusters); see `Run.predict_proba`."""
         return self._new(X, "predict_proba")
 
     def transform(self, X: Any) -> Any:
-        """Extension of ``embedding_`` to new samples: (n_samples, n_components), rows of length 1."""
+        """Extension of ``embedding_`` to new samples, (n_samples, n_components), rows of length 1."""
         return self._new(X, "transform")
 
     def _new(self, X: Any, what: str) -> Any:
-        """A method of the run on new samples, checked as scikit-learn does."""
+        """The result of the run's method ``what`` on new samples, which are checked as scikit-learn does."""
         check_is_fitted(self, "run_")
         if is_chunked(X):
             validate_data(self, X, skip_check_array=True, reset=False)
@@ -274,7 +275,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
 
     @property
     def _n_features_out(self) -> int:
-        """Columns of the embedding, which scikit-learn names after the class."""
+        """Number of columns of the embedding, which scikit-learn names after the class."""
         return 0 if self.embedding_ is None else int(self.embedding_.shape[1])
 
     @property
@@ -298,7 +299,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
 
 
 class PPC(IPS2):
-    """Pair-to-pair clustering: the same with the high-order similarity V alone.
+    """Pair-to-pair clustering: `IPS2` with the high-order similarity V alone.
 
     Parameters and attributes are those of `IPS2`; ``affinity_matrix_`` is V.
 

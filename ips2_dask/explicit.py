@@ -1,7 +1,7 @@
 """The paper letter by letter: dense tensors, unfoldings and Laplacians of small data, with the paper's own indices.
 
-For looking and for proofs, up to ``MOST_SAMPLES`` samples; `ips2_dask.IPS2` and `ips2_dask.run` compute the same from
-the active pairs alone, for any number of samples.
+For inspection and proofs, up to ``MOST_SAMPLES`` samples. `ips2_dask.IPS2` and `ips2_dask.run` compute the same from
+the active pairs alone, for any number of samples; docs/method.md has the mathematics.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from ips2_dask.readers.objects import refuse_masked
 Array = npt.NDArray[np.float64]
 Indices = npt.NDArray[np.int64]
 
-MOST_SAMPLES = 100  # one tensor is then m^4 * 8 bytes = 0.8 GB, and a call holds up to four of that size
+MOST_SAMPLES = 100  # a tensor takes m^4 * 8 bytes, then 0.8 GB, and a call holds up to four of them
 HEAT_NEIGHBORS = 5
-TIE = 1e-9  # eigenvalues closer than this are one eigenvalue: its vectors are only defined together
+TIE = 1e-9  # eigenvalues closer than this count as one, whose vectors are only defined together
 
 
 def pairwise_similarity(
@@ -42,7 +42,7 @@ def pairwise_similarity(
         ``gaussian``: ``exp(-d_ij^2 / 2 t^2)`` of all pairs, diagonal 1. ``heat-knn``: the same kernel where i or j is
         among the five nearest others of the other, zero elsewhere and on the diagonal.
     bandwidth : {"mean", "median"} or float
-        The distance t: over all i < j, or the number given, in the unit of X.
+        The distance t, in the unit of X: a number, or the mean or median distance over all i < j.
 
     Returns
     -------
@@ -52,7 +52,7 @@ def pairwise_similarity(
     Raises
     ------
     BadInput
-        X is not a finite matrix of at least two rows, or an option is unknown.
+        If X is not a finite matrix of at least two rows, or an option is unknown.
     """
     d = _distances(X)
     kernel = _kernel(d, _bandwidth(d, bandwidth))
@@ -74,33 +74,33 @@ def tensor_similarity(
 ) -> Array:
     """The similarity of pairs of samples.
 
-    ``indecomposable``: ``T_ijkl = exp(-sigma (d_ij + d_kl) / (d_ik + d_jl + epsilon))``, of all quadruples or, as the
-    paper's numerical scheme has it, where one neighbourhood holds i, j, k and l; zero elsewhere, and no entry counts
-    twice when several neighbourhoods hold it. ``decomposable``: ``T_ijkl = S_ik S_jl``.
+    ``indecomposable``: ``T_ijkl = exp(-sigma (d_ij + d_kl) / (d_ik + d_jl + epsilon))``, of all quadruples or, as in
+    the paper's numerical scheme, of those where one neighbourhood holds i, j, k and l; zero elsewhere. An entry that
+    several neighbourhoods hold counts once. ``decomposable``: ``T_ijkl = S_ik S_jl``.
 
     Parameters
     ----------
     data : array (m, f) or (m, m)
         The samples X for the indecomposable tensor, the pairwise similarity S for the decomposable one.
     kind : {"indecomposable", "decomposable"}
-        Which of the paper's two tensors.
+        One of the paper's two tensors.
     n_neighbors : int, optional
-        k, the samples of a neighbourhood, the sample itself among them, ties broken by (distance, id). None keeps all
-        quadruples. The decomposable tensor has no neighbourhoods.
+        k, the number of samples in a neighbourhood, the sample itself among them; ties are decided by (distance, id).
+        None keeps all quadruples. The decomposable tensor has no neighbourhoods.
     sigma : float
-        Positive; without unit, since it multiplies a ratio of distances.
+        Positive. It has no unit, since it multiplies a ratio of distances.
     epsilon : float
-        Positive and less than .001, in the unit of X; that of a run's parameters is in `Run.unit`.
+        Positive and less than .001, in the unit of X (a run's parameter is in the unit `Run.unit`).
 
     Returns
     -------
     T : float64 array (m, m, m, m)
-        In [0, 1] for the indecomposable one; ``T_ijkl = T_klij = T_jilk`` for both.
+        ``T_ijkl = T_klij = T_jilk``; the indecomposable tensor lies in [0, 1].
 
     Raises
     ------
     BadInput
-        More than ``MOST_SAMPLES`` samples, or an argument that is not one of the above.
+        If there are more than ``MOST_SAMPLES`` samples, or an argument is not one of the above.
     """
     if kind == "decomposable":
         return _decomposable(data, n_neighbors)
@@ -119,10 +119,9 @@ def tensor_similarity(
 
 
 # Definition 3.1 counts the pair (i, j) as r = m (j - 1) + i: the first index runs fastest, which is NumPy's order "F".
-# `unfold` and `fold` both use it, so that fold(unfold(T)) is T. T_ijkl = S_ik S_jl unfolds to S kron S in this order as
-# in the other one, so Theorem 3.1 does not tell them apart. Definition 3.3 as printed, j = l - m (i - 1), counts with
-# the second index fastest, so it folds to the transpose of what Definition 3.1 took apart; the paper's V is symmetric,
-# where the two agree.
+# `unfold` and `fold` both use it, so fold(unfold(T)) is T. T_ijkl = S_ik S_jl unfolds to S kron S in either order, so
+# Theorem 3.1 does not tell them apart. Definition 3.3 as printed, j = l - m (i - 1), counts with the second index
+# fastest, so it folds to the transpose of what Definition 3.1 unfolds. The paper's V is symmetric, so both agree there.
 
 
 def unfold(T: npt.ArrayLike) -> Array:
@@ -131,7 +130,7 @@ def unfold(T: npt.ArrayLike) -> Array:
     Parameters
     ----------
     T : array (m, m, m, m) or (m, m)
-        A tensor similarity, or one similarity matrix to be written as a vector in the same order.
+        A tensor similarity, or a similarity matrix to be written as a vector in the same order.
 
     Returns
     -------
@@ -140,7 +139,7 @@ def unfold(T: npt.ArrayLike) -> Array:
     Raises
     ------
     BadInput
-        T has another number of axes, or axes of different lengths.
+        If T has another number of axes, or axes of different lengths.
     """
     refuse_masked(T, "T")
     T = np.asarray(T, dtype=np.float64)
@@ -150,7 +149,7 @@ def unfold(T: npt.ArrayLike) -> Array:
 
 
 def fold(v: npt.ArrayLike) -> Array:
-    """What `unfold` took apart: an eigenvector as a matrix (Definition 3.3), an unfolding as a tensor.
+    """The inverse of `unfold`: an eigenvector as a matrix (Definition 3.3), an unfolding as a tensor.
 
     Parameters
     ----------
@@ -165,7 +164,7 @@ def fold(v: npt.ArrayLike) -> Array:
     Raises
     ------
     BadInput
-        A length that is no square, or a matrix that is not square.
+        If the length is no square, or the matrix is not square.
     """
     refuse_masked(v, "v")
     v = np.asarray(v, dtype=np.float64)
@@ -176,22 +175,22 @@ def fold(v: npt.ArrayLike) -> Array:
 
 
 def laplacian(M: npt.ArrayLike) -> Array:
-    """The paper's Laplacian ``D^-1/2 M D^-1/2``, D the row sums; it is S's L as well as T-hat's L-hat.
+    """The paper's Laplacian ``D^-1/2 M D^-1/2``, D the row sums: L of S, and L-hat of T-hat.
 
     Parameters
     ----------
     M : array (n, n)
-        Symmetric, no entry negative.
+        Symmetric, without negative entries.
 
     Returns
     -------
     L : float64 array (n, n)
-        Eigenvalues in [-1, 1]; rows that are zero stay zero.
+        Its eigenvalues lie in [-1, 1]; zero rows stay zero.
 
     Raises
     ------
     BadInput
-        M is not square, or has a negative row sum.
+        If M is not square, or has a negative row sum.
     """
     M = _square(M, "M")
     degree = M.sum(axis=1)
@@ -204,22 +203,23 @@ def laplacian(M: npt.ArrayLike) -> Array:
 
 
 def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms", "abs", "signed"] = "rms") -> Array:
-    """The high order similarity V of the top c eigenvectors of L-hat (Definition 3.3 and step 4 of Algorithm 1).
+    """The high-order similarity V of the top c eigenvectors of L-hat (Definition 3.3 and step 4 of Algorithm 1).
 
-    V is a similarity and so symmetric: eigenvectors that change sign under (i, j) -> (j, i) are left out, and
-    eigenvalues equal to the c-th are taken in. With r connected components of the pair graph, r < c, the vectors are
-    the r of eigenvalue 1 and the next c - r; with r >= c they are the r, each weighted by the root of its share of the
-    volume, and the next c.
+    V is a similarity and therefore symmetric: eigenvectors that change sign under (i, j) -> (j, i) are left out. Those
+    of eigenvalues equal to the c-th are taken in. If the pair graph has r < c connected components, the vectors are the
+    r of eigenvalue 1 and the next c - r. If r >= c, they are the r, each weighted by the root of its component's share
+    of the volume, and the next c.
 
     Parameters
     ----------
     T : array (m, m, m, m) or (m^2, m^2)
-        A tensor similarity, or its Laplacian L-hat; that has lost the volumes, so it needs r < c.
+        A tensor similarity, or its Laplacian L-hat. L-hat has lost the volumes, so it needs r < c.
     n_clusters : int
         c.
     rule : {"rms", "abs", "signed"}
-        How the eigenvectors become one matrix: root of the mean square, which neither signs nor the basis of a repeated
-        eigenvalue change; mean of the absolutes; or the mean as printed, with each sign fixed to a positive sum.
+        How the eigenvectors become one matrix: the root of the mean square, which depends neither on signs nor on the
+        basis of a repeated eigenvalue; the mean of absolute values; or the mean as printed, each sign chosen so that
+        the sum is positive.
 
     Returns
     -------
@@ -229,7 +229,8 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     Raises
     ------
     BadInput
-        A wrong shape, c < 1, an unknown rule, more than ``MOST_SAMPLES`` samples, or L-hat with r >= c.
+        If the shape is wrong, c < 1, the rule unknown, there are more than ``MOST_SAMPLES`` samples, or L-hat has
+        r >= c.
     """
     refuse_masked(T, "T")
     T = np.asarray(T)
@@ -269,7 +270,9 @@ def _one_matrix(stack: Array, rule: str) -> Array:
 
 
 def _symmetric_spectrum(L_hat: Array, m: int) -> tuple[Array, Array, list[Indices]]:
-    """Swap-symmetric eigenpairs of L-hat, one of eigenvalue 1 a component, then the rest, descending; the components.
+    """Swap-symmetric eigenpairs of L-hat: one of eigenvalue 1 for each component, then the rest, descending.
+
+    Also the rows of each component.
 
     L-hat has the symmetry (i, j), (k, l) -> (j, i), (l, k), so it does not mix the vectors that keep their sign under
     the swap with those that change it, and each component can be solved alone: its eigenvalue 1 is then simple.
@@ -290,7 +293,7 @@ def _symmetric_spectrum(L_hat: Array, m: int) -> tuple[Array, Array, list[Indice
 
 
 def _components(M: Array, swap: Indices) -> list[Indices]:
-    """Rows of each component of the pairs that M joins, (i, j) and (j, i) being one; zero rows are in none."""
+    """Rows of each component of the pairs that M joins; (i, j) and (j, i) count as one, zero rows belong to none."""
     active = np.flatnonzero(M.any(axis=1))
     graph = csr_array(M != 0) + csr_array((np.ones(len(swap), dtype=bool), (np.arange(len(swap)), swap)))
     label = connected_components(graph[active][:, active], directed=False)[1]
@@ -300,7 +303,7 @@ def _components(M: Array, swap: Indices) -> list[Indices]:
 def _symmetric_basis(rows: Indices, swap: Indices) -> csr_array:
     """Columns (e_ij + e_ji) / sqrt(2) for i < j and e_ii, of the ordered pairs in ``rows``, (m^2, columns)."""
     one, other = rows[rows <= swap[rows]], swap[rows[rows <= swap[rows]]]
-    half = np.where(one == other, 0.5, math.sqrt(0.5))  # e_ii is written twice, and added up
+    half = np.where(one == other, 0.5, math.sqrt(0.5))  # e_ii is written twice and summed
     column = np.arange(len(one))
     entries = (np.concatenate([half, half]), (np.concatenate([one, other]), np.concatenate([column, column])))
     return csr_array(entries, shape=(len(swap), len(one)))
@@ -354,7 +357,7 @@ def _distances(X: npt.ArrayLike) -> Array:
 
 
 def _kernel(d: Array, t: float) -> Array:
-    """exp(-d^2 / 2 t^2), which tends to 1 where d = 0, and 0 elsewhere, as t goes to 0."""
+    """exp(-d^2 / 2 t^2); for t = 0 its limit, 1 where d = 0 and 0 elsewhere."""
     return np.exp(-0.5 * (d / t) ** 2) if t > 0 else np.asarray(d == 0, dtype=np.float64)
 
 

@@ -1,4 +1,4 @@
-"""What a run is asked to do: ``Params`` (the method's) and ``Resources`` (the machine's), both frozen and checked."""
+"""The options of a run: ``Params`` decide the labels, ``Resources`` limit the run; both are frozen and checked."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.metrics import METRICS
 
 LEAST_RECALL = 0.95
-"""Recall of the sample graph, below which neighbours are missing that clusters live on."""
+"""Recall that the sample graph is refined to: below it too many true neighbours are missing."""
 
 N_AFFINITY_NEIGHBORS = 5
-"""How many nearest others the heat-kernel graph joins a sample with, whatever ``n_neighbors`` is."""
+"""Nearest others that the heat-kernel graph joins each sample with, whatever ``n_neighbors`` is."""
 
 MAX_NEIGHBORS = 64
-"""The tensor has m k^4 entries: at 64 neighbours a sample's block already holds two million."""
+"""Largest k: the tensor has about m k^4 / 8 entries, and at k = 64 one sample's block already holds two million."""
 
 MAX_CLUSTERS = 20
-"""Up to so many clusters are considered where their number is to be chosen and nothing else is said."""
+"""Default of ``max_clusters``, the largest number of clusters considered where the run chooses it."""
 
 DENSE_MAX_SAMPLES = 5000
-"""Up to so many samples a Gaussian affinity is kept for all pairs; above it, for the active pairs alone."""
+"""Samples up to which a Gaussian affinity is kept for all pairs; above, it is kept for the active pairs alone."""
 
 PAPER: dict[str, Any] = {
     "n_neighbors": 10, "affinity": "gaussian", "embedding": "none", "assign_labels": "kmeans", "tol": 1e-3,
     "duplicates": "keep",
 }  # fmt: skip
-"""The paper's own settings, for ``IPS2(**PAPER, n_clusters=4)``; everything else is the default."""
+"""The paper's settings, for ``IPS2(**PAPER, n_clusters=4)``; all other parameters keep their defaults."""
 
 EMBEDDED_BEYOND = 8
-"""Columns of the embedding after the c-th where nothing else is asked for: with c columns alone a cluster is lost where
-lambda_c and lambda_c+1 are all but equal, since nothing says which of the two vectors is among them."""
+"""Default number of columns of the embedding after the c-th. With c columns alone a cluster is lost where lambda_c and
+lambda_c+1 are all but equal, since either vector may be the c-th. See docs/method.md, Tuned constants."""
 
 COMPARED = tuple(metric.name for metric in METRICS.values() if metric.compares_pairs)
 """Metrics whose distances no matrix product gives."""
@@ -55,20 +55,20 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "vectors": ("auto", "in-core", "chunked"),
     "graph": ("auto", "exact", "shards", "pynndescent"),
 }
-"""The allowed words of every parameter that is a word."""
+"""The allowed values of every parameter whose value is a word."""
 
 WHY: dict[str, str] = {
     "n_clusters": "there would be nothing to separate",
     "max_clusters": "there would be nothing to choose from",
     "n_eigenpairs": "there would be nothing to share",
-    "n_components": "rows of one column, scaled to length 1, would all be the same point",
-    "shards": "nothing would hold the samples",
-    "n_neighbors": "a neighbourhood would hold no pair, or blocks of k^4 entries that no memory holds",
-    "sigma": "every tensor entry would be 1 or grow with the distance",
-    "epsilon": "equal samples would divide by zero, or the paper's formula (epsilon < 0.001) would be another",
-    "fusion_weight": "the fused similarity would not lie between its two parts",
-    "tol": "the solver could never stop, or would stop at once",
-    "random_state": "two runs could not be told to agree",
+    "n_components": "rows of a single column, scaled to length 1, would all be the same point",
+    "shards": "no shard would hold the samples",
+    "n_neighbors": "a neighbourhood would hold no pair, or so many that its block of some k^4 entries fits no memory",
+    "sigma": "every tensor entry would be 1, or grow with the distance",
+    "epsilon": "equal samples would divide by zero, or the tensor would not be the paper's (epsilon < 0.001)",
+    "fusion_weight": "the fused similarity would not lie between S and V",
+    "tol": "the solver would never stop, or stop at once",
+    "random_state": "no later run could be made to give the same labels",
     "bandwidth": "the kernel exp(-d^2 / 2 t^2) would not be defined",
 }
 
@@ -99,48 +99,49 @@ def _real(name: str, value: Any, low: float, high: float, *, closed: bool = Fals
 def _choice(name: str, value: Any) -> str:
     if value not in CHOICES[name]:
         allowed = ", ".join(CHOICES[name])
-        raise BadInput(name, repr(value), f"one of {allowed}", "no rule would be known for it", "choose one of them")
+        raise BadInput(name, repr(value), f"one of {allowed}", "there would be no rule for it", "choose one of them")
     return str(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Params:
-    """The method's parameters, checked when the record is made.
+    """The parameters of the method, checked when the record is made. All labels follow from them and the data.
 
-    One that others make meaningless, such as ``fusion_weight`` of ``method="ppc"``, is refused when a run begins.
+    A parameter that others make meaningless, such as ``fusion_weight`` with ``method="ppc"``, is refused when a run
+    begins. docs/method.md has the mathematics.
 
     Parameters
     ----------
     n_clusters : int
         c, at least 2.
     max_clusters : int, optional
-        Where it is given, c is chosen from 2 to this number by the relative eigengap of the fused similarity, and
-        ``n_clusters`` counts for nothing; the parameters of the finished run hold the chosen c.
+        If given, the run chooses c from 2 to this number by the relative eigengap of the fused similarity and ignores
+        ``n_clusters``; the parameters of the finished run hold the chosen c.
     n_eigenpairs : int, optional
-        Eigenpairs of the tensor that are solved for where that is more than c: runs of several c in one directory
-        then share one solve, and V is still made of the c leading ones. Not for a decomposable tensor.
+        Number of the tensor's eigenpairs to solve for, if more than c. Runs of several c in one directory then share
+        one solve; V is still made of the c leading eigenvectors. Not for a decomposable tensor.
     n_components : int, optional
-        Columns of the spectral embedding: so many leading eigenvectors of the normalised U, weighed by commute times,
-        see `kernels.rounding.commute_weights`. At least 2, by default c + 8 (fewer where there are fewer samples).
-        Labels are looked for in all of them and in the first c.
+        Columns of the spectral embedding, at least 2: leading eigenvectors of the normalised U, weighted by commute
+        times (`kernels.commute_weights`). By default c + 8, at most one a sample. Labels are sought both in all columns
+        and in the first c.
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
-        Of the indecomposable tensor, eq. (7) of the paper; sigma > 0, without a unit; 0 < epsilon < 0.001, in the unit
-        of the run, `Run.unit`, in which samples lie 32 to 64 (root mean square) from their mean.
+        Of the indecomposable tensor, eq. (7) of the paper. sigma > 0 has no unit. 0 < epsilon < 0.001 is in the unit of
+        the run (`Run.unit`), in which samples lie 32 to 64 from their mean (root mean square).
     tensor : {"indecomposable", "decomposable"}
     metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
             "correlation", "hellinger", "precomputed"}
-        Distance d of two samples, as SciPy and pynndescent define those of these names. ``cosine`` is the chord
-        sqrt(2 (1 - cos)) of the two rows' directions and ``correlation`` that of the rows less their means,
-        sqrt(2 (1 - r)): they order neighbours as 1 - cos and 1 - r do, and are metrics, which those are not.
-        ``hellinger`` is sqrt(1 - sum_t sqrt(p_t q_t)) of rows divided by their sums, which may hold no negative value.
-        ``hamming`` is a share of the features; ``jaccard`` is of the sets of features that are not 0, whatever their
-        values are. ``precomputed``: the input is the (m, m) matrix of distances.
+        Distance d of two samples, as SciPy and pynndescent define it under this name, but for two: ``cosine`` is the
+        chord sqrt(2 (1 - cos)) between the directions of two rows, and ``correlation`` the same of rows less their
+        means, sqrt(2 (1 - r)). They order neighbours as 1 - cos and 1 - r do, and are metrics, which those are not.
+        ``hellinger`` is sqrt(1 - sum_t sqrt(p_t q_t)) of rows divided by their sums; no value may be negative.
+        ``hamming`` is a share of the features. ``jaccard`` compares the sets of features that are not 0.
+        ``precomputed``: the input is the (m, m) matrix of distances.
     affinity : {"heat-knn", "gaussian", "precomputed"}
-        The pairwise similarity S; ``precomputed`` is given beside the samples.
+        The pairwise similarity S. ``precomputed``: S is given beside the samples.
     bandwidth : {"mean", "median"} or float
-        t of the kernel exp(-d^2 / 2 t^2); a number is in the units of the (scaled) data, whatever the run's own unit.
+        t of the kernel exp(-d^2 / 2 t^2). A number is in the unit of the (scaled) data, whatever the unit of the run.
     high_order : {"rms", "abs", "signed"}
         How the c eigenvectors become one high-order similarity V.
     fusion : {"average", "normalized"}
@@ -149,38 +150,37 @@ class Params:
     method : {"ips2", "ppc"}
         ``ppc`` labels V alone.
     embedding : {"spectral", "rows", "none"}
-        What is clustered: the spectral embedding of U, that of the heat-kernel graph of U's rows as points, or U's rows
-        themselves, as Algorithm 1 of the paper prints it.
+        The points that are clustered: the spectral embedding of U, that of the heat-kernel graph on the rows of U, or
+        the rows of U themselves, as in Algorithm 1 of the paper.
     assign_labels : {"auto", "kmeans", "density"}
-        How the points become labels: ``kmeans``, ``density`` (the leaves of HDBSCAN*'s tree; what it leaves out gets
-        its label from U), or ``auto``, the better of the two, see `kernels.rounding.choose`. Without an embedding it is
-        k-means.
+        How the points become labels: by ``kmeans``; by ``density``, the leaves of HDBSCAN*'s tree, where samples
+        outside all leaves get their label from U; or by ``auto``, the better of the two (docs/labels.md, What a run
+        does). Without an embedding it is k-means.
     scale : {"none", "zscore", "minmax", "l2"}
-        What is done to the columns (``l2``: to the rows) of X first, before the metric sees them.
+        How the columns of X are scaled before distances are measured; ``l2`` scales its rows.
     duplicates : {"merge", "keep"}
-        Whether rows that are equal once they are scaled become one sample, so that they have one label, or stay
-        samples of their own, as in the paper. An edge of U counts times the root of the rows that its samples stand for
-        when labels are looked for, and a component has as many rows as they have; all else counts a sample once. With
-        ``affinity="precomputed"`` all rows stay samples: a similarity that is given may tell them apart.
+        Whether rows that are equal after scaling become one sample, with one label, or stay samples of their own, as in
+        the paper. See docs/method.md, Equal rows, for how a sample of several rows counts. With
+        ``affinity="precomputed"`` all rows stay samples, because a given similarity may tell them apart.
     operator : {"auto", "matrix-free", "elements", "triplets"}
-        How far the tensor is assembled: ``triplets`` stores its entries by partition and multiplies by rows of them,
-        ``elements`` holds each neighbourhood's block in memory, ``matrix-free`` its distances alone; wherever block
-        vectors live. ``auto`` takes triplets for few entries, and matrix-free else and for vectors in chunks.
+        How far the tensor is assembled: ``triplets`` stores its entries, ``elements`` keeps each neighbourhood's block
+        in memory, ``matrix-free`` keeps the neighbourhood's distances alone. ``auto`` takes triplets for few entries,
+        and matrix-free otherwise and for vectors in chunks.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
     shards : int, optional
-        Number of overlapping shards of the sample graph, at least 1. None follows the shape of the data; a number asks
-        for a sharded graph where ``graph`` is ``auto``, and is refused with the other builders.
+        Number of overlapping shards of the sample graph, at least 1. None follows the shape of the data. With
+        ``graph="auto"`` a number asks for a sharded graph; the other builders refuse it.
     tol : float, optional
-        Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1. By default eigenpairs are as exact as labels
-        need: the solve ends when a filter hardly changes the sum of the wanted 1 - lambda any more.
+        Largest residual ||L y - lambda y|| of an eigenpair, 0 < tol < 1. By default the solve ends when a filter hardly
+        changes the sum of the wanted 1 - lambda any more, which is as exact as labels need.
     random_state : int
         Seed of everything random.
 
     Raises
     ------
     BadInput
-        Where a value is outside its range.
+        If a value is outside its range.
     """
 
     n_clusters: int = 8
@@ -240,34 +240,34 @@ class Params:
             raise BadInput(
                 "scale", f"{self.scale!r} with metric={self.metric!r}",
                 "none or l2" if self.metric == "jaccard" else "none, minmax or l2",
-                "which features are 0 would be another thing" if self.metric == "jaccard"
-                else "half of all values would be negative, and have no square root",
+                "scaling would change which features are 0" if self.metric == "jaccard"
+                else "about half of all values would be negative, and have no square root",
                 "leave scale out, or use metric='euclidean'",
             )  # fmt: skip
         if self.embedding == "none" and self.assign_labels == "density":
             raise BadInput(
                 "assign_labels", "'density' with embedding='none'", "auto or kmeans without an embedding",
-                "rows of U are as far apart inside a cluster as between two, so that no density would show them",
+                "no density would show clusters: rows of U are as far apart within a cluster as between two",
                 "use embedding='spectral'",
             )  # fmt: skip
         if self.n_eigenpairs is not None and self.tensor == "decomposable":
             raise BadInput(
                 "n_eigenpairs", f"{self.n_eigenpairs} with tensor='decomposable'", "an indecomposable tensor",
-                "it would count for nothing: eigenpairs of the samples' own Laplacian give those of the tensor",
+                "it would have no effect: the tensor's eigenpairs follow from those of the samples' own Laplacian",
                 "leave it out",
             )  # fmt: skip
 
     def _check_precomputed(self) -> None:
-        """Refuse what distances without samples leave undefined."""
+        """Refuse options that need the samples, where only their distances are given."""
         if self.scale != "none":
             raise BadInput(
                 "scale", f"{self.scale!r} with metric='precomputed'", "none, as there are no columns to scale",
-                "the distances would no longer be those given", "scale the samples before their distances are taken",
+                "the distances would no longer be those given", "scale the samples before you measure their distances",
             )  # fmt: skip
         if self.graph not in ("auto", "exact"):
             raise BadInput(
                 "graph", f"{self.graph!r} with metric='precomputed'", "auto or exact",
-                "a search among samples would have no samples", "leave graph out",
+                "the search would have no samples to look at", "leave graph out",
             )  # fmt: skip
 
     @property
@@ -277,7 +277,7 @@ class Params:
 
     @classmethod
     def of_manifest(cls, stored: dict[str, Any]) -> Params:
-        """The parameters of a run directory, also of one made before ``embedding`` and ``duplicates`` existed."""
+        """The parameters of a run directory, including one made before ``embedding`` and ``duplicates`` existed."""
         stored = {"duplicates": "keep", **stored}
         if "embedding" not in stored:
             embedding = {"spectral": "spectral", "kmeans": "none", "rows": "rows"}[stored["assign_labels"]]
@@ -286,22 +286,22 @@ class Params:
 
     @property
     def n_stored_neighbors(self) -> int:
-        """Columns of the stored graph: the tensor's k, and enough for the heat-kernel graph, the sample included."""
+        """Columns of the stored graph: k, but no fewer than the heat-kernel graph needs, the sample itself included."""
         return max(self.n_neighbors, N_AFFINITY_NEIGHBORS + 1)
 
     @property
     def merges_rows(self) -> bool:
-        """Whether equal rows are looked for and become one sample: a similarity that is given may tell them apart."""
+        """Whether equal rows become one sample; not where a given similarity may tell them apart."""
         return self.duplicates == "merge" and self.affinity != "precomputed"
 
     @property
     def n_solved(self) -> int:
-        """Eigenpairs that are solved for: c of them, or more where several c share them."""
+        """Number of eigenpairs to solve for: c, or more where runs of several c share them."""
         return max(self.n_clusters, self.n_eigenpairs or 0)
 
     @property
     def n_embedded(self) -> int:
-        """Columns of the embedding, where there are as many samples."""
+        """Columns of the embedding, if there are as many samples."""
         return self.n_clusters + EMBEDDED_BEYOND if self.n_components is None else self.n_components
 
     def as_dict(self) -> dict[str, Any]:
@@ -313,12 +313,12 @@ _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "ki": 2**10, "
 
 
 def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | None:
-    """Bytes of a size such as ``4GiB``, ``512 MB`` or ``2000000000``; None stays None.
+    """Number of bytes in a size such as ``4GiB``, ``512 MB`` or ``2000000000``; None stays None.
 
     Raises
     ------
     BadInput
-        Where the text is no size above zero.
+        If the text is no size above zero.
     """
     if text is None:
         return None
@@ -326,35 +326,35 @@ def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | Non
     size = float(match[1]) * _UNITS[match[2]] if match else 0.0
     if not 1 <= size < 2**63:
         raise BadInput(
-            name, repr(text), "a size such as 4GiB or 512MB", "no memory could be promised", "give a number with a unit"
+            name, repr(text), "a size such as 4GiB or 512MB", "no limit could be kept", "give a number with a unit"
         )
     return int(size)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources:
-    """What a run may use; nothing here changes the labels.
+    """The resources that a run may use; none of them changes the labels.
 
-    What describes workers is refused by a run that starts none.
+    A run that starts no workers refuses the options that describe them.
 
     Parameters
     ----------
     n_workers : int, optional
-        Worker processes of a local cluster; None takes one per core, at most four.
+        Worker processes of a local cluster; None means one per core, at most four.
     threads_per_worker : int
         Threads that a task of one worker may use.
     memory_limit : int, optional
-        Bytes that each process may use; None takes an equal share of the machine.
+        Bytes that each process may use; None means an equal share of the machine.
     scratch : str, optional
-        Folder for what workers spill.
+        Folder to which workers spill data.
     scheduler : str, optional
         Address of a running scheduler; None starts a cluster.
     cluster : str, optional
-        Which one: a YAML file or the name of a shipped one, such as ``"slurm"``; None starts one of local processes.
+        The cluster to start: a YAML file, or the name of a shipped one such as ``"slurm"``; None means local processes.
     tls : str, optional
         Folder of certificates, as `ips2 certs` makes it.
     insecure : bool
-        Let a scheduler listen beyond 127.0.0.1 without certificates.
+        Allow a scheduler to listen beyond 127.0.0.1 without certificates.
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors live: in this process, or in chunks on the workers.
     partition_rows : int, optional
