@@ -159,15 +159,15 @@ def _verify_stage(store: ZarrStore, folder: str, entry: dict[str, Any] | None, o
             out.faults.append(Fault(folder, "", where, "its key is not that of its folder"))
         if entry is not None and entry["facts"] != known["facts"]:
             out.faults.append(Fault(folder, "", where, "its facts are not those of the manifest"))
-    survey = store.survey(folder, known["parts"] if known else None, True)
-    out.faults += survey.faults
-    for part, receipt in sorted(survey.receipts.items()):
+    scan = store.scan(folder, known["parts"] if known else None, True)
+    out.faults += scan.faults
+    for part, receipt in sorted(scan.receipts.items()):
         out.faults += _layout_faults(name, folder, part, receipt)
     out.stages += known is not None
-    out.parts += len(survey.receipts)
-    out.arrays += survey.arrays
-    out.chunks += survey.chunks
-    out.bytes += survey.octets
+    out.parts += len(scan.receipts)
+    out.arrays += scan.arrays
+    out.chunks += scan.chunks
+    out.bytes += scan.octets
 
 
 def _layout_faults(name: str, folder: str, part: str, receipt: Receipt) -> list[Fault]:

@@ -17,6 +17,7 @@ from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import pair_components, solved_degrees, unit
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
@@ -51,7 +52,7 @@ def decomposable_at(context: Context, pairs: Any) -> Any:
     return decomposable.high_order_at(vectors, chosen, pairs[:, 0], pairs[:, 1], context.params.high_order)
 
 
-def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def entries(context: Context, b: int) -> TaskResult:
     """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j."""
     pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))
     folded = context.params.tensor == "decomposable"
@@ -67,7 +68,7 @@ def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"entries": joined, "pairwise": S, "high_order": V}, facts
 
 
-def row_sums(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def row_sums(context: Context, b: int) -> TaskResult:
     """This partition's share of the row sums of S and V, each in two halves that add up without rounding."""
     joined = np.asarray(context.read("fuse", b, "entries"))
     touched, local = np.unique(joined, return_inverse=True)
@@ -92,7 +93,7 @@ def _whole_sums(context: Context) -> Any:
     return total.sum(axis=1)
 
 
-def fused(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def fused(context: Context, b: int) -> TaskResult:
     """U on one partition's pairs."""
     params = context.params
     V = np.asarray(context.read("fuse", b, "high_order")) / context.facts["fuse"]["largest"]

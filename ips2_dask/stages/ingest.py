@@ -20,6 +20,7 @@ from ips2_dask.readers import check_block, features_of
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing
 from ips2_dask.stages.row_checks import check_rows
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
@@ -39,7 +40,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return own | ({"duplicates": params.duplicates} if params.merges_rows else {})
 
 
-def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
+def _block(context: Context, b: int) -> AnyArray:
     """Rows of partition b as the source has them, with medians where values are missing and shall have them."""
     if context.source is not None:
         return np.asarray(context.source.read(*context.span(b)))
@@ -49,27 +50,27 @@ def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
     return block
 
 
-def _kept(context: Context, b: int, block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+def _kept(context: Context, b: int, block: AnyArray) -> AnyArray | None:
     """Which rows of partition b stay, as their places in it; None for all of them."""
     if context.facts["ingest"].get("missing") != "drop":
         return None
-    out: np.ndarray[Any, Any] = np.flatnonzero(~np.isnan(block).any(axis=1))
+    out: AnyArray = np.flatnonzero(~np.isnan(block).any(axis=1))
     return out
 
 
-def raw(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def raw(context: Context, b: int, block: Any) -> TaskResult:
     """Rows of partition b as they come from a source that is staged."""
     del context, b
     return {"raw": np.ascontiguousarray(block)}, {}
 
 
-def column_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def column_statistics(context: Context, b: int) -> TaskResult:
     """Check one partition's rows, and sum up its columns as they came, about the first row of the input."""
     X, _ = _checked_rows(context, b)
     return _statistics(context, X), {}
 
 
-def row_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def row_statistics(context: Context, b: int) -> TaskResult:
     """Check one partition's rows, and sum up the columns of its prepared rows, about the first one of the input."""
     return _statistics(context, _prepared(context, *_checked_rows(context, b))), {}
 
@@ -119,7 +120,7 @@ def _columns(context: Context) -> kernel.Columns | None:
     return kernel.Columns(*(np.asarray(context.read("ingest", "columns", name)) for name in ("center", "spread")))
 
 
-def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def samples(context: Context, b: int) -> TaskResult:
     """One partition of X, centred, scaled and in the unit of the run."""
     center = context.read("ingest", "whole", "center")
     spread = context.read("ingest", "whole", "spread")
@@ -136,12 +137,12 @@ def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"samples": np.ascontiguousarray(X)}, {"rounded": rounded}
 
 
-def given_rows(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def given_rows(context: Context, b: int) -> TaskResult:
     """One partition of a matrix of distances."""
     return {"samples": _distances_in_unit(context, _block(context, b))}, {"rounded": 0}
 
 
-def given_sizes(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def given_sizes(context: Context, b: int) -> TaskResult:
     """Check one partition of a matrix of distances, and sum up the squares of its rows."""
     return _check_distances(context, b, _block(context, b))
 
@@ -205,7 +206,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 
 def _missing(
     context: Context, fitted: FittedFeatures | None, executor: Executor, report: Report
-) -> tuple[dict[str, int], np.ndarray[Any, Any]]:
+) -> tuple[dict[str, int], AnyArray]:
     """How many values and rows lack something, and the rows that are left out; medians are stored on the way."""
     if fitted is None or fitted.missing == "refuse":
         return {}, np.empty(0, np.int64)
@@ -274,7 +275,7 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
     return kernel.merge([kernel.Statistics(a[0].astype(np.int64), a[1:3], a[3:5], a[5], a[6]) for a in stacked])
 
 
-def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
+def _centering(context: Context, shift: AnyArray) -> Measured:
     merged = _merged(context, "statistics-")
     metric, scale = context.metric, context.params.scale
     if not metric.translation_invariant:
@@ -296,7 +297,7 @@ def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy:
     return BadInput(context.facts["ingest"]["source"]["name"], found, allowed, otherwise, remedy)
 
 
-def _check_distances(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _check_distances(context: Context, b: int, block: Any) -> TaskResult:
     """Check rows of partition b: finite, none negative, zero from a sample to itself; and sum up each row's squares."""
     low, high = context.span(b)
     check_block(block, low, context.facts["ingest"]["source"]["name"])
@@ -339,7 +340,7 @@ def _distances_in_unit(context: Context, block: Any) -> Any:
     return np.ascontiguousarray(scaled, np.float32)
 
 
-def symmetric(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def symmetric(context: Context, b: int) -> TaskResult:
     """Check that partition b's rows are what the columns of the earlier partitions, and its own, say."""
     low, high = context.span(b)
     D = np.asarray(context.read("ingest", b, "samples"))

@@ -15,10 +15,11 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import duplicates
 from ips2_dask.stages import ingest_missing
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 
 
-def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def digests(context: Context, b: int) -> TaskResult:
     """Digests of partition b's rows, sorted, and where each range of them begins."""
     keys = duplicates.digests(np.asarray(context.ingested(b)))
     order = np.lexsort((keys[:, 1], keys[:, 0]))
@@ -34,7 +35,7 @@ def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"digests": keys, "rows": context.bounds[b] + order, "offsets": offsets.astype(np.int64)}, {}
 
 
-def compare(context: Context, r: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def compare(context: Context, r: int) -> TaskResult:
     """Rows of a range of digests that equal an earlier row."""
     store, folder = context.store, context.folders["ingest"]
     keys, rows = [], []
@@ -47,7 +48,7 @@ def compare(context: Context, r: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"repeats": found.rows, "firsts": found.firsts}, {}
 
 
-def distinct(context: Context, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def distinct(context: Context, t: int) -> TaskResult:
     """X of partition t of the distinct samples; of given distances, the columns of those samples."""
     low, high = context.facts["ingest"]["distinct_bounds"][t : t + 2]
     firsts = np.asarray(context.read("ingest", "distinct", "firsts"))

@@ -13,6 +13,7 @@ from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import metric_views, sharding, side_inputs
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 7
@@ -42,7 +43,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return own | ({"metric": params.metric} if metric.precomputed else {})
 
 
-def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def exact(context: Context, b: int) -> TaskResult:
     """Exact neighbours of one partition's samples among all of them."""
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
@@ -59,7 +60,7 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"indices": indices, "distances": distances}, {}
 
 
-def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def given(context: Context, b: int) -> TaskResult:
     """The nearest of the user's candidates for partition b's samples, by distances measured here."""
     low, high = context.span(b)
     n, width = min(context.params.n_stored_neighbors, context.m), 1

@@ -24,6 +24,7 @@ from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.views import neighborhoods
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
@@ -37,20 +38,20 @@ def adopted(context: Context, facts: dict[str, Any]) -> Context:
     return inner
 
 
-def sample(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def sample(context: Context, b: int) -> TaskResult:
     """Partition b's rows that are drawn for the cells: by their numbers, so that partitions don't matter."""
     wanted = SAMPLE_PER_SHARD * context.choices.n_shards
     drawn = shards.is_drawn(*context.span(b), wanted / context.m, context.params.random_state)
     return {"sample": context.ingested(b)[drawn]}, {}
 
 
-def assign(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def assign(context: Context, b: int) -> TaskResult:
     """Store the two nearest cells of each of partition b's samples."""
     centers = np.asarray(context.read("neighbors", "cells", "centers"))
     return {"nearest": shards.two_nearest(context.ingested(b), centers)}, {}
 
 
-def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def split(context: Context, batch: int) -> TaskResult:
     """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
     first, last = context.facts["neighbors"]["batches"][batch]
     X = np.concatenate([context.ingested(b) for b in range(first, last)])
@@ -65,7 +66,7 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
     return {"rows": X[members - user[0]], "members": members.astype(np.int32), "offsets": offsets}, {}
 
 
-def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def search(context: Context, s: int) -> TaskResult:
     """Neighbours inside shard s, in the user's numbering; order and X of the samples whose nearest cell it is."""
     facts, folder = context.facts["neighbors"], context.folders["neighbors"]
     pieces, numbers = [], []
@@ -102,7 +103,7 @@ def _narrows(context: Context) -> bool:
     return context.n_features > projection.WORTHWHILE and context.metric.is_euclidean
 
 
-def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def merge(context: Context, b: int) -> TaskResult:
     """Neighbours of partition b's samples from both of their shards."""
     low, high = context.span(b)
     order, rank = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank"))
@@ -129,7 +130,7 @@ def _shard_of(context: Context, b: int) -> Thing:
     return "shards", int(np.searchsorted(starts, context.bounds[b], side="right")) - 1
 
 
-def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def truth(context: Context, b: int) -> TaskResult:
     """Distances of the sample rows of the recall to their nearest samples in partition b."""
     rows = kernel.recall_rows(context.m, context.params.random_state)
     queries = np.asarray(context.read("neighbors", "queries", "rows"))
@@ -139,7 +140,7 @@ def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"distances": metric_views.search(context)(queries, rows, X, n - 1, low)[1]}, {}
 
 
-def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def refine(context: Context, b: int) -> TaskResult:
     """Partition b's lists after a round of refinement: neighbours of (reverse) neighbours are tried as neighbours."""
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
@@ -162,7 +163,7 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"indices": indices, "distances": distances}, {"changed": changed}
 
 
-def exactly(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def exactly(context: Context, b: int) -> TaskResult:
     """Partition b's lists by comparing its samples with those of every cell, one cell in memory at a time.
 
     Cells don't follow the partitions, so that these change nothing.

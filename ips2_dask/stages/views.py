@@ -58,7 +58,7 @@ def read_pairs(context: Context) -> Int32:
 
 
 def restricted_tensor(context: Context) -> sp.csr_array:
-    """R (docs/method.md, Unfolding and active pairs) as stored, or from the blocks: CSR (P, P) float32, both triangles."""
+    """R (docs/method.md, Unfolding and active pairs), as stored or from the blocks: CSR (P, P) float32, whole."""
 
     def make() -> sp.csr_array:
         parts = [triplets_of(context, b) for b in range(context.n_partitions)]

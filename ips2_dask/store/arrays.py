@@ -108,7 +108,7 @@ async def _write_group(
     tasks = [_write_array(group, name, kinds[name], array) for name, array in arrays.items()]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)  # all have ended, so none writes afterwards
     if isinstance(store, FreshStore):
-        await store.settle()
+        await store.await_writes()
     written = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException):

@@ -139,7 +139,7 @@ def remedy(fault: Fault) -> str:
 
 
 @dataclasses.dataclass
-class Survey:
+class Scan:
     """Result of a scan of a folder: the receipts of its parts, the faults, and how much was scanned."""
 
     receipts: dict[str, Receipt] = dataclasses.field(default_factory=dict)
