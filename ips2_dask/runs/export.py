@@ -126,12 +126,12 @@ def _write_parquet(run: Run, partial: Path) -> None:
 def sample_columns(run: Run) -> dict[str, Any]:
     """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
     try:
-        found: dict[str, Any] = {"certainty": run.certainty}
+        columns: dict[str, Any] = {"certainty": run.certainty}
     except BadInput:  # a run of an earlier version
-        found = {}
+        columns = {}
     if run.left_out is not None:
-        found["left_out"] = run.left_out
-    return found
+        columns["left_out"] = run.left_out
+    return columns
 
 
 def _write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
@@ -182,9 +182,9 @@ def _check_samples(file: Any, run: Run, name: str) -> None:
         )  # fmt: skip
     m = len(run.labels)
     if len(names) != m or (run.sample_names is not None and not np.array_equal(names, run.sample_names)):
-        found = f"{len(names)} samples" if len(names) != m else "samples of other names"
+        actual = f"{len(names)} samples" if len(names) != m else "samples of other names"
         raise BadInput(
-            name, found, f"the {m} samples that were clustered, in their order",
+            name, actual, f"the {m} samples that were clustered, in their order",
             "labels would be written beside other samples", "give the .h5ad that was the run's input",
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a run has promised, beside what it found."""
+"""Quality checks of a run: what it promised, and whether the results keep it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 from ips2_dask.params import LEAST_RECALL, Params
 
 
-def promises(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each promise, what was wanted, what was found, and whether it was kept.
+def quality_checks(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """The checks of a run, each with its promise, the value wanted, the value found, and whether it was kept.
 
     Parameters
     ----------
     facts : dict
-        What each stage has found.
+        Facts of each stage.
     """
     c = params.n_clusters
     label, eigen = facts["label"], facts["eigen"]
-    out = [
+    checks = [
         _at_least("recall of the sample graph", LEAST_RECALL, facts["neighbors"]["recall"]),
         _stop("eigenpairs", eigen.get("stop") or _residual(params.tol, eigen["residual_max"])),
         _at_least("eigenpairs", c, len(eigen["eigenvalues"])),
@@ -25,18 +25,20 @@ def promises(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str,
         _at_most("pairs whose entries are all zero in float32", 0, facts["assemble"]["empty"]),
     ]
     if label["u_components"] is not None:
-        out.append(_at_most("large components of the fused similarity", c, label.get("large", label["u_components"])))
-        out.append(
+        checks.append(
+            _at_most("large components of the fused similarity", c, label.get("large", label["u_components"]))
+        )
+        checks.append(
             _stop(
                 "embedding",
                 label.get("embedding_stop") or _residual(label["embedding_tol"], label["embedding_residual"]),
             )
         )
-    return [*out, _at_least("clusters", c, label["clusters"])]
+    return [*checks, _at_least("clusters", c, label["clusters"])]
 
 
 def _residual(wanted: float | None, found: float) -> dict[str, Any]:
-    """What runs of earlier versions said of a solve."""
+    """The stop of a solve, for runs of earlier versions, which stored the residual alone."""
     return {"measure": "largest residual", "wanted": wanted, "found": found}
 
 

@@ -21,7 +21,7 @@ from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_wor
 from ips2_dask.runs.cuts import cut_clusters
 from ips2_dask.runs.directory import read_manifest
 from ips2_dask.runs.predict import Predicted, blocks, predict
-from ips2_dask.runs.quality import promises
+from ips2_dask.runs.quality import quality_checks
 from ips2_dask.stages import side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
@@ -227,12 +227,12 @@ class Run:
         order = self._order
         if order is None:
             return Neighbors(np.array(indices), self._in_units(distances))
-        found = Neighbors(
+        graph = Neighbors(
             self._context.by_row(order[indices]).astype(np.int32), self._in_units(self._context.by_row(distances))
         )
-        own = np.arange(len(found.indices))
-        found.indices[:, 0] = np.where(found.indices[:, 0] < 0, -1, own)
-        return found
+        own = np.arange(len(graph.indices))
+        graph.indices[:, 0] = np.where(graph.indices[:, 0] < 0, -1, own)
+        return graph
 
     @property
     def unit(self) -> float:
@@ -325,8 +325,8 @@ class Run:
         c = self.params.n_clusters
         pairs = read_pairs(self._context)
         degrees = solved_degrees(self._context, pairs, self._context.read_all("assemble", "degrees"))
-        known = known_vectors(self._context, pairs, degrees)
-        vectors = [known.leading(c), self._context.read_all("eigen", "vectors")]
+        trivial = known_vectors(self._context, pairs, degrees)
+        vectors = [trivial.leading(c), self._context.read_all("eigen", "vectors")]
         return self._by_pair(np.concatenate(vectors, axis=1)[:, :c])
 
     def similarity(self, kind: str = "fused", *, distinct: bool = False) -> sp.csr_array | NDArray[np.floating]:
@@ -352,24 +352,24 @@ class Run:
                 "no such similarity is stored",
                 "choose one of them",
             )
-        found = read_similarity(self._context, kind)
+        matrix = read_similarity(self._context, kind)
         if self._order is None:
-            return found
+            return matrix
         place = np.argsort(self._order) if distinct else np.asarray(self._context.place())
         if self._context.merged and not distinct:
-            self._refuse_many(found, place)
-        found = found[place][:, place]
-        gone = place < 0
-        if sp.issparse(found):
-            found = sp.csr_array(found)
-            if gone.any():
-                staying = sp.diags_array((~gone).astype(found.dtype))
-                found = sp.csr_array(staying @ found @ staying)
-                found.eliminate_zeros()
-            found.sort_indices()
-        elif gone.any():
-            found[gone], found[:, gone] = 0.0, 0.0
-        return found
+            self._refuse_many(matrix, place)
+        matrix = matrix[place][:, place]
+        left_out = place < 0
+        if sp.issparse(matrix):
+            matrix = sp.csr_array(matrix)
+            if left_out.any():
+                staying = sp.diags_array((~left_out).astype(matrix.dtype))
+                matrix = sp.csr_array(staying @ matrix @ staying)
+                matrix.eliminate_zeros()
+            matrix.sort_indices()
+        elif left_out.any():
+            matrix[left_out], matrix[:, left_out] = 0.0, 0.0
+        return matrix
 
     def _refuse_many(self, found: Any, place: Any) -> None:
         """Refuse a similarity of all rows that equal rows make too large."""
@@ -535,7 +535,7 @@ class Run:
             "recall": facts["neighbors"]["recall"],
             "searched_exactly": facts["neighbors"].get("searched_exactly", False),
             "run_dir": self.path,
-            "promises": promises(self.params, facts),
+            "promises": quality_checks(self.params, facts),
             "choice": self.choice,
             "warnings": [
                 *((self.choice or {}).get("warnings", [])),
@@ -554,8 +554,8 @@ class Run:
 
 def _n_dropped(facts: dict[str, Any]) -> int:
     """Rows that the ingest left out for missing values."""
-    found = facts.get("missing") or {"rule": "refuse"}
-    return int(found["rows"]) if found["rule"] == "drop" else 0
+    missing = facts.get("missing") or {"rule": "refuse"}
+    return int(missing["rows"]) if missing["rule"] == "drop" else 0
 
 
 def open_run(path: str | Path) -> Run:

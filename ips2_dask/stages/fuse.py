@@ -39,9 +39,9 @@ def high_order(context: Context, b: int, pairs: Any) -> Any:
     label = pair_components(context).of_vectors[pairs[:, 0]]
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_clusters)
     wanted = wanted_pairs(context.params.n_clusters, len(whole["volumes"]))
-    kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
-    vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :kept]
-    values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:kept]))
+    n_kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
+    vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :n_kept]
+    values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:n_kept]))
     return np.where(root > 0, values, 0.0)  # what the solver's random start left there
 
 

@@ -80,9 +80,9 @@ def _checked_rows(context: Context, b: int) -> tuple[Any, Any]:
     block = _block(context, b)
     source = context.facts["ingest"]["source"]
     rows = np.arange(*context.span(b))
-    kept = _kept(context, b, block)
-    if kept is not None:
-        block, rows = block[kept], rows[kept]
+    staying = _kept(context, b, block)
+    if staying is not None:
+        block, rows = block[staying], rows[staying]
     else:
         check_block(block, context.bounds[b], source["name"], source["feature_names"])
     return block.astype(np.float64), rows
@@ -125,14 +125,14 @@ def samples(context: Context, b: int) -> TaskResult:
     center = context.read("ingest", "whole", "center")
     spread = context.read("ingest", "whole", "spread")
     block = _block(context, b)
-    kept = _kept(context, b, block)
+    staying = _kept(context, b, block)
     X, rounded = kernel.standardize(
-        block if kept is None else block[kept], center, spread, context.params.scale, context.params.metric,
+        block if staying is None else block[staying], center, spread, context.params.scale, context.params.metric,
         _columns(context), context.exponent,
     )  # fmt: skip
-    if kept is not None:  # those that are left out are no samples: `duplicates.merge` takes the others
+    if staying is not None:  # those that are left out are no samples: `duplicates.merge` takes the others
         whole = np.zeros(block.shape, np.float32)
-        whole[kept] = X
+        whole[staying] = X
         X = whole
     return {"samples": np.ascontiguousarray(X)}, {"rounded": rounded}
 
@@ -242,7 +242,7 @@ def _unread(context: Context, rule: str) -> list[int]:
 
 
 class Measured(NamedTuple):
-    """What the statistics of the columns decide."""
+    """Centre, spread and unit of the samples, from the statistics of the columns."""
 
     center: Any  # (f,) what to take from each column
     spread: Any  # (f,) what to divide it by
@@ -347,10 +347,10 @@ def symmetric(context: Context, b: int) -> TaskResult:
     for other in range(b + 1):
         first, last = context.span(other)
         mirror = np.asarray(context.read("ingest", other, "samples"))[:, low:high]
-        at = precomputed.first_uneven(D[:, first:last], mirror)
-        if at is not None:
-            i, j = at[0], first + at[1]
-            there, back = (float(x) * context.unit for x in (D[i, j], mirror[at[1], i]))
+        uneven = precomputed.first_uneven(D[:, first:last], mirror)
+        if uneven is not None:
+            i, j = uneven[0], first + uneven[1]
+            there, back = (float(x) * context.unit for x in (D[i, j], mirror[uneven[1], i]))
             raise _refused(
                 context, f"{there:g} from sample {low + i} to {j} and {back:g} back",
                 "a symmetric matrix", "the tensor would have two values for one pair",
@@ -378,20 +378,20 @@ def _label_names(source: Any) -> list[str] | None:
 
 
 def _warnings(statistics_: kernel.Statistics | None, rounded: int, vanishing: int, m: int) -> list[str]:
-    out: list[str] = []
+    warnings: list[str] = []
     if statistics_ is None:
-        return out
+        return warnings
     f = len(statistics_.low)
     constant = int(np.count_nonzero(statistics_.low == statistics_.high))
     if constant == f:
-        out.append(f"all {m} rows are equal: every partition of them is as good as another")
+        warnings.append(f"all {m} rows are equal: every partition of them is as good as another")
     elif constant:
-        out.append(f"{constant} of {f} columns are constant and tell nothing apart")
+        warnings.append(f"{constant} of {f} columns are constant and tell nothing apart")
     if vanishing:
-        out.append(
+        warnings.append(
             f"{vanishing} of {f} columns vary so little beside the others that no distance in float32 shows it: "
             "scale='zscore' would give all columns the same weight"
         )
     if rounded:
-        out.append(f"{rounded} whole numbers have more digits than float32 keeps and were rounded")
-    return out
+        warnings.append(f"{rounded} whole numbers have more digits than float32 keeps and were rounded")
+    return warnings

@@ -1,8 +1,7 @@
-"""Equal rows become one sample: digests of each partition's rows, compared by ranges, and the first row of each kept.
+"""Merging of equal rows, the end of the ingest: digests of rows are compared by ranges, and the first row stays.
 
-It is the end of the ingest. Where no two rows are equal, and none is left out for a missing value, its parts stay as
-they are; else the samples are those rows that no earlier one equals, in their order, cut into partitions of the size
-that the input's have.
+Where no two rows are equal, and none is left out for a missing value, the parts stay as they are. Otherwise the
+samples are the rows that no earlier one equals, in their order, cut into partitions of the size of the input's.
 """
 
 from __future__ import annotations
@@ -44,8 +43,8 @@ def compare(context: Context, r: int) -> TaskResult:
         low, high = (int(n) for n in np.asarray(context.read("ingest", part, "offsets"))[r : r + 2])
         keys.append(store.read_rows(folder, part, "digests", low, high))
         rows.append(store.read_rows(folder, part, "rows", low, high))
-    found = duplicates.repeats(np.concatenate(keys), np.concatenate(rows))
-    return {"repeats": found.rows, "firsts": found.firsts}, {}
+    equal = duplicates.repeats(np.concatenate(keys), np.concatenate(rows))
+    return {"repeats": equal.rows, "firsts": equal.firsts}, {}
 
 
 def distinct(context: Context, t: int) -> TaskResult:
@@ -65,8 +64,8 @@ def merge(context: Context, executor: Executor, report: Report, dropped: Any) ->
     """
     store, folder, parts = context.store, context.folders["ingest"], range(context.n_partitions)
     ranges = range(duplicates.n_ranges(context.m) if context.params.merges_rows else 0)
-    known = store.receipt(folder, "distinct")
-    if known is None:
+    receipt = store.receipt(folder, "distinct")
+    if receipt is None:
         repeats, firsts = np.empty(0, np.int64), np.empty(0, np.int64)
         if context.params.merges_rows:
             executor.map(Job("ingest", digests, "digests-"), context, parts, report)
@@ -77,10 +76,10 @@ def merge(context: Context, executor: Executor, report: Report, dropped: Any) ->
             )
         m = context.m - len(repeats) - len(dropped)
         arrays = _numbered(context.m, repeats, firsts, dropped) if m < context.m else {}
-        known = store.write(folder, "distinct", arrays, {"distinct": m})
+        receipt = store.write(folder, "distinct", arrays, {"distinct": m})
     for name in (*(f"digests-{part_name(b)}" for b in parts), *(f"ranges-{part_name(r)}" for r in ranges)):
         store.drop(folder, name)
-    m = int(known["facts"]["distinct"])
+    m = int(receipt["facts"]["distinct"])
     if m == context.m:
         return {}
     bounds = [*range(0, m, context.bounds[1]), m]
@@ -98,7 +97,7 @@ def _numbered(m: int, repeats: Any, firsts: Any, dropped: Any) -> dict[str, Any]
     own[repeats] = firsts
     staying = np.ones(m, np.bool_)
     staying[dropped] = False
-    kept, sample = np.unique(own[staying], return_inverse=True)
+    first_rows, sample = np.unique(own[staying], return_inverse=True)
     place = np.full(m, -1, np.int32)
     place[staying] = sample
-    return {"firsts": kept, "place": place}
+    return {"firsts": first_rows, "place": place}

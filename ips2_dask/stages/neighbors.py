@@ -184,11 +184,11 @@ def _duplicates(context: Context) -> list[str]:
         if distances.shape[1] > 1:
             repeated += int(np.count_nonzero(distances[:, 1] == 0))
             crowded += int(np.count_nonzero(distances[:, min(k, distances.shape[1]) - 1] == 0))
-    out = []
+    warnings = []
     if repeated and merged:
-        out.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")
+        warnings.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")
     elif repeated:
-        out.append(f"{repeated} of {context.m} samples have an exact duplicate")
+        warnings.append(f"{repeated} of {context.m} samples have an exact duplicate")
     if crowded and not merged:
-        out.append(f"{crowded} samples see only copies of themselves among their {k} nearest: they form islands")
-    return out
+        warnings.append(f"{crowded} samples see only copies of themselves among their {k} nearest: they form islands")
+    return warnings

@@ -1,4 +1,4 @@
-"""Rows that a metric says nothing of, refused by their number: those of the input, and new ones."""
+"""Checks of rows that a metric can't compare, of the input and of new samples."""
 
 from __future__ import annotations
 

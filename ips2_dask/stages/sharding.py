@@ -114,10 +114,10 @@ def merge(context: Context, b: int) -> TaskResult:
         distances = np.full(indices.shape, np.inf, np.float32)
         for s in np.unique(both[:, column]):
             rows = np.flatnonzero(both[:, column] == s)
-            at = np.searchsorted(context.read("neighbors", "search-" + part_name(s), "members"), order[low + rows])
-            found = context.read("neighbors", "search-" + part_name(s), "indices")[at]
-            indices[rows] = np.where(found < 0, -1, rank[found])
-            distances[rows] = context.read("neighbors", "search-" + part_name(s), "distances")[at]
+            places = np.searchsorted(context.read("neighbors", "search-" + part_name(s), "members"), order[low + rows])
+            local = context.read("neighbors", "search-" + part_name(s), "indices")[places]
+            indices[rows] = np.where(local < 0, -1, rank[local])
+            distances[rows] = context.read("neighbors", "search-" + part_name(s), "distances")[places]
         lists.append((indices, distances))
     (indices, distances), others = lists
     shards.merge_lists(indices, distances, *others, np.arange(low, high), order, rank)
@@ -153,13 +153,13 @@ def refine(context: Context, b: int) -> TaskResult:
     part = f"{before}{part_name(b)}"
     indices, distances = (np.array(context.read("neighbors", part, name)) for name in ("indices", "distances"))
     rows = np.arange(low, high)
-    found = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
-    used = np.unique(np.concatenate([found[found >= 0], rows]))
+    candidates = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
+    used = np.unique(np.concatenate([candidates[candidates >= 0], rows]))
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
     X = np.asarray(context.samples(used))
-    lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, context.metric.code)
-    changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
+    lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), candidates, place, context.metric.code)
+    changed = shards.merge_lists(indices, distances, candidates, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {"changed": changed}
 
 
@@ -184,8 +184,8 @@ def exactly(context: Context, b: int) -> TaskResult:
             own = np.argsort(ascending)[rows - start]
         others = np.asarray(context.samples(np.arange(start, stop)))[ascending - start]
         places, lengths = metric_views.search(context)(X, own, others, n - 1)
-        found = np.where(places < 0, -1, ascending[places]).astype(np.int32)
-        shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
+        candidates = np.where(places < 0, -1, ascending[places]).astype(np.int32)
+        shards.merge_lists(indices, distances, candidates, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {}
 
 
@@ -231,10 +231,10 @@ def _split_into_cells(context: Context, executor: Executor, report: Report) -> d
 
 def _drawn(context: Context, counts: Sequence[int]) -> NDArray[np.float32]:
     """The samples of all partitions, read one by one into one array."""
-    out = np.empty((sum(counts), context.n_features), np.float32)
+    rows = np.empty((sum(counts), context.n_features), np.float32)
     for b, (low, high) in enumerate(itertools.pairwise([0, *itertools.accumulate(counts)])):
-        out[low:high] = context.store.read(context.folders["neighbors"], "sample-" + part_name(b), "sample")
-    return out
+        rows[low:high] = context.store.read(context.folders["neighbors"], "sample-" + part_name(b), "sample")
+    return rows
 
 
 def _all_finished(context: Context, rounds: int) -> bool:
@@ -328,8 +328,8 @@ def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
         measure()
         if facts["recall_history"][-1] >= LEAST_RECALL or facts["rounds"] == MOST_ROUNDS:
             break
-        known = {**context.facts["neighbors"], "rounds": facts["rounds"]}
-        inner = dataclasses.replace(context, facts={**context.facts, "neighbors": known})
+        facts_so_far = {**context.facts["neighbors"], "rounds": facts["rounds"]}
+        inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts_so_far})
         facts["rounds"] += 1
         receipts = executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
         if not any(receipt["facts"]["changed"] for receipt in receipts):

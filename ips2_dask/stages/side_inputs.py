@@ -96,25 +96,25 @@ def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
 def _matrix(spec: Any, name: str, m: int) -> Any:
     """A matrix of all samples, dense or CSR."""
     if is_sparse(spec):
-        found = as_csr(spec, name)
+        matrix = as_csr(spec, name)
     else:
         table: Any = open_source(spec)
-        held = getattr(table.rows, "matrix", None)
-        held = held() if callable(held) else held
+        resident = getattr(table.rows, "matrix", None)
+        resident = resident() if callable(resident) else resident
         pieces = table.blocks(max(1, (64 << 20) // (8 * table.shape[1])))
-        if is_sparse(held):
-            found = held
+        if is_sparse(resident):
+            matrix = resident
         elif isinstance(table.rows, CompressedRows):
-            found = sparse.csr_array(sparse.vstack([sparse.csr_array(piece) for piece in pieces]))
+            matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(piece) for piece in pieces]))
         else:
             _check_dense(name, table.shape)
-            found = np.concatenate(list(pieces))
-    if found.shape != (m, m):
+            matrix = np.concatenate(list(pieces))
+    if matrix.shape != (m, m):
         raise BadInput(
-            name, f"a matrix of {found.shape[0]} x {found.shape[1]}", f"one of {m} x {m}, as there are {m} samples",
+            name, f"a matrix of {matrix.shape[0]} x {matrix.shape[1]}", f"one of {m} x {m}, as there are {m} samples",
             "its rows would belong to no sample", "give the matrix of these samples, in their order",
         )  # fmt: skip
-    return found
+    return matrix
 
 
 def _check_dense(name: str, shape: tuple[int, ...]) -> None:
@@ -157,17 +157,17 @@ def _graph(graph: Any, params: Params) -> Any:
     m, n = graph.shape[0], min(params.n_stored_neighbors, graph.shape[0]) - 1
     rows = np.repeat(np.arange(m), np.diff(graph.indptr))
     others = rows != graph.indices
-    found = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], graph.indices[others])), shape=(m, m))
-    found.sum_duplicates()
-    found.data[:] = 1
-    counts = np.diff(found.indptr)
+    neighbors = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], graph.indices[others])), shape=(m, m))
+    neighbors.sum_duplicates()
+    neighbors.data[:] = 1
+    counts = np.diff(neighbors.indptr)
     if counts.min() < n:
         row = int(np.argmin(counts))
         raise BadInput(
             "knn_graph", f"{counts[row]} neighbours of sample {row}", f"at least {n} others in every row",
             "its neighbourhood would be too small", f"build it with {n} neighbours or more",
         )  # fmt: skip
-    return found
+    return neighbors
 
 
 def folder_of(digests: dict[str, str]) -> str:
@@ -228,9 +228,9 @@ def given_candidates(context: Context, low: int, high: int) -> Any:
     indptr = indptr[low : high + 1]
     indices = indices[indptr[0] : indptr[-1]]
     counts = np.diff(indptr)
-    out = np.full((high - low, int(counts.max(initial=0))), -1, np.int32)
-    out[np.arange(out.shape[1]) < counts[:, None]] = indices
-    return out
+    candidates = np.full((high - low, int(counts.max(initial=0))), -1, np.int32)
+    candidates[np.arange(candidates.shape[1]) < counts[:, None]] = indices
+    return candidates
 
 
 def _given_graph(context: Context) -> tuple[Any, Any]:

@@ -99,10 +99,12 @@ def similarity_parts(context: Context) -> Iterator[Similarities]:
 def _sparse_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
     for b in range(context.n_partitions):
         entries = np.asarray(context.read("fuse", b, "entries")).astype(np.int64)
-        kept = entries[:, 0] != entries[:, 1]
+        off_diagonal = entries[:, 0] != entries[:, 1]
         names = (part_name(b), part_name(b), f"fused-{part_name(b)}")
-        S, V, U = (np.asarray(context.read("fuse", p, kind))[kept] for p, kind in zip(names, KINDS, strict=True))
-        yield entries[kept].T, [S, V / context.facts["fuse"]["largest"], U]
+        S, V, U = (
+            np.asarray(context.read("fuse", p, kind))[off_diagonal] for p, kind in zip(names, KINDS, strict=True)
+        )
+        yield entries[off_diagonal].T, [S, V / context.facts["fuse"]["largest"], U]
 
 
 def _dense_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
@@ -143,7 +145,7 @@ def row_weights(context: Context) -> AnyArray | None:
 
 
 def read_affinity(context: Context) -> sp.csr_array | AnyArray:
-    """What is embedded, walked on and cut: `read_unsigned`, its entries times the `row_weights` of both samples."""
+    """The affinity that is embedded, walked on and cut: `read_unsigned` times the `row_weights` of both samples."""
     return weighed(read_unsigned(context), row_weights(context))
 
 

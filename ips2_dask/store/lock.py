@@ -91,12 +91,12 @@ class Held:
             for _ in range(3):  # another one may have been faster where `_one_at_a_time` can't hold it
                 if self._files.create(NAME, sealed(self._owner)):
                     break
-                found = owner_of(self._files)
-                if found is not None and is_alive(found):
-                    raise _refusal(self._location, found)
+                owner = owner_of(self._files)
+                if owner is not None and is_alive(owner):
+                    raise _refusal(self._location, owner)
                 self._files.remove(NAME)
             else:
-                raise _refusal(self._location, found or self._owner)
+                raise _refusal(self._location, owner or self._owner)
             _held_here.add(self._owner["token"])
         self._thread.start()
 
@@ -124,8 +124,8 @@ class Held:
             )
 
     def _is_mine(self) -> bool:
-        found = owner_of(self._files)
-        return found is not None and found["token"] == self._owner["token"]
+        owner = owner_of(self._files)
+        return owner is not None and owner["token"] == self._owner["token"]
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT):
@@ -145,12 +145,12 @@ def lock(files: Files, location: str) -> Iterator[Held]:
     BadInput
         Where another run that is alive holds it.
     """
-    held = Held(files, location)
-    held.acquire()
+    own = Held(files, location)
+    own.acquire()
     try:
-        yield held
+        yield own
     finally:
-        held.release()
+        own.release()
 
 
 def _refusal(location: str, owner: Owner) -> BadInput:

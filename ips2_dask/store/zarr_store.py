@@ -66,9 +66,9 @@ class ZarrStore:
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
-        found = _receipt(self.files.read(f"{folder}/{part}.json"))
-        self.cache_receipt(folder, part, found)
-        return found
+        receipt = _receipt(self.files.read(f"{folder}/{part}.json"))
+        self.cache_receipt(folder, part, receipt)
+        return receipt
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         """Cache the receipt of a part, or that there is none, if reading it takes a request over a network."""
@@ -85,14 +85,14 @@ class ZarrStore:
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
         parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
-        found = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
-        asked = {part: f"{folder}/{part}.json" for part in parts if part not in found}
+        receipts = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
+        asked = {part: f"{folder}/{part}.json" for part in parts if part not in receipts}
         texts = self.files.read_many(list(asked.values()))
         for part, name in asked.items():
             receipt = _receipt(texts.get(name))
             if receipt is not None:
-                found[part] = receipt
-        return {part: found[part] for part in parts if part in found}
+                receipts[part] = receipt
+        return {part: receipts[part] for part in parts if part in receipts}
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
         """Store a part's arrays under a new attempt, then its receipt.
@@ -150,10 +150,10 @@ class ZarrStore:
         def array(receipt: Receipt) -> AnyArray:
             return read(f"{self._root}/{folder}/{receipt['attempt']}/{name}", receipt["arrays"][name], *rows, kind=kind)
 
-        learned = self._receipts.get((folder, part))
-        if learned is not None:
+        cached = self._receipts.get((folder, part))
+        if cached is not None:
             try:
-                return array(learned)
+                return array(cached)
             except MemoryError:
                 raise
             except Exception:  # another attempt may have taken its place since
@@ -186,16 +186,16 @@ class ZarrStore:
         for part in sorted(set(result.receipts if parts is None else parts)):
             receipt = result.receipts.get(part)
             if receipt is None:
-                found = "the receipt is damaged" if f"{part}.json" in sizes else "the receipt is missing"
-                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
+                fault = "the receipt is damaged" if f"{part}.json" in sizes else "the receipt is missing"
+                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
                 continue
             if parts is not None and content_of(receipt) != parts[part]["content"]:
-                found = "the receipt is not that of the finished stage"
-                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
-            held = sizes.get(receipt["attempt"], {})
-            result.faults += self._group_faults(folder, part, receipt, held, deep)
+                fault = "the receipt is not that of the finished stage"
+                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
+            attempt_sizes = sizes.get(receipt["attempt"], {})
+            result.faults += self._group_faults(folder, part, receipt, attempt_sizes, deep)
             for name, described in receipt["arrays"].items():
-                result.faults += self._faults(folder, part, name, receipt, held, deep)
+                result.faults += self._faults(folder, part, name, receipt, attempt_sizes, deep)
                 result.arrays += 1
                 result.chunks += len(described["bytes"])
                 result.octets += sum(described["bytes"])
@@ -218,10 +218,12 @@ class ZarrStore:
         described = receipt["arrays"].get(name)
         if described is None:
             return [Fault(folder, part, where, "no such array is in the receipt", name)]
-        held = {path.removeprefix(f"{name}/"): size for path, size in sizes.items() if path.startswith(f"{name}/")}
+        array_sizes = {
+            path.removeprefix(f"{name}/"): size for path, size in sizes.items() if path.startswith(f"{name}/")
+        }
         metadata = (self.files.read(f"{where}/zarr.json") or "").encode() if deep else None
-        found = faults_of(f"{self._root}/{where}", described, metadata, held, deep)
-        return [Fault(folder, part, where, text, name, chunk) for chunk, text in found]
+        faults = faults_of(f"{self._root}/{where}", described, metadata, array_sizes, deep)
+        return [Fault(folder, part, where, text, name, chunk) for chunk, text in faults]
 
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name: its receipt moves, its arrays stay."""
