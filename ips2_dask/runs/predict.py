@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,11 @@ from ips2_dask.readers.lazy import LazySource
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
+from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -92,7 +96,7 @@ def check_source(context: Context, source: Source) -> None:
         )  # fmt: skip
 
 
-def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Predicted]:
+def blocks(context: Context, source: Source, client: Client | None = None) -> Iterator[Predicted]:
     """Predictions for a source's samples, block by block in their order.
 
     With a client the workers read, or compute, and predict the blocks, at most two a worker at a time; a source that
@@ -108,7 +112,7 @@ def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Pre
             yield predict_rows(inner, source.name, source.feature_names, first, rows)
         return
     room = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-    waiting: list[Any] = []
+    waiting: list[Future] = []
     for task in _tasks(context, source, client, bounds):
         waiting.append(task)
         if len(waiting) >= room:
@@ -117,7 +121,7 @@ def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Pre
         yield task.result()
 
 
-def predict(context: Context, source: Source, client: Any = None) -> Predicted:
+def predict(context: Context, source: Source, client: Client | None = None) -> Predicted:
     """Predictions for all of a source's samples, in memory."""
     parts = list(blocks(context, source, client))
     labels, probabilities = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
@@ -125,7 +129,7 @@ def predict(context: Context, source: Source, client: Any = None) -> Predicted:
     return Predicted(labels, probabilities, np.concatenate(points) if points else None)
 
 
-def _tasks(context: Context, source: Source, client: Any, bounds: tuple[int, ...]) -> Iterator[Any]:
+def _tasks(context: Context, source: Source, client: Client, bounds: tuple[int, ...]) -> Iterator[Future]:
     """A future a block, made when it is asked for."""
     if isinstance(source, LazySource):
         names = source.name, source.feature_names
@@ -140,7 +144,7 @@ def _read_and_predict(context: Context, source: Source, low: int, high: int) -> 
     return predict_rows(context, source.name, source.feature_names, low, source.read(low, high))
 
 
-def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: Any) -> Predicted:
+def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: AnyArray) -> Predicted:
     """Predictions for some rows of new samples, numbered from ``first``.
 
     Where the run left out rows that lack a value, such rows get the label -1, and NaN for anything else.
@@ -172,7 +176,7 @@ def predict_rows(context: Context, name: str, features: list[str] | None, first:
     return Predicted(labels, shares, points)
 
 
-def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Predicted:
+def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Predicted:
     """The same of rows of these numbers that lack nothing."""
     with threads(context.threads):
         extended = extend_rows(context, _standardized(context, name, numbers, rows))
@@ -193,7 +197,7 @@ def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], r
         return Predicted(labels, extension.responsibilities(squares, variance), embedding)
 
 
-def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Float32:
+def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Float32:
     """New rows, of these numbers, as ingest would have stored them."""
     params = context.params
     center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))

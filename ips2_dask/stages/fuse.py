@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import decomposable, similarity
@@ -22,6 +23,9 @@ from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
 
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     """The parameters that this stage's arrays depend on, besides the eigenvectors."""
@@ -30,7 +34,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return {name: getattr(params, name) for name in names}
 
 
-def high_order(context: Context, b: int, pairs: Any) -> Any:
+def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     """V on the active pairs of partition b, not yet scaled."""
     rule = context.params.high_order
     whole = {name: context.read("eigen", "whole", name) for name in ("volumes", "sums")}
@@ -45,7 +49,7 @@ def high_order(context: Context, b: int, pairs: Any) -> Any:
     return np.where(root > 0, values, 0.0)  # what the solver's random start left there
 
 
-def decomposable_at(context: Context, pairs: Any) -> Any:
+def decomposable_at(context: Context, pairs: Int32) -> Float64:
     """V of a decomposable tensor at given pairs, not yet scaled."""
     vectors = np.asarray(context.read("eigen", "whole", "sample_vectors"))
     chosen = np.asarray(context.read("eigen", "whole", "chosen"))
@@ -83,7 +87,7 @@ def row_sums(context: Context, b: int) -> TaskResult:
     return {"touched": touched.astype(np.int32), "sums": sums}, {}
 
 
-def _whole_sums(context: Context) -> Any:
+def _whole_sums(context: Context) -> Float64:
     """The row sums of S and V from the shares of all partitions: (2, m)."""
     total = np.zeros((2, 2, context.m))
     for b in range(context.n_partitions):

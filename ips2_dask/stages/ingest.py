@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report, stage_source
@@ -16,7 +17,7 @@ from ips2_dask.kernels import precomputed
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices, check_shape
-from ips2_dask.readers import check_block, features_of
+from ips2_dask.readers import Source, check_block, features_of
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing
 from ips2_dask.stages.row_checks import check_rows
@@ -25,6 +26,8 @@ from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
 VERSION = 2
+
+Float64 = NDArray[np.float64]
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -58,7 +61,7 @@ def _kept(context: Context, b: int, block: AnyArray) -> AnyArray | None:
     return out
 
 
-def raw(context: Context, b: int, block: Any) -> TaskResult:
+def raw(context: Context, b: int, block: AnyArray) -> TaskResult:
     """Rows of partition b as they come from a source that is staged."""
     del context, b
     return {"raw": np.ascontiguousarray(block)}, {}
@@ -75,7 +78,7 @@ def row_statistics(context: Context, b: int) -> TaskResult:
     return _statistics(context, _prepared(context, *_checked_rows(context, b))), {}
 
 
-def _checked_rows(context: Context, b: int) -> tuple[Any, Any]:
+def _checked_rows(context: Context, b: int) -> tuple[Float64, NDArray[np.int64]]:
     """The rows of partition b that stay, (rows, f) float64, and their numbers in the input, (rows,)."""
     block = _block(context, b)
     source = context.facts["ingest"]["source"]
@@ -88,14 +91,14 @@ def _checked_rows(context: Context, b: int) -> tuple[Any, Any]:
     return block.astype(np.float64), rows
 
 
-def _statistics(context: Context, X: Any) -> dict[str, Any]:
+def _statistics(context: Context, X: Float64) -> dict[str, AnyArray]:
     """The sums of the columns of X (rows, f) about the shift: an array to store."""
     sums = kernel.column_statistics(X, np.array(context.facts["ingest"]["shift"]))
     stacked = [sums.exponent[None].astype(np.float64), sums.total, sums.square, sums.low[None], sums.high[None]]
     return {"statistics": np.concatenate(stacked)}
 
 
-def _prepared(context: Context, X: Any, rows: Any) -> Any:
+def _prepared(context: Context, X: Float64, rows: NDArray[np.int64] | list[int]) -> Float64:
     """Rows X of these numbers as the metric wants them before columns are centred; rows it can't compare are refused.
 
     Raises
@@ -244,14 +247,14 @@ def _unread(context: Context, rule: str) -> list[int]:
 class Measured(NamedTuple):
     """Centre, spread and unit of the samples, from the statistics of the columns."""
 
-    center: Any  # (f,) what to take from each column
-    spread: Any  # (f,) what to divide it by
+    center: Float64  # (f,) what to take from each column
+    spread: Float64  # (f,) what to divide it by
     exponent: int  # of the power of two that all values are divided by then
     vanishing: int  # columns that vary too little beside the others
     statistics: kernel.Statistics  # of the columns as they came
 
 
-def _measured(inner: Context, executor: Executor, report: Report, first: Any, first_row: int) -> Measured:
+def _measured(inner: Context, executor: Executor, report: Report, first: Float64, first_row: int) -> Measured:
     """Centre, spread and unit of the columns, from one pass over the rows; two where columns are scaled first."""
     params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
     raw_statistics = None
@@ -297,7 +300,7 @@ def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy:
     return BadInput(context.facts["ingest"]["source"]["name"], found, allowed, otherwise, remedy)
 
 
-def _check_distances(context: Context, b: int, block: Any) -> TaskResult:
+def _check_distances(context: Context, b: int, block: AnyArray) -> TaskResult:
     """Check rows of partition b: finite, none negative, zero from a sample to itself; and sum up each row's squares."""
     low, high = context.span(b)
     check_block(block, low, context.facts["ingest"]["source"]["name"])
@@ -334,7 +337,7 @@ def _exponent_of_distances(context: Context, receipts: Sequence[Receipt]) -> int
     return kernel.root_exponent(np.ldexp(np.sqrt([mean]), top))
 
 
-def _distances_in_unit(context: Context, block: Any) -> Any:
+def _distances_in_unit(context: Context, block: AnyArray) -> NDArray[np.float32]:
     """Rows of distances as float32, in the unit of the run."""
     scaled = np.asarray(block, np.float64) * np.ldexp(1.0, -context.exponent)
     return np.ascontiguousarray(scaled, np.float32)
@@ -367,12 +370,12 @@ def _check_symmetric(context: Context, executor: Executor, report: Report) -> No
         context.store.drop(context.folders["ingest"], "symmetric-" + part_name(b))
 
 
-def _known_labels(source: Any) -> dict[str, Any]:
+def _known_labels(source: Source) -> dict[str, AnyArray]:
     labels = source.labels()
     return {} if labels is None else {"known": np.unique(labels, return_inverse=True)[1].astype(np.int32).ravel()}
 
 
-def _label_names(source: Any) -> list[str] | None:
+def _label_names(source: Source) -> list[str] | None:
     labels = source.labels()
     return None if labels is None else [str(name) for name in np.unique(labels)]
 

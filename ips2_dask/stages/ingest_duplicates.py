@@ -14,7 +14,7 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import duplicates
 from ips2_dask.stages import ingest_missing
-from ips2_dask.store.base import TaskResult
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 
 
@@ -57,7 +57,7 @@ def distinct(context: Context, t: int) -> TaskResult:
     return {"samples": np.ascontiguousarray(X)}, {}
 
 
-def merge(context: Context, executor: Executor, report: Report, dropped: Any) -> dict[str, Any]:
+def merge(context: Context, executor: Executor, report: Report, dropped: AnyArray) -> dict[str, Any]:
     """Make one sample of equal rows if that is asked for, and none of the rows that are left out, ``dropped``.
 
     Returns the bounds of the new partitions, or nothing where every row is a sample of its own.
@@ -91,7 +91,7 @@ def merge(context: Context, executor: Executor, report: Report, dropped: Any) ->
     return {"bounds": bounds}
 
 
-def _numbered(m: int, repeats: Any, firsts: Any, dropped: Any) -> dict[str, Any]:
+def _numbered(m: int, repeats: AnyArray, firsts: AnyArray, dropped: AnyArray) -> dict[str, AnyArray]:
     """The first row of each sample, and the sample of each row, -1 for those that are left out."""
     own = np.arange(m)
     own[repeats] = firsts

@@ -13,7 +13,7 @@ from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import metric_views, sharding, side_inputs
-from ips2_dask.store.base import TaskResult
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 7
@@ -121,7 +121,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         "rounds": 0,
         "warnings": [],
     }
-    whole: dict[str, Any] = {}
+    whole: dict[str, AnyArray] = {}
     if context.choices.graph == "exact":
         executor.map(Job("neighbors", exact), context, range(context.n_partitions), report)
     elif context.choices.graph == "given":

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.ingest import directionless
 from ips2_dask.kernels.metrics import METRICS
 
 
-def check_rows(rows: Any, numbers: Any, name: str, metric: str) -> None:
+def check_rows(rows: NDArray[np.float64], numbers: NDArray[np.int64] | list[int], name: str, metric: str) -> None:
     """Refuse rows without a direction, and negative values of what are shares of a sum.
 
     Parameters

@@ -24,7 +24,7 @@ from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.views import neighborhoods
-from ips2_dask.store.base import TaskResult
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
@@ -189,7 +189,7 @@ def exactly(context: Context, b: int) -> TaskResult:
     return {"indices": indices, "distances": distances}, {}
 
 
-def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Store the graph and X by the new partitions; returns facts, and the arrays of the stage's ``whole`` part."""
     store, folder = context.store, context.folders["neighbors"]
     membership = store.receipt(folder, "membership")
@@ -259,7 +259,7 @@ def _finalise(context: Context, rounds: int, n_cells: int) -> None:
         store.drop(folder, "search-" + part_name(s))
 
 
-def _nearest_cells(context: Context, parts: range) -> Any:
+def _nearest_cells(context: Context, parts: range) -> NDArray[np.int32]:
     """The two nearest cells of each sample of some of the input's partitions, as they were assigned: (rows, 2)."""
     return np.concatenate([context.read("neighbors", "assign-" + part_name(b), "nearest") for b in parts])
 
@@ -280,7 +280,7 @@ def _number(context: Context) -> None:
     )
 
 
-def _membership(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
+def _membership(context: Context) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """The samples by nearest cell, the new partitions, and batches of the user's partitions."""
     nearest = _nearest_cells(context, range(context.n_partitions))
     n_shards = context.choices.n_shards
@@ -302,7 +302,7 @@ def _membership(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     return facts, {"by_cell": by_cell, "cell": cell}
 
 
-def true_reach(context: Context, executor: Executor, report: Report, rows: Any) -> Any:
+def true_reach(context: Context, executor: Executor, report: Report, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """The distance of the true n-th nearest of each of the recall's rows: (rows,)."""
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
     executor.map(Job("neighbors", truth, "truth-"), context, parts, report)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -96,7 +96,7 @@ def similarity_parts(context: Context) -> Iterator[Similarities]:
         yield Similarities(i, j, *values)
 
 
-def _sparse_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
+def _sparse_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
     for b in range(context.n_partitions):
         entries = np.asarray(context.read("fuse", b, "entries")).astype(np.int64)
         off_diagonal = entries[:, 0] != entries[:, 1]
@@ -107,7 +107,7 @@ def _sparse_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
         yield entries[off_diagonal].T, [S, V / context.facts["fuse"]["largest"], U]
 
 
-def _dense_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
+def _dense_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
     for b in range(context.n_partitions):
         first, last = context.span(b)
         step = max(1, DENSE_PAIRS // context.m)
@@ -155,11 +155,11 @@ def read_unsigned(context: Context) -> sp.csr_array | AnyArray:
     return abs(U) if context.params.high_order == "signed" else U
 
 
-def weighed(U: Any, weights: AnyArray | None) -> Any:
+def weighed(U: sp.csr_array | AnyArray, weights: AnyArray | None) -> sp.csr_array | AnyArray:
     """U_ij times the weights of i and j, (m, m)."""
     if weights is None:
         return U
-    if not sp.issparse(U):
+    if isinstance(U, np.ndarray):
         return U * weights[:, None] * weights
     data = U.data * np.repeat(weights, np.diff(U.indptr)) * weights[U.indices]
     return sp.csr_array((data, U.indices, U.indptr), shape=U.shape)
