@@ -1,4 +1,4 @@
-"""Numbers that can't lie: what was promised and not kept is in the report, in the JSON and in the exit status."""
+"""Quality checks: a promise that a run did not keep is in the report, in the JSON and in the exit status."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = np.random.default_rng(7).normal(size=(60, 3))
 
 @pytest.fixture(scope="module", name="facts")
 def facts_of_a_run() -> dict[str, Any]:
-    """What the stages of a run have found that kept its promises."""
+    """Facts of the stages of a run that kept its promises."""
     return dict(run(X, Params(n_clusters=3))._context.facts)
 
 
