@@ -19,6 +19,7 @@ from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import approximate, distances, metrics, neighbors, similarity
 from ips2_dask.kernels.parallel import threads
+from ips2_dask.params import CHOICES
 from ips2_dask.runs import predict
 from ips2_dask.stages import metric_views
 
@@ -138,6 +139,15 @@ def test_shards_find_the_nearest_by_any_metric(metric: str) -> None:
     assert again.neighbors.distances.tobytes() == found.neighbors.distances.tobytes()
     np.testing.assert_array_equal(again.neighbors.indices, found.neighbors.indices)
     np.testing.assert_array_equal(again.labels, found.labels)
+
+
+def test_every_metric_has_one_record_and_every_record_is_a_metric() -> None:
+    assert set(metrics.METRICS) == {"euclidean", "precomputed", *METRICS} == set(CHOICES["metric"])
+    codes = [metric.code for metric in metrics.METRICS.values() if metric.compares_pairs]
+    assert sorted(codes) == list(range(1, len(codes) + 1))
+    for metric in metrics.METRICS.values():
+        assert metric.is_euclidean + metric.compares_pairs + metric.precomputed == 1
+        assert metric.external == (metric.name if metric.compares_pairs else "euclidean")
 
 
 @pytest.mark.parametrize("metric", [metric.name for metric in metrics.METRICS.values() if metric.compares_pairs])

@@ -238,7 +238,7 @@ def test_a_run_is_gone_on_with_and_lost_parts_are_made_again(tmp_path: Path) -> 
         again = run(X, PARAMS, resources, store=out, features=features)
         assert {stage["state"] for stage in again.manifest["stages"]} == {"reused"}
         store, folder = ZarrStore(str(out)), again.manifest["stages"][0]["folder"]
-        kept = sorted(store.parts(folder, learned=True))
+        kept = sorted(store.parts(folder, cached=True))
         assert not [part for part in kept if part.startswith(("raw-", "counts"))]
         for part in ("whole", *(kept[-1:])):
             store.drop(folder, part)

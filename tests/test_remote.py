@@ -192,4 +192,4 @@ def test_a_receipt_says_the_stored_bytes_without_a_listing(root: str) -> None:
     receipt = store.write(FOLDER, "p000000", {"samples": np.zeros((5, 3), np.float32)}, {})
     sizes = store.files.sizes(f"{FOLDER}/{receipt['attempt']}")
     assert receipt["arrays"]["samples"]["bytes"] == [sizes["samples/c/0/0"]]
-    assert not store.survey(FOLDER, None, True).faults
+    assert not store.scan(FOLDER, None, True).faults

@@ -451,7 +451,7 @@ def test_a_missing_chunk_of_any_array_is_noticed_and_named(finished: Path) -> No
         for chunk in chunks(place):
             content = chunk.read_bytes()
             store = ZarrStore(str(finished))
-            assert store.survey(folder, None, True).faults == []
+            assert store.scan(folder, None, True).faults == []
             chunk.unlink()
             assert_damaged(finished, folder, part, name)
             tried += 1

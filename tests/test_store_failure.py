@@ -23,6 +23,7 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.pipeline import run as pipeline
 from ips2_dask.stages import tensor
 from ips2_dask.store.cache import cache
+from ips2_dask.store.files import partial_file, write_atomically
 
 X = np.random.default_rng(8).normal(size=(400, 8))
 PARAMS, RESOURCES = Params(n_clusters=3, operator="triplets"), Resources(partition_rows=100)
@@ -44,6 +45,18 @@ def disk(tmp_path: Path) -> Iterator[Path]:
 
 def mount(place: Path, options: str) -> None:
     subprocess.run(["mount", "-o", f"remount,{options}", str(place)], check=True)
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "table.csv"
+    write_atomically(path, "old")
+    for content in ("new", b"bytes"):
+        write_atomically(path, content)
+        assert path.read_bytes() == (content.encode() if isinstance(content, str) else content)
+    with pytest.raises(UnicodeEncodeError), partial_file(path) as partial:
+        partial.write_text("half" + "\udc80", encoding="utf-8")
+    assert [entry.name for entry in path.parent.iterdir()] == ["table.csv"]
+    assert path.read_bytes() == b"bytes"
 
 
 def test_a_full_disk_is_one_line_and_a_rerun_goes_on(disk: Path, capsys: pytest.CaptureFixture[str]) -> None:

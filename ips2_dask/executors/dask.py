@@ -81,7 +81,7 @@ class DaskExecutor:
         if local:
             self.owners.wrote(things, [address for _, address in found])
         for item, (receipt, _) in zip(items, found, strict=True):
-            context.store.learn(folder, job.prefix + part_name(item), receipt)
+            context.store.cache_receipt(folder, job.prefix + part_name(item), receipt)
         return [receipt for receipt, _ in found]
 
     def map_blocks(

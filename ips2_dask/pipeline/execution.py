@@ -35,7 +35,7 @@ from ips2_dask.stages.side_inputs import SideInputs
 from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.integrity import Receipt, Survey, content_of
+from ips2_dask.store.integrity import Receipt, Scan, content_of
 from ips2_dask.store.layout import FORMAT, STAGES, key_digest
 
 Facts = dict[str, Any]
@@ -240,7 +240,7 @@ class _Execution:
         if other:
             self._forget_after(other[-1])
             known = None
-        survey = self._store.survey(key.folder, known["parts"] if known else None, self._verify)
+        survey = self._store.scan(key.folder, known["parts"] if known else None, self._verify)
         skipped = known is not None and not survey.faults
         if known is not None and survey.faults:
             known, why = self._compute_again(name, known, survey)
@@ -296,7 +296,7 @@ class _Execution:
             "plan": [dataclasses.asdict(stage) for stage in self._plan.stages], "keys": described(self._keys),
         }  # fmt: skip
 
-    def _why(self, name: str, survey: Survey) -> list[str]:
+    def _why(self, name: str, survey: Scan) -> list[str]:
         """Why a stage without a ``stage.json`` is computed."""
         before = self._manifest["done"].get(name)
         if self._other_bytes:
@@ -312,7 +312,7 @@ class _Execution:
             said.append(f"{there} of its parts were there")
         return [*said, *(fault.text for fault in survey.faults)]
 
-    def _drop(self, survey: Survey, folder: str) -> None:
+    def _drop(self, survey: Scan, folder: str) -> None:
         for part in survey.lost:
             self._store.drop(folder, part)
 
@@ -321,7 +321,7 @@ class _Execution:
         facts = self._work(name)
         if max(self._plan.worker_bytes, self._plan.client_bytes) > TIDIED:
             self._executor.tidy()  # the plan counts each stage without what the one before it left
-        receipts = self._store.parts(self._keys[name].folder, learned=True)
+        receipts = self._store.parts(self._keys[name].folder, cached=True)
         return {
             "key": self._keys[name].content,
             "facts": facts,
@@ -388,7 +388,7 @@ class _Execution:
             raise damage
         self._mended.add((damage.folder, damage.part))
         known = self._store.get_document(f"{damage.folder}/stage.json")
-        survey = self._store.survey(damage.folder, known["parts"] if known else None, True)
+        survey = self._store.scan(damage.folder, known["parts"] if known else None, True)
         if known is None:  # the reader's own stage, in the middle of it
             self._drop(survey, damage.folder)
             self._store.drop(damage.folder, damage.part)
@@ -399,7 +399,7 @@ class _Execution:
             raise _OtherBytes(stage)
 
     def _compute_again(
-        self, name: str, known: dict[str, Any], survey: Survey, part: str | None = None
+        self, name: str, known: dict[str, Any], survey: Scan, part: str | None = None
     ) -> tuple[dict[str, Any], list[str]]:
         """Compute the lost parts of a finished stage; returns its new ``stage.json``, and why."""
         folder = self._keys[name].folder

@@ -35,14 +35,14 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
             "there would be nothing to cut", "run it again with one of these",
         )  # fmt: skip
     drawn, edges = (np.asarray(context.read("label", part, name)) for name in ("drawn", "edges"))
-    found = density.cut(edges, len(drawn), n_clusters) if len(edges) else None
-    if found is None:
+    clustering = density.cut(edges, len(drawn), n_clusters) if len(edges) else None
+    if clustering is None:
         raise BadInput(
             "n_clusters", str(n_clusters), "a number of leaves that some smallest size of a cluster gives",
             "clusters would be made up", "try another number",
         )  # fmt: skip
     labels = np.full(context.m, -1, np.int32)
-    labels[drawn] = found.labels
+    labels[drawn] = clustering.labels
     U = read_affinity(context)
     shares = rounding.spread(MatrixOperator(rounding.walk_matrix(U)).matmat, labels, n_clusters)
     labels = np.where(labels >= 0, labels, shares.argmax(axis=1)).astype(np.int32)

@@ -24,10 +24,10 @@ def check_directory(path: str, fresh: bool = False) -> None:
     if "://" not in path:
         _check_place(Path(path))
     store = ZarrStore(path)
-    held = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
-    if held and not store.is_run():
+    names = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
+    if names and not store.is_run():
         raise BadInput(
-            path, f"a directory that holds something else ({', '.join(held[:3])})", "an empty directory or a run's",
+            path, f"a directory that holds something else ({', '.join(names[:3])})", "an empty directory or a run's",
             "the run's files would mix with others", "give another --out",
         )  # fmt: skip
     manifest = store.document("manifest.json")[0]
@@ -46,8 +46,8 @@ def _check_place(path: Path) -> None:
             str(path), f"a path that can't be ({error})", "a place for a directory",
             "there would be nowhere to put the run", "give another --out",
         ) from None  # fmt: skip
-    there = next(place for place in (path, *path.absolute().parents) if place.exists())
-    if there == path and not path.is_dir():
+    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    if nearest == path and not path.is_dir():
         raise BadInput(
             str(path),
             "a file",
@@ -55,12 +55,18 @@ def _check_place(path: Path) -> None:
             "it would be overwritten",
             "give another --out",
         )
-    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        found = (
-            f"{there}, where this user may not write" if there.is_dir() else f"{there}, which is a file, in its path"
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        obstacle = (
+            f"{nearest}, where this user may not write"
+            if nearest.is_dir()
+            else f"{nearest}, which is a file, in its path"
         )
         raise BadInput(
-            str(path), found, "a place for a directory", "there would be nowhere to put the run", "give another --out"
+            str(path),
+            obstacle,
+            "a place for a directory",
+            "there would be nowhere to put the run",
+            "give another --out",
         )
 
 

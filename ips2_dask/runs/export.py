@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import h5py
 import numpy as np
@@ -16,10 +16,13 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
+from ips2_dask.store.base import AnyArray
 from ips2_dask.store.files import partial_file
 
 if TYPE_CHECKING:
     from ips2_dask.runs.run import Run
+
+Node: TypeAlias = h5py.Group | h5py.Dataset
 
 KEY = "ips2"
 TEXT = h5py.string_dtype("utf-8")
@@ -29,7 +32,7 @@ SAMPLE_COLUMNS = ("certainty", "left_out")
 
 PREDICTION_ENDINGS = (".csv", ".tsv", ".parquet", ".npy")
 
-Columns = dict[str, Any]
+Columns = dict[str, AnyArray]
 """Names, and as many values of each."""
 
 
@@ -95,12 +98,12 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
     return target
 
 
-def _samples(run: Run) -> Any:
+def _samples(run: Run) -> AnyArray:
     names = run.sample_names
     return np.arange(len(run.labels)) if names is None else names
 
 
-def _columns(run: Run) -> dict[str, Any]:
+def _columns(run: Run) -> Columns:
     """The columns of a table of labels."""
     return {"sample": _samples(run), "cluster": run.labels, **sample_columns(run)}
 
@@ -123,15 +126,15 @@ def _write_parquet(run: Run, partial: Path) -> None:
     parquet.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), partial)
 
 
-def sample_columns(run: Run) -> dict[str, Any]:
+def sample_columns(run: Run) -> Columns:
     """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
     try:
-        found: dict[str, Any] = {"certainty": run.certainty}
+        columns: Columns = {"certainty": run.certainty}
     except BadInput:  # a run of an earlier version
-        found = {}
+        columns = {}
     if run.left_out is not None:
-        found["left_out"] = run.left_out
-    return found
+        columns["left_out"] = run.left_out
+    return columns
 
 
 def _write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
@@ -157,14 +160,14 @@ def _origin(run: Run) -> Path | None:
     return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
 
 
-def _encoded(node: Any, kind: str, version: str, **more: Any) -> Any:
+def _encoded(node: Node, kind: str, version: str, **more: Any) -> Node:
     node.attrs["encoding-type"], node.attrs["encoding-version"] = kind, version
     for name, value in more.items():
         node.attrs[name] = value
     return node
 
 
-def _index(file: Any) -> tuple[Any, Any]:
+def _index(file: h5py.File) -> tuple[h5py.Group, AnyArray | None]:
     """The data frame of the samples, and the names in its index."""
     frame = file.get("obs")
     if not isinstance(frame, h5py.Group):
@@ -173,23 +176,23 @@ def _index(file: Any) -> tuple[Any, Any]:
     return frame, names.asstr()[...] if h5py.check_string_dtype(names.dtype) else names[...].astype(np.str_)
 
 
-def _check_samples(file: Any, run: Run, name: str) -> None:
+def _check_samples(file: h5py.File, run: Run, name: str) -> None:
     frame, names = _index(file)
-    if not isinstance(frame, h5py.Group):
+    if names is None or not isinstance(frame, h5py.Group):
         raise BadInput(
             name, "an obs that is no group", "the .h5ad of anndata 0.7 or later", "labels could not be added to it",
             "write the file again with a recent anndata",
         )  # fmt: skip
     m = len(run.labels)
     if len(names) != m or (run.sample_names is not None and not np.array_equal(names, run.sample_names)):
-        found = f"{len(names)} samples" if len(names) != m else "samples of other names"
+        actual = f"{len(names)} samples" if len(names) != m else "samples of other names"
         raise BadInput(
-            name, found, f"the {m} samples that were clustered, in their order",
+            name, actual, f"the {m} samples that were clustered, in their order",
             "labels would be written beside other samples", "give the .h5ad that was the run's input",
         )  # fmt: skip
 
 
-def _make_anndata(file: Any, run: Run) -> None:
+def _make_anndata(file: h5py.File, run: Run) -> None:
     """The skeleton of an AnnData without X."""
     m = len(run.labels)
     names = np.arange(m).astype(np.str_) if run.sample_names is None else run.sample_names
@@ -203,16 +206,16 @@ def _make_anndata(file: Any, run: Run) -> None:
         _encoded(file.create_group(name), "dict", "0.1.0")
 
 
-def _remove_old(parent: Any, name: str) -> None:
+def _remove_old(parent: h5py.Group, name: str) -> None:
     if name in parent:
         del parent[name]
 
 
-def _group(file: Any, name: str) -> Any:
+def _group(file: h5py.File, name: str) -> h5py.Group:
     return file[name] if name in file else _encoded(file.create_group(name), "dict", "0.1.0")
 
 
-def _write_results(file: Any, run: Run) -> None:
+def _write_results(file: h5py.File, run: Run) -> None:
     obs = file["obs"]
     _remove_old(obs, KEY)
     labels = _encoded(obs.create_group(KEY), "categorical", "0.2.0", ordered=False)
@@ -246,7 +249,7 @@ def _write_results(file: Any, run: Run) -> None:
     _encoded(about["params"], "string", "0.2.0")
 
 
-def _write_similarity(obsp: Any, U: Any) -> None:
+def _write_similarity(obsp: h5py.Group, U: sparse.csr_array | AnyArray) -> None:
     name = f"{KEY}_connectivities"
     _remove_old(obsp, name)
     U = sparse.csr_array(U)

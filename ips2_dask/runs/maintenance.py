@@ -15,7 +15,7 @@ from ips2_dask.store.zarr_store import FOLDER, ROOT, ZarrStore, is_receipt
 
 
 def status(path: str | Path) -> dict[str, Any]:
-    """What a run directory holds, as plain values; a run that is going on does not hinder it.
+    """Input, parameters and stages of a run directory, as plain values; also while a run is at work in it.
 
     Returns
     -------
@@ -56,7 +56,7 @@ def status(path: str | Path) -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Verification:
-    """What `verify` has found.
+    """Result of `verify`.
 
     Attributes
     ----------
@@ -105,69 +105,69 @@ def verify(path: str | Path) -> Verification:
         Where there is no run, or one of another format.
     """
     store = ZarrStore(str(path))
-    out = Verification(str(path))
+    result = Verification(str(path))
     owner = lock.owner_of(store.files)
     if owner is not None and lock.is_alive(owner):
-        out.running = lock.describe(owner)
+        result.running = lock.describe(owner)
     if store.document("zarr.json")[0] != ROOT:
-        out.faults.append(Fault("", "", "zarr.json", "the group of the run is not what was written"))
+        result.faults.append(Fault("", "", "zarr.json", "the group of the run is not what was written"))
     try:
         manifest = read_manifest(store)
     except (Damaged, BadInput):
         if not store.stage_folders():  # no run has ever been here
             raise
-        out.faults.append(Fault("", "", "manifest.json", "the manifest is not what was written"))
+        result.faults.append(Fault("", "", "manifest.json", "the manifest is not what was written"))
         for folder in store.stage_folders():
-            _verify_stage(store, folder, None, out)
-        return out
+            _verify_stage(store, folder, None, result)
+        return result
     entries = {entry["name"]: entry for entry in manifest["stages"]}
     for name in STAGES:
         key = manifest["keys"][name]
-        out.faults += _key_faults(name, manifest)
-        if name in entries or out.running is None:
-            _verify_stage(store, key["folder"], entries.get(name), out)
-    return out
+        result.faults += _key_faults(name, manifest)
+        if name in entries or result.running is None:
+            _verify_stage(store, key["folder"], entries.get(name), result)
+    return result
 
 
 def _key_faults(name: str, manifest: dict[str, Any]) -> list[Fault]:
     """Whether a stage's folder is named by its key, and its key made of the keys that it reads."""
     keys = manifest["keys"]
     content = {what: keys[name][what] for what in ("inputs", "params", "version", "format")}
-    found = []
+    faults = []
     if folder_of(name, content) != keys[name]["folder"]:
-        found.append("its folder is not named by its key")
+        faults.append("its folder is not named by its key")
     for feed, digest in content["inputs"].items():
         if feed in keys:
             above = {what: keys[feed][what] for what in ("inputs", "params", "version", "format")}
             if key_digest(above) != digest:
-                found.append(f"its key is made of another {feed}")
-    return [Fault("", "", f"manifest.json, stage {name}", text) for text in found]
+                faults.append(f"its key is made of another {feed}")
+    return [Fault("", "", f"manifest.json, stage {name}", text) for text in faults]
 
 
 def _verify_stage(store: ZarrStore, folder: str, entry: dict[str, Any] | None, out: Verification) -> None:
     """One stage: its document against the manifest, its receipts against the layout, its parts."""
-    known, whole = store.document(f"{folder}/stage.json")
+    document, whole = store.document(f"{folder}/stage.json")
     name = folder.rpartition("-")[0]
     where = f"{folder}/stage.json"
-    if known is not None and not whole:
+    if document is not None and not whole:
         out.faults.append(Fault(folder, "", where, "it is not what was written"))
-        known = None
-    elif known is None and (entry is not None or store.files.read(where) is not None):
+        document = None
+    elif document is None and (entry is not None or store.files.read(where) is not None):
         out.faults.append(Fault(folder, "", where, "it is missing or can't be read"))
-    if known is not None:
-        if folder_of(name, known["key"]) != folder:
+    if document is not None:
+        if folder_of(name, document["key"]) != folder:
             out.faults.append(Fault(folder, "", where, "its key is not that of its folder"))
-        if entry is not None and entry["facts"] != known["facts"]:
+        if entry is not None and entry["facts"] != document["facts"]:
             out.faults.append(Fault(folder, "", where, "its facts are not those of the manifest"))
-    survey = store.survey(folder, known["parts"] if known else None, True)
-    out.faults += survey.faults
-    for part, receipt in sorted(survey.receipts.items()):
+    scan = store.scan(folder, document["parts"] if document else None, True)
+    out.faults += scan.faults
+    for part, receipt in sorted(scan.receipts.items()):
         out.faults += _layout_faults(name, folder, part, receipt)
-    out.stages += known is not None
-    out.parts += len(survey.receipts)
-    out.arrays += survey.arrays
-    out.chunks += survey.chunks
-    out.bytes += survey.octets
+    out.stages += document is not None
+    out.parts += len(scan.receipts)
+    out.arrays += scan.arrays
+    out.chunks += scan.chunks
+    out.bytes += scan.octets
 
 
 def _layout_faults(name: str, folder: str, part: str, receipt: Receipt) -> list[Fault]:
@@ -197,7 +197,7 @@ class Garbage:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """What `gc` has taken away, or would."""
+    """Result of `gc`: the files and folders that it has removed, or would remove."""
 
     directory: str
     dry_run: bool
@@ -214,7 +214,7 @@ class Collected:
 
 
 def gc(path: str | Path, dry_run: bool = False) -> Collected:
-    """Take away what no key points to: stages of other parameters, attempts without a receipt, files half-written.
+    """Remove what no key points to: stages of other parameters, attempts without a receipt, unfinished files.
 
     What the manifest's parameters need stays, finished or not; and so does what no run has written.
 
@@ -237,25 +237,25 @@ def gc(path: str | Path, dry_run: bool = False) -> Collected:
     with store.lock():
         manifest = read_manifest(store)
         folders = {manifest["keys"][name]["folder"] for name in STAGES} | set(manifest.get("beside", {}).values())
-        found = _garbage(store, folders)
+        garbage = _garbage(store, folders)
         if not dry_run:
-            for one in found:
+            for one in garbage:
                 store.remove(one.path)
-    return Collected(str(path), dry_run, tuple(found))
+    return Collected(str(path), dry_run, tuple(garbage))
 
 
 def _garbage(store: ZarrStore, folders: set[str]) -> list[Garbage]:
-    out = []
+    garbage = []
     for name in store.files.names(""):
         if FOLDER.fullmatch(name):
             sizes = store.files.sizes(name)
             if name not in folders:
-                out.append(Garbage(name, "a stage of other parameters, input or code", sum(sizes.values())))
+                garbage.append(Garbage(name, "a stage of other parameters, input or code", sum(sizes.values())))
             else:
-                out += _in_folder(store, name, sizes)
+                garbage += _in_folder(store, name, sizes)
         elif name.endswith(".partial"):
-            out.append(Garbage(name, "a file that was not written to its end", _size(store, name)))
-    return out
+            garbage.append(Garbage(name, "a file that was not written to its end", _size(store, name)))
+    return garbage
 
 
 def _size(store: ZarrStore, name: str) -> int:
@@ -264,12 +264,12 @@ def _size(store: ZarrStore, name: str) -> int:
 
 
 def _in_folder(store: ZarrStore, folder: str, sizes: dict[str, int]) -> list[Garbage]:
-    """What is left over in a folder that is needed."""
-    known = store.get_document(f"{folder}/stage.json")
+    """Garbage in a folder that is needed itself."""
+    document = store.get_document(f"{folder}/stage.json")
     receipts = store.parts(folder)
-    kept = {part: r for part, r in receipts.items() if known is None or part in known["parts"]}
-    attempts = {receipt["attempt"] for receipt in kept.values()}
-    out: list[Garbage] = []
+    needed = {part: r for part, r in receipts.items() if document is None or part in document["parts"]}
+    attempts = {receipt["attempt"] for receipt in needed.values()}
+    garbage: list[Garbage] = []
     orphans: dict[str, int] = {}
     for path, size in sizes.items():
         top, below, _ = path.partition("/")
@@ -277,9 +277,9 @@ def _in_folder(store: ZarrStore, folder: str, sizes: dict[str, int]) -> list[Gar
         if below and top not in attempts:
             orphans[top] = orphans.get(top, 0) + size
         elif path.endswith(".partial"):
-            out.append(Garbage(f"{folder}/{path}", "a file that was not written to its end", size))
-        elif not below and is_receipt(top) and part not in kept:
+            garbage.append(Garbage(f"{folder}/{path}", "a file that was not written to its end", size))
+        elif not below and is_receipt(top) and part not in needed:
             why = "a part that was needed on the way" if part in receipts else "a receipt that can't be read"
-            out.append(Garbage(f"{folder}/{top}", why, size))
-    out += [Garbage(f"{folder}/{top}", "an attempt that no receipt names", size) for top, size in orphans.items()]
-    return sorted(out, key=lambda one: one.path)
+            garbage.append(Garbage(f"{folder}/{top}", why, size))
+    garbage += [Garbage(f"{folder}/{top}", "an attempt that no receipt names", size) for top, size in orphans.items()]
+    return sorted(garbage, key=lambda one: one.path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +22,11 @@ from ips2_dask.readers.base import LazySource
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
+from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
 
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
@@ -35,7 +39,7 @@ ROWS = 4096
 
 
 class Predicted(NamedTuple):
-    """What is said of new samples."""
+    """Labels, shares and points of new samples."""
 
     labels: NDArray[np.int32]  # (n,)
     probabilities: Float64  # (n, c) shares of the clusters
@@ -92,8 +96,8 @@ def check_source(context: Context, source: Source) -> None:
         )  # fmt: skip
 
 
-def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Predicted]:
-    """What is said of a source's samples, block by block in their order.
+def blocks(context: Context, source: Source, client: Client | None = None) -> Iterator[Predicted]:
+    """Predictions for a source's samples, block by block in their order.
 
     With a client the workers read, or compute, and predict the blocks, at most two a worker at a time; a source that
     is read in one pass is predicted in this process.
@@ -108,7 +112,7 @@ def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Pre
             yield predict_rows(inner, source.name, source.feature_names, first, rows)
         return
     room = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
-    waiting: list[Any] = []
+    waiting: list[Future] = []
     for task in _tasks(context, source, client, bounds):
         waiting.append(task)
         if len(waiting) >= room:
@@ -117,20 +121,20 @@ def blocks(context: Context, source: Source, client: Any = None) -> Iterator[Pre
         yield task.result()
 
 
-def predict(context: Context, source: Source, client: Any = None) -> Predicted:
-    """What is said of all of a source's samples, in memory."""
-    found = list(blocks(context, source, client))
-    labels, probabilities = (np.concatenate([part[at] for part in found]) for at in (0, 1))
-    points = [part.embedding for part in found if part.embedding is not None]
+def predict(context: Context, source: Source, client: Client | None = None) -> Predicted:
+    """Predictions for all of a source's samples, in memory."""
+    parts = list(blocks(context, source, client))
+    labels, probabilities = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
+    points = [part.embedding for part in parts if part.embedding is not None]
     return Predicted(labels, probabilities, np.concatenate(points) if points else None)
 
 
-def _tasks(context: Context, source: Source, client: Any, bounds: tuple[int, ...]) -> Iterator[Any]:
+def _tasks(context: Context, source: Source, client: Client, bounds: tuple[int, ...]) -> Iterator[Future]:
     """A future a block, made when it is asked for."""
     if isinstance(source, LazySource):
-        said = source.name, source.feature_names
+        names = source.name, source.feature_names
         for first, rows in zip(bounds, source.delayed_blocks(bounds), strict=False):
-            yield client.submit(predict_rows, context, *said, first, client.compute(rows), pure=False)
+            yield client.submit(predict_rows, context, *names, first, client.compute(rows), pure=False)
     else:
         for low, high in itertools.pairwise(bounds):
             yield client.submit(_read_and_predict, context, source, low, high, pure=False)
@@ -140,8 +144,8 @@ def _read_and_predict(context: Context, source: Source, low: int, high: int) -> 
     return predict_rows(context, source.name, source.feature_names, low, source.read(low, high))
 
 
-def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: Any) -> Predicted:
-    """What is said of some rows of new samples, ``first`` of which is the first of these.
+def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: AnyArray) -> Predicted:
+    """Predictions for some rows of new samples, numbered from ``first``.
 
     Where the run left out rows that lack a value, such rows get the label -1, and NaN for anything else.
 
@@ -172,15 +176,15 @@ def predict_rows(context: Context, name: str, features: list[str] | None, first:
     return Predicted(labels, shares, points)
 
 
-def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Predicted:
+def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Predicted:
     """The same of rows of these numbers that lack nothing."""
     with threads(context.threads):
         extended = extend_rows(context, _standardized(context, name, numbers, rows))
         points = extended.points
         if extended.shares is not None:
             labels = extended.shares.argmax(axis=1).astype(np.int32)
-            known = extended.copies >= 0  # a sample of the run keeps its label
-            labels[known] = _labels(context)[extended.copies[known]]
+            copied = extended.copies >= 0  # a sample of the run keeps its label
+            labels[copied] = _labels(context)[extended.copies[copied]]
             return Predicted(labels, extended.shares, points)
         means = context.receipt("label", "means")
         if context.params.clusters_rows:
@@ -193,7 +197,7 @@ def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], r
         return Predicted(labels, extension.responsibilities(squares, variance), embedding)
 
 
-def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows: Any) -> Float32:
+def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Float32:
     """New rows, of these numbers, as ingest would have stored them."""
     params = context.params
     center, spread = (np.asarray(context.read("ingest", "whole", part)) for part in ("center", "spread"))
@@ -224,7 +228,7 @@ def _farthest(context: Context, row: Float32) -> str:
 
 
 class Extended(NamedTuple):
-    """What new samples are, by their nearest training samples."""
+    """Points and shares of new samples, from their nearest training samples."""
 
     points: Float64  # (n, columns) of the embedding, or (n, c) products with the mean rows of U
     shares: Float64 | None  # (n, c) of the clusters, rows of sum 1
@@ -239,14 +243,14 @@ def extend_rows(context: Context, X: Float32) -> Extended:
     wanted = max(context.params.n_stored_neighbors - 1, 1)
     indices, distances = nearest(context, X, min(wanted, context.m))
     copies = np.where(distances[:, 0] == 0, indices[:, 0], -1)
-    known = np.flatnonzero(copies >= 0)
+    copied = np.flatnonzero(copies >= 0)
 
     parts = map_chunks(lambda a, b: _extended(context, X[a:b], indices[a:b], distances[a:b]), len(X), ROWS)
     points = np.concatenate(parts)
     if not context.params.clusters_rows:
         points = normalize_rows(points)
     part, array = ("means", "products") if context.params.clusters_rows else ("embedding", "embedding")
-    points[known] = np.asarray(context.read("label", part, array))[copies[known]]
+    points[copied] = np.asarray(context.read("label", part, array))[copies[copied]]
     if not _has_shares(context):
         return Extended(points, None, copies)
     near = slice(0, N_AFFINITY_NEIGHBORS)
@@ -255,7 +259,7 @@ def extend_rows(context: Context, X: Float32) -> Extended:
 
 
 def _shares(context: Context) -> Float32:
-    """The shares of all samples, remembered."""
+    """The shares of all samples, cached."""
 
     def whole() -> Float32:
         folder, parts = context.folders["label"], range(context.n_partitions)
@@ -300,19 +304,22 @@ def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Fl
     rows = np.arange(len(X))
     indices, distances = np.zeros((len(X), n), np.int64), np.full((len(X), n), np.inf, np.float32)
     order = context.order()
-    held: list[tuple[int, NDArray[np.int64]]] = [(b, rows) for b in range(context.n_partitions)]
+    searches: list[tuple[int, NDArray[np.int64]]] = [(b, rows) for b in range(context.n_partitions)]
     if "starts" in context.facts["neighbors"]:
-        held = _cells(context, X)
-    for b, some in held:
+        searches = _cells(context, X)
+    for b, some in searches:
         low, high = context.span(b)
         part = np.asarray(context.samples_of(b))
         ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # ties: the user's smallest
         places, lengths = metric_views.search(context)(X[some], np.full(len(some), -1), part[ascending], n)
-        found = low + ascending[places]
-        both = np.concatenate([indices[some], found], axis=1), np.concatenate([distances[some], lengths], axis=1)
+        places_in_run = low + ascending[places]
+        both = (
+            np.concatenate([indices[some], places_in_run], axis=1),
+            np.concatenate([distances[some], lengths], axis=1),
+        )
         user = both[0] if order is None else order[both[0]]
-        kept = np.lexsort((user, both[1]), axis=1)[:, :n]
-        indices[some], distances[some] = (np.take_along_axis(a, kept, axis=1) for a in both)
+        first = np.lexsort((user, both[1]), axis=1)[:, :n]
+        indices[some], distances[some] = (np.take_along_axis(a, first, axis=1) for a in both)
     return indices, distances
 
 
@@ -324,9 +331,9 @@ def _cells(context: Context, X: Float32) -> list[tuple[int, NDArray[np.int64]]]:
     squares = euclidean_distances(X, centers[filled], squared=True)
     close = filled[np.argsort(squares, axis=1, kind="stable")[:, :CELLS]]
     firsts = np.searchsorted(starts, np.asarray(context.bounds[:-1]), side="right") - 1
-    out = []
+    searches = []
     for b, cell in enumerate(firsts):
         some = np.flatnonzero((close == cell).any(axis=1))
         if len(some):
-            out.append((b, some))
-    return out
+            searches.append((b, some))
+    return searches

@@ -1,53 +1,73 @@
-"""What a run has promised, beside what it found."""
+"""Quality checks of a run: what it promised, and whether the results keep it."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from ips2_dask.params import LEAST_RECALL, Params
 
 
-def promises(params: Params, facts: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Each promise, what was wanted, what was found, and whether it was kept.
+class Stop(TypedDict):
+    """The measure that a solve ended by, its bound, and its value."""
+
+    measure: str
+    wanted: float
+    found: float
+
+
+class Check(TypedDict):
+    """One promise of a run: ``found`` is to be ``rule`` ``wanted``."""
+
+    promise: str
+    rule: str
+    wanted: float
+    found: float
+    kept: bool
+
+
+def quality_checks(params: Params, facts: dict[str, dict[str, Any]]) -> list[Check]:
+    """The checks of a run, each with its promise, the value wanted, the value found, and whether it was kept.
 
     Parameters
     ----------
     facts : dict
-        What each stage has found.
+        Facts of each stage.
     """
     c = params.n_clusters
     label, eigen = facts["label"], facts["eigen"]
-    out = [
+    checks = [
         _at_least("recall of the sample graph", LEAST_RECALL, facts["neighbors"]["recall"]),
-        _stop("eigenpairs", eigen.get("stop") or _residual(params.tol, eigen["residual_max"])),
+        _stop("eigenpairs", eigen.get("stop") or _residual(cast(float, params.tol), eigen["residual_max"])),
         _at_least("eigenpairs", c, len(eigen["eigenvalues"])),
         _at_most("large components of the pairs", c, eigen.get("components", facts["assemble"]["components"])),
         _at_most("pairs whose entries are all zero in float32", 0, facts["assemble"]["empty"]),
     ]
     if label["u_components"] is not None:
-        out.append(_at_most("large components of the fused similarity", c, label.get("large", label["u_components"])))
-        out.append(
+        checks.append(
+            _at_most("large components of the fused similarity", c, label.get("large", label["u_components"]))
+        )
+        checks.append(
             _stop(
                 "embedding",
                 label.get("embedding_stop") or _residual(label["embedding_tol"], label["embedding_residual"]),
             )
         )
-    return [*out, _at_least("clusters", c, label["clusters"])]
+    return [*checks, _at_least("clusters", c, label["clusters"])]
 
 
-def _residual(wanted: float | None, found: float) -> dict[str, Any]:
-    """What runs of earlier versions said of a solve."""
+def _residual(wanted: float, found: float) -> Stop:
+    """The stop of a solve, for runs of earlier versions, which stored the residual alone."""
     return {"measure": "largest residual", "wanted": wanted, "found": found}
 
 
-def _stop(what: str, stop: dict[str, Any]) -> dict[str, Any]:
+def _stop(what: str, stop: Stop) -> Check:
     """That a solve was as exact as it was to be: by the measure that it ended by."""
     return _at_most(f"{what}: {stop['measure']}", stop["wanted"], stop["found"])
 
 
-def _at_most(promise: str, wanted: float, found: float) -> dict[str, Any]:
+def _at_most(promise: str, wanted: float, found: float) -> Check:
     return {"promise": promise, "rule": "at most", "wanted": wanted, "found": found, "kept": bool(found <= wanted)}
 
 
-def _at_least(promise: str, wanted: float, found: float) -> dict[str, Any]:
+def _at_least(promise: str, wanted: float, found: float) -> Check:
     return {"promise": promise, "rule": "at least", "wanted": wanted, "found": found, "kept": bool(found >= wanted)}

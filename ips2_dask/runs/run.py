@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,14 +21,17 @@ from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_wor
 from ips2_dask.runs.cuts import cut_clusters
 from ips2_dask.runs.directory import read_manifest
 from ips2_dask.runs.predict import Predicted, blocks, predict
-from ips2_dask.runs.quality import promises
+from ips2_dask.runs.quality import quality_checks
 from ips2_dask.stages import side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
-from ips2_dask.store.base import Store
+from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 Int32 = NDArray[np.int32]
 Float32 = NDArray[np.float32]
@@ -152,7 +155,7 @@ class Run:
         run._context.clustered_only = True
         return run
 
-    def _rows_of(self, values: NDArray[Any]) -> NDArray[Any]:
+    def _rows_of(self, values: AnyArray) -> AnyArray:
         """Stored values of each row of the input, restricted to the clustered rows for a `clustered` view."""
         return values[self.rows] if self._context.clustered_only else np.array(values)
 
@@ -161,7 +164,7 @@ class Run:
         receipt = self._context.receipt("label", part)
         return set() if receipt is None else set(receipt["arrays"])
 
-    def _label(self, part: str, name: str) -> NDArray[Any]:
+    def _label(self, part: str, name: str) -> AnyArray:
         """An array of the label stage; a run of an earlier version that lacks it is refused."""
         if name not in self._arrays(part):
             raise BadInput(
@@ -227,12 +230,12 @@ class Run:
         order = self._order
         if order is None:
             return Neighbors(np.array(indices), self._in_units(distances))
-        found = Neighbors(
+        graph = Neighbors(
             self._context.by_row(order[indices]).astype(np.int32), self._in_units(self._context.by_row(distances))
         )
-        own = np.arange(len(found.indices))
-        found.indices[:, 0] = np.where(found.indices[:, 0] < 0, -1, own)
-        return found
+        own = np.arange(len(graph.indices))
+        graph.indices[:, 0] = np.where(graph.indices[:, 0] < 0, -1, own)
+        return graph
 
     @property
     def unit(self) -> float:
@@ -330,8 +333,8 @@ class Run:
         c = self.params.n_clusters
         pairs = read_pairs(self._context)
         degrees = solved_degrees(self._context, pairs, self._context.read_all("assemble", "degrees"))
-        known = known_vectors(self._context, pairs, degrees)
-        vectors = [known.leading(c), self._context.read_all("eigen", "vectors")]
+        trivial = known_vectors(self._context, pairs, degrees)
+        vectors = [trivial.leading(c), self._context.read_all("eigen", "vectors")]
         return self._by_pair(np.concatenate(vectors, axis=1)[:, :c])
 
     def similarity(self, kind: str = "fused", *, distinct: bool = False) -> sp.csr_array | NDArray[np.floating]:
@@ -357,37 +360,37 @@ class Run:
                 "no such similarity is stored",
                 "choose one of them",
             )
-        found = read_similarity(self._context, kind)
+        matrix = read_similarity(self._context, kind)
         if self._order is None:
-            return found
+            return matrix
         place = np.argsort(self._order) if distinct else np.asarray(self._context.place())
         if self._context.merged and not distinct:
-            self._refuse_many(found, place)
-        found = found[place][:, place]
-        gone = place < 0
-        if sp.issparse(found):
-            found = sp.csr_array(found)
-            if gone.any():
-                staying = sp.diags_array((~gone).astype(found.dtype))
-                found = sp.csr_array(staying @ found @ staying)
-                found.eliminate_zeros()
-            found.sort_indices()
-        elif gone.any():
-            found[gone], found[:, gone] = 0.0, 0.0
-        return found
+            self._refuse_many(matrix, place)
+        matrix = matrix[place][:, place]
+        left_out = place < 0
+        if sp.issparse(matrix):
+            matrix = sp.csr_array(matrix)
+            if left_out.any():
+                staying = sp.diags_array((~left_out).astype(matrix.dtype))
+                matrix = sp.csr_array(staying @ matrix @ staying)
+                matrix.eliminate_zeros()
+            matrix.sort_indices()
+        elif left_out.any():
+            matrix[left_out], matrix[:, left_out] = 0.0, 0.0
+        return matrix
 
-    def _refuse_many(self, found: Any, place: Any) -> None:
+    def _refuse_many(self, matrix: sp.csr_array | AnyArray, place: AnyArray) -> None:
         """Refuse a similarity of all rows that equal rows make too large."""
-        copies = np.bincount(place[place >= 0], minlength=found.shape[0])
+        copies = np.bincount(place[place >= 0], minlength=matrix.shape[0])
         entries = len(place) ** 2
-        if sp.issparse(found):
+        if not isinstance(matrix, np.ndarray):
             entries = int(
-                (copies[np.repeat(np.arange(found.shape[0]), np.diff(found.indptr))] * copies[found.indices]).sum()
+                (copies[np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))] * copies[matrix.indices]).sum()
             )
         if entries > MOST_ENTRIES:
             raise BadInput(
                 "similarity",
-                f"{entries:,} entries among {len(place):,} rows, of which {found.shape[0]:,} are distinct",
+                f"{entries:,} entries among {len(place):,} rows, of which {matrix.shape[0]:,} are distinct",
                 f"at most {MOST_ENTRIES:,}",
                 "it would hardly fit into memory",
                 "ask for similarity(..., distinct=True)",
@@ -410,7 +413,7 @@ class Run:
             return None
         return self._context.by_row(np.array(self._context.read("label", "embedding", "embedding")))
 
-    def predict(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Int32:
+    def predict(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Int32:
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
 
         A sample that equals a training sample is treated as that one. What was done to the run's columns (`features`)
@@ -438,7 +441,7 @@ class Run:
         """
         return self._predicted(X, client, handle_unknown).labels
 
-    def predict_proba(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Float64:
+    def predict_proba(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Float64:
         """Share of each cluster for each new sample: (n, c), rows of sum 1; parameters as of `predict`.
 
         It is the mean of the `shares` of its nearest training samples, weighted by 1 / d^2, so that it becomes a
@@ -448,7 +451,7 @@ class Run:
         """
         return self._predicted(X, client, handle_unknown).probabilities
 
-    def transform(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Float64:
+    def transform(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Float64:
         """Nystrom extension of the embedding to new samples: (n, columns), rows of length 1; parameters of `predict`.
 
         Raises
@@ -458,7 +461,9 @@ class Run:
         """
         return self.coordinates(self._predicted(X, client, handle_unknown))
 
-    def predictions(self, X: Any, *, client: Any = None, handle_unknown: str = "error") -> Iterator[Predicted]:
+    def predictions(
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error"
+    ) -> Iterator[Predicted]:
         """Labels, probabilities and embedding of new samples block by block; parameters as of `predict`."""
         return blocks(self._context, self._opened(X, handle_unknown), client)
 
@@ -484,7 +489,7 @@ class Run:
             )  # fmt: skip
         return found.embedding
 
-    def _predicted(self, X: Any, client: Any, handle_unknown: str) -> Predicted:
+    def _predicted(self, X: Any, client: Client | None, handle_unknown: str) -> Predicted:
         return predict(self._context, self._opened(X, handle_unknown), client)
 
     @cached_property
@@ -540,7 +545,7 @@ class Run:
             "recall": facts["neighbors"]["recall"],
             "searched_exactly": facts["neighbors"].get("searched_exactly", False),
             "run_dir": self.path,
-            "promises": promises(self.params, facts),
+            "promises": quality_checks(self.params, facts),
             "choice": self.choice,
             "warnings": [
                 *((self.choice or {}).get("warnings", [])),
@@ -559,8 +564,8 @@ class Run:
 
 def _n_dropped(facts: dict[str, Any]) -> int:
     """Rows that the ingest left out for missing values."""
-    found = facts.get("missing") or {"rule": "refuse"}
-    return int(found["rows"]) if found["rule"] == "drop" else 0
+    missing = facts.get("missing") or {"rule": "refuse"}
+    return int(missing["rows"]) if missing["rule"] == "drop" else 0
 
 
 def open_run(path: str | Path) -> Run:

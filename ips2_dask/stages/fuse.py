@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import decomposable, similarity
@@ -17,9 +18,13 @@ from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import pair_components, solved_degrees, unit
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
+
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -29,7 +34,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return {name: getattr(params, name) for name in names}
 
 
-def high_order(context: Context, b: int, pairs: Any) -> Any:
+def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     """V on the active pairs of partition b, not yet scaled."""
     rule = context.params.high_order
     whole = {name: context.read("eigen", "whole", name) for name in ("volumes", "sums")}
@@ -38,20 +43,20 @@ def high_order(context: Context, b: int, pairs: Any) -> Any:
     label = pair_components(context).of_vectors[pairs[:, 0]]
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_clusters)
     wanted = wanted_pairs(context.params.n_clusters, len(whole["volumes"]))
-    kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
-    vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :kept]
-    values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:kept]))
+    n_kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
+    vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :n_kept]
+    values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:n_kept]))
     return np.where(root > 0, values, 0.0)  # what the solver's random start left there
 
 
-def decomposable_at(context: Context, pairs: Any) -> Any:
+def decomposable_at(context: Context, pairs: Int32) -> Float64:
     """V of a decomposable tensor at given pairs, not yet scaled."""
     vectors = np.asarray(context.read("eigen", "whole", "sample_vectors"))
     chosen = np.asarray(context.read("eigen", "whole", "chosen"))
     return decomposable.high_order_at(vectors, chosen, pairs[:, 0], pairs[:, 1], context.params.high_order)
 
 
-def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def entries(context: Context, b: int) -> TaskResult:
     """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j."""
     pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))
     folded = context.params.tensor == "decomposable"
@@ -67,7 +72,7 @@ def entries(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"entries": joined, "pairwise": S, "high_order": V}, facts
 
 
-def row_sums(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def row_sums(context: Context, b: int) -> TaskResult:
     """This partition's share of the row sums of S and V, each in two halves that add up without rounding."""
     joined = np.asarray(context.read("fuse", b, "entries"))
     touched, local = np.unique(joined, return_inverse=True)
@@ -82,7 +87,7 @@ def row_sums(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"touched": touched.astype(np.int32), "sums": sums}, {}
 
 
-def _whole_sums(context: Context) -> Any:
+def _whole_sums(context: Context) -> Float64:
     """The row sums of S and V from the shares of all partitions: (2, m)."""
     total = np.zeros((2, 2, context.m))
     for b in range(context.n_partitions):
@@ -92,7 +97,7 @@ def _whole_sums(context: Context) -> Any:
     return total.sum(axis=1)
 
 
-def fused(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def fused(context: Context, b: int) -> TaskResult:
     """U on one partition's pairs."""
     params = context.params
     V = np.asarray(context.read("fuse", b, "high_order")) / context.facts["fuse"]["largest"]

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report, stage_source
@@ -15,14 +16,17 @@ from ips2_dask.kernels import ingest as kernel
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices, check_shape
-from ips2_dask.readers import check_block, features_of
+from ips2_dask.readers import Source, check_block, features_of
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing
 from ips2_dask.stages.row_checks import check_rows
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
 VERSION = 2
+
+Float64 = NDArray[np.float64]
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
@@ -38,7 +42,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return own | ({"duplicates": params.duplicates} if params.merges_rows else {})
 
 
-def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
+def _block(context: Context, b: int) -> AnyArray:
     """Rows of partition b as the source has them, with medians where values are missing and shall have them."""
     if context.source is not None:
         return np.asarray(context.source.read(*context.span(b)))
@@ -48,52 +52,52 @@ def _block(context: Context, b: int) -> np.ndarray[Any, Any]:
     return block
 
 
-def _kept(context: Context, b: int, block: np.ndarray[Any, Any]) -> np.ndarray[Any, Any] | None:
+def _kept(context: Context, b: int, block: AnyArray) -> AnyArray | None:
     """Which rows of partition b stay, as their places in it; None for all of them."""
     if context.facts["ingest"].get("missing") != "drop":
         return None
-    out: np.ndarray[Any, Any] = np.flatnonzero(~np.isnan(block).any(axis=1))
+    out: AnyArray = np.flatnonzero(~np.isnan(block).any(axis=1))
     return out
 
 
-def raw(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def raw(context: Context, b: int, block: AnyArray) -> TaskResult:
     """Rows of partition b as they come from a source that is staged."""
     del context, b
     return {"raw": np.ascontiguousarray(block)}, {}
 
 
-def column_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def column_statistics(context: Context, b: int) -> TaskResult:
     """Check one partition's rows, and sum up its columns as they came, about the first row of the input."""
     X, _ = _checked_rows(context, b)
     return _statistics(context, X), {}
 
 
-def row_statistics(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def row_statistics(context: Context, b: int) -> TaskResult:
     """Check one partition's rows, and sum up the columns of its prepared rows, about the first one of the input."""
     return _statistics(context, _prepared(context, *_checked_rows(context, b))), {}
 
 
-def _checked_rows(context: Context, b: int) -> tuple[Any, Any]:
+def _checked_rows(context: Context, b: int) -> tuple[Float64, NDArray[np.int64]]:
     """The rows of partition b that stay, (rows, f) float64, and their numbers in the input, (rows,)."""
     block = _block(context, b)
     source = context.facts["ingest"]["source"]
     rows = np.arange(*context.span(b))
-    kept = _kept(context, b, block)
-    if kept is not None:
-        block, rows = block[kept], rows[kept]
+    staying = _kept(context, b, block)
+    if staying is not None:
+        block, rows = block[staying], rows[staying]
     else:
         check_block(block, context.bounds[b], source["name"], source["feature_names"])
     return block.astype(np.float64), rows
 
 
-def _statistics(context: Context, X: Any) -> dict[str, Any]:
+def _statistics(context: Context, X: Float64) -> dict[str, AnyArray]:
     """The sums of the columns of X (rows, f) about the shift: an array to store."""
     sums = kernel.column_statistics(X, np.array(context.facts["ingest"]["shift"]))
     stacked = [sums.exponent[None].astype(np.float64), sums.total, sums.square, sums.low[None], sums.high[None]]
     return {"statistics": np.concatenate(stacked)}
 
 
-def _prepared(context: Context, X: Any, rows: Any) -> Any:
+def _prepared(context: Context, X: Float64, rows: NDArray[np.int64] | list[int]) -> Float64:
     """Rows X of these numbers as the metric wants them before columns are centred; rows it can't compare are refused.
 
     Raises
@@ -118,29 +122,29 @@ def _columns(context: Context) -> kernel.Columns | None:
     return kernel.Columns(*(np.asarray(context.read("ingest", "columns", name)) for name in ("center", "spread")))
 
 
-def samples(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def samples(context: Context, b: int) -> TaskResult:
     """One partition of X, centred, scaled and in the unit of the run."""
     center = context.read("ingest", "whole", "center")
     spread = context.read("ingest", "whole", "spread")
     block = _block(context, b)
-    kept = _kept(context, b, block)
+    staying = _kept(context, b, block)
     X, rounded = kernel.standardize(
-        block if kept is None else block[kept], center, spread, context.params.scale, context.params.metric,
+        block if staying is None else block[staying], center, spread, context.params.scale, context.params.metric,
         _columns(context), context.exponent,
     )  # fmt: skip
-    if kept is not None:  # those that are left out are no samples: `duplicates.merge` takes the others
+    if staying is not None:  # those that are left out are no samples: `duplicates.merge` takes the others
         whole = np.zeros(block.shape, np.float32)
-        whole[kept] = X
+        whole[staying] = X
         X = whole
     return {"samples": np.ascontiguousarray(X)}, {"rounded": rounded}
 
 
-def given_rows(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def given_rows(context: Context, b: int) -> TaskResult:
     """One partition of a matrix of distances."""
     return {"samples": _distances_in_unit(context, _block(context, b))}, {"rounded": 0}
 
 
-def given_sizes(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def given_sizes(context: Context, b: int) -> TaskResult:
     """Check one partition of a matrix of distances, and sum up the squares of its rows."""
     return _check_distances(context, b, _block(context, b))
 
@@ -204,7 +208,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 
 def _missing(
     context: Context, fitted: FittedFeatures | None, executor: Executor, report: Report
-) -> tuple[dict[str, int], np.ndarray[Any, Any]]:
+) -> tuple[dict[str, int], AnyArray]:
     """How many values and rows lack something, and the rows that are left out; medians are stored on the way."""
     if fitted is None or fitted.missing == "refuse":
         return {}, np.empty(0, np.int64)
@@ -240,16 +244,16 @@ def _unread(context: Context, rule: str) -> list[int]:
 
 
 class Measured(NamedTuple):
-    """What the statistics of the columns decide."""
+    """Centre, spread and unit of the samples, from the statistics of the columns."""
 
-    center: Any  # (f,) what to take from each column
-    spread: Any  # (f,) what to divide it by
+    center: Float64  # (f,) what to take from each column
+    spread: Float64  # (f,) what to divide it by
     exponent: int  # of the power of two that all values are divided by then
     vanishing: int  # columns that vary too little beside the others
     statistics: kernel.Statistics  # of the columns as they came
 
 
-def _measured(inner: Context, executor: Executor, report: Report, first: Any, first_row: int) -> Measured:
+def _measured(inner: Context, executor: Executor, report: Report, first: Float64, first_row: int) -> Measured:
     """Centre, spread and unit of the columns, from one pass over the rows; two where columns are scaled first."""
     params, facts, parts = inner.params, inner.facts["ingest"], range(inner.n_partitions)
     raw_statistics = None
@@ -273,7 +277,7 @@ def _merged(context: Context, prefix: str) -> kernel.Statistics:
     return kernel.merge([kernel.Statistics(a[0].astype(np.int64), a[1:3], a[3:5], a[5], a[6]) for a in stacked])
 
 
-def _centering(context: Context, shift: np.ndarray[Any, Any]) -> Measured:
+def _centering(context: Context, shift: AnyArray) -> Measured:
     merged = _merged(context, "statistics-")
     metric, scale = context.metric, context.params.scale
     if not metric.translation_invariant:
@@ -295,7 +299,7 @@ def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy:
     return BadInput(context.facts["ingest"]["source"]["name"], found, allowed, otherwise, remedy)
 
 
-def _check_distances(context: Context, b: int, block: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _check_distances(context: Context, b: int, block: AnyArray) -> TaskResult:
     """Check rows of partition b: finite, none negative, zero from a sample to itself; and sum up each row's squares."""
     low, high = context.span(b)
     check_block(block, low, context.facts["ingest"]["source"]["name"])
@@ -332,23 +336,23 @@ def _exponent_of_distances(context: Context, receipts: Sequence[Receipt]) -> int
     return kernel.root_exponent(np.ldexp(np.sqrt([mean]), top))
 
 
-def _distances_in_unit(context: Context, block: Any) -> Any:
+def _distances_in_unit(context: Context, block: AnyArray) -> NDArray[np.float32]:
     """Rows of distances as float32, in the unit of the run."""
     scaled = np.asarray(block, np.float64) * np.ldexp(1.0, -context.exponent)
     return np.ascontiguousarray(scaled, np.float32)
 
 
-def symmetric(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def symmetric(context: Context, b: int) -> TaskResult:
     """Check that partition b's rows are what the columns of the earlier partitions, and its own, say."""
     low, high = context.span(b)
     D = np.asarray(context.read("ingest", b, "samples"))
     for other in range(b + 1):
         first, last = context.span(other)
         mirror = np.asarray(context.read("ingest", other, "samples"))[:, low:high]
-        at = kernel.first_uneven(D[:, first:last], mirror)
-        if at is not None:
-            i, j = at[0], first + at[1]
-            there, back = (float(x) * context.unit for x in (D[i, j], mirror[at[1], i]))
+        uneven = kernel.first_uneven(D[:, first:last], mirror)
+        if uneven is not None:
+            i, j = uneven[0], first + uneven[1]
+            there, back = (float(x) * context.unit for x in (D[i, j], mirror[uneven[1], i]))
             raise _refused(
                 context, f"{there:g} from sample {low + i} to {j} and {back:g} back",
                 "a symmetric matrix", "the tensor would have two values for one pair",
@@ -365,31 +369,31 @@ def _check_symmetric(context: Context, executor: Executor, report: Report) -> No
         context.store.drop(context.folders["ingest"], "symmetric-" + part_name(b))
 
 
-def _known_labels(source: Any) -> dict[str, Any]:
+def _known_labels(source: Source) -> dict[str, AnyArray]:
     labels = source.labels()
     return {} if labels is None else {"known": np.unique(labels, return_inverse=True)[1].astype(np.int32).ravel()}
 
 
-def _label_names(source: Any) -> list[str] | None:
+def _label_names(source: Source) -> list[str] | None:
     labels = source.labels()
     return None if labels is None else [str(name) for name in np.unique(labels)]
 
 
 def _warnings(statistics_: kernel.Statistics | None, rounded: int, vanishing: int, m: int) -> list[str]:
-    out: list[str] = []
+    warnings: list[str] = []
     if statistics_ is None:
-        return out
+        return warnings
     f = len(statistics_.low)
     constant = int(np.count_nonzero(statistics_.low == statistics_.high))
     if constant == f:
-        out.append(f"all {m} rows are equal: every partition of them is as good as another")
+        warnings.append(f"all {m} rows are equal: every partition of them is as good as another")
     elif constant:
-        out.append(f"{constant} of {f} columns are constant and tell nothing apart")
+        warnings.append(f"{constant} of {f} columns are constant and tell nothing apart")
     if vanishing:
-        out.append(
+        warnings.append(
             f"{vanishing} of {f} columns vary so little beside the others that no distance in float32 shows it: "
             "scale='zscore' would give all columns the same weight"
         )
     if rounded:
-        out.append(f"{rounded} whole numbers have more digits than float32 keeps and were rounded")
-    return out
+        warnings.append(f"{rounded} whole numbers have more digits than float32 keeps and were rounded")
+    return warnings

@@ -1,8 +1,7 @@
-"""Equal rows become one sample: digests of each partition's rows, compared by ranges, and the first row of each kept.
+"""Merging of equal rows, the end of the ingest: digests of rows are compared by ranges, and the first row stays.
 
-It is the end of the ingest. Where no two rows are equal, and none is left out for a missing value, its parts stay as
-they are; else the samples are those rows that no earlier one equals, in their order, cut into partitions of the size
-that the input's have.
+Where no two rows are equal, and none is left out for a missing value, the parts stay as they are. Otherwise the
+samples are the rows that no earlier one equals, in their order, cut into partitions of the size of the input's.
 """
 
 from __future__ import annotations
@@ -15,10 +14,11 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import duplicates
 from ips2_dask.stages import ingest_missing
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 
 
-def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def digests(context: Context, b: int) -> TaskResult:
     """Digests of partition b's rows, sorted, and where each range of them begins."""
     keys = duplicates.digests(np.asarray(context.ingested(b)))
     order = np.lexsort((keys[:, 1], keys[:, 0]))
@@ -34,7 +34,7 @@ def digests(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"digests": keys, "rows": context.bounds[b] + order, "offsets": offsets.astype(np.int64)}, {}
 
 
-def compare(context: Context, r: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def compare(context: Context, r: int) -> TaskResult:
     """Rows of a range of digests that equal an earlier row."""
     store, folder = context.store, context.folders["ingest"]
     keys, rows = [], []
@@ -43,11 +43,11 @@ def compare(context: Context, r: int) -> tuple[dict[str, Any], dict[str, Any]]:
         low, high = (int(n) for n in np.asarray(context.read("ingest", part, "offsets"))[r : r + 2])
         keys.append(store.read_rows(folder, part, "digests", low, high))
         rows.append(store.read_rows(folder, part, "rows", low, high))
-    found = duplicates.repeats(np.concatenate(keys), np.concatenate(rows))
-    return {"repeats": found.rows, "firsts": found.firsts}, {}
+    equal = duplicates.repeats(np.concatenate(keys), np.concatenate(rows))
+    return {"repeats": equal.rows, "firsts": equal.firsts}, {}
 
 
-def distinct(context: Context, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def distinct(context: Context, t: int) -> TaskResult:
     """X of partition t of the distinct samples; of given distances, the columns of those samples."""
     low, high = context.facts["ingest"]["distinct_bounds"][t : t + 2]
     firsts = np.asarray(context.read("ingest", "distinct", "firsts"))
@@ -57,15 +57,15 @@ def distinct(context: Context, t: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"samples": np.ascontiguousarray(X)}, {}
 
 
-def merge(context: Context, executor: Executor, report: Report, dropped: Any) -> dict[str, Any]:
+def merge(context: Context, executor: Executor, report: Report, dropped: AnyArray) -> dict[str, Any]:
     """Make one sample of equal rows if that is asked for, and none of the rows that are left out, ``dropped``.
 
     Returns the bounds of the new partitions, or nothing where every row is a sample of its own.
     """
     store, folder, parts = context.store, context.folders["ingest"], range(context.n_partitions)
     ranges = range(duplicates.n_ranges(context.m) if context.params.merges_rows else 0)
-    known = store.receipt(folder, "distinct")
-    if known is None:
+    receipt = store.receipt(folder, "distinct")
+    if receipt is None:
         repeats, firsts = np.empty(0, np.int64), np.empty(0, np.int64)
         if context.params.merges_rows:
             executor.map(Job("ingest", digests, "digests-"), context, parts, report)
@@ -76,10 +76,10 @@ def merge(context: Context, executor: Executor, report: Report, dropped: Any) ->
             )
         m = context.m - len(repeats) - len(dropped)
         arrays = _numbered(context.m, repeats, firsts, dropped) if m < context.m else {}
-        known = store.write(folder, "distinct", arrays, {"distinct": m})
+        receipt = store.write(folder, "distinct", arrays, {"distinct": m})
     for name in (*(f"digests-{part_name(b)}" for b in parts), *(f"ranges-{part_name(r)}" for r in ranges)):
         store.drop(folder, name)
-    m = int(known["facts"]["distinct"])
+    m = int(receipt["facts"]["distinct"])
     if m == context.m:
         return {}
     bounds = [*range(0, m, context.bounds[1]), m]
@@ -91,13 +91,13 @@ def merge(context: Context, executor: Executor, report: Report, dropped: Any) ->
     return {"bounds": bounds}
 
 
-def _numbered(m: int, repeats: Any, firsts: Any, dropped: Any) -> dict[str, Any]:
+def _numbered(m: int, repeats: AnyArray, firsts: AnyArray, dropped: AnyArray) -> dict[str, AnyArray]:
     """The first row of each sample, and the sample of each row, -1 for those that are left out."""
     own = np.arange(m)
     own[repeats] = firsts
     staying = np.ones(m, np.bool_)
     staying[dropped] = False
-    kept, sample = np.unique(own[staying], return_inverse=True)
+    first_rows, sample = np.unique(own[staying], return_inverse=True)
     place = np.full(m, -1, np.int32)
     place[staying] = sample
-    return {"firsts": kept, "place": place}
+    return {"firsts": first_rows, "place": place}

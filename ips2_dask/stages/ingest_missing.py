@@ -7,7 +7,6 @@ of counts after the other.
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
@@ -15,22 +14,23 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import ingest
 from ips2_dask.readers import check_block
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 
 PREFIX = "gaps-"
 
 
-def staged(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def staged(context: Context, b: int) -> TaskResult:
     """Rows of partition b of a source that any process can read, kept as binary for the passes over them."""
     return {"raw": np.ascontiguousarray(context.source.read(*context.span(b)))}, {}
 
 
-def raw_block(context: Context, b: int) -> np.ndarray[Any, Any]:
+def raw_block(context: Context, b: int) -> AnyArray:
     """Rows of partition b as they were staged."""
     return context.store.read(context.folders["ingest"], "raw-" + part_name(b), "raw")
 
 
-def gaps(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def gaps(context: Context, b: int) -> TaskResult:
     """Which rows of partition b lack a value, and how many of each column do; infinite values are refused."""
     block, source = raw_block(context, b), context.facts["ingest"]["source"]
     check_block(block, context.bounds[b], source["name"], source["feature_names"], gaps=True)
@@ -39,14 +39,14 @@ def gaps(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"incomplete": rows.astype(np.int64), "missing": missing.sum(axis=0, dtype=np.int64)}, {}
 
 
-def counts(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def counts(context: Context, b: int) -> TaskResult:
     """How often the next digits occur in the columns of partition b."""
     facts = context.facts["ingest"]
     X = raw_block(context, b)[:, facts["numeric"]].astype(np.float64)
     return {"counts": ingest.digit_counts(X, np.array(facts["prefixes"], np.uint64), facts["step"])}, {}
 
 
-def incomplete(context: Context) -> np.ndarray[Any, Any]:
+def incomplete(context: Context) -> AnyArray:
     """Rows of the input that lack a value, ascending: (n,) int64."""
     store, folder = context.store, context.folders["ingest"]
     return np.concatenate(
@@ -54,7 +54,7 @@ def incomplete(context: Context) -> np.ndarray[Any, Any]:
     )
 
 
-def missing_by_column(context: Context) -> np.ndarray[Any, Any]:
+def missing_by_column(context: Context) -> AnyArray:
     """How many values each column lacks: (f,) int64."""
     store, folder = context.store, context.folders["ingest"]
     total = np.zeros(context.n_features, np.int64)
@@ -115,7 +115,7 @@ def drop_counts(context: Context) -> None:
                 store.drop(folder, name)
 
 
-def filled(block: np.ndarray[Any, Any], medians: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def filled(block: AnyArray, medians: AnyArray) -> AnyArray:
     """Rows with the medians where a value is missing."""
     missing = np.isnan(block)
     return np.where(missing, medians, block) if missing.any() else block

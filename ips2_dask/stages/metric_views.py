@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +30,7 @@ def shard_search(context: Context, members: int) -> neighbors.Nearest:
     return functools.partial(approximate.nearest_in, metric=context.metric.name, seed=context.params.random_state)
 
 
-def _used(context: Context, samples: Integers) -> tuple[Any, NDArray[np.int32]]:
+def _used(context: Context, samples: Integers) -> tuple[Float32, NDArray[np.int32]]:
     """Rows of the named samples, and each one's place among them; of precomputed distances their columns too."""
     used, local = np.unique(samples, return_inverse=True)
     X = np.asarray(context.samples(used))

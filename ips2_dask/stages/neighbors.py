@@ -13,6 +13,7 @@ from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.plan import Choices
 from ips2_dask.stages import metric_views, sharding, side_inputs
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 7
@@ -42,7 +43,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return own | ({"metric": params.metric} if metric.precomputed else {})
 
 
-def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def exact(context: Context, b: int) -> TaskResult:
     """Exact neighbours of one partition's samples among all of them."""
     low, high = context.span(b)
     n = min(context.params.n_stored_neighbors, context.m)
@@ -59,7 +60,7 @@ def exact(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"indices": indices, "distances": distances}, {}
 
 
-def given(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def given(context: Context, b: int) -> TaskResult:
     """The nearest of the user's candidates for partition b's samples, by distances measured here."""
     low, high = context.span(b)
     n, width = min(context.params.n_stored_neighbors, context.m), 1
@@ -120,7 +121,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         "rounds": 0,
         "warnings": [],
     }
-    whole: dict[str, Any] = {}
+    whole: dict[str, AnyArray] = {}
     if context.choices.graph == "exact":
         executor.map(Job("neighbors", exact), context, range(context.n_partitions), report)
     elif context.choices.graph == "given":
@@ -183,11 +184,11 @@ def _duplicates(context: Context) -> list[str]:
         if distances.shape[1] > 1:
             repeated += int(np.count_nonzero(distances[:, 1] == 0))
             crowded += int(np.count_nonzero(distances[:, min(k, distances.shape[1]) - 1] == 0))
-    out = []
+    warnings = []
     if repeated and merged:
-        out.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")
+        warnings.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")
     elif repeated:
-        out.append(f"{repeated} of {context.m} samples have an exact duplicate")
+        warnings.append(f"{repeated} of {context.m} samples have an exact duplicate")
     if crowded and not merged:
-        out.append(f"{crowded} samples see only copies of themselves among their {k} nearest: they form islands")
-    return out
+        warnings.append(f"{crowded} samples see only copies of themselves among their {k} nearest: they form islands")
+    return warnings

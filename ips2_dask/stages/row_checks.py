@@ -1,17 +1,16 @@
-"""Rows that a metric says nothing of, refused by their number: those of the input, and new ones."""
+"""Checks of rows that a metric can't compare, of the input and of new samples."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.ingest import directionless
 from ips2_dask.kernels.metrics import METRICS
 
 
-def check_rows(rows: Any, numbers: Any, name: str, metric: str) -> None:
+def check_rows(rows: NDArray[np.float64], numbers: NDArray[np.int64] | list[int], name: str, metric: str) -> None:
     """Refuse rows without a direction, and negative values of what are shares of a sum.
 
     Parameters

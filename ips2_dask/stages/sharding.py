@@ -24,6 +24,7 @@ from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.views import neighborhoods
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
@@ -37,20 +38,20 @@ def adopted(context: Context, facts: dict[str, Any]) -> Context:
     return inner
 
 
-def sample(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def sample(context: Context, b: int) -> TaskResult:
     """Partition b's rows that are drawn for the cells: by their numbers, so that partitions don't matter."""
     wanted = SAMPLE_PER_SHARD * context.choices.n_shards
     drawn = shards.is_drawn(*context.span(b), wanted / context.m, context.params.random_state)
     return {"sample": context.ingested(b)[drawn]}, {}
 
 
-def assign(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def assign(context: Context, b: int) -> TaskResult:
     """Store the two nearest cells of each of partition b's samples."""
     centers = np.asarray(context.read("neighbors", "cells", "centers"))
     return {"nearest": shards.two_nearest(context.ingested(b), centers)}, {}
 
 
-def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def split(context: Context, batch: int) -> TaskResult:
     """Rows of some of the user's partitions, sorted by shard, each row once for either of its two shards."""
     first, last = context.facts["neighbors"]["batches"][batch]
     X = np.concatenate([context.ingested(b) for b in range(first, last)])
@@ -65,7 +66,7 @@ def split(context: Context, batch: int) -> tuple[dict[str, Any], dict[str, Any]]
     return {"rows": X[members - user[0]], "members": members.astype(np.int32), "offsets": offsets}, {}
 
 
-def search(context: Context, s: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def search(context: Context, s: int) -> TaskResult:
     """Neighbours inside shard s, in the user's numbering; order and X of the samples whose nearest cell it is."""
     facts, folder = context.facts["neighbors"], context.folders["neighbors"]
     pieces, numbers = [], []
@@ -102,7 +103,7 @@ def _narrows(context: Context) -> bool:
     return context.n_features > projection.WORTHWHILE and context.metric.is_euclidean
 
 
-def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def merge(context: Context, b: int) -> TaskResult:
     """Neighbours of partition b's samples from both of their shards."""
     low, high = context.span(b)
     order, rank = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank"))
@@ -113,10 +114,10 @@ def merge(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
         distances = np.full(indices.shape, np.inf, np.float32)
         for s in np.unique(both[:, column]):
             rows = np.flatnonzero(both[:, column] == s)
-            at = np.searchsorted(context.read("neighbors", "search-" + part_name(s), "members"), order[low + rows])
-            found = context.read("neighbors", "search-" + part_name(s), "indices")[at]
-            indices[rows] = np.where(found < 0, -1, rank[found])
-            distances[rows] = context.read("neighbors", "search-" + part_name(s), "distances")[at]
+            places = np.searchsorted(context.read("neighbors", "search-" + part_name(s), "members"), order[low + rows])
+            local = context.read("neighbors", "search-" + part_name(s), "indices")[places]
+            indices[rows] = np.where(local < 0, -1, rank[local])
+            distances[rows] = context.read("neighbors", "search-" + part_name(s), "distances")[places]
         lists.append((indices, distances))
     (indices, distances), others = lists
     shards.merge_lists(indices, distances, *others, np.arange(low, high), order, rank)
@@ -129,7 +130,7 @@ def _shard_of(context: Context, b: int) -> Thing:
     return "shards", int(np.searchsorted(starts, context.bounds[b], side="right")) - 1
 
 
-def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def truth(context: Context, b: int) -> TaskResult:
     """Distances of the sample rows of the recall to their nearest samples in partition b."""
     rows = kernel.recall_rows(context.m, context.params.random_state)
     queries = np.asarray(context.read("neighbors", "queries", "rows"))
@@ -139,7 +140,7 @@ def truth(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"distances": metric_views.search(context)(queries, rows, X, n - 1, low)[1]}, {}
 
 
-def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def refine(context: Context, b: int) -> TaskResult:
     """Partition b's lists after a round of refinement: neighbours of (reverse) neighbours are tried as neighbours."""
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
@@ -152,17 +153,17 @@ def refine(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     part = f"{before}{part_name(b)}"
     indices, distances = (np.array(context.read("neighbors", part, name)) for name in ("indices", "distances"))
     rows = np.arange(low, high)
-    found = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
-    used = np.unique(np.concatenate([found[found >= 0], rows]))
+    candidates = shards.second_neighbors(N, reverse.start, reverse.centers, both, rows)
+    used = np.unique(np.concatenate([candidates[candidates >= 0], rows]))
     place = np.zeros(context.m, np.int32)
     place[used] = np.arange(len(used), dtype=np.int32)
     X = np.asarray(context.samples(used))
-    lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), found, place, context.metric.code)
-    changed = shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
+    lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), candidates, place, context.metric.code)
+    changed = shards.merge_lists(indices, distances, candidates, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {"changed": changed}
 
 
-def exactly(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def exactly(context: Context, b: int) -> TaskResult:
     """Partition b's lists by comparing its samples with those of every cell, one cell in memory at a time.
 
     Cells don't follow the partitions, so that these change nothing.
@@ -183,12 +184,12 @@ def exactly(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
             own = np.argsort(ascending)[rows - start]
         others = np.asarray(context.samples(np.arange(start, stop)))[ascending - start]
         places, lengths = metric_views.search(context)(X, own, others, n - 1)
-        found = np.where(places < 0, -1, ascending[places]).astype(np.int32)
-        shards.merge_lists(indices, distances, found, lengths, rows, order, rank)
+        candidates = np.where(places < 0, -1, ascending[places]).astype(np.int32)
+        shards.merge_lists(indices, distances, candidates, lengths, rows, order, rank)
     return {"indices": indices, "distances": distances}, {}
 
 
-def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """Store the graph and X by the new partitions; returns facts, and the arrays of the stage's ``whole`` part."""
     store, folder = context.store, context.folders["neighbors"]
     membership = store.receipt(folder, "membership")
@@ -230,10 +231,10 @@ def _split_into_cells(context: Context, executor: Executor, report: Report) -> d
 
 def _drawn(context: Context, counts: Sequence[int]) -> NDArray[np.float32]:
     """The samples of all partitions, read one by one into one array."""
-    out = np.empty((sum(counts), context.n_features), np.float32)
+    rows = np.empty((sum(counts), context.n_features), np.float32)
     for b, (low, high) in enumerate(itertools.pairwise([0, *itertools.accumulate(counts)])):
-        out[low:high] = context.store.read(context.folders["neighbors"], "sample-" + part_name(b), "sample")
-    return out
+        rows[low:high] = context.store.read(context.folders["neighbors"], "sample-" + part_name(b), "sample")
+    return rows
 
 
 def _all_finished(context: Context, rounds: int) -> bool:
@@ -258,7 +259,7 @@ def _finalise(context: Context, rounds: int, n_cells: int) -> None:
         store.drop(folder, "search-" + part_name(s))
 
 
-def _nearest_cells(context: Context, parts: range) -> Any:
+def _nearest_cells(context: Context, parts: range) -> NDArray[np.int32]:
     """The two nearest cells of each sample of some of the input's partitions, as they were assigned: (rows, 2)."""
     return np.concatenate([context.read("neighbors", "assign-" + part_name(b), "nearest") for b in parts])
 
@@ -279,7 +280,7 @@ def _number(context: Context) -> None:
     )
 
 
-def _membership(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
+def _membership(context: Context) -> tuple[dict[str, Any], dict[str, AnyArray]]:
     """The samples by nearest cell, the new partitions, and batches of the user's partitions."""
     nearest = _nearest_cells(context, range(context.n_partitions))
     n_shards = context.choices.n_shards
@@ -301,7 +302,7 @@ def _membership(context: Context) -> tuple[dict[str, Any], dict[str, Any]]:
     return facts, {"by_cell": by_cell, "cell": cell}
 
 
-def true_reach(context: Context, executor: Executor, report: Report, rows: Any) -> Any:
+def true_reach(context: Context, executor: Executor, report: Report, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """The distance of the true n-th nearest of each of the recall's rows: (rows,)."""
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
     executor.map(Job("neighbors", truth, "truth-"), context, parts, report)
@@ -327,8 +328,8 @@ def _refine(context: Context, executor: Executor, report: Report) -> Receipt:
         measure()
         if facts["recall_history"][-1] >= LEAST_RECALL or facts["rounds"] == MOST_ROUNDS:
             break
-        known = {**context.facts["neighbors"], "rounds": facts["rounds"]}
-        inner = dataclasses.replace(context, facts={**context.facts, "neighbors": known})
+        facts_so_far = {**context.facts["neighbors"], "rounds": facts["rounds"]}
+        inner = dataclasses.replace(context, facts={**context.facts, "neighbors": facts_so_far})
         facts["rounds"] += 1
         receipts = executor.map(Job("neighbors", refine, f"round{facts['rounds']}-"), inner, parts, report)
         if not any(receipt["facts"]["changed"] for receipt in receipts):

@@ -9,7 +9,7 @@ named by the digest of their content, so that other inputs never meet them.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,11 @@ from ips2_dask.readers import open_source
 from ips2_dask.readers.base import digest
 from ips2_dask.readers.hdf5 import CompressedRows
 from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse
-from ips2_dask.store.base import Store
+from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.context import Context
+
+Matrix: TypeAlias = Any
+"""A dense array or a SciPy CSR array, which has no types."""
 
 FOLDER = "beside"
 """Name of the folder of matrices, in the manifest and, with a digest, in the run directory."""
@@ -40,8 +43,8 @@ SYMMETRIC_TO = 1e-5
 class SideInputs(NamedTuple):
     """Matrices of all samples in the user's numbering, checked; None where none was given."""
 
-    similarity: Any = None  # (m, m) CSR or dense, float64, symmetric
-    knn_graph: Any = None  # (m, m) CSR, self-loops left out
+    similarity: Matrix | None = None  # (m, m) CSR or dense, float64, symmetric
+    knn_graph: sparse.csr_array | None = None  # (m, m) CSR, self-loops left out
 
     @property
     def digests(self) -> dict[str, str]:
@@ -92,28 +95,28 @@ def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
         )  # fmt: skip
 
 
-def _matrix(spec: Any, name: str, m: int) -> Any:
+def _matrix(spec: Any, name: str, m: int) -> Matrix:
     """A matrix of all samples, dense or CSR."""
     if is_sparse(spec):
-        found = as_csr(spec, name)
+        matrix = as_csr(spec, name)
     else:
         table: Any = open_source(spec)
-        held = getattr(table.rows, "matrix", None)
-        held = held() if callable(held) else held
+        resident = getattr(table.rows, "matrix", None)
+        resident = resident() if callable(resident) else resident
         pieces = table.blocks(max(1, (64 << 20) // (8 * table.shape[1])))
-        if is_sparse(held):
-            found = held
+        if is_sparse(resident):
+            matrix = resident
         elif isinstance(table.rows, CompressedRows):
-            found = sparse.csr_array(sparse.vstack([sparse.csr_array(piece) for piece in pieces]))
+            matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(piece) for piece in pieces]))
         else:
             _check_dense(name, table.shape)
-            found = np.concatenate(list(pieces))
-    if found.shape != (m, m):
+            matrix = np.concatenate(list(pieces))
+    if matrix.shape != (m, m):
         raise BadInput(
-            name, f"a matrix of {found.shape[0]} x {found.shape[1]}", f"one of {m} x {m}, as there are {m} samples",
+            name, f"a matrix of {matrix.shape[0]} x {matrix.shape[1]}", f"one of {m} x {m}, as there are {m} samples",
             "its rows would belong to no sample", "give the matrix of these samples, in their order",
         )  # fmt: skip
-    return found
+    return matrix
 
 
 def _check_dense(name: str, shape: tuple[int, ...]) -> None:
@@ -125,7 +128,7 @@ def _check_dense(name: str, shape: tuple[int, ...]) -> None:
         )  # fmt: skip
 
 
-def _similarity(S: Any) -> Any:
+def _similarity(S: Matrix) -> Matrix:
     values = S.data if is_sparse(S) else S
     values = np.asarray(values, np.float64)
     if values.size == 0 or not np.isfinite(values).all() or values.min() < 0 or values.max() == 0:
@@ -150,23 +153,23 @@ def _similarity(S: Any) -> Any:
     return S
 
 
-def _graph(graph: Any, params: Params) -> Any:
+def _graph(graph: Matrix, params: Params) -> sparse.csr_array:
     if not is_sparse(graph):
         graph = sparse.csr_array(graph)
     m, n = graph.shape[0], min(params.n_stored_neighbors, graph.shape[0]) - 1
     rows = np.repeat(np.arange(m), np.diff(graph.indptr))
     others = rows != graph.indices
-    found = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], graph.indices[others])), shape=(m, m))
-    found.sum_duplicates()
-    found.data[:] = 1
-    counts = np.diff(found.indptr)
+    neighbors = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], graph.indices[others])), shape=(m, m))
+    neighbors.sum_duplicates()
+    neighbors.data[:] = 1
+    counts = np.diff(neighbors.indptr)
     if counts.min() < n:
         row = int(np.argmin(counts))
         raise BadInput(
             "knn_graph", f"{counts[row]} neighbours of sample {row}", f"at least {n} others in every row",
             "its neighbourhood would be too small", f"build it with {n} neighbours or more",
         )  # fmt: skip
-    return found
+    return neighbors
 
 
 def folder_of(digests: dict[str, str]) -> str:
@@ -186,10 +189,10 @@ def store_matrices(store: Store, folder: str, inputs: SideInputs) -> None:
         store.write(folder, name, arrays, {})
 
 
-def given_similarity(context: Context) -> Any:
+def given_similarity(context: Context) -> Matrix:
     """S as it was given, in the run's numbering: dense or CSR (m, m) float64."""
 
-    def make() -> Any:
+    def make() -> Matrix:
         order = context.order()
         if is_dense(context):
             S = np.asarray(context.read(FOLDER, "similarity", "dense"))
@@ -210,7 +213,7 @@ def is_dense(context: Context) -> bool:
     return receipt is not None and "dense" in receipt["arrays"]
 
 
-def given_edges(context: Context, low: int, high: int) -> tuple[Any, Any]:
+def given_edges(context: Context, low: int, high: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """Entries {i, j}, i <= j, low <= i < high, of a sparse S that was given: (n, 2) int32 sorted, and (n,) float64."""
     upper = sparse.csr_array(sparse.triu(given_similarity(context)[low:high], k=low, format="csr"))
     upper.sort_indices()
@@ -218,7 +221,7 @@ def given_edges(context: Context, low: int, high: int) -> tuple[Any, Any]:
     return np.stack([i, upper.indices], axis=1).astype(np.int32), upper.data
 
 
-def given_candidates(context: Context, low: int, high: int) -> Any:
+def given_candidates(context: Context, low: int, high: int) -> NDArray[np.int32]:
     """Neighbours that were given of samples low .. high - 1: (high - low, width) int32, padded with -1.
 
     A sample that stands for several rows has those of all of them.
@@ -227,19 +230,19 @@ def given_candidates(context: Context, low: int, high: int) -> Any:
     indptr = indptr[low : high + 1]
     indices = indices[indptr[0] : indptr[-1]]
     counts = np.diff(indptr)
-    out = np.full((high - low, int(counts.max(initial=0))), -1, np.int32)
-    out[np.arange(out.shape[1]) < counts[:, None]] = indices
-    return out
+    candidates = np.full((high - low, int(counts.max(initial=0))), -1, np.int32)
+    candidates[np.arange(candidates.shape[1]) < counts[:, None]] = indices
+    return candidates
 
 
-def _given_graph(context: Context) -> tuple[Any, Any]:
+def _given_graph(context: Context) -> tuple[AnyArray, AnyArray]:
     """The graph that was given, between samples: where each one's entries begin, and the entries."""
     given = context.read(FOLDER, "knn_graph", "indptr"), context.read(FOLDER, "knn_graph", "indices")
     place = context.place()
     if place is None:
         return given
 
-    def make() -> tuple[Any, Any]:
+    def make() -> tuple[AnyArray, AnyArray]:
         indptr, indices = given
         rows, columns = place[np.repeat(np.arange(len(place)), np.diff(indptr))], place[indices]
         others = rows != columns
@@ -248,8 +251,8 @@ def _given_graph(context: Context) -> tuple[Any, Any]:
         found.sum_duplicates()
         return found.indptr, found.indices
 
-    found: tuple[Any, Any] = context.cached("ingest", "given graph", make, 4 * len(given[1]))
-    return found
+    graph: tuple[AnyArray, AnyArray] = context.cached("ingest", "given graph", make, 4 * len(given[1]))
+    return graph
 
 
 def store_names(store: Store, names: NDArray[np.str_]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -14,6 +14,7 @@ from ips2_dask.kernels.sparse import Part, symmetric_csr
 from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
 from ips2_dask.stages import metric_views, side_inputs
 from ips2_dask.stages.views import neighborhoods
+from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
 
 Float64 = NDArray[np.float64]
@@ -29,11 +30,11 @@ KINDS = ("pairwise", "high_order", "fused")
 class Similarities(NamedTuple):
     """The three similarities of some pairs i < j, in the user's numbering."""
 
-    i: np.ndarray[Any, Any]  # (n,) int64
-    j: np.ndarray[Any, Any]
-    pairwise: np.ndarray[Any, Any]  # (n,) S
-    high_order: np.ndarray[Any, Any]  # V
-    fused: np.ndarray[Any, Any]  # U
+    i: AnyArray  # (n,) int64
+    j: AnyArray
+    pairwise: AnyArray  # (n,) S
+    high_order: AnyArray  # V
+    fused: AnyArray  # U
 
 
 def bandwidth(context: Context) -> float:
@@ -95,16 +96,18 @@ def similarity_parts(context: Context) -> Iterator[Similarities]:
         yield Similarities(i, j, *values)
 
 
-def _sparse_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
+def _sparse_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
     for b in range(context.n_partitions):
         entries = np.asarray(context.read("fuse", b, "entries")).astype(np.int64)
-        kept = entries[:, 0] != entries[:, 1]
+        off_diagonal = entries[:, 0] != entries[:, 1]
         names = (part_name(b), part_name(b), f"fused-{part_name(b)}")
-        S, V, U = (np.asarray(context.read("fuse", p, kind))[kept] for p, kind in zip(names, KINDS, strict=True))
-        yield entries[kept].T, [S, V / context.facts["fuse"]["largest"], U]
+        S, V, U = (
+            np.asarray(context.read("fuse", p, kind))[off_diagonal] for p, kind in zip(names, KINDS, strict=True)
+        )
+        yield entries[off_diagonal].T, [S, V / context.facts["fuse"]["largest"], U]
 
 
-def _dense_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
+def _dense_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
     for b in range(context.n_partitions):
         first, last = context.span(b)
         step = max(1, DENSE_PAIRS // context.m)
@@ -115,10 +118,10 @@ def _dense_parts(context: Context) -> Iterator[tuple[Any, list[Any]]]:
             yield np.stack([i + low, j]), [block[i, j] for block in rows]
 
 
-def read_similarity(context: Context, name: str) -> sp.csr_array | np.ndarray[Any, Any]:
+def read_similarity(context: Context, name: str) -> sp.csr_array | AnyArray:
     """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m)."""
     if context.facts["fuse"]["dense"]:
-        dense: np.ndarray[Any, Any] = context.read_all("fuse", name)
+        dense: AnyArray = context.read_all("fuse", name)
         return dense
     prefix = "fused-" if name == "fused" else ""
     scale = context.facts["fuse"]["largest"] if name == "high_order" else 1.0
@@ -131,7 +134,7 @@ def read_similarity(context: Context, name: str) -> sp.csr_array | np.ndarray[An
     return symmetric_csr(parts, context.m)
 
 
-def row_weights(context: Context) -> np.ndarray[Any, Any] | None:
+def row_weights(context: Context) -> AnyArray | None:
     """The root of the number of rows that each sample stands for, (m,), or None where each is one.
 
     Edges are multiplied by those of both ends. Of counting a sample once, by the root and by the number of its rows,
@@ -141,22 +144,22 @@ def row_weights(context: Context) -> np.ndarray[Any, Any] | None:
     return None if copies is None else np.sqrt(copies.astype(np.float64))
 
 
-def read_affinity(context: Context) -> sp.csr_array | np.ndarray[Any, Any]:
-    """What is embedded, walked on and cut: `read_unsigned`, its entries times the `row_weights` of both samples."""
+def read_affinity(context: Context) -> sp.csr_array | AnyArray:
+    """The affinity that is embedded, walked on and cut: `read_unsigned` times the `row_weights` of both samples."""
     return weighed(read_unsigned(context), row_weights(context))
 
 
-def read_unsigned(context: Context) -> sp.csr_array | np.ndarray[Any, Any]:
+def read_unsigned(context: Context) -> sp.csr_array | AnyArray:
     """U; where a signed mean may be negative, its absolute values: an affinity may not be."""
     U = read_similarity(context, "fused")
     return abs(U) if context.params.high_order == "signed" else U
 
 
-def weighed(U: Any, weights: np.ndarray[Any, Any] | None) -> Any:
+def weighed(U: sp.csr_array | AnyArray, weights: AnyArray | None) -> sp.csr_array | AnyArray:
     """U_ij times the weights of i and j, (m, m)."""
     if weights is None:
         return U
-    if not sp.issparse(U):
+    if isinstance(U, np.ndarray):
         return U * weights[:, None] * weights
     data = U.data * np.repeat(weights, np.diff(U.indptr)) * weights[U.indices]
     return sp.csr_array((data, U.indices, U.indptr), shape=U.shape)

@@ -73,7 +73,7 @@ def restricted_tensor(context: Context) -> sp.csr_array:
 
 
 def values_key(context: Context) -> str:
-    """What the entries depend on besides the stored blocks, which runs with other values share."""
+    """Key of the parameters that entries depend on besides the stored blocks, which runs with others share."""
     return f"{context.choices.operator}-{context.params.sigma!r}-{context.params.epsilon!r}"
 
 
@@ -164,17 +164,17 @@ def pair_components(context: Context) -> components.Components:
 
 def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
     """Degrees of some pairs in the solve: 0 for those of islands, which take no part in it."""
-    found = pair_components(context)
-    return np.where(found.inside[pairs[:, 0]], degrees, 0.0) if found.islands else degrees
+    divided = pair_components(context)
+    return np.where(divided.inside[pairs[:, 0]], degrees, 0.0) if divided.islands else degrees
 
 
 def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Float64 | None = None) -> Known:
     """The eigenvectors of eigenvalue 1 on some pairs, whose ``degrees`` are those in the solve."""
-    found = pair_components(context)
-    label = found.of_vectors[pairs[:, 0]]
+    divided = pair_components(context)
+    label = divided.of_vectors[pairs[:, 0]]
     if len(label) and (label == label[0]).all():
         label = np.broadcast_to(label[0], label.shape)  # one number, not one a row
-    return Known(np.sqrt(degrees) * unit(pairs), label, found.large, volumes)
+    return Known(np.sqrt(degrees) * unit(pairs), label, divided.large, volumes)
 
 
 def unit(pairs: Int32) -> Float64:

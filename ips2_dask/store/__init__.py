@@ -1,1 +1,1 @@
-"""Where the arrays of a run are kept: Zarr on disk or object storage, or memory."""
+"""Storage of a run's arrays: Zarr on disk or object storage, or memory."""

@@ -41,7 +41,7 @@ class Chunk(NamedTuple):
 
 
 class _Local(LocalStore):
-    """Where a missing chunk is an error: Zarr takes it for one of fill values."""
+    """A local store that raises for a missing chunk, which Zarr takes for one of fill values."""
 
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
@@ -72,7 +72,7 @@ def place(location: str, *, fresh: bool = False) -> LocalStore | FsspecStore:
 
 
 def fill_of(dtype: np.dtype[Any]) -> Any:
-    """What a chunk holds that nobody wrote, for readers that do not know the receipt: no value that we store."""
+    """Fill value of an array, which readers without the receipt see in a missing chunk: no value that we store."""
     if dtype.kind == "f":
         return np.nan
     return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
@@ -108,7 +108,7 @@ async def _write_group(
     tasks = [_write_array(group, name, kinds[name], array) for name, array in arrays.items()]
     outcomes = await asyncio.gather(*tasks, return_exceptions=True)  # all have ended, so none writes afterwards
     if isinstance(store, FreshStore):
-        await store.settle()
+        await store.await_writes()
     written = []
     for outcome in outcomes:
         if isinstance(outcome, BaseException):
@@ -211,7 +211,7 @@ def read_whole(location: str, described: StoredArray, kind: Array | None = None)
 def faults_of(
     location: str, described: StoredArray, metadata: bytes | None, sizes: Mapping[str, int], deep: bool
 ) -> list[tuple[str, str]]:
-    """What is wrong with a stored array: (chunk, what was found).
+    """Faults of a stored array: (chunk, how it differs).
 
     Parameters
     ----------
@@ -222,27 +222,27 @@ def faults_of(
     deep : bool
         Whether every byte is read; else files and their sizes are looked at.
     """
-    out = []
+    faults = []
     if METADATA not in sizes:
-        out.append((METADATA, "is missing"))
+        faults.append((METADATA, "is missing"))
     elif deep and (metadata is None or crc32c(metadata) != described["metadata"]):
-        out.append((METADATA, "is not what was written"))
+        faults.append((METADATA, "is not what was written"))
     for at, chunk in enumerate(chunks_of(described)):
         wanted = described["bytes"][at]
         if chunk.key not in sizes:
-            out.append((chunk.key, "is missing"))
+            faults.append((chunk.key, "is missing"))
         elif sizes[chunk.key] != wanted:
-            out.append((chunk.key, f"has {sizes[chunk.key]} bytes, and {wanted} were written"))
+            faults.append((chunk.key, f"has {sizes[chunk.key]} bytes, and {wanted} were written"))
         elif deep and METADATA in sizes:
             try:
                 read_rows(location, described, chunk.low, chunk.high)
             except Exception as error:  # whatever a damaged file makes a codec or a parser raise
-                out.append((chunk.key, _found(error, chunk.key)))
-    return out
+                faults.append((chunk.key, _found(error, chunk.key)))
+    return faults
 
 
 def _found(error: Exception, key: str) -> str:
-    """What an error says of a chunk, in a few words."""
+    """The message of an error of a chunk, in a few words."""
     text = " ".join(str(error).split())
     if text.startswith(f"chunk {key} "):
         return text.removeprefix(f"chunk {key} ")

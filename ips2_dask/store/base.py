@@ -8,11 +8,14 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ips2_dask.store.integrity import Receipt, Survey
+from ips2_dask.store.integrity import Receipt, Scan
 
 AnyArray = NDArray[Any]
 Parts = dict[str, dict[str, str]]
-"""Of each part of a finished stage: ``attempt``, and ``content``, the digest of what its arrays hold."""
+"""Parts of a finished stage: the ``attempt`` that wrote each, and ``content``, the digest of its arrays."""
+
+TaskResult = tuple[dict[str, AnyArray], dict[str, Any]]
+"""Result of a task: the arrays to store as a part, by name, and the facts for its receipt."""
 
 
 class Store(Protocol):
@@ -21,7 +24,7 @@ class Store(Protocol):
     location: str | None
 
     def create(self) -> None:
-        """Make the place where parts will be, if it is not there."""
+        """Make the place for parts, if it does not exist."""
         ...
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
@@ -45,23 +48,23 @@ class Store(Protocol):
         ...
 
     def drop(self, folder: str, part: str) -> None:
-        """Forget a part, receipt first."""
+        """Remove a part, receipt first."""
         ...
 
-    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
-        """Keep what a part's receipt is, where to ask for it again would be a request over a network."""
+    def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        """Cache the receipt of a part, or that there is none, if reading it takes a request over a network."""
         ...
 
     def listed(self, folder: str) -> frozenset[str] | None:
-        """Names of the parts that may be finished, by one request for them all; None where looking costs none."""
+        """Names of the parts that may be finished, from one request; None for a store where a look costs no request."""
         ...
 
-    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
-        """The receipts of all finished parts of a folder, by name; ``learned`` takes those that are known already."""
+    def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
+        """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
         ...
 
-    def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
-        """What is there of the parts that a finished stage had, or of those with a receipt; ``deep`` reads it all."""
+    def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
+        """Check the parts of a finished stage, or all with a receipt, for faults; ``deep`` reads every byte."""
         ...
 
     def stage_folders(self) -> list[str]:
@@ -69,11 +72,11 @@ class Store(Protocol):
         ...
 
     def clear(self) -> None:
-        """Take away everything that runs have put here."""
+        """Remove everything that runs have written."""
         ...
 
     def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """Keep other runs out while this lasts; gives a function that raises where another run took over."""
+        """Lock out other runs for a block; gives a function that raises where another run has taken the lock."""
         ...
 
     def get_document(self, name: str) -> dict[str, Any] | None:
@@ -85,11 +88,11 @@ class Store(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Take away a document or a folder."""
+        """Remove a document or a folder."""
         ...
 
 
 def present(store: Store, folder: str, names: Iterable[str]) -> list[str]:
-    """Those of some parts that may be finished: by one listing where a receipt would be a request over a network."""
+    """The parts among ``names`` that may be finished: from one listing where each receipt would take a request."""
     listed = store.listed(folder)
     return [n for n in names if (store.receipt(folder, n) is not None if listed is None else n in listed)]

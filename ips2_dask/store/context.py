@@ -148,7 +148,7 @@ class Context:
 
     @property
     def samples_prefix(self) -> str:
-        """What the names of its parts begin with."""
+        """Prefix of the names of its parts."""
         return "samples-" if self.samples_stage == "neighbors" else self._ingested
 
     @property
@@ -215,14 +215,14 @@ class Context:
         return copies
 
     def by_row(self, values: AnyArray) -> AnyArray:
-        """What is known of each sample, for each row of the input; -1, NaN or False for one that is left out."""
+        """Values of samples for each row of the input; -1, NaN or False for a row that is left out."""
         place = self.place()
         if place is None:
             return values
-        found = values[place]
+        by_row = values[place]
         if (place < 0).any():
-            found[place < 0] = {"f": np.nan, "i": -1}.get(values.dtype.kind, 0)
-        return found
+            by_row[place < 0] = {"f": np.nan, "i": -1}.get(values.dtype.kind, 0)
+        return by_row
 
     def clustered_rows(self) -> NDArray[np.integer]:
         """Rows of the input that were clustered, ascending, where some may not have been."""

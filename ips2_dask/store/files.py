@@ -23,12 +23,12 @@ REFUSALS = {
     errno.EIO: ("a device that fails", "mend the device, or copy the directory to another one"),
     errno.ESTALE: ("a file system that is gone", "mount it again"),
 }
-"""What a store can say to a write, and what to do about it."""
+"""Errors of a file system that refuses a write: what is found, and the remedy."""
 
 
 @contextlib.contextmanager
 def writing(where: str) -> Iterator[None]:
-    """What a full or read-only store raises while this lasts becomes one line.
+    """Raise ``StoreFailure``, in one line, for errors of a full or read-only store within a block.
 
     Raises
     ------
@@ -64,19 +64,19 @@ class Files(Protocol):
         ...
 
     def read_many(self, names: Sequence[str]) -> dict[str, str]:
-        """The texts of those files that are there."""
+        """The texts of the files that exist."""
         ...
 
     def write(self, name: str, text: str) -> None:
-        """Put the whole text there at once."""
+        """Write a whole file at once."""
         ...
 
     def create(self, name: str, text: str) -> bool:
-        """Put the whole text there unless there is such a file; returns whether it was put."""
+        """Write a whole file unless it exists; returns whether it was written."""
         ...
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds, sorted; nothing where it is missing."""
+        """Names in a folder, sorted; none where it is missing."""
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -84,7 +84,7 @@ class Files(Protocol):
         ...
 
     def remove(self, name: str) -> None:
-        """Take away a file or a whole folder; nothing where it is missing."""
+        """Remove a file or a whole folder, if it exists."""
         ...
 
 
@@ -109,12 +109,12 @@ class LocalFiles:
             return None
 
     def read_many(self, names: Sequence[str]) -> dict[str, str]:
-        """The texts of those files that are there."""
+        """The texts of the files that exist."""
         return {name: text for name in names if (text := self.read(name)) is not None}
 
     @contextlib.contextmanager
     def _aside(self, path: Path, text: str) -> Iterator[Path]:
-        """A synced file beside a path, which is gone afterwards."""
+        """A synced file beside a path, which is removed at the end."""
         aside = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.partial")
         with writing(str(path)):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -158,7 +158,7 @@ class LocalFiles:
         return True
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds, sorted; nothing where it is missing."""
+        """Names in a folder, sorted; none where it is missing."""
         try:
             return sorted(entry.name for entry in Path(self.root, folder).iterdir())
         except (FileNotFoundError, NotADirectoryError):
@@ -179,7 +179,7 @@ class LocalFiles:
         return out
 
     def remove(self, name: str) -> None:
-        """Take away a file or a whole folder; nothing where it is missing."""
+        """Remove a file or a whole folder, if it exists."""
         path = Path(self.root, name)
         with writing(str(path)):
             if path.is_dir() and not path.is_symlink():
@@ -211,7 +211,7 @@ class RemoteFiles:
             return None
 
     def read_many(self, names: Sequence[str]) -> dict[str, str]:
-        """The texts of those files that are there, many requests at a time."""
+        """The texts of the files that exist, many requests at a time."""
         if not names:
             return {}
         asked = {self._at(name): name for name in names}
@@ -221,7 +221,7 @@ class RemoteFiles:
         return {by_path[path.strip("/")]: bytes(data).decode(errors="replace") for path, data in found.items()}
 
     def write(self, name: str, text: str) -> None:
-        """Put the whole text there at once."""
+        """Write a whole file at once."""
         with reaching(self.root), writing(f"{self.root}/{name}"):
             try:
                 self._system.pipe_file(self._at(name), text.encode())
@@ -249,7 +249,7 @@ class RemoteFiles:
                 return self.read(name) == text
 
     def names(self, folder: str) -> list[str]:
-        """What a folder holds, sorted; nothing where it is missing."""
+        """Names in a folder, sorted; none where it is missing."""
         try:
             with reaching(self.root):
                 found = self._system.ls(self._at(folder), detail=False, refresh=True)
@@ -270,7 +270,7 @@ class RemoteFiles:
         return {name.strip("/")[cut:]: int(info["size"]) for name, info in found.items()}
 
     def remove(self, name: str) -> None:
-        """Take away a file or a whole folder; nothing where it is missing."""
+        """Remove a file or a whole folder, if it exists."""
         try:
             with reaching(self.root), writing(f"{self.root}/{name}"):
                 if name.endswith(".json"):  # a file for certain, of which nobody need ask what is below it

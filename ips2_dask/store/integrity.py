@@ -16,7 +16,7 @@ from ips2_dask.errors import Damaged
 
 
 class StoredArray(TypedDict):
-    """What a receipt says of one array; a store in memory knows its shape and dtype alone."""
+    """Description of one array in a receipt; a store in memory gives its shape and dtype alone."""
 
     shape: list[int]
     dtype: str
@@ -132,14 +132,14 @@ class Fault:
 
 
 def remedy(fault: Fault) -> str:
-    """What to do about a fault."""
+    """The remedy of a fault."""
     if not fault.part:
         return "run the same command again, which writes it anew"
     return f"run the same command again with --verify, which computes part {fault.part} anew"
 
 
 @dataclasses.dataclass
-class Survey:
+class Scan:
     """Result of a scan of a folder: the receipts of its parts, the faults, and how much was scanned."""
 
     receipts: dict[str, Receipt] = dataclasses.field(default_factory=dict)

@@ -15,7 +15,7 @@ STAGES = ("ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label")
 
 
 class Array(NamedTuple):
-    """What one stored array is.
+    """Meaning and packing of a stored array.
 
     ``packed`` arrays are compressed with zstd; all of them carry a crc32c, and are filled with NaN, or with an integer
     that no array holds, where nothing was written. Those read ``by_rows`` have small chunks.

@@ -38,11 +38,11 @@ STALE = 300.0
 Owner = dict[str, Any]
 
 _held_here: set[str] = set()
-"""Tokens of the locks that this process holds: one of its own that is not among them could not be given back."""
+"""Tokens of the locks that this process holds: another lock with its number is of an earlier process."""
 
 
 def owner_of(files: Files) -> Owner | None:
-    """Who holds the lock of a directory, dead or alive, or None."""
+    """The owner of the lock of a directory, dead or alive, or None."""
     content, whole = opened(files.read(NAME))
     return content if whole else None
 
@@ -91,17 +91,17 @@ class Held:
             for _ in range(3):  # another one may have been faster where `_one_at_a_time` can't hold it
                 if self._files.create(NAME, sealed(self._owner)):
                     break
-                found = owner_of(self._files)
-                if found is not None and is_alive(found):
-                    raise _refusal(self._location, found)
+                owner = owner_of(self._files)
+                if owner is not None and is_alive(owner):
+                    raise _refusal(self._location, owner)
                 self._files.remove(NAME)
             else:
-                raise _refusal(self._location, found or self._owner)
+                raise _refusal(self._location, owner or self._owner)
             _held_here.add(self._owner["token"])
         self._thread.start()
 
     def release(self) -> None:
-        """Give the lock back; one that another run has taken stays with it."""
+        """Release the lock; a lock that another run has taken stays."""
         self._ended.set()
         self._thread.join()
         _held_here.discard(self._owner["token"])
@@ -124,8 +124,8 @@ class Held:
             )
 
     def _is_mine(self) -> bool:
-        found = owner_of(self._files)
-        return found is not None and found["token"] == self._owner["token"]
+        owner = owner_of(self._files)
+        return owner is not None and owner["token"] == self._owner["token"]
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT):
@@ -145,12 +145,12 @@ def lock(files: Files, location: str) -> Iterator[Held]:
     BadInput
         Where another run that is alive holds it.
     """
-    held = Held(files, location)
-    held.acquire()
+    own = Held(files, location)
+    own.acquire()
     try:
-        yield held
+        yield own
     finally:
-        held.release()
+        own.release()
 
 
 def _refusal(location: str, owner: Owner) -> BadInput:
@@ -179,7 +179,7 @@ def _user() -> str:
 
 
 def _machine() -> str:
-    """Where a process number means the same process: host, boot, and container."""
+    """The scope in which a process number is unique: host, boot, and container."""
     boot = namespace = ""
     with contextlib.suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
@@ -202,7 +202,7 @@ def _started(pid: int) -> float | None:
 
 @contextlib.contextmanager
 def _one_at_a_time(location: str) -> Iterator[None]:
-    """While this lasts, no other process of a shared local folder looks at the lock and breaks it."""
+    """Keep other processes on a shared local folder from inspecting and breaking the lock, for a block."""
     descriptor = None
     with contextlib.suppress(OSError, ImportError):  # a URL, or a file system without such locks
         import fcntl  # noqa: PLC0415  not on every system

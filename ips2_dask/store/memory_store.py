@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Any
 
 from ips2_dask.store.base import AnyArray, Parts
-from ips2_dask.store.integrity import Receipt, Survey
+from ips2_dask.store.integrity import Receipt, Scan
 
 
 class MemoryStore:
@@ -64,21 +64,21 @@ class MemoryStore:
         self._parts.pop((folder, part), None)
         self._receipts.pop((folder, part), None)
 
-    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
+    def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         """Nothing to keep: no receipt is far."""
 
     def listed(self, folder: str) -> frozenset[str] | None:
         """None: looking for a part costs nothing."""
         return None
 
-    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
+    def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name."""
-        del learned
+        del cached
         return {part: receipt for (held, part), receipt in self._receipts.items() if held == folder}
 
-    def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
+    def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
         """Nothing gets lost here."""
-        return Survey()
+        return Scan()
 
     def stage_folders(self) -> list[str]:
         """Names of the folders of all stages."""

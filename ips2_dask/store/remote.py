@@ -1,4 +1,4 @@
-"""What lies behind a URL: filesystems opened with few requests, and what goes wrong on the way there, in one line."""
+"""Stores behind a URL: filesystems opened with few requests, and their failures as errors of one line."""
 
 from __future__ import annotations
 
@@ -63,41 +63,41 @@ def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = Fs
 
 
 class FreshStore(FsspecStore):
-    """A place where nothing is but what this object has put there: so it never asks the server for what may be.
+    """A Zarr store under a name that nobody has used: it knows all that exists there, and never asks the server.
 
     Attributes
     ----------
     sizes : dict
-        Bytes of what was put there, by key.
+        Bytes of each key that was written.
     """
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         self.sizes: dict[str, int] = {}
         self._documents: dict[str, Buffer] = {}
-        self._under_way: list[asyncio.Task[None]] = []
+        self._pending: list[asyncio.Task[None]] = []
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """What was put under a name of metadata; None for a chunk, which is always written whole."""
+        """The metadata that were written under a key; None for a chunk, which is always written whole."""
         del prototype, byte_range
         return self._documents.get(key)
 
     async def exists(self, key: str) -> bool:
-        """Whether this object has put it there."""
+        """Whether metadata were written under a key."""
         return key in self._documents
 
     async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
-        """Put it there; metadata are remembered, and put while the chunks are, which need not wait for them."""
+        """Write a value; metadata are kept, and written while chunks are, which need not wait for them."""
         self.sizes[key] = len(value)
         if key.rsplit("/", 1)[-1] == "zarr.json":
             self._documents[key] = value
-            self._under_way.append(asyncio.create_task(super().set(key, value, byte_range)))
+            self._pending.append(asyncio.create_task(super().set(key, value, byte_range)))
         else:
             await super().set(key, value, byte_range)
 
-    async def settle(self) -> None:
-        """Wait until all of it is there."""
-        for outcome in await asyncio.gather(*self._under_way, return_exceptions=True):
+    async def await_writes(self) -> None:
+        """Wait until all metadata are written."""
+        for outcome in await asyncio.gather(*self._pending, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
 
@@ -130,22 +130,22 @@ def plain(url: str) -> str:
 
 @contextlib.contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Turn what keeps us from a store (no credentials, no bucket, nobody there) into a ``BadInput``.
+    """Raise ``BadInput`` for a store that can't be reached (no credentials, no bucket, no answer) within a block.
 
-    A missing object passes: it may be asked for.
+    The error of a missing object passes, since callers look for objects that may not exist.
     """
     try:
         yield
     except (BadInput, FileNotFoundError):
         raise
     except PermissionError as error:
-        _throw(_closed(url, error))
+        _throw(_access_denied(url, error))
     except (OSError, TimeoutError) as error:
         _throw(_unreachable(url, error))
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in ("botocore", "aiobotocore", "aiohttp", "google", "azure"):
             raise
-        _throw(_closed(url, error) if "Credential" in type(error).__name__ else _unreachable(url, error))
+        _throw(_access_denied(url, error) if "Credential" in type(error).__name__ else _unreachable(url, error))
 
 
 def _protocol(url: str) -> str:
@@ -160,7 +160,7 @@ def _throw(fault: BadInput) -> NoReturn:
         fault.__context__ = None
 
 
-def _said(error: BaseException) -> str:
+def _text_of(error: BaseException) -> str:
     return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
 
 
@@ -180,9 +180,9 @@ def _no_protocol(url: str, error: ValueError) -> BadInput:
     )  # fmt: skip
 
 
-def _closed(url: str, error: BaseException) -> BadInput:
+def _access_denied(url: str, error: BaseException) -> BadInput:
     return BadInput(
-        plain(url), f"a store that does not let us in ({_said(error)})", "a store that this user may use",
+        plain(url), f"a store that does not let us in ({_text_of(error)})", "a store that this user may use",
         "nothing could be read or written", "put the credentials where its own tools look for them, "
         "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers",
     )  # fmt: skip
@@ -190,6 +190,6 @@ def _closed(url: str, error: BaseException) -> BadInput:
 
 def _unreachable(url: str, error: BaseException) -> BadInput:
     return BadInput(
-        plain(url), f"a store that can't be used ({_said(error)})", "a bucket or folder that is there and answers",
+        plain(url), f"a store that can't be used ({_text_of(error)})", "a bucket or folder that is there and answers",
         "nothing could be read or written", "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region",
     )  # fmt: skip

@@ -1,9 +1,9 @@
-"""Where a run keeps its arrays: parts of stages, each sealed by a receipt that is written last.
+"""The store of a run on disk or behind a URL: parts of stages as Zarr groups, each sealed by a receipt written last.
 
-A part is the set of arrays that one task gave. Every attempt writes its arrays under a name of its own and then puts
+A part is the set of arrays of one task. Every attempt writes its arrays under a name of its own and then puts
 the receipt, which names the attempt and holds each array's shape and dtype, and crc32c and stored bytes of each chunk;
-readers go through the receipt alone. So a part is there as a whole or not at all, two attempts never mix, and what is
-read is what was written.
+readers go through the receipt alone. So a part exists as a whole or not at all, two attempts never mix, and every
+read is checked against what was written.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ips2_dask.store import lock
 from ips2_dask.store.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
 from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
-from ips2_dask.store.integrity import Fault, Receipt, Survey, content_of, crc32c, opened, sealed
+from ips2_dask.store.integrity import Fault, Receipt, Scan, content_of, crc32c, opened, sealed
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.remote import is_remote
 
@@ -31,7 +31,7 @@ ROOT = {"zarr_format": 3, "node_type": "group", "attributes": {OWNER: "run"}}
 """The metadata of that group."""
 
 FOLDER = re.compile(rf"({'|'.join((*STAGES, 'beside', 'names'))})-[0-9a-f]{{16}}")
-"""What folders of stages are called, and those of what was given beside the samples."""
+"""Names of the folders of stages and of side inputs."""
 
 
 class ZarrStore:
@@ -41,10 +41,10 @@ class ZarrStore:
         self.location: str | None = location
         self._root = location
         self._files: Files | None = None
-        self._learned: dict[tuple[str, str], Receipt] = {}
+        self._receipts: dict[tuple[str, str], Receipt] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"location": self.location, "_root": self._root, "_files": None, "_learned": {}}
+        return {"location": self.location, "_root": self._root, "_files": None, "_receipts": {}}
 
     @property
     def files(self) -> Files:
@@ -66,33 +66,33 @@ class ZarrStore:
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
-        found = _receipt(self.files.read(f"{folder}/{part}.json"))
-        self.learn(folder, part, found)
-        return found
+        receipt = _receipt(self.files.read(f"{folder}/{part}.json"))
+        self.cache_receipt(folder, part, receipt)
+        return receipt
 
-    def learn(self, folder: str, part: str, receipt: Receipt | None) -> None:
-        """Keep what a part's receipt is, where to ask for it again would be a request over a network."""
-        self._learned.pop((folder, part), None)
+    def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
+        """Cache the receipt of a part, or that there is none, if reading it takes a request over a network."""
+        self._receipts.pop((folder, part), None)
         if receipt is not None and is_remote(self._root):
-            self._learned[folder, part] = receipt
+            self._receipts[folder, part] = receipt
 
     def listed(self, folder: str) -> frozenset[str] | None:
-        """Names of the parts that may be finished, by one request for them all; None where looking costs none."""
+        """Names of the parts that may be finished, from one request; None for a local store."""
         if not is_remote(self._root):
             return None
         return frozenset(name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name))
 
-    def parts(self, folder: str, learned: bool = False) -> dict[str, Receipt]:
-        """The receipts of all finished parts of a folder, by name; ``learned`` takes those that are known already."""
+    def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
+        """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
         parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
-        found = {part: self._learned[folder, part] for part in parts if learned and (folder, part) in self._learned}
-        asked = {part: f"{folder}/{part}.json" for part in parts if part not in found}
+        receipts = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
+        asked = {part: f"{folder}/{part}.json" for part in parts if part not in receipts}
         texts = self.files.read_many(list(asked.values()))
         for part, name in asked.items():
             receipt = _receipt(texts.get(name))
             if receipt is not None:
-                found[part] = receipt
-        return {part: found[part] for part in parts if part in found}
+                receipts[part] = receipt
+        return {part: receipts[part] for part in parts if part in receipts}
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
         """Store a part's arrays under a new attempt, then its receipt.
@@ -121,7 +121,7 @@ class ZarrStore:
                 if sealing is None or sealing["attempt"] != attempt:
                     self.files.remove(f"{folder}/{attempt}")  # else `gc` takes it
             raise
-        self.learn(folder, part, receipt)
+        self.cache_receipt(folder, part, receipt)
         return receipt
 
     def read(self, folder: str, part: str, name: str) -> AnyArray:
@@ -150,14 +150,14 @@ class ZarrStore:
         def array(receipt: Receipt) -> AnyArray:
             return read(f"{self._root}/{folder}/{receipt['attempt']}/{name}", receipt["arrays"][name], *rows, kind=kind)
 
-        learned = self._learned.get((folder, part))
-        if learned is not None:
+        cached = self._receipts.get((folder, part))
+        if cached is not None:
             try:
-                return array(learned)
+                return array(cached)
             except MemoryError:
                 raise
             except Exception:  # another attempt may have taken its place since
-                self.learn(folder, part, None)
+                self.cache_receipt(folder, part, None)
         receipt = self.receipt(folder, part)
         if receipt is None:
             raise Fault(folder, part, f"{folder}/{part}", "the receipt is missing or damaged").error(self._root)
@@ -171,35 +171,35 @@ class ZarrStore:
                 raise faults[0].error(self._root, len(faults) - 1) from error
         return array(receipt)  # nothing is wrong with it: what failed was the reading
 
-    def survey(self, folder: str, parts: Parts | None, deep: bool) -> Survey:
-        """What is there of the parts that a finished stage had, or of those with a receipt; ``deep`` reads it all.
+    def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
+        """Check the parts of a finished stage, or all with a receipt, for faults; ``deep`` reads every byte.
 
-        Otherwise files and their sizes are looked at: one listing of the folder, and the receipts.
+        Otherwise receipts, files and their sizes are checked, from one listing of the folder.
         """
-        out = Survey(self.parts(folder))
-        if parts is None and not out.receipts:
-            return out
+        result = Scan(self.parts(folder))
+        if parts is None and not result.receipts:
+            return result
         sizes: dict[str, dict[str, int]] = {}
         for name, size in self.files.sizes(folder).items():
             attempt, _, rest = name.partition("/")
             sizes.setdefault(attempt, {})[rest] = size
-        for part in sorted(set(out.receipts if parts is None else parts)):
-            receipt = out.receipts.get(part)
+        for part in sorted(set(result.receipts if parts is None else parts)):
+            receipt = result.receipts.get(part)
             if receipt is None:
-                found = "the receipt is damaged" if f"{part}.json" in sizes else "the receipt is missing"
-                out.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
+                fault = "the receipt is damaged" if f"{part}.json" in sizes else "the receipt is missing"
+                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
                 continue
             if parts is not None and content_of(receipt) != parts[part]["content"]:
-                found = "the receipt is not that of the finished stage"
-                out.faults.append(Fault(folder, part, f"{folder}/{part}.json", found))
-            held = sizes.get(receipt["attempt"], {})
-            out.faults += self._group_faults(folder, part, receipt, held, deep)
+                fault = "the receipt is not that of the finished stage"
+                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
+            attempt_sizes = sizes.get(receipt["attempt"], {})
+            result.faults += self._group_faults(folder, part, receipt, attempt_sizes, deep)
             for name, described in receipt["arrays"].items():
-                out.faults += self._faults(folder, part, name, receipt, held, deep)
-                out.arrays += 1
-                out.chunks += len(described["bytes"])
-                out.octets += sum(described["bytes"])
-        return out
+                result.faults += self._faults(folder, part, name, receipt, attempt_sizes, deep)
+                result.arrays += 1
+                result.chunks += len(described["bytes"])
+                result.octets += sum(described["bytes"])
+        return result
 
     def _group_faults(
         self, folder: str, part: str, receipt: Receipt, sizes: Mapping[str, int], deep: bool
@@ -218,23 +218,25 @@ class ZarrStore:
         described = receipt["arrays"].get(name)
         if described is None:
             return [Fault(folder, part, where, "no such array is in the receipt", name)]
-        held = {path.removeprefix(f"{name}/"): size for path, size in sizes.items() if path.startswith(f"{name}/")}
+        array_sizes = {
+            path.removeprefix(f"{name}/"): size for path, size in sizes.items() if path.startswith(f"{name}/")
+        }
         metadata = (self.files.read(f"{where}/zarr.json") or "").encode() if deep else None
-        found = faults_of(f"{self._root}/{where}", described, metadata, held, deep)
-        return [Fault(folder, part, where, text, name, chunk) for chunk, text in found]
+        faults = faults_of(f"{self._root}/{where}", described, metadata, array_sizes, deep)
+        return [Fault(folder, part, where, text, name, chunk) for chunk, text in faults]
 
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name: its receipt moves, its arrays stay."""
         text = self.files.read(f"{folder}/{part}.json")
-        self.learn(folder, part, None)
+        self.cache_receipt(folder, part, None)
         if text is not None:
             self.files.write(f"{folder}/{name}.json", text)
             self.files.remove(f"{folder}/{part}.json")
 
     def drop(self, folder: str, part: str) -> None:
-        """Forget a part, receipt first; arrays that a renamed part has taken over stay."""
+        """Remove a part, receipt first; arrays that a renamed part has taken over stay."""
         receipt = self.receipt(folder, part)
-        self.learn(folder, part, None)
+        self.cache_receipt(folder, part, None)
         self.files.remove(f"{folder}/{part}.json")
         if receipt is not None and receipt["attempt"].rpartition(".")[0] == part:
             self.files.remove(f"{folder}/{receipt['attempt']}")
@@ -244,15 +246,15 @@ class ZarrStore:
         return [name for name in self.files.names("") if FOLDER.fullmatch(name)]
 
     def clear(self) -> None:
-        """Take away everything that runs have put here, the mark of a run directory last; nothing else is touched."""
+        """Remove everything that runs have written, the mark of a run directory last; nothing else is touched."""
         for name in ("manifest.json", *self.stage_folders(), "zarr.json"):
             self.remove(name)
 
     @contextlib.contextmanager
     def lock(self) -> Iterator[Callable[[], None]]:
-        """Keep other runs out while this lasts; gives a function that raises where another run took over.
+        """Lock out other runs for a block; gives a function that raises where another run has taken the lock.
 
-        A root that is empty afterwards goes, if it was made for this.
+        A root that was made for the lock and is empty afterwards is removed.
         """
         made = self.files.make_root()
         try:
@@ -276,13 +278,13 @@ class ZarrStore:
         self.files.write(name, sealed(content, indent=1))
 
     def remove(self, name: str) -> None:
-        """Take away a document or a folder."""
-        self._learned.clear()
+        """Remove a document or a folder."""
+        self._receipts.clear()
         self.files.remove(name)
 
 
 def is_receipt(name: str) -> bool:
-    """Whether a file of a stage's folder is called as receipts are."""
+    """Whether a file of a stage's folder is a receipt, by its name."""
     return name.endswith(".json") and name not in ("stage.json", "zarr.json")
 
 

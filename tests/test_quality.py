@@ -1,4 +1,4 @@
-"""Numbers that can't lie: what was promised and not kept is in the report, in the JSON and in the exit status."""
+"""Quality checks: a promise that a run did not keep is in the report, in the JSON and in the exit status."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ import pytest
 
 from ips2_dask import Params, run
 from ips2_dask.cli.main import main
-from ips2_dask.runs.quality import promises
+from ips2_dask.runs.quality import quality_checks
 
 X = np.random.default_rng(7).normal(size=(60, 3))
 
 
 @pytest.fixture(scope="module", name="facts")
 def facts_of_a_run() -> dict[str, Any]:
-    """What the stages of a run have found that kept its promises."""
+    """Facts of the stages of a run that kept its promises."""
     return dict(run(X, Params(n_clusters=3))._context.facts)
 
 
 def broken(facts: dict[str, Any]) -> list[str]:
-    return [one["promise"] for one in promises(Params(n_clusters=3), facts) if not one["kept"]]
+    return [one["promise"] for one in quality_checks(Params(n_clusters=3), facts) if not one["kept"]]
 
 
 def test_a_good_run_keeps_them_all(facts: dict[str, Any]) -> None:
     assert broken(facts) == []
-    assert all(set(one) == {"promise", "rule", "wanted", "found", "kept"} for one in promises(Params(), facts))
+    assert all(set(one) == {"promise", "rule", "wanted", "found", "kept"} for one in quality_checks(Params(), facts))
 
 
 @pytest.mark.parametrize(
