@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.paper.experiments import Scope, chosen, experiments, quick
-from ips2_dask.paper.experiments.runner import Progress
+from ips2_dask.paper.experiments.catalog import Progress
 from ips2_dask.paper.experiments.tasks import Done
 from ips2_dask.paper.report import check_matplotlib, write_report
 from ips2_dask.paper.report.findings import targets

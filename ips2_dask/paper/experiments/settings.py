@@ -1,4 +1,4 @@
-"""What is tried: one default setting for each method, and one published grid for each, all of the same length."""
+"""Settings of the methods: one default for each, and one published grid for each, all of the same length."""
 
 from __future__ import annotations
 

@@ -12,12 +12,11 @@ from sklearn.metrics import roc_auc_score
 from ips2_dask import datasets, explicit
 from ips2_dask.datasets import Dataset
 from ips2_dask.estimator import IPS2
-from ips2_dask.paper.experiments import table2
+from ips2_dask.paper.experiments import tables
 from ips2_dask.paper.experiments.methods import quiet
 from ips2_dask.paper.experiments.records import Record, record
-from ips2_dask.paper.experiments.scope import Family, Results, Scope
 from ips2_dask.paper.experiments.settings import Setting, printed
-from ips2_dask.paper.experiments.tasks import Given, Task
+from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
 from ips2_dask.paper.experiments.trials import load
 
 Floats = npt.NDArray[np.float64]
@@ -56,9 +55,9 @@ def _counts(values: Floats, most: float) -> list[int]:
     return counts
 
 
-def tensors(given: Given, seed: int) -> dict[str, Any]:
+def tensors(context: TaskContext, seed: int) -> dict[str, Any]:
     """Section 3.4's three clusters: S and both unfolded tensors of all quadruples, coarse, and how they vary."""
-    del given
+    del context
     data = datasets.three_clusters(seed)
     S = explicit.pairwise_similarity(data.X, "gaussian")
     decomposable = explicit.unfold(explicit.tensor_similarity(S, "decomposable"))
@@ -93,15 +92,15 @@ def _three(dataset: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
     }
 
 
-def similarities(given: Given, seed: int) -> dict[str, Any]:
+def similarities(context: TaskContext, seed: int) -> dict[str, Any]:
     """The two-cluster set with the paper's printed settings: the three similarities and their distributions."""
-    del given
+    del context
     return _three(datasets.two_clusters(seed), printed()["IPS2"], seed)
 
 
-def heatmaps(given: Given, dataset: str, chosen: str, seed: int) -> dict[str, Any]:
+def heatmaps(context: TaskContext, dataset: str, chosen: str, seed: int) -> dict[str, Any]:
     """A real data set with the setting that Table 2 tuned for IPS2."""
-    return _three(load(dataset, given.data), given.earlier[chosen]["tuned"]["params"], seed)
+    return _three(load(dataset, context.data), context.earlier[chosen]["tuned"]["params"], seed)
 
 
 def _tensor_tasks(scope: Scope) -> list[Task]:
@@ -115,7 +114,7 @@ def _similarity_tasks(scope: Scope) -> list[Task]:
 def _heatmap_tasks(scope: Scope) -> list[Task]:
     out = []
     for name in SHOWN:
-        cell = table2.cell_task(scope, name, "IPS2")
+        cell = tables.table2_task(scope, name, "IPS2")
         arguments = {"dataset": name, "chosen": cell.name, "seed": scope.seed}
         out += [cell, Task(f"heatmaps/{name}", heatmaps, arguments, after=(cell.name,))]
     return out

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from ips2_dask.paper.experiments import series
-from ips2_dask.paper.experiments.neighbors import K
-from ips2_dask.paper.experiments.paper import LEVELS
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
+from ips2_dask.paper.experiments.series import K
 from ips2_dask.paper.experiments.settings import COMPARED, METHODS
+from ips2_dask.paper.experiments.tables import PRINTED_LEVELS
 from ips2_dask.paper.report.drawing import COLORS, MARKERS
 from ips2_dask.plots.figures import Figure, canvas, save
 
@@ -105,7 +105,7 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
 
 
 def _printed_levels(ax: Any, points: list[str]) -> None:
-    for (at, method), value in LEVELS.items():
+    for (at, method), value in PRINTED_LEVELS.items():
         ax.plot(points.index(at), value, "x", color=COLORS[method], markersize=8)
 
 

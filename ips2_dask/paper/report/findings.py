@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ips2_dask.paper.experiments import series
-from ips2_dask.paper.experiments.paper import MEASURES, SCADI70, table2
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
 from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.experiments.tables import MEASURES, SCADI70, printed_score
 
 WITHIN = 0.10
 """How far a baseline's ACC may be from the paper's before it is explained."""
@@ -120,7 +120,7 @@ def deviations(records: Sequence[Record], results: Mapping[str, Any]) -> list[De
             if method in OURS:
                 continue
             of = "scadi" if dataset == "scadi57" and method in SCADI70 else dataset
-            printed, found = table2(of, method, "acc"), mean_of(
+            printed, found = printed_score(of, method, "acc"), mean_of(
                 list(records), experiment="table2", dataset=of, method=method, measure="acc", setting="default"
             )  # fmt: skip
             if printed is None or found is None or abs(found - printed) <= WITHIN:
@@ -148,8 +148,8 @@ def matches(results: Mapping[str, Any]) -> list[Match]:
     for dataset in PAPER_SETS:
         tried = [entry for method in METHODS for entry in results[f"table2/{dataset}/{method}"]["tried"]]
         for method in METHODS:
-            wanted = {name: table2(dataset, method, name) for name in ("acc", "ari", "fscore")}
-            printed = table2(dataset, method, "nmi")
+            wanted = {name: printed_score(dataset, method, name) for name in ("acc", "ari", "fscore")}
+            printed = printed_score(dataset, method, "nmi")
             same = [e for e in tried if all(abs(e[name] - (v or 0)) < ROUNDED for name, v in wanted.items())]
             if same and printed is not None:
                 averages = {"arithmetic": same[0]["nmi"]}

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ips2_dask.paper.experiments import similarities
-from ips2_dask.paper.experiments.paper import MEASURES
 from ips2_dask.paper.experiments.records import Record
-from ips2_dask.paper.experiments.scope import Results, Scope
 from ips2_dask.paper.experiments.series import VARIANTS
 from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.experiments.tables import MEASURES
+from ips2_dask.paper.experiments.tasks import Results, Scope
 from ips2_dask.paper.report import figures, findings, tables
 from ips2_dask.plots.figures import Figure
 from ips2_dask.reports.html import folded, image, listing, paragraph

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from ips2_dask.paper.experiments import series
-from ips2_dask.paper.experiments.neighbors import K
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
+from ips2_dask.paper.experiments.series import K
 from ips2_dask.paper.experiments.settings import COMPARED, KINDS, METHODS, grid
 from ips2_dask.paper.report.figures import AXES, VARIANT
 from ips2_dask.paper.report.findings import NAMES, SAME, Deviation, Match, Target
