@@ -49,8 +49,8 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     for name in names:
         data = labelled_data(name)
         with measuring():
-            found = run(data.X, Params(n_clusters=data.classes, random_state=seed))
-        hit, certainty = right(data.known, found.labels), np.asarray(found.certainty, np.float64)
+            finished = run(data.X, Params(n_clusters=data.classes, random_state=seed))
+        hit, certainty = right(data.known, finished.labels), np.asarray(finished.certainty, np.float64)
         auc = float(roc_auc_score(hit, certainty)) if hit.any() and not hit.all() else None
         for tenth, rows in enumerate(np.array_split(np.argsort(certainty, kind="stable"), 10), start=1):
             if len(rows):

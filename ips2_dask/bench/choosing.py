@@ -161,9 +161,9 @@ def measure(names: Sequence[str], systems: Sequence[str], folder: Path, seed: in
 
 def _measured(name: str, problem: Problem, known: Any) -> Record:
     system = SYSTEMS[name]
-    said: Record = {"call": system.call, "knows_c": system.knows_c}
+    record: Record = {"call": system.call, "knows_c": system.knows_c}
     if system.module and importlib.util.find_spec(system.module) is None:
-        return {**said, "outcome": f"skipped: {system.module} is not installed"}
+        return {**record, "outcome": f"skipped: {system.module} is not installed"}
     with warnings.catch_warnings(), threads(usable_cores()):
         warnings.simplefilter("ignore")  # what a result is worth is measured here
         begun = time.perf_counter()
@@ -172,7 +172,7 @@ def _measured(name: str, problem: Problem, known: Any) -> Record:
     measures = scores(known, labels)
     clusters = len(np.unique(labels[labels >= 0]))
     return {
-        **said, "outcome": "finished", "clusters": clusters, **facts, "nmi": measures["nmi"], "acc": measures["acc"],
+        **record, "outcome": "finished", "clusters": clusters, **facts, "nmi": measures["nmi"], "acc": measures["acc"],
         "ari": measures["ari"], "seconds": seconds,
     }  # fmt: skip
 

@@ -25,7 +25,7 @@ from ips2_dask.pipeline.run import run
 COLUMNS = ("system", "outcome", "seconds", "ratio", "nmi", "acc", "ari", "clusters", "noise", "peak_bytes")
 MEASURED = ("nmi", "acc", "ari", "clusters", "noise")
 SPECTRAL = "spectral-"
-"""What the names of scikit-learn's SpectralClustering begin with, whose fastest one that finished is ratio 1."""
+"""Prefix of the names of scikit-learn's SpectralClustering, whose fastest one that finished has ratio 1."""
 
 Labels = Any
 
@@ -189,6 +189,6 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         labels = system.fit(X, job["c"], job["seed"], job["workers"])
         seconds = time.perf_counter() - begun
     labels = np.asarray(labels)
-    held = labels >= 0
-    facts = {**scores(known, labels), "clusters": len(np.unique(labels[held])), "noise": float(np.mean(~held))}
+    labelled = labels >= 0
+    facts = {**scores(known, labels), "clusters": len(np.unique(labels[labelled])), "noise": float(np.mean(~labelled))}
     return {"seconds": seconds, **{name: facts[name] for name in MEASURED}}

@@ -23,7 +23,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(run: Run) -> Spectrum:
-    """What `eigenvalues` shows of a run."""
+    """The numbers that `eigenvalues` draws of a run."""
     facts = stage_facts(run)
     c, gap, inner = run.params.n_clusters, run.gap, run.inner_eigenvalues
     count = 0 if run.params.tensor == "decomposable" else large_components(facts)
@@ -39,16 +39,16 @@ def large_components(facts: dict[str, dict[str, Any]]) -> int:
 
 
 def stage_facts(run: Run) -> dict[str, dict[str, Any]]:
-    """What each stage of a run found, by its name."""
+    """The facts that each stage of a run stored, by its name."""
     return {stage["name"]: stage["facts"] for stage in run.manifest["stages"]}
 
 
-def eigenvalues(found: Run | Spectrum, ax: Any = None) -> Any:
+def eigenvalues(run: Run | Spectrum, ax: Any = None) -> Any:
     """Draw the leading eigenvalues, the next one, and the gap between them.
 
     Parameters
     ----------
-    found : Run or Spectrum
+    run : Run or Spectrum
     ax : matplotlib.axes.Axes, optional
         None takes pyplot's current one.
 
@@ -56,18 +56,18 @@ def eigenvalues(found: Run | Spectrum, ax: Any = None) -> Any:
     -------
     matplotlib.axes.Axes
     """
-    shown = spectrum(found) if isinstance(found, Run) else found
+    shown = spectrum(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="y")
-    n, known = len(shown.values), shown.components
-    at = np.arange(1, n + 1)
+    n, components = len(shown.values), shown.components
+    numbers = np.arange(1, n + 1)
     marks: dict[str, Any]
-    ax.plot(at, shown.values, color=MUTED, linewidth=0.8, zorder=1)
-    if known:
+    ax.plot(numbers, shown.values, color=MUTED, linewidth=0.8, zorder=1)
+    if components:
         marks = {"marker": "s", "markerfacecolor": "none", "color": PALETTE[1], "linestyle": "none"}
-        ax.plot(at[:known], shown.values[:known], **marks, label="of a connected component")
-    if known < n:
+        ax.plot(numbers[:components], shown.values[:components], **marks, label="of a connected component")
+    if components < n:
         marks = {"marker": "o", "color": PALETTE[0], "linestyle": "none", "markersize": 5}
-        ax.plot(at[known:], shown.values[known:], **marks, label="V is made of")
+        ax.plot(numbers[components:], shown.values[components:], **marks, label="V is made of")
     if shown.following is not None:
         _gap(ax, n, float(shown.values[-1]), shown.following)
     ax.legend(frameon=False, labelcolor=INK, loc="lower left", fontsize="small")

@@ -43,9 +43,9 @@ def draw_workers(records: Sequence[Record], ax: Any = None) -> Any:
     ax = axis(ax)
     for at, (name, rows) in enumerate((("strong", strong_table(records)), ("weak", weak_table(records)))):
         if rows:
-            said = f"{name}: {rows[0]['m']:,} samples" + (" a worker" if name == "weak" else "")
+            label = f"{name}: {rows[0]['m']:,} samples" + (" a worker" if name == "weak" else "")
             x, y = [r["workers"] for r in rows], [r["efficiency"] for r in rows]
-            ax.plot(x, y, marker=MARKERS[at], color=PALETTE[at], label=said)
+            ax.plot(x, y, marker=MARKERS[at], color=PALETTE[at], label=label)
     ax.axhline(1, color=MUTED, linestyle=":", linewidth=1)
     ax.set_ylim(0, 1.15)
     ax.xaxis.get_major_locator().set_params(integer=True)

@@ -33,11 +33,11 @@ def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int)
     """A method's default setting on large data, and how long its first fit took."""
     data, setting = load(dataset, context.data), large_setting(method)
     fitted = Fitted(method, setting, data.X, data.n_clusters)
-    found, taken = [], 0.0
+    measured, taken = [], 0.0
     for s in seeds_of(seed, runs):
-        found.append(scores(data.labels, fitted.labels(s)))
+        measured.append(scores(data.labels, fitted.labels(s)))
         taken = taken or fitted.seconds
-    return {"default": summary(setting, found), "seconds": taken}
+    return {"default": summary(setting, measured), "seconds": taken}
 
 
 def tasks(scope: Scope) -> list[Task]:
@@ -62,13 +62,13 @@ def tasks(scope: Scope) -> list[Task]:
 
 def scores_of(results: Results) -> list[Record]:
     """The measures of each data set, method and setting."""
-    out = []
+    records = []
     for name in (*SMALL, *LARGE):
         for method in METHODS:
-            found = results[f"beyond/{name}/{method}"]
+            result = results[f"beyond/{name}/{method}"]
             for setting in SETTINGS:
-                out += of_summary("beyond", name, method, setting, found[setting], {}) if setting in found else []
-    return out
+                records += of_summary("beyond", name, method, setting, result[setting], {}) if setting in result else []
+    return records
 
 
 def records(scope: Scope, results: Results) -> list[Record]:

@@ -39,21 +39,21 @@ def ordered(tasks: Iterable[Task]) -> list[Task]:
     ValueError
         A task needs one that is not there.
     """
-    known = {task.name: task for task in tasks}
-    out: dict[str, Task] = {}
+    by_name = {task.name: task for task in tasks}
+    placed: dict[str, Task] = {}
 
     def place(task: Task) -> None:
-        if task.name in out:
+        if task.name in placed:
             return
         for name in task.after:
-            if name not in known:
+            if name not in by_name:
                 raise ValueError(f"task {task.name} needs {name}, which is not there")
-            place(known[name])
-        out[task.name] = task
+            place(by_name[name])
+        placed[task.name] = task
 
-    for task in sorted(known.values(), key=lambda task: (-task.weight, task.name)):
+    for task in sorted(by_name.values(), key=lambda task: (-task.weight, task.name)):
         place(task)
-    return list(out.values())
+    return list(placed.values())
 
 
 def run_tasks(tasks: Iterable[Task], out: Path, data: str | None, jobs: int, progress: Progress) -> Mapping[str, Json]:
@@ -76,18 +76,18 @@ def run_tasks(tasks: Iterable[Task], out: Path, data: str | None, jobs: int, pro
         What a task raises; those that were done stay done.
     """
     every = ordered(tasks)
-    found, by_name = digests(every), {task.name: task for task in every}
+    digest_of, by_name = digests(every), {task.name: task for task in every}
     progress.begin(len(every))
     missing = []
     for task in every:
-        if read_result(task, out, found[task.name]) is None:
+        if read_result(task, out, digest_of[task.name]) is None:
             missing.append(task)
         else:
             progress.done(Done(task.name, 0.0, True))
 
     def work(task: Task) -> partial[Done]:
         needed = {name: by_name[name] for name in task.after}
-        return partial(_perform, task, out, data, {name: found[name] for name in (task.name, *task.after)}, needed)
+        return partial(_perform, task, out, data, {name: digest_of[name] for name in (task.name, *task.after)}, needed)
 
     together = [task for task in missing if not task.timed]
     if jobs > 1 and len(together) > 1:
@@ -95,15 +95,15 @@ def run_tasks(tasks: Iterable[Task], out: Path, data: str | None, jobs: int, pro
     else:
         _in_turn([work(task) for task in together], progress)
     _in_turn([work(task) for task in missing if task.timed], progress)
-    return {task.name: read_result(task, out, found[task.name]) for task in every}
+    return {task.name: read_result(task, out, digest_of[task.name]) for task in every}
 
 
 def _perform(
-    task: Task, out: Path, data: str | None, found: Mapping[str, str], earlier: Mapping[str, Task], *waits: Any
+    task: Task, out: Path, data: str | None, digest_of: Mapping[str, str], earlier: Mapping[str, Task], *waits: Any
 ) -> Done:
     """`perform` as a Dask task; ``waits`` orders it behind the tasks it needs, whose results it reads from files."""
     del waits
-    return perform(task, out, data, found, earlier)
+    return perform(task, out, data, digest_of, earlier)
 
 
 def _in_turn(work: list[partial[Done]], progress: Progress) -> None:

@@ -37,13 +37,13 @@ def ranks(scored: list[Record], setting: str, measure: str) -> tuple[list[str], 
     Equal scores, to six digits, share the mean of their ranks.
     """
     names = list(dict.fromkeys(r["dataset"] for r in scored))
-    rows, kept = [], []
+    rows, ranked = [], []
     for name in names:
         row = [mean_of(scored, dataset=name, method=m, measure=measure, setting=setting) for m in METHODS]
         if None not in row:
-            kept.append(name)
+            ranked.append(name)
             rows.append(rankdata(-np.round(np.array(row, np.float64), 6)))
-    return kept, np.array(rows, np.float64).reshape(len(rows), len(METHODS))
+    return ranked, np.array(rows, np.float64).reshape(len(rows), len(METHODS))
 
 
 def of_scores(scored: list[Record]) -> list[Record]:

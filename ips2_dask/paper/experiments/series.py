@@ -71,12 +71,12 @@ def _tasks(name: str, scope: Scope) -> list[Task]:
 
 
 def experiment_name(name: str, variant: str) -> str:
-    """What a variant of a series is called in the records."""
+    """The experiment's name in the records of a variant of a series."""
     return name if variant == "default" else f"{name}-{variant}"
 
 
 def dataset_name(name: str, at: str) -> str:
-    """What the data of a point are called in the records."""
+    """The data set's name in the records of a point."""
     base = "usdata2" if name == "usdata2" else f"usdata1-{NOISY_FEATURES}"
     return f"usdata1-{at}" if name == "usdata1" else f"{base}-{at}"
 
@@ -86,13 +86,13 @@ def _records(name: str, results: Results) -> list[Record]:
     for variant in VARIANTS:
         experiment = experiment_name(name, variant)
         for at in POINTS[name]:
-            found = results[f"{name}/{at}"][variant]
+            result = results[f"{name}/{at}"][variant]
             dataset = dataset_name(name, at)
             for method in COMPARED:
                 theirs = {"acc": tables.PRINTED_LEVELS.get((at, method))} if name == "levels" else {}
-                out += of_summary(experiment, dataset, method, "default", found[method], theirs)
-            gain = found["IPS2"]["mean"]["acc"] - found["SC"]["mean"]["acc"]
-            params, runs = found["IPS2"]["params"], found["IPS2"]["runs"]
+                out += of_summary(experiment, dataset, method, "default", result[method], theirs)
+            gain = result["IPS2"]["mean"]["acc"] - result["SC"]["mean"]["acc"]
+            params, runs = result["IPS2"]["params"], result["IPS2"]["runs"]
             out.append(record(experiment, dataset, "IPS2", "gain", mean=gain, runs=runs, params=params))
     return out
 
@@ -155,10 +155,10 @@ def neighbors_records(scope: Scope, results: Results) -> list[Record]:
     for variant in VARIANTS:
         name = experiment_name("neighbors", variant)
         for k in K:
-            found = results[f"neighbors/{k}"][variant]
+            result = results[f"neighbors/{k}"][variant]
             taken = results["neighbors/times"][variant][str(k)]
-            out += of_summary(name, NEIGHBORS_DATASET, "IPS2", "default", found, {})
-            common: dict[str, Any] = {"runs": len(taken), "params": found["params"]}
+            out += of_summary(name, NEIGHBORS_DATASET, "IPS2", "default", result, {})
+            common: dict[str, Any] = {"runs": len(taken), "params": result["params"]}
             out.append(
                 record(
                     name,

@@ -1,4 +1,4 @@
-"""What is behind the heat maps: pairwise, high-order and fused similarity, both unfolded tensors, and distributions."""
+"""The matrices of the heat maps: pairwise, high-order and fused similarity, both unfolded tensors; distributions."""
 
 from __future__ import annotations
 
@@ -74,12 +74,14 @@ def _three(dataset: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
     order = np.argsort(dataset.labels, kind="stable")
     with quiet():
         fitted = IPS2(dataset.n_clusters, random_state=seed, **setting).fit(dataset.X)
-    found = {
+    matrices = {
         "pairwise": fitted.pairwise_similarity_,
         "high_order": fitted.high_order_similarity_,
         "fused": fitted.affinity_matrix_,
     }
-    dense = {name: np.asarray(M.toarray() if sp.issparse(M) else M)[np.ix_(order, order)] for name, M in found.items()}
+    dense = {
+        name: np.asarray(M.toarray() if sp.issparse(M) else M)[np.ix_(order, order)] for name, M in matrices.items()
+    }
     labels = dataset.labels[order]
     i, j = np.triu_indices(len(labels), 1)
     same = labels[i] == labels[j]
@@ -122,13 +124,13 @@ def _heatmap_tasks(scope: Scope) -> list[Task]:
 
 def _tensor_records(scope: Scope, results: Results) -> list[Record]:
     del scope
-    found = results["tensors"]["variation"]
-    return [record("tensors", "three_clusters", name, "variation", mean=value) for name, value in found.items()]
+    variation = results["tensors"]["variation"]
+    return [record("tensors", "three_clusters", name, "variation", mean=value) for name, value in variation.items()]
 
 
-def _auc_records(experiment: str, dataset: str, setting: str, found: dict[str, Any]) -> list[Record]:
+def _auc_records(experiment: str, dataset: str, setting: str, result: dict[str, Any]) -> list[Record]:
     return [
-        record(experiment, dataset, method, "auc", mean=found["auc"][kind], setting=setting, params=found["params"])
+        record(experiment, dataset, method, "auc", mean=result["auc"][kind], setting=setting, params=result["params"])
         for method, kind in KINDS.items()
     ]
 

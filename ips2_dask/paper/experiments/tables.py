@@ -76,7 +76,7 @@ PRINTED_LEVELS |= {("0.8", "SC"): 0.496, ("0.8", "PPC"): 0.529, ("0.8", "IPS2"):
 
 
 def printed_score(dataset: str, method: str, measure: str) -> float | None:
-    """What Table 2 prints, None where it prints nothing."""
+    """The figure that Table 2 prints, None where it prints none."""
     if dataset == "scadi" and method not in SCADI70:
         return None
     row = _PRINTED_SCORES.get(measure, {}).get(SAME_AS.get(dataset, dataset))
@@ -95,8 +95,8 @@ COUNTS = ("samples", "features", "clusters")
 
 def table1(context: TaskContext) -> dict[str, list[int]]:
     """Samples, features, clusters of each data set."""
-    found = {name: load(name, context.data) for name in TABLE1_DATASETS}
-    return {name: [*dataset.X.shape, dataset.n_clusters] for name, dataset in found.items()}
+    loaded = {name: load(name, context.data) for name in TABLE1_DATASETS}
+    return {name: [*dataset.X.shape, dataset.n_clusters] for name, dataset in loaded.items()}
 
 
 def table1_tasks(scope: Scope) -> list[Task]:
@@ -138,12 +138,12 @@ def table2_draws(context: TaskContext, method: str, chosen: str, runs: int, seed
     out = {}
     for setting in SETTINGS:
         params = context.earlier[chosen][setting]["params"]
-        found = [
+        measured = [
             run
             for draw in range(draws)
             for run in score(method, params, load(f"bbcsport-draw{draw}", context.data), seeds_of(seed, each))
         ]
-        out[setting] = summary(params, found)
+        out[setting] = summary(params, measured)
     return out
 
 
@@ -168,9 +168,9 @@ def table2_records_of(dataset: str, results: Results) -> list[Record]:
     out = []
     for method in METHODS:
         printed = {measure: printed_score(dataset, method, measure) for measure in MEASURES}
-        found = results[f"table2/{dataset}/{method}"]
+        result = results[f"table2/{dataset}/{method}"]
         for setting in SETTINGS:
-            out += of_summary("table2", dataset, method, setting, found[setting], printed)
+            out += of_summary("table2", dataset, method, setting, result[setting], printed)
     return out
 
 
@@ -204,12 +204,12 @@ def time_methods(
     seed : int
     """
     data = load(dataset, context.data)
-    found: dict[str, list[float]] = {name: [] for name in settings}
+    times: dict[str, list[float]] = {name: [] for name in settings}
     for turn in range(repeats + 1):
         for name, (method, setting) in settings.items():
             taken = seconds(method, setting, data, [seed])
-            found[name] += taken if turn else []
-    return found
+            times[name] += taken if turn else []
+    return times
 
 
 def timing_task(name: str, dataset: str, scope: Scope, repeats: int) -> Task:
@@ -225,19 +225,19 @@ def table3_tasks(scope: Scope) -> list[Task]:
     return [timing_task(f"table3/{dataset}", dataset, scope, scope.repeats) for dataset in TABLE3_DATASETS]
 
 
-def time_records(experiment: str, dataset: str, found: dict[str, list[float]]) -> list[Record]:
+def time_records(experiment: str, dataset: str, times: dict[str, list[float]]) -> list[Record]:
     """Mean and median seconds; those of the printed settings under a name of their own."""
     out = []
-    for name, taken in found.items():
-        method, _, variant = name.partition("-")
+    for key, taken in times.items():
+        method, _, variant = key.partition("-")
         params = printed()[method] if variant else default(method)
         theirs = printed_seconds(dataset, method)
-        kept = f"{experiment}-printed" if variant else experiment
+        name = f"{experiment}-printed" if variant else experiment
         common: dict[str, Any] = {"runs": len(taken), "params": params, "paper": theirs}
         out.append(
-            record(kept, dataset, method, "seconds", mean=float(np.mean(taken)), std=float(np.std(taken)), **common)
+            record(name, dataset, method, "seconds", mean=float(np.mean(taken)), std=float(np.std(taken)), **common)
         )
-        out.append(record(kept, dataset, method, "seconds_median", mean=float(np.median(taken)), **common))
+        out.append(record(name, dataset, method, "seconds_median", mean=float(np.median(taken)), **common))
     return out
 
 

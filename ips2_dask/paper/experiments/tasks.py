@@ -87,39 +87,39 @@ def digests(tasks: list[Task]) -> dict[str, str]:
 
     Tasks come in an order in which each stands behind those it needs.
     """
-    found: dict[str, str] = {}
+    digest_of: dict[str, str] = {}
     for task in tasks:
         content = {
             "function": f"{task.function.__module__}.{task.function.__qualname__}",
             "arguments": task.arguments,
-            "after": {name: found[name] for name in task.after},
+            "after": {name: digest_of[name] for name in task.after},
             "code": code_digest(),
         }
-        found[task.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return found
+        digest_of[task.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest_of
 
 
 def read_result(task: Task, out: Path, digest: str) -> Json | None:
     """The result of a task, or None where it is not there, not whole, or not of this digest."""
     try:
-        held = json.loads(task.file(out).read_text())
-        return held["result"] if held["digest"] == digest else None
+        document = json.loads(task.file(out).read_text())
+        return document["result"] if document["digest"] == digest else None
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 
-def perform(task: Task, out: Path, data: str | None, found: Mapping[str, str], earlier: Mapping[str, Task]) -> Done:
+def perform(task: Task, out: Path, data: str | None, digest_of: Mapping[str, str], earlier: Mapping[str, Task]) -> Done:
     """Do a task, unless it is done, and write its result whole: aside, then renamed.
 
     Every task runs with one thread of BLAS, which sums in another order with another number of threads.
     """
-    if read_result(task, out, found[task.name]) is not None:
+    if read_result(task, out, digest_of[task.name]) is not None:
         return Done(task.name, 0.0, True)
-    results = {name: read_result(earlier[name], out, found[name]) for name in task.after}
+    results = {name: read_result(earlier[name], out, digest_of[name]) for name in task.after}
     begun = time.perf_counter()
     with threads(1):
         result = task.function(TaskContext(data, results), **task.arguments)
-    write_whole(task.file(out), json.dumps({"task": task.name, "digest": found[task.name], "result": result}))
+    write_whole(task.file(out), json.dumps({"task": task.name, "digest": digest_of[task.name], "result": result}))
     return Done(task.name, time.perf_counter() - begun, False)
 
 

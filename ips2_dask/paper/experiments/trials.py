@@ -27,12 +27,12 @@ def load(name: str, data: str | None) -> Dataset:
     return datasets.load(name, data)
 
 
-def summary(setting: Setting, found: Sequence[dict[str, float]]) -> Summary:
+def summary(setting: Setting, measured: Sequence[dict[str, float]]) -> Summary:
     """Mean and standard deviation (of these runs: the divisor is their number) of each measure."""
-    table = {name: np.array([run[name] for run in found]) for name in found[0]}
+    table = {name: np.array([run[name] for run in measured]) for name in measured[0]}
     return {
         "params": setting,
-        "runs": len(found),
+        "runs": len(measured),
         "mean": {name: float(values.mean()) for name, values in table.items()},
         "std": {name: float(values.std()) for name, values in table.items()},
     }
@@ -53,14 +53,14 @@ def score_drawn(
 
 def seconds(method: str, setting: Setting, dataset: Dataset, seeds: Sequence[int]) -> list[float]:
     """How long ``fit`` takes with each seed: the estimator alone, on data that are in memory and scaled."""
-    found = []
+    times = []
     for seed in seeds:
         unfitted, X = estimator(method, setting, dataset.X, dataset.n_clusters, seed)
         begun = time.perf_counter()
         with quiet():
             unfitted.fit(X)
-        found.append(time.perf_counter() - begun)
-    return found
+        times.append(time.perf_counter() - begun)
+    return times
 
 
 def seeds_of(seed: int, runs: int) -> range:
@@ -113,12 +113,12 @@ def try_grid(
     tried, labels = [], []
     for setting in grid(method, budget):
         try:
-            found = Fitted(method, setting, dataset.X, dataset.n_clusters).labels(seed)
+            predicted = Fitted(method, setting, dataset.X, dataset.n_clusters).labels(seed)
         except BadInput:  # more neighbours than samples, say
             continue
-        others = {f"nmi_{average}": nmi(dataset.labels, found, average) for average in AVERAGES}
-        tried.append({"params": setting, **scores(dataset.labels, found), **others})
-        labels.append(found)
+        others = {f"nmi_{average}": nmi(dataset.labels, predicted, average) for average in AVERAGES}
+        tried.append({"params": setting, **scores(dataset.labels, predicted), **others})
+        labels.append(predicted)
     return tried, labels
 
 
