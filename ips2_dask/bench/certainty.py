@@ -87,7 +87,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     ax = axis(figure.add_subplot())
     for at, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
         of = [r for r in records if r["data"] == name]
-        tenths, hits = ([r[key] for r in of] for key in ("tenth", "accuracy"))
+        tenths, hits = (np.array([r[key] for r in of], float) for key in ("tenth", "accuracy"))
         ax.plot(tenths, hits, marker=marker(at), markersize=5, color=color(at), label=f"{name}, {of[0]['m']:,} samples")
     ax.set_xticks(range(1, 11))
     ax.set_ylim(0, 1.02)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler, normalize
@@ -30,6 +31,9 @@ from ips2_dask.pipeline.run import run
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import label
 from ips2_dask.stages.walk import LocalWalk
+
+Floats = NDArray[np.floating]
+Labels = NDArray[np.integer]
 
 COLUMNS = (
     "data", "draw", "variant", "outcome", "nmi", "acc", "ari", "rounding", "columns", "cut", "left_out", "seconds",
@@ -58,8 +62,8 @@ class LabelledData(NamedTuple):
 
     name: str
     draw: int  # 0 for the whole
-    X: Any  # (m, f)
-    known: Any  # (m,) classes, for scoring
+    X: Floats  # (m, f)
+    known: Labels  # (m,) classes, for scoring
     scale: str
 
     @property
@@ -72,7 +76,7 @@ class Rounded(NamedTuple):
     """A candidate and its labels in the user's numbering."""
 
     candidate: rounding.Candidate
-    labels: Any  # (m,)
+    labels: Labels  # (m,)
 
 
 class Peer(NamedTuple):
@@ -80,7 +84,7 @@ class Peer(NamedTuple):
 
     name: str
     call: str
-    fit: Callable[[Any, int, int], Any]  # from X, c and seed to labels
+    fit: Callable[[Floats, int, int], Labels]  # from X, c and seed to labels
     module: str = ""
 
 
@@ -193,12 +197,12 @@ def _tight(data: LabelledData, seed: int) -> list[Record]:
     return [{**_record(data, "tol-1e-3", finished.labels), **_facts(finished), "seconds": seconds}]
 
 
-def _scores(data: LabelledData, labels: Any) -> dict[str, float]:
+def _scores(data: LabelledData, labels: Labels) -> dict[str, float]:
     measures = scores(data.known, labels)
     return {name: measures[name] for name in SCORES}
 
 
-def _record(data: LabelledData, variant: str, labels: Any = None) -> Record:
+def _record(data: LabelledData, variant: str, labels: Labels | None = None) -> Record:
     m, f = data.X.shape
     return {
         "data": data.name, "draw": data.draw, "m": m, "f": f, "classes": data.classes, "scale": data.scale,
@@ -210,21 +214,21 @@ def _record(data: LabelledData, variant: str, labels: Any = None) -> Record:
 # ---- peers
 
 
-def _kmeans(X: Any, c: int, seed: int) -> Any:
+def _kmeans(X: Floats, c: int, seed: int) -> Labels:
     return KMeans(c, n_init=10, random_state=seed).fit(X).labels_
 
 
-def _spectral(X: Any, c: int, seed: int) -> Any:
+def _spectral(X: Floats, c: int, seed: int) -> Labels:
     k = min(10, len(X) - 1)
     return SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=k, random_state=seed).fit(X).labels_
 
 
-def _evoc(X: Any, c: int, seed: int) -> Any:
+def _evoc(X: Floats, c: int, seed: int) -> Labels:
     model = importlib.import_module("evoc").EVoC(approx_n_clusters=c, random_state=seed)
     return without_noise(X, model.fit(X.astype(np.float32)).labels_)
 
 
-def without_noise(X: Any, labels: Any) -> Any:
+def without_noise(X: Floats, labels: Labels) -> Labels:
     """Labels where samples without one (below 0) have that of the nearest sample with one; all 0 where none has."""
     labelled = np.asarray(labels) >= 0
     out = np.where(labelled, labels, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette, stored_certainty
 from ips2_dask.plots.style import INK, MUTED, PAPER, axis, color, halo, hatch, marker, titled
 from ips2_dask.runs.run import Run
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 DRAWN = 2_000
 """Points of a scatter: more would hide one another."""
@@ -23,12 +26,12 @@ STRIPS = 120
 
 def embedding(
     run: Run,
-    ax: Any = None,
+    ax: Axes | None = None,
     *,
     axes: tuple[int, int] = (0, 1),
     precomputed: Coordinates | None = None,
     most: int = DRAWN,
-) -> Any:
+) -> Axes:
     """Draw the embedding as a scatter, each cluster with a colour and a marker of its own and its number.
 
     The lower a sample's certainty (`Run.certainty`), the paler its point. A run of an earlier version keeps no
@@ -62,8 +65,9 @@ def embedding(
     alpha = None if sure is None else opacity(sure)
     for cluster in range(int(labels.max()) + 1):
         some = chosen[labels[chosen] == cluster]
+        x, y = positions[some].T
         ax.scatter(
-            *positions[some].T, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER,
+            x, y, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER,
             linewidth=0.3, alpha=None if alpha is None else alpha[some],
         )  # fmt: skip
     for cluster in range(int(labels.max()) + 1):
@@ -81,7 +85,7 @@ def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
     return out
 
 
-def _certainties(ax: Any) -> None:
+def _certainties(ax: Axes) -> None:
     """A legend of three certainties, in the line of the title."""
     shown = np.array([0.2, 0.6, 1.0])
     marks = [
@@ -94,7 +98,7 @@ def _certainties(ax: Any) -> None:
     )  # fmt: skip
 
 
-def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:
+def cluster_sizes(labels: Run | NDArray[np.integer], ax: Axes | None = None) -> Axes:
     """Draw how many samples each cluster has.
 
     Parameters
@@ -118,8 +122,12 @@ def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:
 
 
 def silhouettes(
-    run: Run, ax: Any = None, *, precomputed: Silhouettes | None = None, labels: NDArray[np.integer] | None = None
-) -> Any:
+    run: Run,
+    ax: Axes | None = None,
+    *,
+    precomputed: Silhouettes | None = None,
+    labels: NDArray[np.integer] | None = None,
+) -> Axes:
     """Draw each cluster's silhouettes, sorted, and their mean.
 
     Parameters
@@ -154,7 +162,7 @@ def silhouettes(
     return titled(ax, "Silhouettes", "silhouette", "cluster")
 
 
-def _strip(ax: Any, cluster: int, values: Any, steps: int) -> None:
+def _strip(ax: Axes, cluster: int, values: Any, steps: int) -> None:
     """A cluster's sorted silhouettes as a stair from the top of its row to the bottom."""
     n = min(steps, len(values))
     levels = [float(part.mean()) for part in np.array_split(values, n)]
@@ -165,7 +173,7 @@ def _strip(ax: Any, cluster: int, values: Any, steps: int) -> None:
     )  # fmt: skip
 
 
-def _numbered(ax: Any, count: int) -> None:
+def _numbered(ax: Axes, count: int) -> None:
     """Clusters from the top down, as many numbers as can be read."""
     step = -(-count // 40)
     ax.set_yticks(range(0, count, step))

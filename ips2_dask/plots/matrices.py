@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,11 +10,14 @@ from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.style import INK, MUTED, PALETTE, SEQUENTIAL, axis, heading, titled
 from ips2_dask.runs.run import Run
 
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
+
 LABELLED = 0.04
 """Share of all samples from which on a cluster's number finds room on an axis."""
 
 
-def similarity(run: Run | Summary, kind: str = "fused", ax: Any = None) -> Any:
+def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
     """Draw a similarity as a heat map, samples in the order of their labels, down-sampled by block means.
 
     Parameters
@@ -45,7 +48,7 @@ def similarity(run: Run | Summary, kind: str = "fused", ax: Any = None) -> Any:
     return titled(ax, heading(kind), "samples by cluster", "")
 
 
-def _clusters(ax: Any, limits: Any) -> None:
+def _clusters(ax: Axes, limits: Any) -> None:
     """Lines between the clusters, and their numbers where there is room."""
     sizes, m = np.diff(limits), limits[-1]
     for limit in limits[1:-1] if len(sizes) <= 40 else ():
@@ -58,7 +61,7 @@ def _clusters(ax: Any, limits: Any) -> None:
     ax.tick_params(length=0)
 
 
-def _bar(ax: Any, image: Any, norm: Any) -> None:
+def _bar(ax: Axes, image: Any, norm: Any) -> None:
     """A colour bar beside the matrix, drawn as an image."""
     strip = ax.inset_axes((1.03, 0.0, 0.045, 1.0))
     levels = np.linspace(0, 1, 128)[:, None]
@@ -71,7 +74,7 @@ def _bar(ax: Any, image: Any, norm: Any) -> None:
     strip.spines[:].set_visible(False)
 
 
-def distribution(run: Run | Summary, kind: str = "fused", ax: Any = None) -> Any:
+def distribution(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
     """Draw how often each value of a similarity occurs within clusters and between them; zeros are left out.
 
     Parameters as of `similarity`.

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
 from ips2_dask.runs.run import Run
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 
 class Spent(NamedTuple):
@@ -37,7 +40,7 @@ def spent(run: Run) -> list[Spent]:
     ]
 
 
-def stage_times(run: Run | list[Spent], ax: Any = None) -> Any:
+def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
     """Draw the seconds of each stage; those that were found there are open.
 
     Parameters
@@ -62,7 +65,7 @@ def stage_times(run: Run | list[Spent], ax: Any = None) -> Any:
     return titled(ax, "Time of the stages", "seconds")
 
 
-def stage_memory(run: Run | list[Spent], ax: Any = None) -> Any:
+def stage_memory(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
     """Draw the largest process after each stage beside what had been planned; parameters as of `stage_times`."""
     stages = spent(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="x")
@@ -80,6 +83,6 @@ def stage_memory(run: Run | list[Spent], ax: Any = None) -> Any:
     return ax
 
 
-def _named(ax: Any, stages: list[Spent]) -> None:
+def _named(ax: Axes, stages: list[Spent]) -> None:
     ax.set_yticks(range(len(stages)), [stage.name for stage in stages])
     ax.set_ylim(len(stages) - 0.4, -0.6)

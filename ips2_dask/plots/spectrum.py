@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
 from ips2_dask.runs.run import Run
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 
 class Spectrum(NamedTuple):
@@ -43,7 +46,7 @@ def stage_facts(run: Run) -> dict[str, dict[str, Any]]:
     return {stage["name"]: stage["facts"] for stage in run.manifest["stages"]}
 
 
-def eigenvalues(run: Run | Spectrum, ax: Any = None) -> Any:
+def eigenvalues(run: Run | Spectrum, ax: Axes | None = None) -> Axes:
     """Draw the leading eigenvalues, the next one, and the gap between them.
 
     Parameters
@@ -74,14 +77,20 @@ def eigenvalues(run: Run | Spectrum, ax: Any = None) -> Any:
     ax.margins(x=0.06, y=0.14)
     if shown.following is not None:
         ax.set_xlim(right=n + 1 + 0.16 * (n + 1))  # for the gap's number
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="x", integer=True)
     return titled(ax, f"Eigenvalues, c = {shown.c}", "number", "eigenvalue")
 
 
-def _gap(ax: Any, n: int, last: float, following: float) -> None:
+def _gap(ax: Axes, n: int, last: float, following: float) -> None:
     """The next eigenvalue, and a bracket over what lies between."""
     ax.plot([n, n + 1], [last, following], color=MUTED, linewidth=0.8, linestyle=":", zorder=1)
-    marks = {"marker": "D", "markerfacecolor": "none", "color": INK, "linestyle": "none", "markersize": 5}
+    marks: dict[str, Any] = {
+        "marker": "D",
+        "markerfacecolor": "none",
+        "color": INK,
+        "linestyle": "none",
+        "markersize": 5,
+    }
     ax.plot([n + 1], [following], **marks, label="the next one")
     ax.annotate("", (n + 1, last), (n + 1, following), arrowprops={"arrowstyle": "|-|,widthA=.25,widthB=.25", "lw": 1,
                 "color": INK, "shrinkA": 5, "shrinkB": 0})  # fmt: skip
@@ -91,7 +100,7 @@ def _gap(ax: Any, n: int, last: float, following: float) -> None:
     )  # fmt: skip
 
 
-def convergence(run: Run, ax: Any = None) -> Any:
+def convergence(run: Run, ax: Axes | None = None) -> Axes:
     """Draw the solver's largest wanted residual over its products; parameters as of `eigenvalues`.
 
     The tolerance is drawn beside it where one was asked for. A small problem is solved at once by LAPACK, and has no

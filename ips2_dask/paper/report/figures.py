@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from ips2_dask.paper.experiments.settings import COMPARED, METHODS
 from ips2_dask.paper.experiments.tables import PRINTED_LEVELS
 from ips2_dask.paper.report.drawing import COLORS, MARKERS
 from ips2_dask.plots.figures import Figure, canvas, save
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 TITLES = {
     "pairwise": "pairwise similarity S",
@@ -104,7 +107,7 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
         return save(sheet, folder, name, caption)
 
 
-def _printed_levels(ax: Any, points: list[str]) -> None:
+def _printed_levels(ax: Axes, points: list[str]) -> None:
     for (at, method), value in PRINTED_LEVELS.items():
         ax.plot(points.index(at), value, "x", color=COLORS[method], markersize=8)
 
