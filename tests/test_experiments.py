@@ -21,13 +21,12 @@ from ips2_dask import IPS2, datasets
 from ips2_dask.datasets import Dataset, files
 from ips2_dask.errors import BadInput
 from ips2_dask.paper.baselines import CAVE, SC, SSC
-from ips2_dask.paper.experiments import beyond, catalog, paper, ranks, series, table2, tuning
+from ips2_dask.paper.experiments import beyond, catalog, ranks, series, tables, trials
 from ips2_dask.paper.experiments import settings as choices
+from ips2_dask.paper.experiments.catalog import ordered, run_tasks
 from ips2_dask.paper.experiments.methods import Fitted, estimator, quiet, scaled
 from ips2_dask.paper.experiments.records import FIELDS, record
-from ips2_dask.paper.experiments.runner import ordered, run_tasks
-from ips2_dask.paper.experiments.scope import Scope, quick
-from ips2_dask.paper.experiments.tasks import Done, Given, Task
+from ips2_dask.paper.experiments.tasks import Done, Scope, Task, TaskContext, quick
 from ips2_dask.paper.experiments.trials import load, score, seeds_of, summary
 
 DATA = os.environ.get(files.VARIABLE)
@@ -142,7 +141,7 @@ labelings = st.integers(2, 12).flatmap(
 @settings(deadline=None, max_examples=60)
 def test_agreement_is_the_mean_adjusted_rand_index_with_all_labellings(drawn: list[list[int]]) -> None:
     expected = [np.mean([adjusted_rand_score(a, b) for b in drawn]) for a in drawn]
-    np.testing.assert_allclose(tuning.agreements(np.array(drawn)), expected, atol=1e-9)
+    np.testing.assert_allclose(trials.agreements(np.array(drawn)), expected, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
@@ -152,18 +151,18 @@ def small() -> Dataset:
 
 def test_the_unsupervised_setting_does_not_know_the_labels(small: Dataset) -> None:
     other = Dataset("shuffled", small.X, np.random.default_rng(0).permutation(small.labels), "")
-    found = tuning.three_settings("SC", small, runs=1, seed=0, budget=25)
-    blind = tuning.three_settings("SC", other, runs=1, seed=0, budget=25)
+    found = trials.three_settings("SC", small, runs=1, seed=0, budget=25)
+    blind = trials.three_settings("SC", other, runs=1, seed=0, budget=25)
     assert found["unsupervised"]["params"] == blind["unsupervised"]["params"]
     assert found["default"]["params"] == choices.default("SC") == blind["default"]["params"]
     assert found["unsupervised"]["mean"] != blind["unsupervised"]["mean"]
 
 
 def test_the_tuned_setting_is_the_best_mean_of_the_finalists(small: Dataset) -> None:
-    found = tuning.three_settings("HGC", small, runs=3, seed=2, budget=25)
+    found = trials.three_settings("HGC", small, runs=3, seed=2, budget=25)
     tried = found["tried"]
     assert [entry["params"] for entry in tried] == choices.grid("HGC", 25)
-    once = np.argsort([-entry["acc"] for entry in tried], kind="stable")[: tuning.FINALISTS]
+    once = np.argsort([-entry["acc"] for entry in tried], kind="stable")[: trials.FINALISTS]
     seeds = seeds_of(2, 3)
     means = [summary({}, score("HGC", tried[i]["params"], small, seeds))["mean"]["acc"] for i in once]
     assert found["tuned"]["mean"]["acc"] == max(means)
@@ -174,7 +173,7 @@ def test_the_tuned_setting_is_the_best_mean_of_the_finalists(small: Dataset) -> 
 def test_settings_that_the_data_do_not_allow_are_left_out() -> None:
     few = datasets.usdata1(4, seed=0)
     few = Dataset("few", few.X[::5], few.labels[::5], "")  # 12 samples: no hyperedge of 15 or 20
-    tried, labels = tuning.try_grid("HGC", few, 0, 60)
+    tried, labels = trials.try_grid("HGC", few, 0, 60)
     assert 0 < len(tried) == len(labels) < 60
     assert all(entry["params"].get("n_neighbors", 10) <= 12 for entry in tried)
 
@@ -182,21 +181,21 @@ def test_settings_that_the_data_do_not_allow_are_left_out() -> None:
 # tasks
 
 
-def squares(given: Given, n: int, log: str) -> list[int]:
+def squares(given: TaskContext, n: int, log: str) -> list[int]:
     """A task's function that leaves a trace."""
     with Path(log).open("a") as file:
         file.write(f"squares {n} {os.getpid()} {time.perf_counter()}\n")
     return [i * i for i in range(n)]
 
 
-def total(given: Given, log: str) -> dict[str, int]:
+def total(given: TaskContext, log: str) -> dict[str, int]:
     """One that comes after others."""
     with Path(log).open("a") as file:
         file.write(f"total 0 {os.getpid()} {time.perf_counter()}\n")
     return {name: sum(numbers) for name, numbers in given.earlier.items()}
 
 
-def refuse(given: Given) -> None:
+def refuse(given: TaskContext) -> None:
     """One that fails."""
     raise BadInput("this", "nothing", "something", "it would fail", "give something")
 
@@ -340,19 +339,30 @@ def test_records_of_a_family_are_flat_and_of_every_point(tmp_path: Path) -> None
 def test_printed_accuracies_are_whole_numbers_of_samples() -> None:
     for dataset, m in (("soybean", 47), ("bbcsport60", 60), ("yale5", 55)):
         for method in ("SC", "CAVE", "HGC", "PPC", "IPS2"):
-            printed = paper.table2(dataset, method, "acc")
+            printed = tables.printed_score(dataset, method, "acc")
             assert printed is not None
             assert abs(printed * m - round(printed * m)) < 0.0011 * m
     for method in ("SC", "PPC", "IPS2"):
-        assert paper.table2("scadi", method, "acc") is None  # theirs are of 57
-    assert paper.table2("scadi", "HGC", "acc") == pytest.approx(26 / 70, abs=5e-4)
-    assert paper.table2("bbcsport-draws", "IPS2", "nmi") == paper.table2("bbcsport60", "IPS2", "nmi") == 0.539
+        assert tables.printed_score("scadi", method, "acc") is None  # theirs are of 57
+    assert tables.printed_score("scadi", "HGC", "acc") == pytest.approx(26 / 70, abs=5e-4)
+    assert (
+        tables.printed_score("bbcsport-draws", "IPS2", "nmi")
+        == tables.printed_score("bbcsport60", "IPS2", "nmi")
+        == 0.539
+    )
 
 
 def test_printed_times_are_in_the_order_of_the_methods() -> None:
-    assert [paper.table3("yale5", method) for method in choices.METHODS] == [8.20, 1992.46, 8.45, 12.58, 30.14, 30.96]
-    assert paper.table3("scadi57", "SC") == 2.18
-    assert paper.table3("wine", "SC") is None
+    assert [tables.printed_seconds("yale5", method) for method in choices.METHODS] == [
+        8.20,
+        1992.46,
+        8.45,
+        12.58,
+        30.14,
+        30.96,
+    ]
+    assert tables.printed_seconds("scadi57", "SC") == 2.18
+    assert tables.printed_seconds("wine", "SC") is None
 
 
 # ranks
@@ -385,8 +395,8 @@ def test_ranks_share_ties_and_leave_out_data_without_every_method() -> None:
 def test_sc_gives_the_papers_own_figures_on_soybean() -> None:
     found = score("SC", choices.default("SC"), load("soybean", DATA), [0])[0]
     assert found["acc"] == 37 / 47
-    for measure in paper.MEASURES:
-        printed = paper.table2("soybean", "SC", measure)
+    for measure in tables.MEASURES:
+        printed = tables.printed_score("soybean", "SC", measure)
         assert found[measure] == pytest.approx(printed, abs=1e-3)
 
 
@@ -394,9 +404,9 @@ def test_sc_gives_the_papers_own_figures_on_soybean() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["soybean", "scadi57", "bbcsport60", "yale5"])
 def test_tuned_ips2_reaches_the_papers_ips2_in_all_five_measures(dataset: str) -> None:
-    found = table2.cell(Given(DATA, {}), dataset, "IPS2", runs=5, seed=0, budget=40)["tuned"]["mean"]
-    for measure in paper.MEASURES:
-        printed = paper.table2(dataset, "IPS2", measure)
+    found = tables.table2_cell(TaskContext(DATA, {}), dataset, "IPS2", runs=5, seed=0, budget=40)["tuned"]["mean"]
+    for measure in tables.MEASURES:
+        printed = tables.printed_score(dataset, "IPS2", measure)
         assert printed is not None
         assert round(found[measure], 3) >= printed, measure
 
@@ -404,7 +414,9 @@ def test_tuned_ips2_reaches_the_papers_ips2_in_all_five_measures(dataset: str) -
 @needs_data
 def test_draws_take_what_was_chosen_before_them(tmp_path: Path) -> None:
     scope = Scope(runs=2, budget=2, draws=2)
-    tasks = [task for task in table2.tasks(scope) if task.name in ("table2/bbcsport60/SC", "table2/bbcsport-draws/SC")]
+    tasks = [
+        task for task in tables.table2_tasks(scope) if task.name in ("table2/bbcsport60/SC", "table2/bbcsport-draws/SC")
+    ]
     found = run_tasks(tasks, tmp_path, DATA, 1, Told())
     for setting in ("default", "tuned", "unsupervised"):
         chosen, drawn = (found[f"table2/{name}/SC"][setting] for name in ("bbcsport60", "bbcsport-draws"))

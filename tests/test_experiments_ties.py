@@ -11,7 +11,7 @@ import scipy.sparse as sp
 from harness import block_affinity
 from scipy.sparse.csgraph import connected_components
 
-from ips2_dask.paper.experiments.ties import tie_components
+from ips2_dask.paper.experiments.methods import tie_components
 
 Array = npt.NDArray[Any]
 

@@ -17,9 +17,8 @@ from ips2_dask.datasets import files
 from ips2_dask.errors import BadInput
 from ips2_dask.paper.experiments import beyond, catalog
 from ips2_dask.paper.experiments.records import FIELDS, Record, record
-from ips2_dask.paper.experiments.scope import Family, Scope
 from ips2_dask.paper.experiments.settings import METHODS
-from ips2_dask.paper.experiments.tasks import Done
+from ips2_dask.paper.experiments.tasks import Done, Family, Scope
 from ips2_dask.paper.report import findings, write_report
 from ips2_dask.paper.report.figures import groups
 from ips2_dask.paper.report.tables import number

@@ -176,7 +176,7 @@ def test_the_memory_that_is_shown_as_planned_is_the_plan_of_the_run(blobs: Array
 @pytest.mark.parametrize("most", [2_000, 30])
 def test_points_are_as_opaque_as_their_labels_are_certain(some_run: Run, most: int) -> None:
     found = plots.coordinates(plots.points(some_run), some_run.labels)
-    ax = plots.embedding(some_run, Figure().subplots(), found=found, most=most)
+    ax = plots.embedding(some_run, Figure().subplots(), precomputed=found, most=most)
     seen = []
     for cluster, drawn in enumerate(ax.collections[:C]):
         for offset, opacity in zip(drawn.get_offsets(), drawn.get_facecolors()[:, 3], strict=True):

@@ -11,7 +11,7 @@ import pytest
 from test_paper_report import DATA, GENERATED, made, needs_data
 
 from ips2_dask.paper.experiments import catalog
-from ips2_dask.paper.experiments.scope import Scope
+from ips2_dask.paper.experiments.tasks import Scope
 
 pytestmark = [
     pytest.mark.cluster,

@@ -49,8 +49,8 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     for name in names:
         data = labelled_data(name)
         with measuring():
-            found = run(data.X, Params(n_clusters=data.classes, random_state=seed))
-        hit, certainty = right(data.known, found.labels), np.asarray(found.certainty, np.float64)
+            finished = run(data.X, Params(n_clusters=data.classes, random_state=seed))
+        hit, certainty = right(data.known, finished.labels), np.asarray(finished.certainty, np.float64)
         auc = float(roc_auc_score(hit, certainty)) if hit.any() and not hit.all() else None
         for tenth, rows in enumerate(np.array_split(np.argsort(certainty, kind="stable"), 10), start=1):
             if len(rows):
@@ -87,7 +87,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     ax = axis(figure.add_subplot())
     for at, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
         of = [r for r in records if r["data"] == name]
-        tenths, hits = ([r[key] for r in of] for key in ("tenth", "accuracy"))
+        tenths, hits = (np.array([r[key] for r in of], float) for key in ("tenth", "accuracy"))
         ax.plot(tenths, hits, marker=marker(at), markersize=5, color=color(at), label=f"{name}, {of[0]['m']:,} samples")
     ax.set_xticks(range(1, 11))
     ax.set_ylim(0, 1.02)

@@ -81,9 +81,9 @@ def _command(data: Data, c: int, out: Path, limit: float, seed: int) -> Record:
         print(ended.stderr, end="", file=sys.stderr)
         return {**nothing, "outcome": f"failed with status {ended.returncode}"}
     stages: list[dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])["stages"]
-    found = scores(np.load(data.labels), open_run(out).labels)
+    measures = scores(np.load(data.labels), open_run(out).labels)
     return {
         "c": c, "outcome": "finished", "seconds": seconds,
         "stage_seconds": float(sum(s["seconds"] for s in stages if not s["skipped"])),
-        "reused": sum(s["skipped"] for s in stages), "nmi": found["nmi"], "ari": found["ari"],
+        "reused": sum(s["skipped"] for s in stages), "nmi": measures["nmi"], "ari": measures["ari"],
     }  # fmt: skip

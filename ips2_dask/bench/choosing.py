@@ -8,10 +8,11 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from sklearn.cluster import HDBSCAN, KMeans, SpectralClustering
 from sklearn.preprocessing import StandardScaler
 
@@ -39,9 +40,9 @@ FEW = 1_000
 class Problem(NamedTuple):
     """What every method gets: data, the number of known classes, a graph, and a seed."""
 
-    X: Any  # (m, f)
+    X: NDArray[np.floating]  # (m, f)
     classes: int
-    graph: Any  # S of IPS2's defaults (m, m), for those that work on a graph
+    graph: sp.csr_array  # S of IPS2's defaults (m, m), for those that work on a graph
     folder: Path
     seed: int
 
@@ -49,7 +50,7 @@ class Problem(NamedTuple):
 class Clustering(NamedTuple):
     """The labels (m,) of a method, and more fields of its record."""
 
-    labels: Any
+    labels: NDArray[np.integer]
     facts: Record
 
 
@@ -159,11 +160,11 @@ def measure(names: Sequence[str], systems: Sequence[str], folder: Path, seed: in
             }  # fmt: skip
 
 
-def _measured(name: str, problem: Problem, known: Any) -> Record:
+def _measured(name: str, problem: Problem, known: NDArray[np.integer]) -> Record:
     system = SYSTEMS[name]
-    said: Record = {"call": system.call, "knows_c": system.knows_c}
+    record: Record = {"call": system.call, "knows_c": system.knows_c}
     if system.module and importlib.util.find_spec(system.module) is None:
-        return {**said, "outcome": f"skipped: {system.module} is not installed"}
+        return {**record, "outcome": f"skipped: {system.module} is not installed"}
     with warnings.catch_warnings(), threads(usable_cores()):
         warnings.simplefilter("ignore")  # what a result is worth is measured here
         begun = time.perf_counter()
@@ -172,7 +173,7 @@ def _measured(name: str, problem: Problem, known: Any) -> Record:
     measures = scores(known, labels)
     clusters = len(np.unique(labels[labels >= 0]))
     return {
-        **said, "outcome": "finished", "clusters": clusters, **facts, "nmi": measures["nmi"], "acc": measures["acc"],
+        **record, "outcome": "finished", "clusters": clusters, **facts, "nmi": measures["nmi"], "acc": measures["acc"],
         "ari": measures["ari"], "seconds": seconds,
     }  # fmt: skip
 

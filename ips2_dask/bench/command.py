@@ -180,15 +180,15 @@ def _end_to_end(options: argparse.Namespace, params: Params, resources: Resource
             "leave --features out",
         )  # fmt: skip
     if options.input is not None:
-        given = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
+        source = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
     else:
         make = partial(_data, options, seed=params.random_state)
         data = make(folder) if options.keep is None else kept(options.keep / _data_folder(options, params), make)
-        given = Input(data.name, data.X, data.labels)
+        source = Input(data.name, data.X, data.labels)
         if options.n_clusters is None:
             params = dataclasses.replace(params, n_clusters=data.c)
     return end_to_end.measure(
-        given, params, resources, folder, options.serial, options.repeats, options.limit, options.against,
+        source, params, resources, folder, options.serial, options.repeats, options.limit, options.against,
         None if options.keep is None else options.keep / "run",
     )  # fmt: skip
 

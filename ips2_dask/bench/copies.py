@@ -27,7 +27,7 @@ from ips2_dask.stages.similarity_views import read_similarity, weighed
 COLUMNS = ("data", "m", "distinct", "variant", "outcome", "nmi", "acc", "ari", "columns", "cut", "seconds")
 
 POWERS = {"one": 0.0, "root": 0.5, "rows": 1.0}
-"""What a sample of n rows counts: n to this power."""
+"""Weight of a sample that stands for n rows: n to this power."""
 
 VARIANTS = {
     "default": "run(X, Params(n_clusters=c, duplicates='merge'))",
@@ -53,21 +53,21 @@ def rounded(name: str, seed: int = 0) -> LabelledData:
     """
     plain, _, rows = name.partition("@")
     plain, _, step = plain.partition(":")
-    found = labelled_data(plain)
-    X, known = found.X, found.known
+    dataset = labelled_data(plain)
+    X, known = dataset.X, dataset.known
     if rows:
         chosen = np.sort(np.random.default_rng(seed).choice(len(X), int(rows), replace=False))
         X, known = X[chosen], np.unique(known[chosen], return_inverse=True)[1]
     if step:
         X = np.floor(X / float(step)) * float(step)
-    return LabelledData(name, 0, X, known, found.scale)
+    return LabelledData(name, 0, X, known, dataset.scale)
 
 
 def _record(data: LabelledData, variant: str, labels: Any) -> Record:
-    found = scores(data.known, labels)
+    measures = scores(data.known, labels)
     return {
         "data": data.name, "m": len(data.X), "variant": variant, "call": VARIANTS[variant], "outcome": "finished",
-        **{name: found[name] for name in SCORES},
+        **{name: measures[name] for name in SCORES},
     }  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     """
     for name in names:
         with measuring():
-            found = list(_variants(rounded(name, seed), seed))
-        yield from found
+            records = list(_variants(rounded(name, seed), seed))
+        yield from records
 
 
 def markdown(records: Sequence[Record]) -> str:

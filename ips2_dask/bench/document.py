@@ -27,7 +27,7 @@ PEERS = ("evoc", "faiss-cpu", "fast-plscan", "hnswlib", "igraph", "leidenalg", "
 
 
 def machine() -> Record:
-    """What was measured on: processor, cores, memory, system, and how busy it was; no name, no path."""
+    """The machine that was measured on: processor, cores, memory, system, and how busy it was; no name, no path."""
     return {
         "cpu": _processor(),
         "cores": usable_cores(),
@@ -62,11 +62,11 @@ def _system() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what the figures depend on, those of optional peers where they are installed."""
-    found = versions_of_the_run()
+    packages = versions_of_the_run()
     for name in PEERS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            found[name] = importlib.metadata.version(name)
-    return found
+            packages[name] = importlib.metadata.version(name)
+    return packages
 
 
 def command_line(arguments: Sequence[str]) -> str:

@@ -20,7 +20,7 @@ TOGETHER = ("tensor", "eigen")
 
 
 def measure(
-    given: Input,
+    source: Input,
     params: Params,
     resources: Resources,
     folder: Path,
@@ -34,7 +34,7 @@ def measure(
 
     Parameters
     ----------
-    given : Input
+    source : Input
     params : Params
     resources : Resources
     folder : Path
@@ -55,9 +55,9 @@ def measure(
     for repeat in range(repeats):
         for n in numbers:
             here = dataclasses.replace(resources, n_workers=n)
-            outcome = run_apart(given, params, here, serial, folder, limit, keep)
+            outcome = run_apart(source, params, here, serial, folder, limit, keep)
             seconds: dict[str, float] = {}
-            for record in records(given, params, here, serial, outcome):
+            for record in records(source, params, here, serial, outcome):
                 yield {"kind": "time", **record, "repeat": repeat}
                 if isinstance(record["seconds"], float):
                     seconds[str(record["stage"])] = record["seconds"]
@@ -65,7 +65,7 @@ def measure(
                 times[n].append(seconds)
     if against is not None and resources.n_workers is not None:
         for stage, ratio in speedups(times[against], times[resources.n_workers]).items():
-            shape: Record = {"data": given.name, "c": params.n_clusters, "k": params.n_neighbors}
+            shape: Record = {"data": source.name, "c": params.n_clusters, "k": params.n_neighbors}
             yield {
                 "kind": "speedup", **shape, "workers": resources.n_workers, "stage": stage, "against": against,
                 "ratio": ratio, "repeats": repeats,

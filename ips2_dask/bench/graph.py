@@ -180,9 +180,9 @@ def _build_usearch(X: Float32) -> Any:
 
 def _search_usearch(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
     index.expansion_search = effort
-    found = index.search(X, n)
-    keys = found.keys.astype(np.int64)
-    keys[np.arange(n) >= np.asarray(found.counts)[:, None]] = -1  # places that it did not fill
+    matches = index.search(X, n)
+    keys = matches.keys.astype(np.int64)
+    keys[np.arange(n) >= np.asarray(matches.counts)[:, None]] = -1  # places that it did not fill
     return _settled(X, keys, n)
 
 
@@ -279,16 +279,16 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     if builder.module:
         warm_up(builder.module, X)
     _, first, _ = _once(builder, X, n)
-    found, seconds, index = _once(builder, X, n)
+    lists, seconds, index = _once(builder, X, n)
     compiling = max(0.0, sum(first) - sum(seconds))
     build, search = seconds
     effort = builder.efforts[0]
     for more in builder.efforts[1:]:
-        if _recall(found, reach) >= job["least_recall"]:
+        if _recall(lists, reach) >= job["least_recall"]:
             break
         effort = more
         begun = time.perf_counter()
-        found = builder.search(index, X, n, effort)
+        lists = builder.search(index, X, n, effort)
         search = time.perf_counter() - begun
     return {
         "seconds": build + search,
@@ -296,8 +296,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         "search_seconds": search,
         "first_seconds": sum(first),
         "compile_seconds": compiling,
-        "recall": _recall(found, reach),
-        "reached": _recall(found, reach) >= job["least_recall"],
+        "recall": _recall(lists, reach),
+        "reached": _recall(lists, reach) >= job["least_recall"],
         "effort": effort,
     }
 
@@ -308,15 +308,15 @@ def _once(builder: Builder, X: Any, n: int) -> tuple[NeighborLists, tuple[float,
     begun = time.perf_counter()
     index = builder.build(prepared)
     built = time.perf_counter()
-    found = builder.search(index, X, n, builder.efforts[0])
-    return found, (built - begun, time.perf_counter() - built), index
+    lists = builder.search(index, X, n, builder.efforts[0])
+    return lists, (built - begun, time.perf_counter() - built), index
 
 
-def _recall(found: NeighborLists, reach: Any) -> float:
+def _recall(lists: NeighborLists, reach: Any) -> float:
     """Recall on the sampled rows, in whatever numbering the lists are."""
-    rows = recall_rows(len(found.distances), SEED)
-    if found.order is not None:
-        rank = np.empty(len(found.order), np.int64)
-        rank[found.order] = np.arange(len(found.order))
+    rows = recall_rows(len(lists.distances), SEED)
+    if lists.order is not None:
+        rank = np.empty(len(lists.order), np.int64)
+        rank[lists.order] = np.arange(len(lists.order))
         rows = rank[rows]
-    return recall(found.distances[rows], reach)
+    return recall(lists.distances[rows], reach)

@@ -55,17 +55,17 @@ def named(name: str, folder: Path) -> Data:
     BadInput
         Where there is no such set, or its files are not there.
     """
-    found = load(name)
-    labels = np.unique(found.labels, return_inverse=True)[1].astype(np.int64)
-    m, f = found.X.shape
-    data = Data(name, str(folder / "X.npy"), str(folder / "labels.npy"), m, f, found.n_clusters)
-    np.save(data.X, found.X)
+    dataset = load(name)
+    labels = np.unique(dataset.labels, return_inverse=True)[1].astype(np.int64)
+    m, f = dataset.X.shape
+    data = Data(name, str(folder / "X.npy"), str(folder / "labels.npy"), m, f, dataset.n_clusters)
+    np.save(data.X, dataset.X)
     np.save(data.labels, labels)
     return data
 
 
 def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
-    """What is in ``folder``, or what ``make`` writes into it: once, so that a run knows its input again by its time.
+    """The data in ``folder``, made by ``make`` if there are none: once, so that a run knows its input by its time.
 
     Raises
     ------

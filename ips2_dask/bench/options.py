@@ -13,20 +13,20 @@ Add = Callable[[argparse.ArgumentParser], None]
 def whole_numbers(text: str) -> tuple[int, ...]:
     """``10000,31623`` as numbers above 0."""
     try:
-        found = tuple(int(word) for word in text.split(","))
+        numbers = tuple(int(word) for word in text.split(","))
     except ValueError:
-        found = ()
-    if not found or min(found) < 1:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers above 0 such as 5,10")
-    return found
+    return numbers
 
 
 def whole_number(text: str) -> int:
     """A number above 0."""
-    found = whole_numbers(text)
-    if len(found) != 1:
+    numbers = whole_numbers(text)
+    if len(numbers) != 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
-    return found[0]
+    return numbers[0]
 
 
 def number_from_0(text: str) -> int:
@@ -36,10 +36,10 @@ def number_from_0(text: str) -> int:
 
 def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
     """``exact,shards`` as words of ``allowed``."""
-    found = tuple(text.split(","))
-    if not set(found) <= set(allowed):
+    chosen = tuple(text.split(","))
+    if not set(chosen) <= set(allowed):
         raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(allowed)}")
-    return found
+    return chosen
 
 
 OPERATORS = ("matrix-free", "elements", "triplets")

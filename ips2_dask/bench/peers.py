@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans, SpectralClustering
 
 from ips2_dask.bench.document import Record, Value
@@ -25,21 +26,22 @@ from ips2_dask.pipeline.run import run
 COLUMNS = ("system", "outcome", "seconds", "ratio", "nmi", "acc", "ari", "clusters", "noise", "peak_bytes")
 MEASURED = ("nmi", "acc", "ari", "clusters", "noise")
 SPECTRAL = "spectral-"
-"""What the names of scikit-learn's SpectralClustering begin with, whose fastest one that finished is ratio 1."""
+"""Prefix of the names of scikit-learn's SpectralClustering, whose fastest one that finished has ratio 1."""
 
-Labels = Any
+Floats = NDArray[np.floating]
+Labels = NDArray[np.integer]
 
 
 class Method(NamedTuple):
     """A way to cluster, as a user would write it, and what it needs besides our dependencies."""
 
     call: str
-    fit: Callable[[Any, int, int, int], Labels]  # from X, c, seed and workers to labels
+    fit: Callable[[Floats, int, int, int], Labels]  # from X, c, seed and workers to labels
     module: str = ""
 
 
-def _ips2(**arguments: Any) -> Callable[[Any, int, int, int], Labels]:
-    def fit(X: Any, c: int, seed: int, workers: int) -> Labels:
+def _ips2(**arguments: Any) -> Callable[[Floats, int, int, int], Labels]:
+    def fit(X: Floats, c: int, seed: int, workers: int) -> Labels:
         if not workers:
             return IPS2(c, random_state=seed, **arguments).fit(X).labels_
         params = Params(n_clusters=c, random_state=seed, **arguments)
@@ -48,8 +50,8 @@ def _ips2(**arguments: Any) -> Callable[[Any, int, int, int], Labels]:
     return fit
 
 
-def _spectral(solver: str) -> Callable[[Any, int, int, int], Labels]:
-    def fit(X: Any, c: int, seed: int, workers: int) -> Labels:
+def _spectral(solver: str) -> Callable[[Floats, int, int, int], Labels]:
+    def fit(X: Floats, c: int, seed: int, workers: int) -> Labels:
         del workers
         model = SpectralClustering(
             c, affinity="nearest_neighbors", n_neighbors=10, eigen_solver=solver, random_state=seed
@@ -59,12 +61,12 @@ def _spectral(solver: str) -> Callable[[Any, int, int, int], Labels]:
     return fit
 
 
-def _kmeans(X: Any, c: int, seed: int, workers: int) -> Labels:
+def _kmeans(X: Floats, c: int, seed: int, workers: int) -> Labels:
     del workers
     return KMeans(c, random_state=seed).fit(X).labels_
 
 
-def _evoc(X: Any, c: int, seed: int, workers: int) -> Labels:
+def _evoc(X: Floats, c: int, seed: int, workers: int) -> Labels:
     """As it comes: with a seed it would take its slower, reproducible way."""
     del c, seed, workers
     return importlib.import_module("evoc").EVoC().fit(X).labels_
@@ -189,6 +191,6 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         labels = system.fit(X, job["c"], job["seed"], job["workers"])
         seconds = time.perf_counter() - begun
     labels = np.asarray(labels)
-    held = labels >= 0
-    facts = {**scores(known, labels), "clusters": len(np.unique(labels[held])), "noise": float(np.mean(~held))}
+    labelled = labels >= 0
+    facts = {**scores(known, labels), "clusters": len(np.unique(labels[labelled])), "noise": float(np.mean(~labelled))}
     return {"seconds": seconds, **{name: facts[name] for name in MEASURED}}

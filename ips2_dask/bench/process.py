@@ -23,7 +23,7 @@ SHARE = 10
 
 
 class Sample(NamedTuple):
-    """What the tree held at a moment, in bytes."""
+    """Memory of the process tree at one moment, in bytes."""
 
     at: float  # time.monotonic, one clock for all processes of a machine
     tree: int
@@ -99,19 +99,19 @@ def proportional_bytes(pid: int) -> int:
 
 def descendants(pid: int) -> list[int]:
     """Children of a process, their children, and so on."""
-    found: list[int] = []
+    pids: list[int] = []
     try:
         tasks = list(Path(f"/proc/{pid}/task").iterdir())
     except OSError:
-        return found
+        return pids
     for task in tasks:
         try:
             children = [int(child) for child in (task / "children").read_text().split()]
         except OSError:
             continue
         for child in children:
-            found += [child, *descendants(child)]
-    return found
+            pids += [child, *descendants(child)]
+    return pids
 
 
 FINISHED = "finished"
@@ -214,7 +214,7 @@ def _end_with_parent() -> None:
 
 
 def main(module: str, place: Path) -> None:
-    """What the fresh interpreter does."""
+    """Do the work in the fresh interpreter, and write its answer."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     work = importlib.import_module(f"ips2_dask.bench.{module}").work
     answer = work(json.loads((place / "job.json").read_text()))

@@ -151,8 +151,8 @@ def _levels(
 ) -> Iterator[Record]:
     m, P = len(tensor.N), len(tensor.pairs)
     x = np.random.default_rng(seed).standard_normal((P, columns), np.float32)
-    held = {name: _operator(name, tensor, csr) for name in operators}
-    actions: dict[str, Product] = {name: _product(operator, x) for name, operator in held.items()}
+    objects = {name: _operator(name, tensor, csr) for name in operators}
+    actions: dict[str, Product] = {name: _product(operator, x) for name, operator in objects.items()}
     actions["csr"] = lambda: csr @ x
     seconds = by_turns(actions, repeats)
     truth = actions["csr"]()
@@ -167,7 +167,7 @@ def _levels(
             "csr_us_per_sample_least": min(seconds["csr"]) / m * 1e6,
             "ratio": csr_us / us,
             "error": float(np.abs(actions[name]() - truth).max() / np.abs(truth).max()),
-            "bytes_per_sample": _bytes(held[name]) / m,
+            "bytes_per_sample": _bytes(objects[name]) / m,
             "repeats": repeats,
         }
 
@@ -182,7 +182,7 @@ def _product(operator: Any, x: NDArray[np.float32]) -> Product:
 
 def _bytes(operator: Any) -> int:
     """Bytes of all arrays that an operator keeps."""
-    held = list(vars(operator).values())
+    arrays = list(vars(operator).values())
     if isinstance(operator, MatrixOperator):
-        held = [operator.matrix.data, operator.matrix.indices, operator.matrix.indptr]
-    return sum(array.nbytes for array in held if isinstance(array, np.ndarray))
+        arrays = [operator.matrix.data, operator.matrix.indices, operator.matrix.indptr]
+    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.preprocessing import StandardScaler, normalize
@@ -31,6 +32,9 @@ from ips2_dask.runs.run import Run
 from ips2_dask.stages import label
 from ips2_dask.stages.walk import LocalWalk
 
+Floats = NDArray[np.floating]
+Labels = NDArray[np.integer]
+
 COLUMNS = (
     "data", "draw", "variant", "outcome", "nmi", "acc", "ari", "rounding", "columns", "cut", "left_out", "seconds",
 )  # fmt: skip
@@ -39,7 +43,7 @@ SCALED = ("htru2", "iris", "breast_cancer", "scadi", "wine", "glass", "kddcup-al
 """Data sets whose columns have other units: they are standardised for every system."""
 
 LENGTH_1 = "-l2"
-"""What the name of a set ends with whose rows are scaled to length 1."""
+"""Suffix of the names of sets whose rows are scaled to length 1."""
 
 SHARE = 0.8
 """Of the samples of a set that a draw holds."""
@@ -58,8 +62,8 @@ class LabelledData(NamedTuple):
 
     name: str
     draw: int  # 0 for the whole
-    X: Any  # (m, f)
-    known: Any  # (m,) classes, for scoring
+    X: Floats  # (m, f)
+    known: Labels  # (m,) classes, for scoring
     scale: str
 
     @property
@@ -72,7 +76,7 @@ class Rounded(NamedTuple):
     """A candidate and its labels in the user's numbering."""
 
     candidate: rounding.Candidate
-    labels: Any  # (m,)
+    labels: Labels  # (m,)
 
 
 class Peer(NamedTuple):
@@ -80,7 +84,7 @@ class Peer(NamedTuple):
 
     name: str
     call: str
-    fit: Callable[[Any, int, int], Any]  # from X, c and seed to labels
+    fit: Callable[[Floats, int, int], Labels]  # from X, c and seed to labels
     module: str = ""
 
 
@@ -95,8 +99,8 @@ def labelled_data(name: str, draw: int = 0, seed: int = 0) -> LabelledData:
         0 for the whole set.
     seed : int
     """
-    found = load(name.removesuffix(LENGTH_1))
-    X, known = np.asarray(found.X, np.float64), np.unique(found.labels, return_inverse=True)[1]
+    dataset = load(name.removesuffix(LENGTH_1))
+    X, known = np.asarray(dataset.X, np.float64), np.unique(dataset.labels, return_inverse=True)[1]
     if draw:
         rows = np.random.default_rng([seed, draw]).choice(len(X), round(SHARE * len(X)), replace=False)
         rows.sort()
@@ -111,13 +115,13 @@ def labelled_data(name: str, draw: int = 0, seed: int = 0) -> LabelledData:
 # ---- ours
 
 
-def candidates(found: Run) -> list[Rounded]:
+def candidates(finished: Run) -> list[Rounded]:
     """All ways to round the embedding of a run in memory or on disk, with their normalised cuts, from its stored parts.
 
     A density that has no cut with c clusters is not among them. The run itself spreads only the density that left the
     fewest samples out.
     """
-    context = found._context
+    context = finished._context
     tasks = label.roundings(context.params, context.m, density.available())
     receipts = {task: context.receipt("label", f"{label.PREFIX}{task.part}") for task in tasks}
     walk = LocalWalk(context, label._Affinity(context).matrix)
@@ -132,7 +136,7 @@ def candidates(found: Run) -> list[Rounded]:
 
 
 def chosen(found: Sequence[Rounded], n_clusters: int, most_cut: float) -> Rounded:
-    """What `rounding.choose` keeps with another limit on the density's normalised cut."""
+    """The candidate that `rounding.choose` would take with another limit on the density's normalised cut."""
     of = {one.candidate: one for one in found}
     best = rounding.choose([one for one in of if one.rounding == "kmeans"])
     dense = rounding.eligible(list(of), n_clusters)
@@ -140,9 +144,9 @@ def chosen(found: Sequence[Rounded], n_clusters: int, most_cut: float) -> Rounde
     return of[dense if kept and dense is not None else best]
 
 
-def _facts(found: Run, one: rounding.Candidate | None = None) -> Record:
-    """What is known of a candidate, by default the one that the run has kept, and of both of the run's solves."""
-    facts = {stage["name"]: stage["facts"] for stage in found.manifest["stages"]}
+def _facts(finished: Run, one: rounding.Candidate | None = None) -> Record:
+    """Fields of a candidate, by default of the one that the run chose, and of both of the run's solves."""
+    facts = {stage["name"]: stage["facts"] for stage in finished.manifest["stages"]}
     (winner,) = (each for each in facts["label"]["roundings"] if each["chosen"])
     said = winner if one is None else one._asdict()
     return {
@@ -163,10 +167,10 @@ RULES = {"least cut": 1.0, "density first": np.inf}
 
 def _ours(data: LabelledData, seed: int) -> list[Record]:
     begun = time.perf_counter()
-    found = run(data.X, Params(n_clusters=data.classes, random_state=seed))
+    finished = run(data.X, Params(n_clusters=data.classes, random_state=seed))
     seconds = time.perf_counter() - begun
-    out = [{**_record(data, "default", found.labels), **_facts(found), "seconds": seconds}]
-    all_of_them = candidates(found)
+    out = [{**_record(data, "default", finished.labels), **_facts(finished), "seconds": seconds}]
+    all_of_them = candidates(finished)
     by_way = {(one.candidate.rounding, one.candidate.columns): one for one in all_of_them}
     widths = sorted({one.candidate.columns for one in all_of_them}, reverse=True)
     for variant, (way, place) in WAYS.items():
@@ -174,31 +178,31 @@ def _ours(data: LabelledData, seed: int) -> list[Record]:
             out.append({**_record(data, variant), "outcome": "skipped: fast_plscan is not installed"})
             continue
         if (one := by_way.get((way, widths[place]))) is not None:
-            out.append({**_record(data, variant, one.labels), **_facts(found, one.candidate)})
+            out.append({**_record(data, variant, one.labels), **_facts(finished, one.candidate)})
         else:  # as a run does that is asked for a density
             one = by_way["kmeans", widths[place]]
             said = "k-means, for no cut has c clusters"
-            out.append({**_record(data, variant, one.labels), **_facts(found, one.candidate), "outcome": said})
+            out.append({**_record(data, variant, one.labels), **_facts(finished, one.candidate), "outcome": said})
     kept = {variant: chosen(all_of_them, data.classes, most) for variant, most in RULES.items()}
     kept["oracle"] = max(all_of_them, key=lambda one: sum(_scores(data, one.labels).values()))
     return out + [
-        {**_record(data, variant, one.labels), **_facts(found, one.candidate)} for variant, one in kept.items()
+        {**_record(data, variant, one.labels), **_facts(finished, one.candidate)} for variant, one in kept.items()
     ]
 
 
 def _tight(data: LabelledData, seed: int) -> list[Record]:
     begun = time.perf_counter()
-    found = run(data.X, Params(n_clusters=data.classes, tol=TOL, random_state=seed))
+    finished = run(data.X, Params(n_clusters=data.classes, tol=TOL, random_state=seed))
     seconds = time.perf_counter() - begun
-    return [{**_record(data, "tol-1e-3", found.labels), **_facts(found), "seconds": seconds}]
+    return [{**_record(data, "tol-1e-3", finished.labels), **_facts(finished), "seconds": seconds}]
 
 
-def _scores(data: LabelledData, labels: Any) -> dict[str, float]:
-    found = scores(data.known, labels)
-    return {name: found[name] for name in SCORES}
+def _scores(data: LabelledData, labels: Labels) -> dict[str, float]:
+    measures = scores(data.known, labels)
+    return {name: measures[name] for name in SCORES}
 
 
-def _record(data: LabelledData, variant: str, labels: Any = None) -> Record:
+def _record(data: LabelledData, variant: str, labels: Labels | None = None) -> Record:
     m, f = data.X.shape
     return {
         "data": data.name, "draw": data.draw, "m": m, "f": f, "classes": data.classes, "scale": data.scale,
@@ -210,26 +214,26 @@ def _record(data: LabelledData, variant: str, labels: Any = None) -> Record:
 # ---- peers
 
 
-def _kmeans(X: Any, c: int, seed: int) -> Any:
+def _kmeans(X: Floats, c: int, seed: int) -> Labels:
     return KMeans(c, n_init=10, random_state=seed).fit(X).labels_
 
 
-def _spectral(X: Any, c: int, seed: int) -> Any:
+def _spectral(X: Floats, c: int, seed: int) -> Labels:
     k = min(10, len(X) - 1)
     return SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=k, random_state=seed).fit(X).labels_
 
 
-def _evoc(X: Any, c: int, seed: int) -> Any:
+def _evoc(X: Floats, c: int, seed: int) -> Labels:
     model = importlib.import_module("evoc").EVoC(approx_n_clusters=c, random_state=seed)
     return without_noise(X, model.fit(X.astype(np.float32)).labels_)
 
 
-def without_noise(X: Any, labels: Any) -> Any:
+def without_noise(X: Floats, labels: Labels) -> Labels:
     """Labels where samples without one (below 0) have that of the nearest sample with one; all 0 where none has."""
-    held = np.asarray(labels) >= 0
-    out = np.where(held, labels, 0)
-    if held.any() and not held.all():
-        out[~held] = KNeighborsClassifier(1).fit(X[held], out[held]).predict(X[~held])
+    labelled = np.asarray(labels) >= 0
+    out = np.where(labelled, labels, 0)
+    if labelled.any() and not labelled.all():
+        out[~labelled] = KNeighborsClassifier(1).fit(X[labelled], out[labelled]).predict(X[~labelled])
     return out
 
 
@@ -319,7 +323,7 @@ def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS
 # ---- tables
 
 RIVALS = ("KMeans(c)", "SpectralClustering(c)", "EVoC(c)", "kmeans c+8")
-"""What the default is compared with, set by set."""
+"""Other methods that the default is compared with, set by set."""
 
 Scored = Mapping[tuple[str, str], Any]  # of data set and variant: NMI, ACC and ARI, means over draws
 
@@ -332,8 +336,10 @@ def markdown(records: Sequence[Record]) -> str:
     variants = [name for name in VARIANTS if any(name == r["variant"] for r in records)]
     parts = [_means("Whole sets: mean NMI / ACC / ARI over the sets.", whole, groups, variants, errors=False)]
     if drawn:
-        said = f"Draws 1 to {draws[-1]}, {SHARE:.0%} of each set: means over draws and sets ± standard error over sets."
-        parts.append(_means(said, drawn, groups, variants, errors=True))
+        title = (
+            f"Draws 1 to {draws[-1]}, {SHARE:.0%} of each set: means over draws and sets ± standard error over sets."
+        )
+        parts.append(_means(title, drawn, groups, variants, errors=True))
     parts += [_difference({"whole sets": whole, "draws": drawn}, groups), _sets(records, whole, drawn)]
     return "\n".join(parts)
 
@@ -391,7 +397,7 @@ def _number(value: float, signed: bool = False) -> str:
 
 
 def _difference(measured: Mapping[str, Scored], groups: Mapping[str, list[str]]) -> str:
-    """What the stopping rule of the default changes."""
+    """The difference that the default's stopping rule makes, against a tight tolerance."""
     lines = [
         "default minus tol-1e-3, whose solves stop at a tolerance alone: NMI / ACC / ARI ± standard error over sets.",
         "",
@@ -450,7 +456,7 @@ def _sets(records: Sequence[Record], whole: Scored, drawn: Scored) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _loss(found: Loss | None) -> str:
-    if found is None:
+def _loss(loss: Loss | None) -> str:
+    if loss is None:
         return "–"
-    return f"{_number(found.size)} {found.score} to {found.rival}" if found.size > 0 else "none"
+    return f"{_number(loss.size)} {loss.score} to {loss.rival}" if loss.size > 0 else "none"

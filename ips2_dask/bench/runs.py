@@ -27,7 +27,7 @@ REUSED = "reused"
 
 
 class Input(NamedTuple):
-    """What a run reads, and where its known labels are: a .npy file, a column of the input, or nowhere."""
+    """The input of a run, and where its known labels are: a .npy file, a column of the input, or nowhere."""
 
     name: str
     source: str
@@ -58,7 +58,7 @@ class Clock(Progress):
 
 
 def run_apart(
-    given: Input,
+    source: Input,
     params: Params,
     resources: Resources,
     serial: bool,
@@ -71,7 +71,7 @@ def run_apart(
     With ``keep`` the directory is that, stays, and is gone on with where it is there: seconds are those of this time.
     """
     job = {
-        **given._asdict(),
+        **source._asdict(),
         "store": None if keep is None else str(keep.absolute()),
         "params": params.as_dict(),
         "resources": dataclasses.asdict(resources),
@@ -113,8 +113,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
             "disk_bytes": sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file()),
         }
         if known is not None:
-            found = scores(known, finished.labels)
-            facts |= {"nmi": found["nmi"], "acc": found["acc"]}
+            measures = scores(known, finished.labels)
+            facts |= {"nmi": measures["nmi"], "acc": measures["acc"]}
     first, last = clock.spans[RUN_STAGES[0]][0], clock.spans[RUN_STAGES[-1]][1]
     spans = {START: [begun, first], **clock.spans, STAGES: [first, last], TOTAL: [begun, ended]}
     taken = {stage["name"]: stage["seconds"] for stage in report["stages"]}
@@ -123,7 +123,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def records(given: Input, params: Params, resources: Resources, serial: bool, outcome: Outcome) -> list[Record]:
-    """What a run took: a record for each of its stages, for "start", "stages" and "total"; the last alone if it failed.
+    """Records of a run's time and memory: each stage, "start", "stages" and "total"; "total" alone if it failed.
 
     "start" is all before the first stage (the input opened, workers started), "stages" from the first stage's
     beginning to the last one's end, "total" by the clock from call to return. ``peak_bytes`` is the summed PSS of all
@@ -140,31 +140,31 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
     }  # fmt: skip
     if not outcome.finished:
         return [{**shape, "stage": TOTAL, "seconds": None, **_measured(outcome.samples, None)}]
-    out = []
+    results = []
     for stage, (begin, end) in outcome.answer["spans"].items():
         record = {**shape, "stage": stage, "seconds": end - begin, **_measured(outcome.samples, (begin, end))}
         if stage in outcome.answer["reused"]:
             record["outcome"] = REUSED
         if outcome.answer["reused"] and stage in outcome.answer["taken"]:
             record["computed_seconds"] = outcome.answer["taken"][stage]
-        out.append({**record, **_projected(plan, stage, workers)})
+        results.append({**record, **_projected(plan, stage, workers)})
     chosen = {name: getattr(plan.choices, name) for name in ("operator", "vectors", "n_shards")}
-    out[-1] |= {**chosen, **outcome.answer["facts"]}
-    return out
+    results[-1] |= {**chosen, **outcome.answer["facts"]}
+    return results
 
 
 def _measured(samples: Sequence[Sample], span: tuple[float, float] | None) -> Record:
     """Peaks over a span of time; None where it was too short for a sample."""
-    found = peak(samples, *(span or ()))
+    largest = peak(samples, *(span or ()))
     return {
-        "peak_bytes": found.tree if found else None,
-        "peak_client_bytes": found.root if found else None,
-        "peak_worker_bytes": found.largest_child if found else None,
+        "peak_bytes": largest.tree if largest else None,
+        "peak_client_bytes": largest.root if largest else None,
+        "peak_worker_bytes": largest.largest_child if largest else None,
     }
 
 
 def _projected(plan: Plan, stage: str, workers: int | None) -> Record:
-    """What the plan said of a stage, or of the whole run; nothing of its start."""
+    """The plan's bounds for a stage, or for the whole run; empty for its start."""
     stages = [s for s in plan.stages if stage in (s.name, STAGES, TOTAL)]
     if not stages:
         return {}

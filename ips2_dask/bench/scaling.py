@@ -83,9 +83,9 @@ def measure(
     times: dict[str, list[tuple[int, float]]] = {}
     for m in sizes:
         data = generated(m, f, params.n_clusters, params.random_state, folder)
-        given = Input(data.name, data.X, data.labels)
-        outcome = run_apart(given, params, resources, serial, folder, limit)
-        for record in records(given, params, resources, serial, outcome):
+        source = Input(data.name, data.X, data.labels)
+        outcome = run_apart(source, params, resources, serial, folder, limit)
+        for record in records(source, params, resources, serial, outcome):
             yield {"kind": "time", **record}
             stage, seconds = record["stage"], record["seconds"]
             if isinstance(stage, str) and isinstance(seconds, float) and stage != START:
@@ -93,8 +93,8 @@ def measure(
         _remove(data)
     for stage, points in times.items():
         if len({m for m, _ in points}) > 1:
-            found = growth(*zip(*points, strict=True))
-            yield {"kind": "growth", "stage": stage, "sizes": len(points), **found._asdict()}
+            fit = growth(*zip(*points, strict=True))
+            yield {"kind": "growth", "stage": stage, "sizes": len(points), **fit._asdict()}
 
 
 def compile_kernels(

@@ -119,12 +119,12 @@ def measure(
 def problem_files(data: Data, folder: Path, k: int) -> dict[str, Any]:
     """Files of X, in a run's numbering, and of its neighbourhoods (m, k)."""
     X = centred(np.load(data.X))
-    found = lists_of(choose(data.m, data.f, Params()).graph, X, k)
-    if found.order is not None:  # the lists are in the numbering of shards, as in a run
-        X = X[found.order]
+    lists = lists_of(choose(data.m, data.f, Params()).graph, X, k)
+    if lists.order is not None:  # the lists are in the numbering of shards, as in a run
+        X = X[lists.order]
     job = {"X": str(folder / "ordered.npy"), "N": str(folder / "neighborhoods.npy")}
     np.save(job["X"], X)
-    np.save(job["N"], found.indices)
+    np.save(job["N"], lists.indices)
     return job
 
 
@@ -160,7 +160,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def _problem(tensor: Tensor, operator: Any, job: dict[str, Any]) -> Problem:
-    """What every solver is given; eigsh has no use for a block to start from."""
+    """The problem that every solver gets; eigsh has no use for a block to start from."""
     label, count = neighborhood_components(tensor.N)
     root = np.sqrt(tensor.degrees) * tensor.unit
     known = Known(root, label[tensor.pairs[:, 0]], count)

@@ -76,9 +76,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         begun, store = time.perf_counter(), f"{folder}/run"
         if "swept" in job:
-            found = sweep(job["source"], **job["swept"], params=params, resources=resources, store=store,
+            result = sweep(job["source"], **job["swept"], params=params, resources=resources, store=store,
                           own_cluster=True)  # fmt: skip
-            answer = {"points": len(found.points), "times": found.computed, "parts": parts(found.points)}
+            answer = {"points": len(result.points), "times": result.computed, "parts": parts(result.points)}
         else:
             run(job["source"], params, resources, store=store, own_cluster=True)
         return {"seconds": time.perf_counter() - begun, "cpu_seconds": _used(), **answer}

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.paper.experiments import Scope, chosen, experiments, quick
-from ips2_dask.paper.experiments.runner import Progress
+from ips2_dask.paper.experiments.catalog import Progress
 from ips2_dask.paper.experiments.tasks import Done
 from ips2_dask.paper.report import check_matplotlib, write_report
 from ips2_dask.paper.report.findings import targets
@@ -124,8 +124,8 @@ def command(options: argparse.Namespace) -> int:
     if not options.quiet:
         print(f"{done.n_records} records in {done.results}\nreport: {done.report}")
     if options.json:
-        found = {"records": done.n_records, "results": str(done.results), "report": str(done.report)}
-        print(json.dumps({**found, **done.verdicts}))
+        summary = {"records": done.n_records, "results": str(done.results), "report": str(done.report)}
+        print(json.dumps({**summary, **done.verdicts}))
     return 0
 
 
@@ -133,10 +133,10 @@ def _check_folder(folder: Path) -> None:
     """Refuse a directory that holds something else."""
     if folder.exists() and not folder.is_dir():
         raise BadInput("--out", f"the file {folder}", "a directory", "it would be overwritten", "give another --out")
-    held = {path.name for path in folder.iterdir()} if folder.exists() else set()
-    if held and "tasks" not in held:
+    names = {path.name for path in folder.iterdir()} if folder.exists() else set()
+    if names and "tasks" not in names:
         raise BadInput(
-            "--out", f"{folder}, which holds something else ({', '.join(sorted(held)[:3])})",
+            "--out", f"{folder}, which holds something else ({', '.join(sorted(names)[:3])})",
             "a new directory, or one of an earlier call", "files would mix with others", "give another --out",
         )  # fmt: skip
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette, stored_certainty
 from ips2_dask.plots.style import INK, MUTED, PAPER, axis, color, halo, hatch, marker, titled
 from ips2_dask.runs.run import Run
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 DRAWN = 2_000
 """Points of a scatter: more would hide one another."""
@@ -22,8 +25,13 @@ STRIPS = 120
 
 
 def embedding(
-    run: Run, ax: Any = None, *, axes: tuple[int, int] = (0, 1), found: Coordinates | None = None, most: int = DRAWN
-) -> Any:
+    run: Run,
+    ax: Axes | None = None,
+    *,
+    axes: tuple[int, int] = (0, 1),
+    precomputed: Coordinates | None = None,
+    most: int = DRAWN,
+) -> Axes:
     """Draw the embedding as a scatter, each cluster with a colour and a marker of its own and its number.
 
     The lower a sample's certainty (`Run.certainty`), the paler its point. A run of an earlier version keeps no
@@ -36,8 +44,8 @@ def embedding(
         None takes pyplot's current one.
     axes : (int, int)
         Which of the discriminating coordinates, from 0 on.
-    found : Coordinates, optional
-        Of `coordinates`, where they are at hand.
+    precomputed : Coordinates, optional
+        The answer of `coordinates`, if it is computed already.
     most : int
         Points that are drawn, a seeded sample of all.
 
@@ -47,26 +55,27 @@ def embedding(
     """
     run = run.clustered
     labels = run.labels
-    found = coordinates(points(run), labels) if found is None else found
+    precomputed = coordinates(points(run), labels) if precomputed is None else precomputed
     ax = axis(ax)
     m = len(labels)
     chosen = np.arange(m) if m <= most else np.sort(np.random.default_rng(20).choice(m, most, replace=False))
-    at = found.values[:, list(axes)]
+    positions = precomputed.values[:, list(axes)]
     size = 26 if len(chosen) <= 300 else 12
     sure = stored_certainty(run)
     alpha = None if sure is None else opacity(sure)
     for cluster in range(int(labels.max()) + 1):
         some = chosen[labels[chosen] == cluster]
+        x, y = positions[some].T
         ax.scatter(
-            *at[some].T, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER, linewidth=0.3,
-            alpha=None if alpha is None else alpha[some],
+            x, y, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER,
+            linewidth=0.3, alpha=None if alpha is None else alpha[some],
         )  # fmt: skip
     for cluster in range(int(labels.max()) + 1):
-        middle = np.median(at[labels == cluster], axis=0)
+        middle = np.median(positions[labels == cluster], axis=0)
         halo(ax.annotate(str(cluster), middle, ha="center", va="center", color=INK, fontweight="bold"))
     if alpha is not None:
         _certainties(ax)
-    names = [f"coordinate {a + 1} ({found.shares[a]:.0%})" for a in axes]
+    names = [f"coordinate {a + 1} ({precomputed.shares[a]:.0%})" for a in axes]
     return titled(ax, f"Coordinates {axes[0] + 1} and {axes[1] + 1}", *names)
 
 
@@ -76,7 +85,7 @@ def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
     return out
 
 
-def _certainties(ax: Any) -> None:
+def _certainties(ax: Axes) -> None:
     """A legend of three certainties, in the line of the title."""
     shown = np.array([0.2, 0.6, 1.0])
     marks = [
@@ -89,7 +98,7 @@ def _certainties(ax: Any) -> None:
     )  # fmt: skip
 
 
-def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:
+def cluster_sizes(labels: Run | NDArray[np.integer], ax: Axes | None = None) -> Axes:
     """Draw how many samples each cluster has.
 
     Parameters
@@ -113,16 +122,20 @@ def cluster_sizes(labels: Run | NDArray[np.integer], ax: Any = None) -> Any:
 
 
 def silhouettes(
-    run: Run, ax: Any = None, *, found: Silhouettes | None = None, labels: NDArray[np.integer] | None = None
-) -> Any:
+    run: Run,
+    ax: Axes | None = None,
+    *,
+    precomputed: Silhouettes | None = None,
+    labels: NDArray[np.integer] | None = None,
+) -> Axes:
     """Draw each cluster's silhouettes, sorted, and their mean.
 
     Parameters
     ----------
     run : Run
     ax : matplotlib.axes.Axes, optional
-    found : Silhouettes, optional
-        Of `silhouette`, where they are at hand.
+    precomputed : Silhouettes, optional
+        The answer of `silhouette`, if it is computed already.
     labels : (m,) int, optional
         Instead of the run's.
 
@@ -132,24 +145,24 @@ def silhouettes(
     """
     run = run.clustered
     labels = run.labels if labels is None else labels
-    found = silhouette(points(run), labels) if found is None else found
+    precomputed = silhouette(points(run), labels) if precomputed is None else precomputed
     ax = axis(ax, grid="x")
     count = int(labels.max()) + 1
     for cluster in range(count):
-        values = np.sort(found.values[labels[found.samples] == cluster])[::-1]
+        values = np.sort(precomputed.values[labels[precomputed.samples] == cluster])[::-1]
         if len(values):
             _strip(ax, cluster, values, max(8, STRIPS // count))
-    mean = float(found.values.mean())
+    mean = float(precomputed.values.mean())
     ax.axvline(mean, color=INK, linestyle="--", linewidth=1)
     ax.axvline(0, color=MUTED, linewidth=0.8)
-    said = ax.annotate(f"mean {mean:.2f}", (mean, count - 0.5), (-3, 1), textcoords="offset points", color=INK)
-    halo(said).set(ha="right", va="bottom", fontsize="small")
-    ax.set_xlim(min(-0.05, float(found.values.min())), 1.02)
+    text = ax.annotate(f"mean {mean:.2f}", (mean, count - 0.5), (-3, 1), textcoords="offset points", color=INK)
+    halo(text).set(ha="right", va="bottom", fontsize="small")
+    ax.set_xlim(min(-0.05, float(precomputed.values.min())), 1.02)
     _numbered(ax, count)
     return titled(ax, "Silhouettes", "silhouette", "cluster")
 
 
-def _strip(ax: Any, cluster: int, values: Any, steps: int) -> None:
+def _strip(ax: Axes, cluster: int, values: Any, steps: int) -> None:
     """A cluster's sorted silhouettes as a stair from the top of its row to the bottom."""
     n = min(steps, len(values))
     levels = [float(part.mean()) for part in np.array_split(values, n)]
@@ -160,7 +173,7 @@ def _strip(ax: Any, cluster: int, values: Any, steps: int) -> None:
     )  # fmt: skip
 
 
-def _numbered(ax: Any, count: int) -> None:
+def _numbered(ax: Axes, count: int) -> None:
     """Clusters from the top down, as many numbers as can be read."""
     step = -(-count // 40)
     ax.set_yticks(range(0, count, step))

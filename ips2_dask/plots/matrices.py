@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,16 +10,19 @@ from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.style import INK, MUTED, PALETTE, SEQUENTIAL, axis, heading, titled
 from ips2_dask.runs.run import Run
 
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
+
 LABELLED = 0.04
 """Share of all samples from which on a cluster's number finds room on an axis."""
 
 
-def similarity(found: Run | Summary, kind: str = "fused", ax: Any = None) -> Any:
+def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
     """Draw a similarity as a heat map, samples in the order of their labels, down-sampled by block means.
 
     Parameters
     ----------
-    found : Run or Summary
+    run : Run or Summary
     kind : {"pairwise", "high_order", "fused"}
     ax : matplotlib.axes.Axes, optional
         None takes pyplot's current one.
@@ -30,22 +33,22 @@ def similarity(found: Run | Summary, kind: str = "fused", ax: Any = None) -> Any
     """
     from matplotlib.colors import Normalize, PowerNorm  # noqa: PLC0415  the extra [report]
 
-    shown = summarize(found) if isinstance(found, Run) else found
+    summary = summarize(run) if isinstance(run, Run) else run
     ax = axis(ax, grid=None)
-    M = np.nan_to_num(shown.cells[kind])
+    M = np.nan_to_num(summary.cells[kind])
     low, high = min(0.0, float(M.min())), float(M.max()) or 1.0
     # block means of a sparse matrix span decades: a root shows the weak blocks too
-    norm = PowerNorm(1 / 3, low, high) if shown.sparse and low == 0 else Normalize(low, high)
-    m = int(shown.limits[-1])
+    norm = PowerNorm(1 / 3, low, high) if summary.sparse and low == 0 else Normalize(low, high)
+    m = int(summary.limits[-1])
     image = ax.imshow(M, cmap=SEQUENTIAL, norm=norm, extent=(0, m, m, 0), interpolation="nearest")
     ax.spines[["top", "right"]].set_visible(True)
     ax.spines[:].set_color(MUTED)
-    _clusters(ax, shown.limits)
+    _clusters(ax, summary.limits)
     _bar(ax, image, norm)
     return titled(ax, heading(kind), "samples by cluster", "")
 
 
-def _clusters(ax: Any, limits: Any) -> None:
+def _clusters(ax: Axes, limits: Any) -> None:
     """Lines between the clusters, and their numbers where there is room."""
     sizes, m = np.diff(limits), limits[-1]
     for limit in limits[1:-1] if len(sizes) <= 40 else ():
@@ -58,8 +61,8 @@ def _clusters(ax: Any, limits: Any) -> None:
     ax.tick_params(length=0)
 
 
-def _bar(ax: Any, image: Any, norm: Any) -> None:
-    """What the tones mean: a strip beside the matrix, drawn as an image."""
+def _bar(ax: Axes, image: Any, norm: Any) -> None:
+    """A colour bar beside the matrix, drawn as an image."""
     strip = ax.inset_axes((1.03, 0.0, 0.045, 1.0))
     levels = np.linspace(0, 1, 128)[:, None]
     strip.imshow(norm.inverse(levels), cmap=image.cmap, norm=norm, aspect="auto", origin="lower", extent=(0, 1, 0, 1))
@@ -71,12 +74,12 @@ def _bar(ax: Any, image: Any, norm: Any) -> None:
     strip.spines[:].set_visible(False)
 
 
-def distribution(found: Run | Summary, kind: str = "fused", ax: Any = None) -> Any:
+def distribution(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
     """Draw how often each value of a similarity occurs within clusters and between them; zeros are left out.
 
     Parameters as of `similarity`.
     """
-    shown = (summarize(found) if isinstance(found, Run) else found).distributions[kind]
+    shown = (summarize(run) if isinstance(run, Run) else run).distributions[kind]
     ax = axis(ax, grid="y")
     ax.set_yscale("log")
     # 0 has no place on a logarithmic axis: an empty bin stays empty

@@ -22,7 +22,7 @@ CHUNK = 1 << 16
 
 
 class Points(NamedTuple):
-    """What was clustered of the samples, or what comes nearest to it."""
+    """The vectors of the samples that were clustered, or their nearest substitute."""
 
     values: Float64  # (m, d)
     what: str
@@ -63,9 +63,9 @@ def points(run: Run, summary: Summary | None = None) -> Points:
     return Points(summary.profile / np.where(length > 0, length, 1.0), "mean similarity to each cluster")
 
 
-def coordinates(found: Points, labels: NDArray[np.integer], most: int = 3) -> Coordinates:
+def coordinates(rows: Points, labels: NDArray[np.integer], most: int = 3) -> Coordinates:
     """The principal axes of the clusters' centres, weighted by size; ties are broken by those of all points."""
-    X, what = found
+    X, what = rows
     sizes = np.bincount(labels)
     mean = X.mean(axis=0)
     spread = centers(X, labels) - mean
@@ -87,7 +87,7 @@ def centers(X: Float64, labels: NDArray[np.integer]) -> Float64:
     return out
 
 
-def silhouette(found: Points, labels: NDArray[np.integer], *, most: int = SAMPLED, seed: int = 0) -> Silhouettes:
+def silhouette(rows: Points, labels: NDArray[np.integer], *, most: int = SAMPLED, seed: int = 0) -> Silhouettes:
     """Silhouettes of all samples, or of a seeded sample of ``most`` of them; 0 where a cluster is alone."""
     import sklearn  # noqa: PLC0415  what follows takes its time to import
     from sklearn.metrics import silhouette_samples  # noqa: PLC0415  the same
@@ -98,7 +98,7 @@ def silhouette(found: Points, labels: NDArray[np.integer], *, most: int = SAMPLE
     if not 2 <= len(np.unique(some)) < len(some):
         return Silhouettes(chosen, np.zeros(len(chosen)))
     with sklearn.config_context(working_memory=64):
-        return Silhouettes(chosen, np.asarray(silhouette_samples(found.values[chosen], some), np.float64))
+        return Silhouettes(chosen, np.asarray(silhouette_samples(rows.values[chosen], some), np.float64))
 
 
 def stored_certainty(run: Run) -> Float32 | None:

@@ -1,17 +1,20 @@
-"""What the stages took: time, and memory beside the plan."""
+"""Time and memory of the stages, beside the plan."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
 from ips2_dask.runs.run import Run
 
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
+
 
 class Spent(NamedTuple):
-    """What a stage took, and what had been planned."""
+    """A stage's time and memory, and the plan's bounds."""
 
     name: str
     seconds: float
@@ -37,34 +40,34 @@ def spent(run: Run) -> list[Spent]:
     ]
 
 
-def stage_times(found: Run | list[Spent], ax: Any = None) -> Any:
+def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
     """Draw the seconds of each stage; those that were found there are open.
 
     Parameters
     ----------
-    found : Run or list of Spent
+    run : Run or list of Spent
     ax : matplotlib.axes.Axes, optional
 
     Returns
     -------
     matplotlib.axes.Axes
     """
-    stages = spent(found) if isinstance(found, Run) else found
+    stages = spent(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="x")
     for row, stage in enumerate(stages):
         hatch = "" if stage.reused else "////"
         ax.barh(row, stage.seconds, 0.7, facecolor="none", edgecolor=PALETTE[0], hatch=hatch, linewidth=1.2)
-        said = f"{stage.seconds:.2f} s" + (" (earlier)" if stage.reused else "")
-        ax.annotate(said, (stage.seconds, row), (3, 0), textcoords="offset points", va="center", color=INK,
+        text = f"{stage.seconds:.2f} s" + (" (earlier)" if stage.reused else "")
+        ax.annotate(text, (stage.seconds, row), (3, 0), textcoords="offset points", va="center", color=INK,
                     fontsize="small")  # fmt: skip
     ax.margins(x=0.3 if any(stage.reused for stage in stages) else 0.2)
     _named(ax, stages)
     return titled(ax, "Time of the stages", "seconds")
 
 
-def stage_memory(found: Run | list[Spent], ax: Any = None) -> Any:
+def stage_memory(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
     """Draw the largest process after each stage beside what had been planned; parameters as of `stage_times`."""
-    stages = spent(found) if isinstance(found, Run) else found
+    stages = spent(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="x")
     rows, mib = np.arange(len(stages)), 2.0**20
     ax.barh(rows, [s.peak_bytes / mib for s in stages], 0.7, facecolor="none", edgecolor=PALETTE[0], hatch="////",
@@ -80,6 +83,6 @@ def stage_memory(found: Run | list[Spent], ax: Any = None) -> Any:
     return ax
 
 
-def _named(ax: Any, stages: list[Spent]) -> None:
+def _named(ax: Axes, stages: list[Spent]) -> None:
     ax.set_yticks(range(len(stages)), [stage.name for stage in stages])
     ax.set_ylim(len(stages) - 0.4, -0.6)

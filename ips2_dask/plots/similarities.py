@@ -1,4 +1,4 @@
-"""What is to be seen of S, V and U: block means in the order of labels, distributions, means between clusters.
+"""The numbers of the plots of S, V and U: block means in the order of labels, distributions, means between clusters.
 
 Everything is summed pair by pair in one go over the stored parts, so that a sparse similarity is never dense beyond
 the cells of a screen.
@@ -33,7 +33,7 @@ class Distribution(NamedTuple):
 
 
 class Summary(NamedTuple):
-    """What a run's three similarities look like, each by its kind."""
+    """Summaries of a run's three similarities, each by its kind."""
 
     cells: dict[str, Float64]  # (n, n) means of blocks, samples in the order of their labels; NaN where no pair is
     limits: Int64  # (c + 1,) where each cluster begins, in samples
@@ -80,9 +80,9 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
         for kind, counts in ((kind, sums.histograms[kind].astype(np.int64)) for kind in KINDS)
     }
     limits = np.concatenate([[0], np.cumsum(sizes)])
-    at = np.searchsorted(distinct, run.first_rows)
-    wide = None if sums.profile is None else (sums.profile / np.maximum(sizes, 1))[at]
-    return Summary(shown, limits, distributions, means, own[at], wide, not stored_densely(run))
+    position = np.searchsorted(distinct, run.first_rows)
+    wide = None if sums.profile is None else (sums.profile / np.maximum(sizes, 1))[position]
+    return Summary(shown, limits, distributions, means, own[position], wide, not stored_densely(run))
 
 
 def stored_densely(run: Run) -> bool:
@@ -109,7 +109,7 @@ def _means(sums: Float64, counts: Int64) -> Float64:
 
 
 class _Sums:
-    """What is added up over the pairs."""
+    """Sums over the pairs of samples, part by part."""
 
     def __init__(
         self, labels: Int64, c: int, cell: Int64, n: int, ranges: dict[str, tuple[float, float]], profile: bool
@@ -131,8 +131,8 @@ class _Sums:
         for kind, v in values.items():
             self.blocks[kind] += np.bincount(block, v, n * n).reshape(n, n)
             self.clusters[kind] += np.bincount(both, v, c * c).reshape(c, c)
-            for row, kept in enumerate((same, ~same)):
-                self.histograms[kind][row] += np.histogram(v[kept & (v != 0)], self.edges[kind])[0]
+            for row, mask in enumerate((same, ~same)):
+                self.histograms[kind][row] += np.histogram(v[mask & (v != 0)], self.edges[kind])[0]
         U, m = np.abs(values["fused"]), len(self._labels)
         for end, other in ((i, lj), (j, li)):
             self.total += np.bincount(end, U, m)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.plots.style import INK, MUTED, PALETTE, axis, titled
 from ips2_dask.runs.run import Run
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 
 class Spectrum(NamedTuple):
@@ -23,7 +26,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(run: Run) -> Spectrum:
-    """What `eigenvalues` shows of a run."""
+    """The numbers that `eigenvalues` draws of a run."""
     facts = stage_facts(run)
     c, gap, inner = run.params.n_clusters, run.gap, run.inner_eigenvalues
     count = 0 if run.params.tensor == "decomposable" else large_components(facts)
@@ -39,16 +42,16 @@ def large_components(facts: dict[str, dict[str, Any]]) -> int:
 
 
 def stage_facts(run: Run) -> dict[str, dict[str, Any]]:
-    """What each stage of a run found, by its name."""
+    """The facts that each stage of a run stored, by its name."""
     return {stage["name"]: stage["facts"] for stage in run.manifest["stages"]}
 
 
-def eigenvalues(found: Run | Spectrum, ax: Any = None) -> Any:
+def eigenvalues(run: Run | Spectrum, ax: Axes | None = None) -> Axes:
     """Draw the leading eigenvalues, the next one, and the gap between them.
 
     Parameters
     ----------
-    found : Run or Spectrum
+    run : Run or Spectrum
     ax : matplotlib.axes.Axes, optional
         None takes pyplot's current one.
 
@@ -56,32 +59,38 @@ def eigenvalues(found: Run | Spectrum, ax: Any = None) -> Any:
     -------
     matplotlib.axes.Axes
     """
-    shown = spectrum(found) if isinstance(found, Run) else found
+    shown = spectrum(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="y")
-    n, known = len(shown.values), shown.components
-    at = np.arange(1, n + 1)
+    n, components = len(shown.values), shown.components
+    numbers = np.arange(1, n + 1)
     marks: dict[str, Any]
-    ax.plot(at, shown.values, color=MUTED, linewidth=0.8, zorder=1)
-    if known:
+    ax.plot(numbers, shown.values, color=MUTED, linewidth=0.8, zorder=1)
+    if components:
         marks = {"marker": "s", "markerfacecolor": "none", "color": PALETTE[1], "linestyle": "none"}
-        ax.plot(at[:known], shown.values[:known], **marks, label="of a connected component")
-    if known < n:
+        ax.plot(numbers[:components], shown.values[:components], **marks, label="of a connected component")
+    if components < n:
         marks = {"marker": "o", "color": PALETTE[0], "linestyle": "none", "markersize": 5}
-        ax.plot(at[known:], shown.values[known:], **marks, label="V is made of")
+        ax.plot(numbers[components:], shown.values[components:], **marks, label="V is made of")
     if shown.following is not None:
         _gap(ax, n, float(shown.values[-1]), shown.following)
     ax.legend(frameon=False, labelcolor=INK, loc="lower left", fontsize="small")
     ax.margins(x=0.06, y=0.14)
     if shown.following is not None:
         ax.set_xlim(right=n + 1 + 0.16 * (n + 1))  # for the gap's number
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="x", integer=True)
     return titled(ax, f"Eigenvalues, c = {shown.c}", "number", "eigenvalue")
 
 
-def _gap(ax: Any, n: int, last: float, following: float) -> None:
+def _gap(ax: Axes, n: int, last: float, following: float) -> None:
     """The next eigenvalue, and a bracket over what lies between."""
     ax.plot([n, n + 1], [last, following], color=MUTED, linewidth=0.8, linestyle=":", zorder=1)
-    marks = {"marker": "D", "markerfacecolor": "none", "color": INK, "linestyle": "none", "markersize": 5}
+    marks: dict[str, Any] = {
+        "marker": "D",
+        "markerfacecolor": "none",
+        "color": INK,
+        "linestyle": "none",
+        "markersize": 5,
+    }
     ax.plot([n + 1], [following], **marks, label="the next one")
     ax.annotate("", (n + 1, last), (n + 1, following), arrowprops={"arrowstyle": "|-|,widthA=.25,widthB=.25", "lw": 1,
                 "color": INK, "shrinkA": 5, "shrinkB": 0})  # fmt: skip
@@ -91,7 +100,7 @@ def _gap(ax: Any, n: int, last: float, following: float) -> None:
     )  # fmt: skip
 
 
-def convergence(run: Run, ax: Any = None) -> Any:
+def convergence(run: Run, ax: Axes | None = None) -> Axes:
     """Draw the solver's largest wanted residual over its products; parameters as of `eigenvalues`.
 
     The tolerance is drawn beside it where one was asked for. A small problem is solved at once by LAPACK, and has no

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import Any
+from typing import TYPE_CHECKING, Literal
 
 from ips2_dask.errors import BadInput
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
+    from matplotlib.text import Text
 
 INK = "#1d2126"
 MUTED = "#5c636b"
@@ -59,7 +63,7 @@ def heading(kind: str) -> str:
     return KINDS[kind][0].upper() + KINDS[kind][1:]
 
 
-def axis(ax: Any, *, grid: str | None = "both") -> Any:
+def axis(ax: Axes | None, *, grid: Literal["both", "x", "y"] | None = "both") -> Axes:
     """The given Matplotlib axis, or pyplot's current one, cleared of what carries no information."""
     if ax is None:
         check_matplotlib()
@@ -75,7 +79,7 @@ def axis(ax: Any, *, grid: str | None = "both") -> Any:
     return ax
 
 
-def titled(ax: Any, title: str, x: str = "", y: str = "") -> Any:
+def titled(ax: Axes, title: str, x: str = "", y: str = "") -> Axes:
     """The axis with its title and what its axes mean."""
     ax.set_title(title, loc="left", color=INK, fontsize="medium", fontweight="bold")
     ax.set_xlabel(x, color=INK)
@@ -83,7 +87,7 @@ def titled(ax: Any, title: str, x: str = "", y: str = "") -> Any:
     return ax
 
 
-def halo(text: Any) -> Any:
+def halo(text: Text) -> Text:
     """A text that can be read on top of marks."""
     from matplotlib.patheffects import withStroke  # noqa: PLC0415  the extra [report]
 

@@ -18,12 +18,12 @@ def chosen(run: Run) -> dict[str, Any]:
     A manifest of an earlier version does not name the shards that were asked for: they are those that were made.
     """
     defaults = Params().as_dict()
-    made = {name: value for name, value in run.params.as_dict().items() if value != defaults[name]}
+    values = {name: value for name, value in run.params.as_dict().items() if value != defaults[name]}
     if run.params.max_clusters is not None:
-        made.pop("n_clusters", None)
+        values.pop("n_clusters", None)
     if "shards" not in run.manifest["params"] and run.manifest["choices"]["n_shards"] != _usual(run).n_shards:
-        made["shards"] = run.manifest["choices"]["n_shards"]
-    return made
+        values["shards"] = run.manifest["choices"]["n_shards"]
+    return values
 
 
 def _usual(run: Run) -> Choices:
@@ -39,14 +39,14 @@ def _partition_rows(run: Run) -> int | None:
 
 
 def resources(run: Run) -> dict[str, Any]:
-    """What was asked of the machine and decides about the result: partitions, where block vectors live."""
+    """Resources that were asked for and that the result depends on: partitions, and where block vectors live."""
     rows, vectors = _partition_rows(run), run.manifest["choices"]["vectors"]
-    out: dict[str, Any] = {} if rows is None else {"partition_rows": rows}
-    return out if vectors == _usual(run).vectors else {**out, "vectors": vectors}
+    asked: dict[str, Any] = {} if rows is None else {"partition_rows": rows}
+    return asked if vectors == _usual(run).vectors else {**asked, "vectors": vectors}
 
 
 def command(run: Run) -> str:
-    """What to type to get the same run: ``ips2 run`` for a file, Python for data that came from a program."""
+    """The command that repeats the run: ``ips2 run`` for a file, a Python call for data that came from a program."""
     source = run.manifest["input"]
     if source.get("location") is None:
         return _call(run)
@@ -71,9 +71,9 @@ def _call(run: Run) -> str:
     """The same in Python, X being the data."""
     params = ", ".join(f"{name}={value!r}" for name, value in chosen(run).items())
     asked = ", ".join(f"{name}={value!r}" for name, value in resources(run).items())
-    given = f", ips2_dask.Resources({asked})" if asked else ""
+    resources_text = f", ips2_dask.Resources({asked})" if asked else ""
     store = f", store={run.path!r}" if run.path else ""
     usual, asked_features = Features().as_dict(), run.manifest["input"].get("features", {})
     listed = ", ".join(f"{name}={value!r}" for name, value in asked_features.items() if value != usual[name])
     features = f", features=ips2_dask.Features({listed})" if listed else ""
-    return f"ips2_dask.run(X, ips2_dask.Params({params}){given}{store}{features})"
+    return f"ips2_dask.run(X, ips2_dask.Params({params}){resources_text}{store}{features})"

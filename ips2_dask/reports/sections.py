@@ -42,20 +42,20 @@ def stages(data: ReportData) -> Section:
 def eigenvalues(data: ReportData) -> Section:
     """The spectrum with the gap at c, and the solver's convergence."""
     shown, run = data.spectrum, data.run
-    said = "The leading eigenvalues of the unfolded tensor's Laplacian"
-    said += f", those of {count(shown.left_out, 'connected component')} left out" if shown.left_out else ""
-    drawn = [picture("eigenvalues", f"{said}.", partial(plots.eigenvalues, shown))]
+    caption = "The leading eigenvalues of the unfolded tensor's Laplacian"
+    caption += f", those of {count(shown.left_out, 'connected component')} left out" if shown.left_out else ""
+    drawings = [picture("eigenvalues", f"{caption}.", partial(plots.eigenvalues, shown))]
     text = (
         f"The gap after the last of them is {shown.gap:.3g}: the wider it is, the less V depends on where it is cut."
         if shown.gap is not None
         else "This solve gave no eigenvalue beyond those that V is made of, so no gap is shown."
     )
     if stage_facts(run)["eigen"]["history"]:
-        drawn.append(
+        drawings.append(
             picture("convergence", "The largest residual among the wanted pairs.", partial(plots.convergence, run))
         )
     numbers = group("tables", [tables.eigenvalues(data), tables.history(data)])
-    return Section("eigenvalues", "Eigenvalues", [paragraph(text), _figures(drawn, two=True), numbers])
+    return Section("eigenvalues", "Eigenvalues", [paragraph(text), _figures(drawings, two=True), numbers])
 
 
 def similarities(data: ReportData) -> Section:
@@ -103,13 +103,13 @@ def labels(data: ReportData) -> Section:
         text += " Density was asked for: the one that leaves out the fewest samples is chosen."
     elif not params.clusters_rows:
         text += " The k-means of the smallest cut is chosen."
-    said = [paragraph(text)]
+    blocks = [paragraph(text)]
     if data.certainty is not None:
-        said.append(paragraph(_certain(data.certainty)))
+        blocks.append(paragraph(_certain(data.certainty)))
     if data.run.left_out is not None:
         n = int(data.run.left_out.sum())
-        said.append(paragraph(f"Samples that the tree left out, and that got their labels from U: {n:,}."))
-    return Section("labels", "Labels", [*said, tables.roundings(data)])
+        blocks.append(paragraph(f"Samples that the tree left out, and that got their labels from U: {n:,}."))
+    return Section("labels", "Labels", [*blocks, tables.roundings(data)])
 
 
 def _certain(certainty: NDArray[np.float32]) -> str:
@@ -123,37 +123,37 @@ def _certain(certainty: NDArray[np.float32]) -> str:
 
 def embedding(data: ReportData) -> Section:
     """Scatters of the first two or three discriminating coordinates."""
-    run, found = data.run, data.coordinates
+    run, coordinates = data.run, data.coordinates
     m = len(run.labels)
     text = (
-        f"The {found.what} of the samples, seen along the directions in which the clusters' centres spread most (in "
-        "brackets: the share of that spread). Numbers stand at the median of each cluster."
+        f"The {coordinates.what} of the samples, seen along the directions in which the clusters' centres spread most "
+        "(in brackets: the share of that spread). Numbers stand at the median of each cluster."
     )
     text += f" {DRAWN:,} of {m:,} samples are drawn, chosen at random by a fixed seed." if m > DRAWN else ""
     text += "" if data.certainty is None else " The paler a point, the less certain its label."
-    planes = [(0, 1), (0, 2)][: max(1, found.values.shape[1] - 1)]
+    planes = [(0, 1), (0, 2)][: max(1, coordinates.values.shape[1] - 1)]
     pale = "" if data.certainty is None else "; pale points have an uncertain label"
-    drawn = [
-        picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {found.what}{pale}.",
-                partial(plots.embedding, run, axes=(a, b), found=found), height=4.2)
+    drawings = [
+        picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {coordinates.what}{pale}.",
+                partial(plots.embedding, run, axes=(a, b), precomputed=coordinates), height=4.2)
         for a, b in planes
     ]  # fmt: skip
-    return Section("embedding", "Embedding", [paragraph(text), _figures(drawn, two=True), tables.centers(data)])
+    return Section("embedding", "Embedding", [paragraph(text), _figures(drawings, two=True), tables.centers(data)])
 
 
 def clusters(data: ReportData) -> Section:
     """Sizes and silhouettes."""
-    run, found = data.run, data.silhouettes
+    run, silhouettes = data.run, data.silhouettes
     height = min(9.0, max(3.0, 1.1 + 0.26 * len(data.sizes)))
-    m, n = len(run.labels), len(found.samples)
-    what = f"Silhouettes on the {data.coordinates.what}"
-    what += f", of a random sample of {n:,} of {m:,}" if n < m else ""
-    drawn = [
+    m, n = len(run.labels), len(silhouettes.samples)
+    caption = f"Silhouettes on the {data.coordinates.what}"
+    caption += f", of a random sample of {n:,} of {m:,}" if n < m else ""
+    drawings = [
         picture("sizes", "Samples of each cluster.", partial(plots.cluster_sizes, run.labels), height=height),
-        picture("silhouettes", f"{what}; each cluster's from the largest to the smallest, dashed the mean of all.",
-                partial(plots.silhouettes, run, found=found), height=height),
+        picture("silhouettes", f"{caption}; each cluster's from the largest to the smallest, dashed the mean of all.",
+                partial(plots.silhouettes, run, precomputed=silhouettes), height=height),
     ]  # fmt: skip
-    return Section("clusters", "Clusters", [_figures(drawn, two=True), tables.clusters(data)])
+    return Section("clusters", "Clusters", [_figures(drawings, two=True), tables.clusters(data)])
 
 
 def uncertain_samples(data: ReportData) -> Section:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup
 
 from ips2_dask.plots.style import GRID, INK, MUTED, PALETTE, PAPER
 from ips2_dask.reports.html import drawing
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 VARIABLES = {
     INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper",
@@ -34,7 +37,13 @@ SETTINGS = {
 
 
 def picture(
-    name: str, caption: str, draw: Callable[[Any], Any], *, width: float = 4.7, height: float = 3.3, tones: bool = False
+    name: str,
+    caption: str,
+    draw: Callable[[Axes], object],
+    *,
+    width: float = 4.7,
+    height: float = 3.3,
+    tones: bool = False,
 ) -> Markup:
     """A figure of the page.
 

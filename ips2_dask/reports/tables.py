@@ -77,13 +77,13 @@ def surroundings(data: ReportData) -> Markup:
 
 
 def stages(data: ReportData) -> Markup:
-    """What each stage found and took, and what had been planned."""
+    """Each stage's findings, its time and memory, and the plan's."""
     words = stage_results(data.facts)
     rows = []
     for stage in data.stages:
-        took = f"{stage.seconds:.2f}" + (" *" if stage.reused else "")
+        seconds = f"{stage.seconds:.2f}" + (" *" if stage.reused else "")
         planned = [size(n) for n in (stage.worker_bytes, stage.client_bytes, stage.disk_bytes)]
-        rows.append(Row([stage.name, Cell(words[stage.name], "text"), took, size(stage.peak_bytes), *planned]))
+        rows.append(Row([stage.name, Cell(words[stage.name], "text"), seconds, size(stage.peak_bytes), *planned]))
     head = ["stage", "found", "seconds", "largest process", "plan: a worker", "plan: client", "plan: disk"]
     caption = "Stages" + (", * found there and not computed again" if any(s.reused for s in data.stages) else "")
     return _table(caption, head, rows)
@@ -157,22 +157,22 @@ def roundings(data: ReportData) -> Markup:
         density = one["rounding"] == "density"
         cut = "–" if one["cut"] is None else f"{one['cut']:.3f}"
         left_out = f"{one['left_out']:.1%}" if density and one["clusters"] else "–"
-        kept = Cell("yes", "text", "set") if one["chosen"] else Cell("no", "text")
+        chosen = Cell("yes", "text", "set") if one["chosen"] else Cell("no", "text")
         columns, clusters = str(one["columns"] or "rows of U"), str(one["clusters"] or "none")
-        rows.append(Row([WAYS[one["rounding"]], columns, clusters, cut, left_out, kept]))
+        rows.append(Row([WAYS[one["rounding"]], columns, clusters, cut, left_out, chosen]))
     head = ["labels by", "columns", "clusters", "normalised cut", "left out", "chosen"]
     return _table("Ways to find the labels", head, rows)
 
 
 def centers(data: ReportData) -> Markup:
     """Where each cluster lies in the picture."""
-    at, labels = data.coordinates.values, data.run.labels
+    positions, labels = data.coordinates.values, data.run.labels
     rows = []
     for cluster in range(len(data.sizes)):
-        some = at[labels == cluster]
+        some = positions[labels == cluster]
         cells = [f"{mean:.3f} ± {std:.3f}" for mean, std in zip(some.mean(axis=0), some.std(axis=0), strict=True)]
         rows.append(Row([str(cluster), *cells]))
-    head = ["cluster", *(f"coordinate {n + 1}" for n in range(at.shape[1]))]
+    head = ["cluster", *(f"coordinate {n + 1}" for n in range(positions.shape[1]))]
     return _long_table("Mean ± standard deviation of each cluster", head, rows)
 
 
@@ -229,6 +229,6 @@ def _largest(row: Any) -> str:
 
 
 def versions(data: ReportData) -> Markup:
-    """What the numbers depend on."""
+    """Versions of the packages that the numbers depend on."""
     rows = [Row([name, Cell(text, "text")]) for name, text in data.run.manifest["versions"].items()]
     return _table("Versions", ["package", "version"], rows)

@@ -24,33 +24,38 @@ HEAD = {
 }  # fmt: skip
 
 
-def write(found: Sweep) -> Path:
+def write(result: Sweep) -> Path:
     """Write all files, and return where the page is.
 
     The same points give the same bytes, but for seconds.
     """
-    folder = found.path / FOLDER
-    rows = found.table()
-    held = io.StringIO()
-    out = csv.DictWriter(held, list(rows[0]), lineterminator="\n")
-    out.writeheader()
-    out.writerows(rows)
-    write_atomically(folder / "table.csv", held.getvalue())
-    facts = {"input": found.input, "shape": list(found.shape), "criteria": explained(found), "computed": found.computed}
+    folder = result.path / FOLDER
+    rows = result.table()
+    buffer = io.StringIO()
+    writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    write_atomically(folder / "table.csv", buffer.getvalue())
+    facts = {
+        "input": result.input,
+        "shape": list(result.shape),
+        "criteria": explained(result),
+        "computed": result.computed,
+    }
     write_atomically(folder / "table.json", json.dumps({**facts, "points": rows}, indent=1) + "\n")
     with canvas(8.6, 6.2, 2, 2) as (sheet, axes):
-        draw(found, list(axes.flat))
-        figure = save(sheet, folder, "sweep", _caption(found))
+        draw(result, list(axes.flat))
+        figure = save(sheet, folder, "sweep", _caption(result))
     path = folder / "sweep.html"
-    write_atomically(path, _page(found, figure))
+    write_atomically(path, _page(result, figure))
     return path
 
 
-def explained(found: Sweep) -> dict[str, str]:
-    """What each column of the ranking means, for people."""
-    m = found.shape[0]
+def explained(result: Sweep) -> dict[str, str]:
+    """An explanation of each column of the ranking."""
+    m = result.shape[0]
     seen = "all samples" if m <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
-    asked = found.asked
+    asked = result.asked
     return {
         "stability": f"mean adjusted Rand index of the labels and those of {count(asked.resamples, 'subsample')} of "
         f"{SHARE:.0%} of the samples, embedded and clustered anew (seed {asked.seed})",
@@ -62,28 +67,28 @@ def explained(found: Sweep) -> dict[str, str]:
     }
 
 
-def _caption(found: Sweep) -> str:
-    return f"The criteria over the number of clusters; a ring marks the best point, {found.best.setting}."
+def _caption(result: Sweep) -> str:
+    return f"The criteria over the number of clusters; a ring marks the best point, {result.best.setting}."
 
 
-def shared(found: Sweep) -> str:
+def shared(result: Sweep) -> str:
     """How often each stage was computed, in a line."""
-    return ", ".join(f"{stage} {n}" for stage, n in found.computed.items())
+    return ", ".join(f"{stage} {n}" for stage, n in result.computed.items())
 
 
-def _page(found: Sweep, figure: Figure) -> str:
-    rows = found.table()
+def _page(result: Sweep, figure: Figure) -> str:
+    rows = result.table()
     names = [name for name in HEAD if name in rows[0]]
     best = {name: max(sign * row[name] for row in rows) * sign for name, sign in CRITERIA.items()}
     body = [
         Row([_cell(name, row[name], row["rank"] == 1 or best.get(name) == row[name]) for name in names])
         for row in rows
     ]  # fmt: skip
-    m, f = found.shape
-    said = explained(found)
+    m, f = result.shape
+    explanations = explained(result)
     intro = [
-        paragraph(f"{found.input}: {m:,} samples x {f:,} features, {count(len(rows), 'point')}."),
-        paragraph(f"Best by the mean rank: {found.best.setting}."),
+        paragraph(f"{result.input}: {m:,} samples x {f:,} features, {count(len(rows), 'point')}."),
+        paragraph(f"Best by the mean rank: {result.best.setting}."),
     ]
     sections = [
         Section("figure", "Criteria", [image(figure)], short="criteria"),
@@ -94,12 +99,12 @@ def _page(found: Sweep, figure: Figure) -> str:
         ),
         Section(
             "how", "How they are ranked",
-            [paragraph(f"{name.replace('_', ' ')}: {text}.") for name, text in said.items()]
-            + [paragraph(f"How often each stage was computed for the {len(rows)} points: {shared(found)}.")],
+            [paragraph(f"{name.replace('_', ' ')}: {text}.") for name, text in explanations.items()]
+            + [paragraph(f"How often each stage was computed for the {len(rows)} points: {shared(result)}.")],
             short="ranking",
         ),
     ]  # fmt: skip
-    return article(f"Sweep of {found.input}", intro, sections)
+    return article(f"Sweep of {result.input}", intro, sections)
 
 
 def _cell(name: str, value: float, best: bool) -> Cell:

@@ -1,4 +1,4 @@
-"""What a scaling study measures, from a YAML file or keyword arguments, every key and value checked."""
+"""The settings of a scaling study, from a YAML file or keyword arguments, every key and value checked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEAST = {"sizes": 100, "neighbors": 2, "workers": 1, "strong_workers": 1, "weak_
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Study:
-    """What is measured; the names are the keys of the file and of the notebook's parameters.
+    """The settings of a study; the names are the keys of the file and of the notebook's parameters.
 
     Parameters
     ----------

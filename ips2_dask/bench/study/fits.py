@@ -28,12 +28,12 @@ def growth_table(records: Sequence[Record]) -> list[dict[str, Any]]:
     Least squares of log seconds on log m; the interval, Student's with n - 2 degrees of freedom, needs three sizes.
     """
     out = []
-    found = _of(records, "growth")
-    for k, operator in _families(found):
+    growth_records = _of(records, "growth")
+    for k, operator in _families(growth_records):
         for stage in SHOWN:
             points = sorted(
                 (float(r["m"]), float(r["seconds"]))  # type: ignore[arg-type]
-                for r in found
+                for r in growth_records
                 if (r["k"], r["operator"], r["stage"]) == (k, operator, stage) and r["seconds"]
             )
             if len({m for m, _ in points}) > 1:
@@ -54,10 +54,10 @@ def _totals(records: Sequence[Record], part: str) -> list[tuple[int, int, float]
 
 def strong_table(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Speed-up with the number of workers on one size, efficiency, and the serial share (Karp and Flatt's)."""
-    found = _totals(records, "strong")
+    totals = _totals(records, "strong")
     out = []
-    for workers, m, seconds in found:
-        base, _, first = found[0]
+    for workers, m, seconds in totals:
+        base, _, first = totals[0]
         speedup, more = first / seconds, workers / base
         serial = None if more <= 1 else (1 / speedup - 1 / more) / (1 - 1 / more)
         row = {"workers": workers, "m": m, "seconds": seconds, "speedup": speedup}
@@ -67,10 +67,10 @@ def strong_table(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 def weak_table(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Efficiency where samples grow with the workers: seconds of the first over seconds of each."""
-    found = _totals(records, "weak")
+    totals = _totals(records, "weak")
     return [
-        {"workers": workers, "m": m, "seconds": seconds, "efficiency": found[0][2] / seconds}
-        for workers, m, seconds in found
+        {"workers": workers, "m": m, "seconds": seconds, "efficiency": totals[0][2] / seconds}
+        for workers, m, seconds in totals
     ]
 
 

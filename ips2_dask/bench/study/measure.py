@@ -30,7 +30,7 @@ class PlannedRun(NamedTuple):
     workers: int
 
     def key(self, study: Study) -> dict[str, Record | int | str | float | None]:
-        """What a record must have in common with another one to stand for the same run."""
+        """The fields that two records of the same planned run have in common."""
         where = study.scheduler or study.cluster or "local"
         return {
             **self._asdict(), "f": study.features, "c": study.clusters, "seed": study.seed,
@@ -61,8 +61,13 @@ def results_file(study: Study, results: str | Path) -> Path:
 
 def kept(study: Study, results: str | Path) -> list[Record]:
     """The records of a study that are in its file, the last ones of each run."""
-    asked = {json.dumps(run.key(study), sort_keys=True) for run in planned_runs(study)}
-    return [r for key, found in _by_run(results_file(study, results)).items() if key in asked for r in found]
+    asked = {json.dumps(planned.key(study), sort_keys=True) for planned in planned_runs(study)}
+    return [
+        r
+        for key, results_of_run in _by_run(results_file(study, results)).items()
+        if key in asked
+        for r in results_of_run
+    ]
 
 
 def read_bench(path: str | Path) -> list[Record]:
@@ -122,12 +127,12 @@ def measure(
                 params, resources = _params(study, k, operator), _resources(study, study.workers)
                 compile_kernels(sizes, study.features, params, resources, study.workers == 0, folder)
         for at, run in enumerate(todo, 1):
-            found = list(_run(study, run, folder))
+            measured = list(_run(study, run, folder))
             with file.open("a", encoding="utf-8") as lines:
                 lines.writelines(
-                    json.dumps({**r, **run.key(study), "where": here, "when": _now()}) + "\n" for r in found
+                    json.dumps({**r, **run.key(study), "where": here, "when": _now()}) + "\n" for r in measured
                 )
-            report(f"{at}/{len(todo)} {_said(run, found)}")
+            report(f"{at}/{len(todo)} {_said(run, measured)}")
     if not todo:
         report("all runs were there already")
     return kept(study, results)
@@ -147,11 +152,11 @@ def _resources(study: Study, workers: int) -> Resources:
 
 def _run(study: Study, run: PlannedRun, folder: Path) -> Iterator[Record]:
     data = generated(run.m, study.features, study.clusters, study.seed, folder)
-    given, serial = Input(data.name, data.X, data.labels), run.workers == 0
+    source, serial = Input(data.name, data.X, data.labels), run.workers == 0
     params, resources = _params(study, run.k, run.operator), _resources(study, run.workers)
     try:
-        outcome = run_apart(given, params, resources, serial, folder, study.limit)
-        for record in records(given, params, resources, serial, outcome):
+        outcome = run_apart(source, params, resources, serial, folder, study.limit)
+        for record in records(source, params, resources, serial, outcome):
             # `operator` is what was asked for; what a run made of "auto" has a name of its own
             chosen = {"chosen_operator": record["operator"]} if "operator" in record else {}
             yield {**record, **chosen}
@@ -160,8 +165,8 @@ def _run(study: Study, run: PlannedRun, folder: Path) -> Iterator[Record]:
             Path(file).unlink(missing_ok=True)
 
 
-def _said(run: PlannedRun, found: list[Record]) -> str:
-    total = next((r for r in found if r["stage"] == "total"), found[-1])
+def _said(run: PlannedRun, measured: list[Record]) -> str:
+    total = next((r for r in measured if r["stage"] == "total"), measured[-1])
     seconds = total["seconds"]
     took = f"{seconds:.1f} s" if isinstance(seconds, float) else str(total["outcome"])
     workers = f"{run.workers} workers" if run.workers else "serial"
@@ -199,9 +204,9 @@ def _by_run(file: Path) -> dict[str, list[Record]]:
 
 def _here() -> str:
     """Machine and versions in a line: measurements of others are not mixed with ours."""
-    found, version = machine(), versions()
+    facts, version = machine(), versions()
     return (
-        f"{found['cpu']}, {found['cores']} cores, ips2_dask {version['ips2_dask']}, numpy {version['numpy']}, "
+        f"{facts['cpu']}, {facts['cores']} cores, ips2_dask {version['ips2_dask']}, numpy {version['numpy']}, "
         f"numba {version['numba']}, dask {version['dask']}"
     )
 

@@ -75,11 +75,11 @@ def study(asked: Study, out: str | Path, *, again: bool = False, progress: Calla
 
 def _parameters(asked: Study) -> dict[str, Any]:
     """Parameters of the notebook; a cluster's file by its whole path, for the notebook runs elsewhere."""
-    found = asked.as_dict()
+    values = asked.as_dict()
     for name in ("cluster", "scratch"):
-        if found[name] is not None and Path(found[name]).exists():
-            found[name] = str(Path(found[name]).absolute())
-    return found
+        if values[name] is not None and Path(values[name]).exists():
+            values[name] = str(Path(values[name]).absolute())
+    return values
 
 
 def _check_packages() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,10 +12,13 @@ from ips2_dask.bench.study.fits import growth_table, memory_table, stage_table, 
 from ips2_dask.plots.style import HATCHES, INK, MARKERS, MUTED, PALETTE, axis, titled
 from ips2_dask.store.layout import STAGES
 
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
+
 GIB = 2**30
 
 
-def draw_growth(records: Sequence[Record], ax: Any = None) -> Any:
+def draw_growth(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     """Seconds of all stages together over the number of samples, on logarithmic axes, with the fitted powers."""
     ax = axis(ax)
     ax.set(xscale="log", yscale="log")
@@ -38,22 +41,22 @@ def _interval(fit: dict[str, Any]) -> str:
     return "" if fit["low"] is None else f" ({fit['low']:.2f} to {fit['high']:.2f})"
 
 
-def draw_workers(records: Sequence[Record], ax: Any = None) -> Any:
+def draw_workers(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     """Efficiency over the number of workers: of one size (strong), and of sizes that grow with them (weak)."""
     ax = axis(ax)
     for at, (name, rows) in enumerate((("strong", strong_table(records)), ("weak", weak_table(records)))):
         if rows:
-            said = f"{name}: {rows[0]['m']:,} samples" + (" a worker" if name == "weak" else "")
+            label = f"{name}: {rows[0]['m']:,} samples" + (" a worker" if name == "weak" else "")
             x, y = [r["workers"] for r in rows], [r["efficiency"] for r in rows]
-            ax.plot(x, y, marker=MARKERS[at], color=PALETTE[at], label=said)
+            ax.plot(x, y, marker=MARKERS[at], color=PALETTE[at], label=label)
     ax.axhline(1, color=MUTED, linestyle=":", linewidth=1)
     ax.set_ylim(0, 1.15)
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.locator_params(axis="x", integer=True)
     ax.legend(frameon=False, labelcolor=INK, fontsize="small", loc="lower left")
     return titled(ax, "Efficiency over workers", "workers", "efficiency")
 
 
-def draw_memory(records: Sequence[Record], ax: Any = None) -> Any:
+def draw_memory(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     """Peak memory of the whole process tree beside what the plan said of it."""
     ax = axis(ax)
     ax.set(xscale="log", yscale="log")
@@ -68,7 +71,7 @@ def draw_memory(records: Sequence[Record], ax: Any = None) -> Any:
     return titled(ax, "Memory beside the plan", "samples m", "GiB, all processes")
 
 
-def draw_stages(records: Sequence[Record], ax: Any = None) -> Any:
+def draw_stages(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     """The share of each stage in the time of all, by size, of the first k and operator."""
     ax = axis(ax, grid="x")
     table = stage_table(records)

@@ -1,4 +1,4 @@
-"""What several baselines share: argument checks, distances and neighbours, and the clustering of an affinity."""
+"""Shared parts of the baselines: argument checks, distances and neighbours, and the clustering of an affinity."""
 
 from __future__ import annotations
 

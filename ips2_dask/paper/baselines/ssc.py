@@ -140,8 +140,8 @@ class SSC(ClusterMixin, BaseEstimator):
         if self.solver == "admm":
             return self._express_by_admm(X)
         if self.affine or self.outliers:
-            found = f"affine={self.affine}, outliers={self.outliers}"
-            raise BadInput("solver='omp'", found, "neither", "they would be ignored", "take solver='admm'")
+            options = f"affine={self.affine}, outliers={self.outliers}"
+            raise BadInput("solver='omp'", options, "neither", "they would be ignored", "take solver='admm'")
         n_nonzero = check_count("n_nonzero", self.n_nonzero, 1)
         return express_by_omp(X, n_nonzero, check_positive("omp_tol", self.omp_tol, 1.0))
 
@@ -324,8 +324,8 @@ def affinity_of(C: Affinity, keep: float = 1.0) -> Affinity:
     value, row = A.data[order], A.indices[order]
     total = np.bincount(column, value, A.shape[1])
     larger = np.cumsum(value) - value - (np.cumsum(total) - total)[column]  # what larger ones of the column hold
-    kept = larger < keep * total[column] if keep < 1 else np.ones(len(value), dtype=bool)
+    mask = larger < keep * total[column] if keep < 1 else np.ones(len(value), dtype=bool)
     value /= value[A.indptr[column]]  # its column's largest stands first
-    cut = sp.csr_array((value[kept], (row[kept], column[kept])), shape=A.shape)
+    cut = sp.csr_array((value[mask], (row[mask], column[mask])), shape=A.shape)
     W = sp.csr_array(cut + cut.T)
     return W.toarray() if isinstance(C, np.ndarray) else W

@@ -2,6 +2,6 @@
 
 from ips2_dask.paper.experiments.catalog import FAMILIES, chosen, experiments, runnable
 from ips2_dask.paper.experiments.records import FIELDS, Record
-from ips2_dask.paper.experiments.scope import Results, Scope, quick
+from ips2_dask.paper.experiments.tasks import Results, Scope, quick
 
 __all__ = ["FAMILIES", "FIELDS", "Record", "Results", "Scope", "chosen", "experiments", "quick", "runnable"]

@@ -7,11 +7,9 @@ from typing import Any
 from ips2_dask.metrics import scores
 from ips2_dask.paper.experiments.methods import Fitted
 from ips2_dask.paper.experiments.records import SETTINGS, Record, of_summary, record
-from ips2_dask.paper.experiments.scope import Family, Results, Scope
 from ips2_dask.paper.experiments.settings import METHODS, Setting, default
-from ips2_dask.paper.experiments.table2 import COST, cell
-from ips2_dask.paper.experiments.table3 import time_records, timing
-from ips2_dask.paper.experiments.tasks import Given, Task
+from ips2_dask.paper.experiments.tables import COST, table2_cell, time_records, timing_task
+from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
 from ips2_dask.paper.experiments.trials import load, score, seeds_of, summary
 
 SMALL = ("wine", "glass", "lung", "colon", "allaml")
@@ -25,21 +23,21 @@ def large_setting(method: str) -> Setting:
     return {**default(method), "solver": "omp"} if method == "SSC" else default(method)
 
 
-def by_default(given: Given, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+def by_default(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
     """A method's default setting alone."""
     setting = default(method)
-    return {"default": summary(setting, score(method, setting, load(dataset, given.data), seeds_of(seed, runs)))}
+    return {"default": summary(setting, score(method, setting, load(dataset, context.data), seeds_of(seed, runs)))}
 
 
-def large(given: Given, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
     """A method's default setting on large data, and how long its first fit took."""
-    data, setting = load(dataset, given.data), large_setting(method)
+    data, setting = load(dataset, context.data), large_setting(method)
     fitted = Fitted(method, setting, data.X, data.n_clusters)
-    found, taken = [], 0.0
+    measured, taken = [], 0.0
     for s in seeds_of(seed, runs):
-        found.append(scores(data.labels, fitted.labels(s)))
+        measured.append(scores(data.labels, fitted.labels(s)))
         taken = taken or fitted.seconds
-    return {"default": summary(setting, found), "seconds": taken}
+    return {"default": summary(setting, measured), "seconds": taken}
 
 
 def tasks(scope: Scope) -> list[Task]:
@@ -50,10 +48,10 @@ def tasks(scope: Scope) -> list[Task]:
             common = {"dataset": name, "method": method, "runs": scope.runs, "seed": scope.seed}
             if scope.tunes_beyond:
                 arguments = {**common, "budget": scope.budget}
-                out.append(Task(f"beyond/{name}/{method}", cell, arguments, weight=3 * COST[method]))
+                out.append(Task(f"beyond/{name}/{method}", table2_cell, arguments, weight=3 * COST[method]))
             else:
                 out.append(Task(f"beyond/{name}/{method}", by_default, common))
-        out.append(timing(f"beyond/{name}/times", name, scope, REPEATS))
+        out.append(timing_task(f"beyond/{name}/times", name, scope, REPEATS))
     for name in LARGE:
         for method in METHODS:
             arguments = {"dataset": name, "method": method, "runs": scope.large_runs, "seed": scope.seed}
@@ -64,13 +62,13 @@ def tasks(scope: Scope) -> list[Task]:
 
 def scores_of(results: Results) -> list[Record]:
     """The measures of each data set, method and setting."""
-    out = []
+    records = []
     for name in (*SMALL, *LARGE):
         for method in METHODS:
-            found = results[f"beyond/{name}/{method}"]
+            result = results[f"beyond/{name}/{method}"]
             for setting in SETTINGS:
-                out += of_summary("beyond", name, method, setting, found[setting], {}) if setting in found else []
-    return out
+                records += of_summary("beyond", name, method, setting, result[setting], {}) if setting in result else []
+    return records
 
 
 def records(scope: Scope, results: Results) -> list[Record]:

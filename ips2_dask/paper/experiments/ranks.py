@@ -9,11 +9,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
-from ips2_dask.paper.experiments import beyond, table2
+from ips2_dask.paper.experiments import beyond, tables
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, record
-from ips2_dask.paper.experiments.scope import Family, Results, Scope
 from ips2_dask.paper.experiments.settings import METHODS
-from ips2_dask.paper.experiments.tasks import Task
+from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task
 
 PAPER_SETS = ("soybean", "scadi57", "bbcsport60", "yale5")
 MEASURES = ("acc", "nmi")
@@ -28,7 +27,7 @@ def critical_difference(n_methods: int, n_datasets: int) -> float:
 
 def tasks(scope: Scope) -> list[Task]:
     """Those of Table 2 and beyond whose scores are ranked."""
-    first = [task for task in table2.tasks(scope) if task.name.split("/")[1] in PAPER_SETS]
+    first = [task for task in tables.table2_tasks(scope) if task.name.split("/")[1] in PAPER_SETS]
     return first + [task for task in beyond.tasks(scope) if not task.name.endswith("/times")]
 
 
@@ -38,13 +37,13 @@ def ranks(scored: list[Record], setting: str, measure: str) -> tuple[list[str], 
     Equal scores, to six digits, share the mean of their ranks.
     """
     names = list(dict.fromkeys(r["dataset"] for r in scored))
-    rows, kept = [], []
+    rows, ranked = [], []
     for name in names:
         row = [mean_of(scored, dataset=name, method=m, measure=measure, setting=setting) for m in METHODS]
         if None not in row:
-            kept.append(name)
+            ranked.append(name)
             rows.append(rankdata(-np.round(np.array(row, np.float64), 6)))
-    return kept, np.array(rows, np.float64).reshape(len(rows), len(METHODS))
+    return ranked, np.array(rows, np.float64).reshape(len(rows), len(METHODS))
 
 
 def of_scores(scored: list[Record]) -> list[Record]:
@@ -69,7 +68,7 @@ def of_scores(scored: list[Record]) -> list[Record]:
 def records(scope: Scope, results: Results) -> list[Record]:
     """A record for each method, setting and ranked measure."""
     del scope
-    of_paper = [one for name in PAPER_SETS for one in table2.of_dataset(name, results)]
+    of_paper = [one for name in PAPER_SETS for one in tables.table2_records_of(name, results)]
     return of_scores(of_paper + beyond.scores_of(results))
 
 

@@ -34,7 +34,7 @@ def record(
 
 
 def of_summary(
-    experiment: str, dataset: str, method: str, setting: str, found: Summary, paper: dict[str, float | None]
+    experiment: str, dataset: str, method: str, setting: str, summary: Summary, paper: dict[str, float | None]
 ) -> list[Record]:
     """A record for each measure of a summary."""
     return [
@@ -44,13 +44,13 @@ def of_summary(
             method,
             measure,
             mean=mean,
-            std=found["std"][measure],
-            runs=found["runs"],
+            std=summary["std"][measure],
+            runs=summary["runs"],
             setting=setting,
-            params=found["params"],
+            params=summary["params"],
             paper=paper.get(measure),
         )
-        for measure, mean in found["mean"].items()
+        for measure, mean in summary["mean"].items()
     ]
 
 
@@ -61,5 +61,5 @@ def select(records: list[Record], **wanted: Any) -> list[Record]:
 
 def mean_of(records: list[Record], **wanted: Any) -> float | None:
     """The mean of the one record with these values, or None."""
-    found = select(records, **wanted)
-    return float(found[0]["mean"]) if found else None
+    matches = select(records, **wanted)
+    return float(matches[0]["mean"]) if matches else None

@@ -1,18 +1,19 @@
-"""SC, PPC and IPS2 on generated data: over features, cluster sizes, kinds of noise and its level."""
+"""SC, PPC and IPS2 on generated data: over features, cluster sizes, noise and its level; and IPS2 over k."""
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ips2_dask import datasets
-from ips2_dask.datasets import Dataset
+from ips2_dask.datasets import Dataset, usdata1
 from ips2_dask.datasets.synthetic import NOISE_LEVELS, USDATA1_FEATURES, USDATA2_THIRDS
-from ips2_dask.paper.experiments import paper
+from ips2_dask.paper.experiments import tables
 from ips2_dask.paper.experiments.records import Record, of_summary, record
-from ips2_dask.paper.experiments.scope import Family, Results, Scope
 from ips2_dask.paper.experiments.settings import COMPARED, Setting, default, printed
-from ips2_dask.paper.experiments.tasks import Given, Task
-from ips2_dask.paper.experiments.trials import score_drawn, seeds_of, summary
+from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
+from ips2_dask.paper.experiments.trials import score_drawn, seconds, seeds_of, summary
 
 FEATURES = (20, 30, 40, 50, *USDATA1_FEATURES)
 """USdata1's, and fewer: from 260 on it is too easy to tell methods apart."""
@@ -42,9 +43,9 @@ def draw(kind: str, seed: int, **arguments: Any) -> Dataset:
     return datasets.usdata1(seed=seed, **arguments) if kind == "usdata1" else datasets.usdata2(seed=seed, **arguments)
 
 
-def point(given: Given, drawn: dict[str, Any], runs: int, seed: int) -> dict[str, Any]:
+def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> dict[str, Any]:
     """All methods in both variants at one point: each run has data of its own, the same for all of them."""
-    del given
+    del context
     return {
         variant: {
             method: summary(
@@ -70,12 +71,12 @@ def _tasks(name: str, scope: Scope) -> list[Task]:
 
 
 def experiment_name(name: str, variant: str) -> str:
-    """What a variant of a series is called in the records."""
+    """The experiment's name in the records of a variant of a series."""
     return name if variant == "default" else f"{name}-{variant}"
 
 
 def dataset_name(name: str, at: str) -> str:
-    """What the data of a point are called in the records."""
+    """The data set's name in the records of a point."""
     base = "usdata2" if name == "usdata2" else f"usdata1-{NOISY_FEATURES}"
     return f"usdata1-{at}" if name == "usdata1" else f"{base}-{at}"
 
@@ -85,13 +86,13 @@ def _records(name: str, results: Results) -> list[Record]:
     for variant in VARIANTS:
         experiment = experiment_name(name, variant)
         for at in POINTS[name]:
-            found = results[f"{name}/{at}"][variant]
+            result = results[f"{name}/{at}"][variant]
             dataset = dataset_name(name, at)
             for method in COMPARED:
-                theirs = {"acc": paper.LEVELS.get((at, method))} if name == "levels" else {}
-                out += of_summary(experiment, dataset, method, "default", found[method], theirs)
-            gain = found["IPS2"]["mean"]["acc"] - found["SC"]["mean"]["acc"]
-            params, runs = found["IPS2"]["params"], found["IPS2"]["runs"]
+                theirs = {"acc": tables.PRINTED_LEVELS.get((at, method))} if name == "levels" else {}
+                out += of_summary(experiment, dataset, method, "default", result[method], theirs)
+            gain = result["IPS2"]["mean"]["acc"] - result["SC"]["mean"]["acc"]
+            params, runs = result["IPS2"]["params"], result["IPS2"]["runs"]
             out.append(record(experiment, dataset, "IPS2", "gain", mean=gain, runs=runs, params=params))
     return out
 
@@ -107,3 +108,72 @@ FAMILIES = {
     "noises": family("noises", f"Four noises on USdata1 with {NOISY_FEATURES} features"),
     "levels": family("levels", f"Levels of Gaussian noise on USdata1 with {NOISY_FEATURES} features"),
 }
+
+
+K = tuple(range(5, 16))
+NEIGHBORS_DATASET = f"usdata1-{NOISY_FEATURES}"
+
+
+def _neighbors_setting(variant: str, k: int) -> Setting:
+    return {**setting_of(variant, "IPS2"), "n_neighbors": k}
+
+
+def neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> dict[str, Any]:
+    """IPS2 with this k, in both variants, each run on data of its own."""
+    del context
+    seeds = seeds_of(seed, runs)
+    return {
+        variant: summary(
+            _neighbors_setting(variant, k),
+            score_drawn("IPS2", _neighbors_setting(variant, k), lambda s: usdata1(NOISY_FEATURES, seed=s), seeds),
+        )
+        for variant in VARIANTS
+    }
+
+
+def neighbors_times(context: TaskContext, repeats: int, seed: int) -> dict[str, dict[str, list[float]]]:
+    """Seconds of IPS2's fits on one draw for each k, in both variants, after one that is not counted."""
+    del context
+    data = usdata1(NOISY_FEATURES, seed=seed)
+    return {
+        variant: {str(k): seconds("IPS2", _neighbors_setting(variant, k), data, [seed] * (repeats + 1))[1:] for k in K}
+        for variant in VARIANTS
+    }
+
+
+def neighbors_tasks(scope: Scope) -> list[Task]:
+    """One for each k, and one for all neighbors_times."""
+    arguments = {"runs": scope.runs, "seed": scope.seed}
+    out = [Task(f"neighbors/{k}", neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
+    return [*out, Task("neighbors/times", neighbors_times, {"repeats": scope.repeats, "seed": scope.seed}, timed=True)]
+
+
+def neighbors_records(scope: Scope, results: Results) -> list[Record]:
+    """The measures and the seconds of each k, which is among the parameters."""
+    del scope
+    out = []
+    for variant in VARIANTS:
+        name = experiment_name("neighbors", variant)
+        for k in K:
+            result = results[f"neighbors/{k}"][variant]
+            taken = results["neighbors/times"][variant][str(k)]
+            out += of_summary(name, NEIGHBORS_DATASET, "IPS2", "default", result, {})
+            common: dict[str, Any] = {"runs": len(taken), "params": result["params"]}
+            out.append(
+                record(
+                    name,
+                    NEIGHBORS_DATASET,
+                    "IPS2",
+                    "seconds",
+                    mean=float(np.mean(taken)),
+                    std=float(np.std(taken)),
+                    **common,
+                )
+            )
+            out.append(
+                record(name, NEIGHBORS_DATASET, "IPS2", "seconds_median", mean=float(np.median(taken)), **common)
+            )
+    return out
+
+
+NEIGHBORS = Family("Accuracy and time over k", (), neighbors_tasks, neighbors_records)

@@ -1,4 +1,4 @@
-"""What is tried: one default setting for each method, and one published grid for each, all of the same length."""
+"""Settings of the methods: one default for each, and one published grid for each, all of the same length."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PUBLISHED: dict[str, tuple[Setting, ...]] = {
     "PPC": ({"n_neighbors": 10, "embedding": "none", "assign_labels": "kmeans"},),
     "IPS2": (dict(PAPER),),
 }
-"""What a method's paper or authors name; these are in every grid, with each scale, before the rest is cut off."""
+"""Settings that a method's paper or authors name: in every grid, with each scale, before the rest is cut off."""
 
 
 def _cross(**choices: tuple[Any, ...]) -> Iterator[Setting]:

@@ -1,4 +1,4 @@
-"""What is behind the heat maps: pairwise, high-order and fused similarity, both unfolded tensors, and distributions."""
+"""The matrices of the heat maps: pairwise, high-order and fused similarity, both unfolded tensors; distributions."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ from sklearn.metrics import roc_auc_score
 from ips2_dask import datasets, explicit
 from ips2_dask.datasets import Dataset
 from ips2_dask.estimator import IPS2
-from ips2_dask.paper.experiments import table2
+from ips2_dask.paper.experiments import tables
 from ips2_dask.paper.experiments.methods import quiet
 from ips2_dask.paper.experiments.records import Record, record
-from ips2_dask.paper.experiments.scope import Family, Results, Scope
 from ips2_dask.paper.experiments.settings import Setting, printed
-from ips2_dask.paper.experiments.tasks import Given, Task
+from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
 from ips2_dask.paper.experiments.trials import load
 
 Floats = npt.NDArray[np.float64]
@@ -56,9 +55,9 @@ def _counts(values: Floats, most: float) -> list[int]:
     return counts
 
 
-def tensors(given: Given, seed: int) -> dict[str, Any]:
+def tensors(context: TaskContext, seed: int) -> dict[str, Any]:
     """Section 3.4's three clusters: S and both unfolded tensors of all quadruples, coarse, and how they vary."""
-    del given
+    del context
     data = datasets.three_clusters(seed)
     S = explicit.pairwise_similarity(data.X, "gaussian")
     decomposable = explicit.unfold(explicit.tensor_similarity(S, "decomposable"))
@@ -75,12 +74,14 @@ def _three(dataset: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
     order = np.argsort(dataset.labels, kind="stable")
     with quiet():
         fitted = IPS2(dataset.n_clusters, random_state=seed, **setting).fit(dataset.X)
-    found = {
+    matrices = {
         "pairwise": fitted.pairwise_similarity_,
         "high_order": fitted.high_order_similarity_,
         "fused": fitted.affinity_matrix_,
     }
-    dense = {name: np.asarray(M.toarray() if sp.issparse(M) else M)[np.ix_(order, order)] for name, M in found.items()}
+    dense = {
+        name: np.asarray(M.toarray() if sp.issparse(M) else M)[np.ix_(order, order)] for name, M in matrices.items()
+    }
     labels = dataset.labels[order]
     i, j = np.triu_indices(len(labels), 1)
     same = labels[i] == labels[j]
@@ -93,15 +94,15 @@ def _three(dataset: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
     }
 
 
-def similarities(given: Given, seed: int) -> dict[str, Any]:
+def similarities(context: TaskContext, seed: int) -> dict[str, Any]:
     """The two-cluster set with the paper's printed settings: the three similarities and their distributions."""
-    del given
+    del context
     return _three(datasets.two_clusters(seed), printed()["IPS2"], seed)
 
 
-def heatmaps(given: Given, dataset: str, chosen: str, seed: int) -> dict[str, Any]:
+def heatmaps(context: TaskContext, dataset: str, chosen: str, seed: int) -> dict[str, Any]:
     """A real data set with the setting that Table 2 tuned for IPS2."""
-    return _three(load(dataset, given.data), given.earlier[chosen]["tuned"]["params"], seed)
+    return _three(load(dataset, context.data), context.earlier[chosen]["tuned"]["params"], seed)
 
 
 def _tensor_tasks(scope: Scope) -> list[Task]:
@@ -115,7 +116,7 @@ def _similarity_tasks(scope: Scope) -> list[Task]:
 def _heatmap_tasks(scope: Scope) -> list[Task]:
     out = []
     for name in SHOWN:
-        cell = table2.cell_task(scope, name, "IPS2")
+        cell = tables.table2_task(scope, name, "IPS2")
         arguments = {"dataset": name, "chosen": cell.name, "seed": scope.seed}
         out += [cell, Task(f"heatmaps/{name}", heatmaps, arguments, after=(cell.name,))]
     return out
@@ -123,13 +124,13 @@ def _heatmap_tasks(scope: Scope) -> list[Task]:
 
 def _tensor_records(scope: Scope, results: Results) -> list[Record]:
     del scope
-    found = results["tensors"]["variation"]
-    return [record("tensors", "three_clusters", name, "variation", mean=value) for name, value in found.items()]
+    variation = results["tensors"]["variation"]
+    return [record("tensors", "three_clusters", name, "variation", mean=value) for name, value in variation.items()]
 
 
-def _auc_records(experiment: str, dataset: str, setting: str, found: dict[str, Any]) -> list[Record]:
+def _auc_records(experiment: str, dataset: str, setting: str, result: dict[str, Any]) -> list[Record]:
     return [
-        record(experiment, dataset, method, "auc", mean=found["auc"][kind], setting=setting, params=found["params"])
+        record(experiment, dataset, method, "auc", mean=result["auc"][kind], setting=setting, params=result["params"])
         for method, kind in KINDS.items()
     ]
 

@@ -1,4 +1,4 @@
-"""A task of the experiments: a pure function with plain arguments, whose result is one JSON file, written whole."""
+"""Tasks of the experiments: pure functions, each with one JSON file as its result; families of tasks; their sizes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import ips2_dask
 from ips2_dask.kernels.parallel import threads
+from ips2_dask.paper.experiments.records import Record
+from ips2_dask.paper.experiments.settings import BUDGET
 from ips2_dask.store.files import write_atomically
 
 Json = Any
@@ -21,8 +23,8 @@ NOT_RESULTS = ("bench/", "cli/", "paper/report/", "paper/reproduce.py", "plots/"
 """Files of the package that no result of a task depends on."""
 
 
-class Given(NamedTuple):
-    """What a task's function is given besides its arguments."""
+class TaskContext(NamedTuple):
+    """The first argument of a task's function: the data directory, and the results of earlier tasks."""
 
     data: str | None  # directory of the data sets
     earlier: Mapping[str, Json]  # results of the tasks it comes after, by their names
@@ -37,7 +39,7 @@ class Task:
     name : str
         Also its file: ``table2/soybean/IPS2`` is ``tasks/table2/soybean/IPS2.json`` below the output directory.
     function : callable
-        Of `Given` and the arguments; returns what JSON can hold. A function of a module, so that workers find it.
+        Of `TaskContext` and the arguments; returns what JSON can hold. A function of a module, so that workers find it.
     arguments : dict
         Plain values.
     after : tuple of str
@@ -85,37 +87,87 @@ def digests(tasks: list[Task]) -> dict[str, str]:
 
     Tasks come in an order in which each stands behind those it needs.
     """
-    found: dict[str, str] = {}
+    digest_of: dict[str, str] = {}
     for task in tasks:
         content = {
             "function": f"{task.function.__module__}.{task.function.__qualname__}",
             "arguments": task.arguments,
-            "after": {name: found[name] for name in task.after},
+            "after": {name: digest_of[name] for name in task.after},
             "code": code_digest(),
         }
-        found[task.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-    return found
+        digest_of[task.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return digest_of
 
 
 def read_result(task: Task, out: Path, digest: str) -> Json | None:
     """The result of a task, or None where it is not there, not whole, or not of this digest."""
     try:
-        held = json.loads(task.file(out).read_text())
-        return held["result"] if held["digest"] == digest else None
+        document = json.loads(task.file(out).read_text())
+        return document["result"] if document["digest"] == digest else None
     except (FileNotFoundError, NotADirectoryError, ValueError, KeyError, TypeError):
         return None
 
 
-def perform(task: Task, out: Path, data: str | None, found: Mapping[str, str], earlier: Mapping[str, Task]) -> Done:
+def perform(task: Task, out: Path, data: str | None, digest_of: Mapping[str, str], earlier: Mapping[str, Task]) -> Done:
     """Do a task, unless it is done, and write its result whole: aside, then renamed.
 
     Every task runs with one thread of BLAS, which sums in another order with another number of threads.
     """
-    if read_result(task, out, found[task.name]) is not None:
+    if read_result(task, out, digest_of[task.name]) is not None:
         return Done(task.name, 0.0, True)
-    results = {name: read_result(earlier[name], out, found[name]) for name in task.after}
+    results = {name: read_result(earlier[name], out, digest_of[name]) for name in task.after}
     begun = time.perf_counter()
     with threads(1):
-        result = task.function(Given(data, results), **task.arguments)
-    write_atomically(task.file(out), json.dumps({"task": task.name, "digest": found[task.name], "result": result}))
+        result = task.function(TaskContext(data, results), **task.arguments)
+    write_atomically(task.file(out), json.dumps({"task": task.name, "digest": digest_of[task.name], "result": result}))
     return Done(task.name, time.perf_counter() - begun, False)
+
+
+Results = Mapping[str, Json]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """Sizes of the experiments.
+
+    Attributes
+    ----------
+    seed : int
+        Of the first run; run r has ``seed + r``, for the method and, where data are drawn, for the data.
+    runs : int
+    budget : int
+        Settings of each method's grid.
+    draws : int
+        Random draws of 60 BBCSports documents.
+    repeats : int
+        Of each timed fit.
+    large_runs : int
+        Of data sets with thousands of samples.
+    large_alone : bool
+        Whether those run one after another with all cores, as other fits that are timed do; else side by side.
+    tunes_beyond : bool
+        Whether the small data sets beyond the paper's are tuned too.
+    """
+
+    seed: int = 0
+    runs: int = 50
+    budget: int = BUDGET
+    draws: int = 10
+    repeats: int = 10
+    large_runs: int = 3
+    large_alone: bool = True
+    tunes_beyond: bool = True
+
+
+def quick(seed: int = 0) -> Scope:
+    """Five runs, a fifth of the grids, one run of large data beside another, and no tuning beyond the paper's data."""
+    return Scope(seed=seed, runs=5, budget=BUDGET // 5, large_runs=1, large_alone=False, tunes_beyond=False)
+
+
+class Family(NamedTuple):
+    """Experiments that belong together, under one name of ``--only``."""
+
+    title: str
+    datasets: tuple[str, ...]  # that have to be there
+    tasks: Callable[[Scope], list[Task]]
+    records: Callable[[Scope, Results], list[Record]]

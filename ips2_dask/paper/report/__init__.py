@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ips2_dask import __version__
 from ips2_dask.paper.experiments.records import Record
-from ips2_dask.paper.experiments.scope import Family, Results, Scope
+from ips2_dask.paper.experiments.tasks import Family, Results, Scope
 from ips2_dask.paper.report.sections import PARTS, ReportInputs
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.reports.html import Section, article, paragraph

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ips2_dask.paper.experiments import series
-from ips2_dask.paper.experiments.neighbors import K
-from ips2_dask.paper.experiments.paper import LEVELS
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
+from ips2_dask.paper.experiments.series import K
 from ips2_dask.paper.experiments.settings import COMPARED, METHODS
+from ips2_dask.paper.experiments.tables import PRINTED_LEVELS
 from ips2_dask.paper.report.drawing import COLORS, MARKERS
 from ips2_dask.plots.figures import Figure, canvas, save
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 TITLES = {
     "pairwise": "pairwise similarity S",
@@ -49,11 +52,11 @@ def heat_maps(folder: Path, name: str, caption: str, rows: Mapping[str, Mapping[
         return save(sheet, folder, name, caption)
 
 
-def distributions(folder: Path, name: str, caption: str, found: Mapping[str, Any]) -> Figure:
+def distributions(folder: Path, name: str, caption: str, result: Mapping[str, Any]) -> Figure:
     """How often each value of a similarity occurs among the pairs."""
     with canvas(9.3, 2.4, 1, 3) as (sheet, axes):
-        for (kind, counts), ax in zip(found["histogram"].items(), axes[0], strict=True):
-            edges = np.linspace(0, found["largest"][kind], len(counts) + 1)
+        for (kind, counts), ax in zip(result["histogram"].items(), axes[0], strict=True):
+            edges = np.linspace(0, result["largest"][kind], len(counts) + 1)
             ax.bar(edges[:-1], counts, width=np.diff(edges), align="edge", color="#444444")
             ax.set(xlabel=TITLES[kind], ylabel="pairs")
         return save(sheet, folder, name, caption)
@@ -85,13 +88,13 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
     with canvas(9.3, 3.2, 1, 2, sharey=True) as (sheet, axes):
         for variant, ax in zip(series.VARIANTS, axes[0], strict=True):
             experiment = series.experiment_name(name, variant)
-            found = {
+            records_at = {
                 at: select(list(records), experiment=experiment, dataset=series.dataset_name(name, at)) for at in points
             }
-            gains = [mean_of(found[at], measure="gain") for at in points]
+            gains = [mean_of(records_at[at], measure="gain") for at in points]
             ax.bar(range(len(points)), gains, color="#dddddd", label="gain of IPS2 over SC")
             for method in COMPARED:
-                of = [select(found[at], method=method, measure="acc")[0] for at in points]
+                of = [select(records_at[at], method=method, measure="acc")[0] for at in points]
                 mean, std = (np.array([r[key] for r in of]) for key in ("mean", "std"))
                 line = {"color": COLORS[method], "marker": MARKERS[method], "label": method}
                 ax.errorbar(range(len(points)), mean, std / np.sqrt(of[0]["runs"]), capsize=2, linewidth=1.2, **line)
@@ -104,8 +107,8 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
         return save(sheet, folder, name, caption)
 
 
-def _printed_levels(ax: Any, points: list[str]) -> None:
-    for (at, method), value in LEVELS.items():
+def _printed_levels(ax: Axes, points: list[str]) -> None:
+    for (at, method), value in PRINTED_LEVELS.items():
         ax.plot(points.index(at), value, "x", color=COLORS[method], markersize=8)
 
 

@@ -1,4 +1,4 @@
-"""What the records say, in sentences and verdicts: computed from them, so that they are true of these runs."""
+"""Findings of the report: sentences and verdicts computed from the records, so that they are true of these runs."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ips2_dask.paper.experiments import series
-from ips2_dask.paper.experiments.paper import MEASURES, SCADI70, table2
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
 from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.experiments.tables import MEASURES, SCADI70, printed_score
 
 WITHIN = 0.10
 """How far a baseline's ACC may be from the paper's before it is explained."""
@@ -42,23 +42,23 @@ class Target(NamedTuple):
 
 def targets(records: Sequence[Record]) -> list[Target]:
     """The twenty cells of IPS2."""
-    out = []
+    cells = []
     for dataset in PAPER_SETS:
         of = select(list(records), experiment="table2", dataset=dataset, method="IPS2", setting="tuned")
-        out += [
+        cells += [
             Target(dataset, measure, r["paper"], r["mean"]) for measure in MEASURES for r in select(of, measure=measure)
         ]
-    return out
+    return cells
 
 
 def targets_text(records: Sequence[Record]) -> str:
     """How many of them are reached."""
-    found = targets(records)
-    missed = [f"{t.dataset} {NAMES[t.measure]} {t.found:.3f} < {t.paper:.3f}" for t in found if not t.reached]
-    said = (
-        f"Tuned, IPS2 reaches at least the paper's IPS2 in {len(found) - len(missed)} of {len(found)} cells of Table 2"
+    cells = targets(records)
+    missed = [f"{t.dataset} {NAMES[t.measure]} {t.found:.3f} < {t.paper:.3f}" for t in cells if not t.reached]
+    text = (
+        f"Tuned, IPS2 reaches at least the paper's IPS2 in {len(cells) - len(missed)} of {len(cells)} cells of Table 2"
     )
-    return f"{said}; not in: {', '.join(missed)}." if missed else f"{said}."
+    return f"{text}; not in: {', '.join(missed)}." if missed else f"{text}."
 
 
 def rivals(records: Sequence[Record], experiment: str, dataset: str, setting: str, measure: str = "acc") -> list[str]:
@@ -74,16 +74,16 @@ def rivals(records: Sequence[Record], experiment: str, dataset: str, setting: st
 
 def rivals_text(records: Sequence[Record], experiment: str) -> list[str]:
     """For each data set and setting who ties or beats IPS2, in ACC."""
-    out = []
+    lines = []
     for dataset in dict.fromkeys(r["dataset"] for r in select(list(records), experiment=experiment, measure="acc")):
         for setting in SETTINGS:
             own = mean_of(
                 list(records), experiment=experiment, dataset=dataset, setting=setting, measure="acc", method="IPS2"
             )
-            found = rivals(records, experiment, dataset, setting)
-            if found:
-                out.append(f"{dataset}, {setting}: IPS2 {own:.3f}; tied or beaten by {', '.join(found)}.")
-    return out
+            better = rivals(records, experiment, dataset, setting)
+            if better:
+                lines.append(f"{dataset}, {setting}: IPS2 {own:.3f}; tied or beaten by {', '.join(better)}.")
+    return lines
 
 
 def paper_text(records: Sequence[Record]) -> str:
@@ -120,7 +120,7 @@ def deviations(records: Sequence[Record], results: Mapping[str, Any]) -> list[De
             if method in OURS:
                 continue
             of = "scadi" if dataset == "scadi57" and method in SCADI70 else dataset
-            printed, found = table2(of, method, "acc"), mean_of(
+            printed, found = printed_score(of, method, "acc"), mean_of(
                 list(records), experiment="table2", dataset=of, method=method, measure="acc", setting="default"
             )  # fmt: skip
             if printed is None or found is None or abs(found - printed) <= WITHIN:
@@ -144,30 +144,30 @@ class Match(NamedTuple):
 
 def matches(results: Mapping[str, Any]) -> list[Match]:
     """Labellings of the grids that have all of a printed cell's ACC, ARI and F-score: what their NMIs are."""
-    out = []
+    cells = []
     for dataset in PAPER_SETS:
         tried = [entry for method in METHODS for entry in results[f"table2/{dataset}/{method}"]["tried"]]
         for method in METHODS:
-            wanted = {name: table2(dataset, method, name) for name in ("acc", "ari", "fscore")}
-            printed = table2(dataset, method, "nmi")
+            wanted = {name: printed_score(dataset, method, name) for name in ("acc", "ari", "fscore")}
+            printed = printed_score(dataset, method, "nmi")
             same = [e for e in tried if all(abs(e[name] - (v or 0)) < ROUNDED for name, v in wanted.items())]
             if same and printed is not None:
                 averages = {"arithmetic": same[0]["nmi"]}
                 averages |= {name: same[0][f"nmi_{name}"] for name in ("geometric", "max", "min")}
-                out.append(Match(dataset, method, printed, averages))
-    return out
+                cells.append(Match(dataset, method, printed, averages))
+    return cells
 
 
-def matches_text(found: Sequence[Match]) -> str:
+def matches_text(cells: Sequence[Match]) -> str:
     """Which average the paper's NMI has."""
-    if not found:
+    if not cells:
         return "No labelling that was tried has a printed cell's ACC, ARI and F-score, so NMI's average can't be told."
-    worst = {name: max(abs(m.averages[name] - m.printed) for m in found) for name in found[0].averages}
-    said = ", ".join(f"{name} {value:.4f}" for name, value in worst.items())
+    worst = {name: max(abs(m.averages[name] - m.printed) for m in cells) for name in cells[0].averages}
+    differences = ", ".join(f"{name} {value:.4f}" for name, value in worst.items())
     best = [name for name, value in worst.items() if value <= min(worst.values()) + ROUNDED]
     return (
-        f"NMI: labellings with exactly the ACC, ARI and F-score of {len(found)} printed cells differ from the NMI "
-        f"printed there by at most: {said}. So the paper's NMI is over the {' or the '.join(best)} mean of the "
+        f"NMI: labellings with exactly the ACC, ARI and F-score of {len(cells)} printed cells differ from the NMI "
+        f"printed there by at most: {differences}. So the paper's NMI is over the {' or the '.join(best)} mean of the "
         "entropies; ours is over the arithmetic mean."
     )
 
@@ -183,8 +183,8 @@ def series_text(records: Sequence[Record], name: str, variant: str) -> str:
         own, other = mean_of(of, method="IPS2"), mean_of(of, method="SC")
         if own is None or other is None:
             continue
-        kept = tied if abs(own - other) < SAME else above if own > other else below
-        kept.append(f"{at} ({own:.3f} against {other:.3f})")
+        side = tied if abs(own - other) < SAME else above if own > other else below
+        side.append(f"{at} ({own:.3f} against {other:.3f})")
     parts = [f"IPS2 is above SC at {len(above)} of {len(above) + len(tied) + len(below)} points"]
     parts += [f"level with it at {', '.join(tied)}"] if tied else []
     parts += [f"below it at {', '.join(below)}"] if below else []

@@ -9,11 +9,11 @@ from typing import NamedTuple
 from markupsafe import Markup
 
 from ips2_dask.paper.experiments import similarities
-from ips2_dask.paper.experiments.paper import MEASURES
 from ips2_dask.paper.experiments.records import Record
-from ips2_dask.paper.experiments.scope import Results, Scope
 from ips2_dask.paper.experiments.series import VARIANTS
 from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.experiments.tables import MEASURES
+from ips2_dask.paper.experiments.tasks import Results, Scope
 from ips2_dask.paper.report import figures, findings, tables
 from ips2_dask.plots.figures import Figure
 from ips2_dask.reports.html import folded, image, listing, paragraph
@@ -73,22 +73,28 @@ def table2(inputs: ReportInputs) -> list[Markup]:
     """Scores, verdicts and what differs."""
     folder, records, results, scope = inputs
     caption = "ACC on the paper's data: three settings of each method, and the paper's figure as a line."
-    out = [
+    blocks = [
         paragraph(SETTINGS_TEXT.format(budget=scope.budget, runs=scope.runs)),
         paragraph(findings.targets_text(records)),
         image(figures.measures(folder, records, "table2", caption)),
         paragraph(MEANS_TEXT),
         paragraph(findings.paper_text(records)),
     ]
-    out += [tables.scores(records, "table2", measure, "Table 2") for measure in MEASURES]
-    out += [paragraph(DRAWS_TEXT.format(draws=scope.draws)), tables.target_table(findings.targets(records))]
-    out += [paragraph("Where a baseline ties or beats IPS2 (ACC):"), listing(findings.rivals_text(records, "table2"))]
-    out += [paragraph(DEVIATIONS_TEXT), tables.deviation_table(findings.deviations(records, results))]
-    found = findings.matches(results)
-    out += [paragraph(findings.matches_text(found)), tables.match_table(found) if found else Markup()]
-    out.append(folded("The settings that were chosen", tables.chosen(records, "table2")))
-    out += [folded(f"The grid of {method}", tables.grid_table(method, scope.budget)) for method in METHODS]
-    return out
+    blocks += [tables.scores(records, "table2", measure, "Table 2") for measure in MEASURES]
+    blocks += [paragraph(DRAWS_TEXT.format(draws=scope.draws)), tables.target_table(findings.targets(records))]
+    blocks += _rivals(records, "table2")
+    blocks += [paragraph(DEVIATIONS_TEXT), tables.deviation_table(findings.deviations(records, results))]
+    matches = findings.matches(results)
+    blocks += [paragraph(findings.matches_text(matches)), tables.match_table(matches) if matches else Markup()]
+    blocks.append(folded("The settings that were chosen", tables.chosen(records, "table2")))
+    blocks += [folded(f"The grid of {method}", tables.grid_table(method, scope.budget)) for method in METHODS]
+    return blocks
+
+
+def _rivals(records: Sequence[Record], experiment: str) -> list[Markup]:
+    """The baselines that tie or beat IPS2."""
+    lines = findings.rivals_text(records, experiment)
+    return [paragraph("Where a baseline ties or beats IPS2 (ACC):"), listing(lines)]
 
 
 def table3(inputs: ReportInputs) -> list[Markup]:
@@ -108,41 +114,41 @@ def table3(inputs: ReportInputs) -> list[Markup]:
 
 def tensors(inputs: ReportInputs) -> list[Markup]:
     """The heat maps of section 3.2."""
-    found = inputs.results["tensors"]
-    said = ", ".join(f"{figures.TITLES[kind]} {value:.2f}" for kind, value in found["variation"].items())
+    result = inputs.results["tensors"]
+    variation = ", ".join(f"{figures.TITLES[kind]} {value:.2f}" for kind, value in result["variation"].items())
     caption = (
         "50 samples, 500 features, three clusters. Each cell of the tensors is the mean of ten by ten entries, of all "
-        f"quadruples of samples. Standard deviation over mean of the entries off the diagonal: {said}."
+        f"quadruples of samples. Standard deviation over mean of the entries off the diagonal: {variation}."
     )
-    return [image(figures.heat_maps(inputs.folder, "tensors", caption, {"": found["cells"]}))]
+    return [image(figures.heat_maps(inputs.folder, "tensors", caption, {"": result["cells"]}))]
 
 
 def similarity(inputs: ReportInputs) -> list[Markup]:
     """The three similarities and their distributions."""
-    found = inputs.results["similarities"]
+    result = inputs.results["similarities"]
     caption = "The two-cluster set with the paper's printed settings, samples in order of their clusters."
     both = [
-        figures.heat_maps(inputs.folder, "similarities", caption, {"": found["cells"]}),
-        figures.distributions(inputs.folder, "distributions", "How often each value occurs among the pairs.", found),
+        figures.heat_maps(inputs.folder, "similarities", caption, {"": result["cells"]}),
+        figures.distributions(inputs.folder, "distributions", "How often each value occurs among the pairs.", result),
     ]
-    return [image(figure) for figure in both] + [paragraph(_auc(found["auc"]))]
+    return [image(figure) for figure in both] + [paragraph(_auc(result["auc"]))]
 
 
-def _auc(found: dict[str, float]) -> str:
-    said = ", ".join(f"{figures.TITLES[kind]} {value:.3f}" for kind, value in found.items())
-    return f"Probability that a pair of one class is more similar than a pair of two: {said}."
+def _auc(auc: dict[str, float]) -> str:
+    text = ", ".join(f"{figures.TITLES[kind]} {value:.3f}" for kind, value in auc.items())
+    return f"Probability that a pair of one class is more similar than a pair of two: {text}."
 
 
 def heatmaps(inputs: ReportInputs) -> list[Markup]:
     """Those of BBCSports and Yale."""
-    found = {name: inputs.results[f"heatmaps/{name}"] for name in similarities.SHOWN}
-    rows = {tables.data_name(name).partition(",")[0]: one["cells"] for name, one in found.items()}
+    results = {name: inputs.results[f"heatmaps/{name}"] for name in similarities.SHOWN}
+    rows = {tables.data_name(name).partition(",")[0]: one["cells"] for name, one in results.items()}
     caption = (
         "The similarity of SC (pairwise), PPC (high-order) and IPS2 (fused), samples in order of their classes, with "
         "the setting that Table 2 tuned for IPS2."
     )
     figure = figures.heat_maps(inputs.folder, "heatmaps", caption, rows)
-    return [image(figure), *(paragraph(f"{tables.data_name(n)}. {_auc(one['auc'])}") for n, one in found.items())]
+    return [image(figure), *(paragraph(f"{tables.data_name(n)}. {_auc(one['auc'])}") for n, one in results.items())]
 
 
 VARIANTS_TEXT = (
@@ -156,12 +162,12 @@ def of_series(name: str, caption: str) -> Callable[[ReportInputs], list[Markup]]
     """The part of one series."""
 
     def part(inputs: ReportInputs) -> list[Markup]:
-        out = [paragraph(VARIANTS_TEXT), image(figures.curves(inputs.folder, inputs.records, name, caption))]
+        blocks = [paragraph(VARIANTS_TEXT), image(figures.curves(inputs.folder, inputs.records, name, caption))]
         for variant in VARIANTS:
-            said = findings.series_text(inputs.records, name, variant)
-            out += [paragraph(f"{figures.VARIANT[variant].capitalize()}: {said}")]
-            out += [tables.points(inputs.records, name, variant)]
-        return out
+            text = findings.series_text(inputs.records, name, variant)
+            blocks += [paragraph(f"{figures.VARIANT[variant].capitalize()}: {text}")]
+            blocks += [tables.points(inputs.records, name, variant)]
+        return blocks
 
     return part
 
@@ -188,10 +194,11 @@ def beyond(inputs: ReportInputs) -> list[Markup]:
         f"more than a thousand samples have {scope.large_runs} and the default setting alone, SSC by orthogonal "
         f"matching pursuit, and the time of the first fit{beside}."
     )
-    out = [paragraph(text), *(tables.scores(records, "beyond", measure, "Beyond the paper") for measure in MEASURES)]
-    out += [paragraph("Where a baseline ties or beats IPS2 (ACC):"), listing(findings.rivals_text(records, "beyond"))]
-    out += [tables.times(records, "beyond", "Seconds of a fit with the default settings")]
-    return [*out, folded("The settings that were chosen", tables.chosen(records, "beyond"))]
+    scores = [tables.scores(records, "beyond", measure, "Beyond the paper") for measure in MEASURES]
+    blocks = [paragraph(text), *scores]
+    blocks += _rivals(records, "beyond")
+    blocks += [tables.times(records, "beyond", "Seconds of a fit with the default settings")]
+    return [*blocks, folded("The settings that were chosen", tables.chosen(records, "beyond"))]
 
 
 def ranks(inputs: ReportInputs) -> list[Markup]:

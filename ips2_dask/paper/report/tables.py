@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from ips2_dask.paper.experiments import series
-from ips2_dask.paper.experiments.neighbors import K
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
+from ips2_dask.paper.experiments.series import K
 from ips2_dask.paper.experiments.settings import COMPARED, KINDS, METHODS, grid
 from ips2_dask.paper.report.figures import AXES, VARIANT
 from ips2_dask.paper.report.findings import NAMES, SAME, Deviation, Match, Target
@@ -90,7 +90,7 @@ def _score(line: dict[str, Record], method: str) -> Cell:
     return Cell(spread(mean, line[method]["std"]), "best" if mean >= best - SAME else "", beats)
 
 
-def target_table(found: Sequence[Target]) -> Markup:
+def target_table(targets: Sequence[Target]) -> Markup:
     """The twenty cells of IPS2."""
     rows = [
         Row(
@@ -102,12 +102,12 @@ def target_table(found: Sequence[Target]) -> Markup:
                 Cell("reached", "text") if t.reached else Cell("not reached", "text", "no"),
             ]
         )
-        for t in found
+        for t in targets
     ]
     return table("IPS2's twenty cells of Table 2", ["data set", "measure", "paper", "tuned", ""], rows)
 
 
-def deviation_table(found: Sequence[Deviation]) -> Markup:
+def deviation_table(deviations: Sequence[Deviation]) -> Markup:
     """Baselines that are far from the paper's ACC, and what was tried."""
     rows = [
         Row(
@@ -121,15 +121,15 @@ def deviation_table(found: Sequence[Deviation]) -> Markup:
                 Cell(setting_text(dict(d.params)), "text"),
             ]
         )
-        for d in found
+        for d in deviations
     ]
     head = ["data set", "method", "paper", "default", "range over the grid", "nearest to the paper", "its setting"]
     return table("Baselines whose default ACC is more than .10 from the paper's", head, rows)
 
 
-def match_table(found: Sequence[Match]) -> Markup:
+def match_table(matches: Sequence[Match]) -> Markup:
     """NMI by each average of labellings that have a printed cell's ACC, ARI and F-score."""
-    names = list(found[0].averages)
+    names = list(matches[0].averages)
     rows = [
         Row(
             [
@@ -139,7 +139,7 @@ def match_table(found: Sequence[Match]) -> Markup:
                 *(number(m.averages[n], 4) for n in names),
             ]
         )
-        for m in found
+        for m in matches
     ]
     return table(
         "NMI of labellings with a printed cell's ACC, ARI and F-score", ["data set", "cell", "paper", *names], rows
@@ -190,8 +190,8 @@ def neighbors(records: Sequence[Record], measure: str) -> Markup:
         return spread(r["mean"], r["std"]) if measure == "acc" else number(r["mean"], 4)
 
     rows = [Row([str(k), *(text(column[k]) for column in columns)]) for k in K]
-    said = "ACC, mean ± standard deviation" if measure == "acc" else "Median seconds of a fit"
-    return table(f"{said}, over k", head, rows, timed=measure != "acc")
+    quantity = "ACC, mean ± standard deviation" if measure == "acc" else "Median seconds of a fit"
+    return table(f"{quantity}, over k", head, rows, timed=measure != "acc")
 
 
 def ranks(records: Sequence[Record]) -> Markup:
@@ -206,8 +206,8 @@ def ranks(records: Sequence[Record]) -> Markup:
                 cells = [Cell(number(r["mean"], 2), "best" if r["mean"] == best else "") for r in line.values()]
                 distance = mean_of(of, setting=setting, measure=f"critical_difference_{measure}")
                 p = mean_of(of, setting=setting, measure=f"friedman_p_{measure}") or 0.0
-                said = [NAMES[measure], str(line["IPS2"]["runs"])]
-                rows.append(Row([setting, *said, *cells, number(distance, 2), f"{p:.2g}"]))
+                cells_before = [NAMES[measure], str(line["IPS2"]["runs"])]
+                rows.append(Row([setting, *cells_before, *cells, number(distance, 2), f"{p:.2g}"]))
     head = ["setting", "measure", "data sets", *METHODS, "critical difference", "Friedman's p"]
     return table("Mean ranks, 1 the best", head, rows)
 
@@ -227,6 +227,6 @@ def chosen(records: Sequence[Record], experiment: str) -> Markup:
                 for r in select(
                     list(records), experiment=experiment, dataset=name, method=method, setting=setting, measure="acc"
                 ):
-                    said = [Cell(method, "text"), Cell(setting, "text"), Cell(setting_text(r["params"]), "text")]
-                    rows.append(Row([data_name(name), *said]))
+                    cells = [Cell(method, "text"), Cell(setting, "text"), Cell(setting_text(r["params"]), "text")]
+                    rows.append(Row([data_name(name), *cells]))
     return table("Chosen settings", ["data set", "method", "chosen", "setting"], rows) if rows else Markup()
