@@ -7,7 +7,7 @@ import argparse
 from ips2_dask.cli.console import progress
 from ips2_dask.cli.options import add_beside, add_input, add_params, add_resources, features_of, params_of, resources_of
 from ips2_dask.cli.outcome import add_said, finish
-from ips2_dask.executors.memory_limit import limited
+from ips2_dask.executors.process_memory import limited
 from ips2_dask.pipeline.run import run
 
 
