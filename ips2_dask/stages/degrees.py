@@ -45,8 +45,10 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":
         chunks = range(len(block_operator.chunk_partitions(context)))
         _forget_broken(context)
-        block_operator.settle(context, executor)
-        receipts = executor.map(Job("assemble", degrees_of, "chunk-", block_operator.KIND), context, chunks, report)
+        block_operator.assign_chunk_owners(context, executor)
+        receipts = executor.map(
+            Job("assemble", degrees_of, "chunk-", block_operator.CHUNK_KIND), context, chunks, report
+        )
         empty = sum(int(r["facts"]["empty"]) for r in receipts)
     elif context.params.tensor == "indecomposable":
         empty, antisymmetric = _degrees_here(context, report)

@@ -15,7 +15,8 @@ from ips2_dask.kernels.leading import solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
-from ips2_dask.stages import block_operator, checkpoints
+from ips2_dask.stages import checkpoints
+from ips2_dask.stages.block_space import ChunkedSpace
 from ips2_dask.stages.views import (
     assembled_operator,
     dense_pairwise,
@@ -75,7 +76,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts = _chunked(context, executor, report)
     elif facts is None:
         facts = _in_core(context, report)
-    checkpoints.forget(context)
+    checkpoints.delete_checkpoints(context)
     report(1, 1)
     return facts
 
@@ -171,11 +172,11 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     width = kernel.block_width(wanted)
     _store_start(context, width)
     tidy()  # the graph stood in this process for the start alone
-    space = block_operator.ChunkedSpace(context, executor, width)
+    space = ChunkedSpace(context, executor, width)
     stored = checkpoints.Chunked(context, space)
     solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)
     kept, warnings = _judge(solution, wanted, params)
-    sums = space.write(solution.vectors, kept)
+    sums = space.store_vectors(solution.vectors, kept)
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
 
 

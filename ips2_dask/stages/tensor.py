@@ -66,7 +66,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         if context.choices.vectors == "chunked":
             inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
             chunks = range(len(block_operator.chunk_partitions(inner)))
-            job = Job("tensor", block_operator.prepare, "chunk-", block_operator.KIND)
-            block_operator.settle(inner, executor)
+            job = Job("tensor", block_operator.prepare_operator, "chunk-", block_operator.CHUNK_KIND)
+            block_operator.assign_chunk_owners(inner, executor)
             executor.map(job, inner, chunks, report)
     return facts

@@ -247,24 +247,26 @@ class ChunkedWalk:
         kept_bytes = 32 * context.facts["fuse"]["n_entries"] // max(1, executor.n_workers)
         self._context = dataclasses.replace(context, kept=kept_bytes)
         self._executor, self._shared = executor, executor.share(self._context)
-        executor.hold([f"label-{function.__name__}" for function in TASKS])
-        executor.settle([(KIND, g) for g in self._chunks], [high - low for low, high in _spans(context)])
+        executor.pin_to_owner([f"label-{function.__name__}" for function in TASKS])
+        executor.assign_owners([(KIND, g) for g in self._chunks], [high - low for low, high in _spans(context)])
         self._scale: float | None = None
 
     def _each(self, function: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
         """A task of every chunk, given the context and the chunk's number; their handles."""
         name = f"label-{function.__name__}"
-        with self._executor.together():
+        with self._executor.batch():
             return [
-                self._executor.submit(f"{name}-{g}", function, self._shared, g, *arguments(g), near=(KIND, g))
+                self._executor.submit(f"{name}-{g}", function, self._shared, g, *arguments(g), placed_with=(KIND, g))
                 for g in self._chunks
             ]
 
     def _plain(self, function: Callable[[Any], Any], F: Sequence[Any]) -> list[Any]:
         """What a function says of each chunk's block."""
         name = f"label-{function.__name__}"
-        with self._executor.together():
-            handles = [self._executor.submit(f"{name}-{g}", function, F[g], near=(KIND, g)) for g in self._chunks]
+        with self._executor.batch():
+            handles = [
+                self._executor.submit(f"{name}-{g}", function, F[g], placed_with=(KIND, g)) for g in self._chunks
+            ]
         return self._executor.results(handles)
 
     def _steps(self, F: list[Any], held: Any) -> list[Any]:
