@@ -97,17 +97,17 @@ def where_it_runs(seconds: float) -> str:
     return str(get_worker().address)
 
 
-def test_held_tasks_stay_with_their_owner_while_others_are_stolen(dask_executor: DaskExecutor) -> None:
+def test_pinned_tasks_stay_with_their_owner_while_others_are_stolen(dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
     address = min(executor.client.scheduler_info(n_workers=-1)["workers"])
     executor.placement.assign([("chunks", 0)], [address])
-    executor.pin_to_owner(["held"])
+    executor.pin_to_owner(["pinned"])
 
     def places(name: str) -> set[str]:
         handles = [executor.submit(name, where_it_runs, 0.15, placed_with=("chunks", 0)) for _ in range(40)]
         return set(executor.results(handles))
 
-    assert places("held-0") == {address}
+    assert places("pinned-0") == {address}
     assert len(places("stolen-0")) == 2
 
 
@@ -176,7 +176,7 @@ def test_what_was_to_be_sent_together_is_not_sent_after_an_error(dask_executor: 
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
-def test_items_are_settled_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
+def test_items_are_assigned_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
     addresses = sorted(executor.client.scheduler_info(n_workers=-1)["workers"])
     items = [("chunks", g) for g in range(count)]
