@@ -82,16 +82,16 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 
 
 def _noting(report: Report, tol: float | None) -> Callable[[dict[str, float]], None]:
-    """Tells each cycle of the solver: its products and residual, and the tolerance where one is asked for."""
+    """A callback that reports the products and residual of each cycle, and the tolerance if the user gave one."""
     return lambda entry: report.note(dict(entry) if tol is None else {**entry, "tol": tol})
 
 
 def _finished(context: Context) -> dict[str, Any] | None:
-    """The facts of a stage whose parts are all there: a run stopped before it could say that it is done."""
+    """The facts of a stage all of whose parts are stored: a run that was stopped just before the stage ended."""
     receipt = context.receipt("eigen", "whole")
     folded = context.params.tensor == "decomposable"
-    there = folded or all(context.receipt("eigen", b) is not None for b in range(context.n_partitions))
-    return receipt["facts"] if receipt is not None and there and receipt["facts"] else None
+    complete = folded or all(context.receipt("eigen", b) is not None for b in range(context.n_partitions))
+    return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
 
 def _graph_start(context: Context, width: int) -> Any:
@@ -128,11 +128,11 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
         stored = checkpoints.InCore(context)
 
         def start() -> Any:
-            found = _graph_start(context, width)
+            w = _graph_start(context, width)
             if panels > 1:
                 tidy()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
-            warm_start.start_on_pairs(found, pairs, root, y)
+            warm_start.start_on_pairs(w, pairs, root, y)
             return y
 
         solution = _solve(space, wanted, start, stored.latest(), stored, params, report)
@@ -181,11 +181,11 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
 
 
 def _store_start(context: Context, width: int) -> None:
-    """Store the start by partition, for the workers; parts that are there stay."""
+    """Store the start by partition, for the workers; parts that are stored already stay."""
     folder = context.folders["eigen"]
     names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
-    there = set(present(context.store, folder, names))
-    missing = [b for b, name in enumerate(names) if name not in there]
+    stored = set(present(context.store, folder, names))
+    missing = [b for b, name in enumerate(names) if name not in stored]
     if missing:
         w = _whole_start(context, width)
         for b in missing:
@@ -217,20 +217,19 @@ def _finish(
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
-    c, found = context.choices.n_solved(context.params), pair_components(context)
-    count = found.large
+    c, components = context.choices.n_solved(context.params), pair_components(context)
     whole = {
         "values": solution.values[:kept],
         "residuals": solution.residuals[:kept],
         "volumes": volumes,
         "sums": sums,
     }
-    eigenvalues = np.concatenate([np.ones(min(count, c)), solution.values[:wanted]])[:c]
+    eigenvalues = np.concatenate([np.ones(min(components.large, c)), solution.values[:wanted]])[:c]
     gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
     facts = {
         "eigenvalues": eigenvalues.tolist(),
-        "components": found.large,
-        "islands": found.islands,
+        "components": components.large,
+        "islands": components.islands,
         "residual_max": float(solution.residuals[:kept].max(initial=0.0)),
         "n_vectors": kept,
         "gap": gap,
@@ -245,7 +244,7 @@ def _finish(
 
 
 def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
-    """What is to be said where an antisymmetric eigenvector would be among the leading ones of T-hat."""
+    """A warning if an antisymmetric eigenvector would be among the leading ones of T-hat."""
     if antisymmetric is None or antisymmetric <= eigenvalues[-1]:
         return []
     return [

@@ -31,8 +31,8 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
 def pairs(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Active pairs whose first sample is in partition b."""
     N, reverse = neighborhoods(context, context.params.n_neighbors)
-    found = kernel.owned_pairs(N, reverse, *context.span(b))
-    return {"pairs": found}, {"n_pairs": len(found)}
+    owned = kernel.owned_pairs(N, reverse, *context.span(b))
+    return {"pairs": owned}, {"n_pairs": len(owned)}
 
 
 def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
