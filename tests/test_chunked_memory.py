@@ -14,6 +14,7 @@ from ips2_dask import Params, Resources, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.stages import block_operator
+from ips2_dask.stages.block_space import ChunkedSpace
 from ips2_dask.store.cache import Cache
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -37,7 +38,7 @@ def test_later_products_read_nothing_though_nothing_else_would_be_cached(
 
     monkeypatch.setattr(ZarrStore, "read", counted)
     context = dataclasses.replace(done._context)
-    space = block_operator.ChunkedSpace(context, SerialExecutor(), 16)
+    space = ChunkedSpace(context, SerialExecutor(), 16)
     assert len(block_operator.chunk_partitions(context)) >= 4
     first = space.apply(space.deflate(space.random(16, 0)))
     assert reads

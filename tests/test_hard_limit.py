@@ -24,7 +24,7 @@ def _told(code: str) -> str:
 def test_what_fits_is_given_and_what_does_not_is_a_memory_error() -> None:
     said = _told("""
         import numpy as np, psutil
-        from ips2_dask.executors.memory_limit import limit_memory
+        from ips2_dask.executors.process_memory import limit_memory
         assert limit_memory(psutil.Process().memory_info().rss + (300 << 20))
         np.ones(200 << 20, np.uint8)
         try:
@@ -49,7 +49,7 @@ def test_a_worker_that_asks_for_more_than_its_limit_is_told_and_lives_on() -> No
 def test_a_limit_ends_with_its_block() -> None:
     said = _told("""
         import numpy as np, psutil
-        from ips2_dask.executors.memory_limit import limited
+        from ips2_dask.executors.process_memory import limited
         with limited(psutil.Process().memory_info().rss + (50 << 20)):
             try:
                 np.ones(500 << 20, np.uint8)

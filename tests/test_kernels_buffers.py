@@ -99,5 +99,5 @@ def kept(take: bool) -> bool:
 def test_workers_give_their_memory_back_when_they_are_told_to(dask_executor: DaskExecutor) -> None:
     client = dask_executor.client
     assert all(client.run(kept, True).values())
-    dask_executor.tidy()
+    dask_executor.free_memory()
     assert not any(client.run(kept, False).values())

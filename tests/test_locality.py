@@ -15,9 +15,9 @@ from distributed import get_worker
 
 from ips2_dask import Params, Resources, run
 from ips2_dask.executors import dask as dask_executor
-from ips2_dask.executors.base import Job, partition
+from ips2_dask.executors.base import Job, partition_item
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.executors.placement import Owners
+from ips2_dask.executors.placement import Placement
 from ips2_dask.plan.plan import choose
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.store.context import Context
@@ -65,20 +65,22 @@ def test_a_partition_stays_with_the_worker_that_wrote_it(executor: DaskExecutor,
     assert len(set(first)) == 2
     assert workers_of(executor, context, "b-") == first
     assert workers_of(executor, context, "c-") == first
-    assert [executor.owners.of(partition(context, b)) for b in range(PARTS)] == first
+    assert [executor.placement.owner(partition_item(context, b)) for b in range(PARTS)] == first
 
 
 def test_what_is_made_of_a_partition_is_made_by_its_worker(executor: DaskExecutor, context: Context) -> None:
     first = workers_of(executor, context, "a-")
-    near = workers_of(executor, context, "d-", over="chunks", near=lambda context, g: partition(context, PARTS - 1 - g))
+    near = workers_of(
+        executor, context, "d-", over="chunks", placed_with=lambda context, g: partition_item(context, PARTS - 1 - g)
+    )
     assert near == first[::-1]
     assert workers_of(executor, context, "e-", over="chunks") == near
 
 
 def test_an_owner_that_is_gone_keeps_nobody_from_the_work(executor: DaskExecutor, context: Context) -> None:
-    executor.owners.turn_to(context.store.location)
-    things = [partition(context, b) for b in range(PARTS)]
-    executor.owners.wrote(things, ["tcp://127.0.0.1:9"] * PARTS)
+    executor.placement.use_store(context.store.location)
+    items = [partition_item(context, b) for b in range(PARTS)]
+    executor.placement.assign(items, ["tcp://127.0.0.1:9"] * PARTS)
     assert "tcp://127.0.0.1:9" not in workers_of(executor, context, "a-")
 
 
@@ -87,7 +89,7 @@ def test_a_store_that_all_reach_alike_binds_no_partition(
 ) -> None:
     monkeypatch.setattr(dask_executor, "is_remote", lambda place: True)
     workers_of(executor, context, "a-")
-    assert executor.owners.of(partition(context, 0)) is None
+    assert executor.placement.owner(partition_item(context, 0)) is None
 
 
 def where_it_runs(seconds: float) -> str:
@@ -95,17 +97,17 @@ def where_it_runs(seconds: float) -> str:
     return str(get_worker().address)
 
 
-def test_held_tasks_stay_with_their_owner_while_others_are_stolen(dask_executor: DaskExecutor) -> None:
+def test_pinned_tasks_stay_with_their_owner_while_others_are_stolen(dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
     address = min(executor.client.scheduler_info(n_workers=-1)["workers"])
-    executor.owners.wrote([("things", 0)], [address])
-    executor.hold(["held"])
+    executor.placement.assign([("chunks", 0)], [address])
+    executor.pin_to_owner(["pinned"])
 
     def places(name: str) -> set[str]:
-        handles = [executor.submit(name, where_it_runs, 0.15, near=("things", 0)) for _ in range(40)]
+        handles = [executor.submit(name, where_it_runs, 0.15, placed_with=("chunks", 0)) for _ in range(40)]
         return set(executor.results(handles))
 
-    assert places("held-0") == {address}
+    assert places("pinned-0") == {address}
     assert len(places("stolen-0")) == 2
 
 
@@ -118,12 +120,12 @@ def when_it_begins(seconds: float) -> float:
 def test_what_others_wait_for_goes_before_what_was_there_earlier(dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
     address = min(executor.client.scheduler_info(n_workers=-1)["workers"])
-    executor.owners.wrote([("things", 0)], [address])
-    executor.hold(["queued"])
-    busy = executor.submit("queued-0", when_it_begins, 1.0, near=("things", 0))
-    queued = [executor.submit("queued-0", when_it_begins, 0.05, near=("things", 0)) for _ in range(6)]
+    executor.placement.assign([("chunks", 0)], [address])
+    executor.pin_to_owner(["queued"])
+    busy = executor.submit("queued-0", when_it_begins, 1.0, placed_with=("chunks", 0))
+    queued = [executor.submit("queued-0", when_it_begins, 0.05, placed_with=("chunks", 0)) for _ in range(6)]
     time.sleep(0.2)  # what is submitted within a tenth of a second is of one age, and of that the last goes first
-    urgent = executor.submit("queued-0", when_it_begins, 0.05, near=("things", 0), first=True)
+    urgent = executor.submit("queued-0", when_it_begins, 0.05, placed_with=("chunks", 0), urgent=True)
     begun = executor.results([busy, *queued, urgent])
     assert sorted(begun)[:2] == [begun[0], begun[-1]]
 
@@ -139,13 +141,15 @@ def total(term: Any) -> float:
 def test_what_is_sent_together_is_what_would_be_sent_one_by_one(dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
     addresses = sorted(executor.client.scheduler_info(n_workers=-1)["workers"])
-    things = [("things", 0), ("things", 1)]
-    executor.owners.wrote(things, addresses)
-    executor.hold(["summed"])
-    earlier = executor.submit("summed-0", where_and_sum, 1.0, near=things[1])
-    with executor.together():
-        first = [executor.submit("summed-0", where_and_sum, earlier, float(g), near=things[g % 2]) for g in range(4)]
-        last = executor.submit("summed-0", where_and_sum, first, 0.5, near=things[0], first=True)
+    items = [("chunks", 0), ("chunks", 1)]
+    executor.placement.assign(items, addresses)
+    executor.pin_to_owner(["summed"])
+    earlier = executor.submit("summed-0", where_and_sum, 1.0, placed_with=items[1])
+    with executor.batch():
+        first = [
+            executor.submit("summed-0", where_and_sum, earlier, float(g), placed_with=items[g % 2]) for g in range(4)
+        ]
+        last = executor.submit("summed-0", where_and_sum, first, 0.5, placed_with=items[0], urgent=True)
         anywhere = executor.submit("summed-0", where_and_sum, last)
         assert not last.done()
     *found, end, free = executor.results([*first, last, anywhere])
@@ -160,7 +164,7 @@ def test_what_was_to_be_sent_together_is_not_sent_after_an_error(dask_executor: 
     kept = []
 
     def interrupted() -> None:
-        with executor.together():
+        with executor.batch():
             kept.append(executor.submit("summed-0", where_and_sum, 1.0))
             raise ZeroDivisionError
 
@@ -172,39 +176,39 @@ def test_what_was_to_be_sent_together_is_not_sent_after_an_error(dask_executor: 
 
 
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
-def test_things_are_settled_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
+def test_items_are_assigned_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
     addresses = sorted(executor.client.scheduler_info(n_workers=-1)["workers"])
-    things = [("chunks", g) for g in range(count)]
-    numbers = executor.settle(things, [3.0] * count)
+    items = [("chunks", g) for g in range(count)]
+    numbers = executor.assign_owners(items, [3.0] * count)
     assert numbers == sorted(numbers)
     assert abs(numbers.count(0) - numbers.count(1)) <= 1
-    assert [executor.owners.of(thing) for thing in things] == [addresses[number] for number in numbers]
+    assert [executor.placement.owner(item) for item in items] == [addresses[number] for number in numbers]
 
 
-def test_heavy_things_count_for_more(dask_executor: DaskExecutor) -> None:
+def test_heavy_items_count_for_more(dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
-    assert executor.settle([("chunks", g) for g in range(7)], [5, 1, 1, 1, 1, 1, 1]) == [0, 1, 1, 1, 1, 1, 1]
-    assert executor.settle([("chunks", g) for g in range(5)], [1, 1, 1, 1, 4]) == [0, 0, 0, 0, 1]
+    assert executor.assign_owners([("chunks", g) for g in range(7)], [5, 1, 1, 1, 1, 1, 1]) == [0, 1, 1, 1, 1, 1, 1]
+    assert executor.assign_owners([("chunks", g) for g in range(5)], [1, 1, 1, 1, 4]) == [0, 0, 0, 0, 1]
 
 
 def test_owners_of_another_store_or_numbering_are_not_asked(context: Context) -> None:
-    owners = Owners()
-    owners.turn_to("here")
-    owners.wrote([partition(context, 0)], ["tcp://a:1"])
-    assert owners.of(partition(context, 0)) == "tcp://a:1"
+    placement = Placement()
+    placement.use_store("here")
+    placement.assign([partition_item(context, 0)], ["tcp://a:1"])
+    assert placement.owner(partition_item(context, 0)) == "tcp://a:1"
     context.bounds = (0, 2, PARTS)
-    assert owners.of(partition(context, 0)) is None
-    owners.turn_to("there")
+    assert placement.owner(partition_item(context, 0)) is None
+    placement.use_store("there")
     context.bounds = tuple(range(PARTS + 1))
-    assert owners.of(partition(context, 0)) is None
+    assert placement.owner(partition_item(context, 0)) is None
 
 
 @pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_no_graph_that_is_sent_to_the_scheduler_holds_a_large_object(
     vectors: str, dask_executor: DaskExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ips2_dask.executors.dask.TOGETHER_BYTES", LARGE // 4)
+    monkeypatch.setattr("ips2_dask.executors.dask.BATCH_BYTES", LARGE // 4)
     rng = np.random.default_rng(5)
     islands = 10 * rng.normal(size=(600, 12))  # each a component of its own: the solver deflates them all
     X = np.repeat(islands, 7, axis=0) + 0.01 * rng.normal(size=(4200, 12))

@@ -47,12 +47,12 @@ def test_chunks_of_any_operator_have_the_oracles_rows_and_degrees(operator: str,
     np.testing.assert_array_equal(found.pairs, pairs)
     np.testing.assert_allclose(found.tensor().toarray(), R, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.degrees, reference.degrees(R, pairs), rtol=1e-4)
-    context, bounds = found._context, block_operator.rows_of_chunks(found._context)
+    context, bounds = found._context, block_operator.chunk_bounds(found._context)
     assert len(bounds) > 3
     x = np.random.default_rng(k).normal(size=(len(pairs), 3))
     for g, low in enumerate(bounds[:-1]):
         made = block_operator.operator(context, g)
-        touched = np.asarray(block_operator._touched(context, g))
+        touched = np.asarray(block_operator.touched_pairs(context, g))
         np.testing.assert_array_equal(touched[made.own], np.arange(low, bounds[g + 1]))
         product = made.product(x[touched], np.ones(len(touched)))
         np.testing.assert_allclose(product, R[low : bounds[g + 1]] @ x, rtol=1e-4, atol=1e-5)
@@ -80,7 +80,7 @@ def test_workers_give_the_bits_of_one_process(dask_executor: DaskExecutor, tmp_p
 def test_triplets_are_stored_with_their_chunks_and_read_again(tmp_path: Path) -> None:
     found = found_with("triplets", store=tmp_path / "run")
     context = open_run(tmp_path / "run")._context
-    folder, n_chunks = context.folders["tensor"], len(block_operator.rows_of_chunks(context)) - 1
+    folder, n_chunks = context.folders["tensor"], len(block_operator.chunk_bounds(context)) - 1
     for b in range(context.n_partitions):
         rows, columns = (context.store.read(folder, f"p{b:06d}", name) for name in ("indices_0", "indices_1"))
         assert (rows <= columns).all()

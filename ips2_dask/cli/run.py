@@ -29,7 +29,7 @@ from ips2_dask.cli.options import (
     resources_of,
 )
 from ips2_dask.errors import BadInput
-from ips2_dask.executors.memory_limit import limited
+from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores
 from ips2_dask.params import LEAST_RECALL, Params, Resources
 from ips2_dask.pipeline.option_checks import check_machines
@@ -40,8 +40,6 @@ from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.run import Run, open_run
-
-# ---- run and demo
 
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 from ips2_dask.executors import base
-from ips2_dask.executors.memory_limit import limit_memory
+from ips2_dask.executors.process_memory import limit_memory
 
 __all__ = ["base", "dask_setup"]  # importing base imports what tasks need
 

@@ -1,16 +1,22 @@
-"""Who runs the tasks of a stage: what that is to a stage, and this process as the one who does it."""
+"""Executors: what runs the tasks of a stage. The interface, and the executor that is this process.
+
+An executor runs tasks in two ways. `Executor.map` runs a job, one stage's work on its partitions or other items, whose
+results are stored and whose receipts come back. `Executor.submit` starts single tasks on values and handles, whose
+results stay in the process that made them: the solver's products on chunks of block vectors.
+"""
 
 from __future__ import annotations
 
+import abc
 import concurrent.futures
 import contextlib
 import contextvars
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
-from ips2_dask.executors.placement import Thing
+from ips2_dask.executors.placement import Item
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels import buffers
 from ips2_dask.kernels.parallel import hold_openmp, threads
@@ -21,19 +27,21 @@ from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
 PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
-"""From a context, an item and, while a source is staged, its rows, to a part's arrays and what is to be said of them.
-"""
+"""A task of a job: from a context, an item and, while a source is staged, its rows, to a part's arrays and facts."""
+
+Handle = Any
+"""The result of a submitted task: a future of Dask, or the value itself where the executor is this process."""
 
 
 class Report(Protocol):
-    """What a stage tells while it runs."""
+    """Receives the progress of a stage while it runs."""
 
     def __call__(self, done: int, total: int) -> None:
-        """So many of its tasks are done."""
+        """Receive that ``done`` of ``total`` tasks are done."""
         ...
 
     def note(self, facts: Mapping[str, Any]) -> None:
-        """Numbers it has come to, such as the solver's residual."""
+        """Receive intermediate numbers of the stage, such as the solver's residual."""
         ...
 
 
@@ -43,45 +51,43 @@ MOST_AT_ONCE = 4
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """One stage's work on its partitions.
+    """One stage's work on its partitions, or on items of another kind.
 
     Attributes
     ----------
     stage : str
-        Where its parts go.
+        The stage whose folder gets the parts.
     function : callable
+        Computes the part of one item.
     prefix : str
-        What the parts' names begin with.
+        The beginning of the parts' names.
     over : str
-        What its items are.
-    near : callable, optional
-        From the context and an item to the thing whose owner is the best worker for it; without it, the item itself.
+        The kind of the items.
+    placed_with : callable, optional
+        From the context and an item to another item, whose owner is the preferred worker where the task's own item
+        has no owner yet.
     """
 
     stage: str
     function: PartFunction
     prefix: str = ""
     over: str = "partitions"
-    near: Callable[[Context, Any], Thing] | None = None
+    placed_with: Callable[[Context, Any], Item] | None = None
 
-    def things(self, context: Context, items: Sequence[Any]) -> list[Thing]:
-        """What the tasks are about."""
-        kind = _partitions(context) if self.over == "partitions" else self.over
-        return [(kind, item) for item in items]
-
-
-def partition(context: Context, b: int) -> Thing:
-    """Partition b as something that a worker may own."""
-    return _partitions(context), b
+    def placement_items(self, context: Context, items: Sequence[Any]) -> list[Item]:
+        """The items as `ips2_dask.executors.placement` knows them: with their kind."""
+        if self.over == "partitions":
+            return [partition_item(context, b) for b in items]
+        return [(self.over, item) for item in items]
 
 
-def _partitions(context: Context) -> str:
-    """What partitions are called: others when the samples are renumbered."""
-    return f"partitions-{hash(context.bounds)}"
+def partition_item(context: Context, b: int) -> Item:
+    """Partition b as an item that a worker may own: another one when the samples are renumbered."""
+    return f"partitions-{hash(context.bounds)}", b
 
 
 def compute_part(item: Any, job: Job, context: Context, *rows: Any) -> Receipt:
-    """Run one task unless its part is there already, and store what it gives."""
+    """Run one task and store its result, unless its part is stored already; returns the part's receipt."""
     name = job.prefix + part_name(item)
     folder = context.folders[job.stage]
     receipt = context.store.receipt(folder, name) if context.there is None or name in context.there else None
@@ -95,74 +101,105 @@ def compute_part(item: Any, job: Job, context: Context, *rows: Any) -> Receipt:
         return context.store.write(folder, name, arrays, facts)
 
 
-class Executor(Protocol):
-    """Runs a job over items; receipts come back in the order of the items."""
+class Executor(abc.ABC):
+    """Runs jobs over items, and single tasks whose results stay where they are made.
+
+    A subclass for one process has to implement `map` alone: the other methods are those of an executor that runs a
+    submitted task at once, in this process.
+    """
 
     @property
     def n_workers(self) -> int:
         """Processes that share the work."""
-        ...
+        return 1
 
+    @abc.abstractmethod
     def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
-        """Every item's receipt; ``report(done, total)`` is called as they come."""
-        ...
+        """Run a job; returns the receipts of its parts in the order of ``items``.
 
-    def share(self, value: Any) -> Any:
-        """A handle for `submit` of something that many tasks look at, a context say."""
-        ...
+        ``report(done, total)`` is called as the parts are finished.
+        """
+
+    def share(self, value: Any) -> Handle:
+        """A handle of a value that many submitted tasks take as an argument, such as the context."""
+        return value
 
     def submit(
-        self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None, first: bool = False
-    ) -> Any:
-        """Start one task on values and handles; returns a handle of its result, which stays where it is made.
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        placed_with: Item | Handle | None = None,
+        urgent: bool = False,
+    ) -> Handle:
+        """Start one task.
 
-        It is made where the result of ``near`` is, or by the owner of that thing, unless that process is gone. With
-        ``first`` it goes before all others that could be begun there: somebody elsewhere waits for it.
+        Parameters
+        ----------
+        name : str
+            The kind of the task, a hyphen and a number.
+        function : callable
+        *arguments
+            Values and handles, also in lists.
+        placed_with : Item or Handle, optional
+            The worker that owns this item, or holds the result of this handle, runs the task, unless that worker is
+            gone; without it any worker does.
+        urgent : bool
+            Whether the task goes before all others that its worker could begin: a task on another worker waits for it.
+
+        Returns
+        -------
+        Handle
+            Of the function's result.
         """
-        ...
+        del name, placed_with, urgent
+        return function(*arguments)
 
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        """What is submitted while this lasts is begun when it ends: many tasks of some milliseconds cost less so."""
-        ...
+    def batch(self) -> contextlib.AbstractContextManager[None]:
+        """Send the tasks submitted in the ``with`` block together at its end, which costs less for short tasks."""
+        return contextlib.nullcontext()
 
-    def settle(self, things: Sequence[Thing], weights: Sequence[float]) -> list[int]:
-        """Give the things to the processes there are, ranges of about even weight; a number for each process's."""
-        ...
+    def assign_owners(self, items: Sequence[Item], weights: Sequence[float]) -> list[int]:
+        """Divide the items among the workers there are now, in ranges of about equal total weight.
 
-    def hold(self, names: Sequence[str]) -> None:
-        """Leave submitted tasks of these names to the owners of what they are near, however little others have to do.
-
-        Names come without the number after them. What one process remembers, another would have to remember too.
+        Returns
+        -------
+        list of int
+            A number for each item; items of one worker have the same.
         """
-        ...
+        del weights
+        return [0] * len(items)
 
-    def results(self, handles: Sequence[Any]) -> list[Any]:
-        """What the tasks return."""
-        ...
+    def pin_to_owner(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing to do where there is one process
+        """Keep idle workers from taking submitted tasks of these kinds over from the workers they were placed on.
 
-    def tidy(self) -> None:
-        """Have every process let go of what a stage read and made, and of memory kept for more of it."""
-        ...
+        The owner of a chunk has its operator in memory; another worker would have to read and build it first.
+        """
+
+    def results(self, handles: Sequence[Handle]) -> list[Any]:
+        """Wait for tasks; returns their results in this process."""
+        return list(handles)
+
+    def free_memory(self) -> None:
+        """Have every process drop its cache of arrays, and return the memory it reserved for more of them."""
+        clear_cache()
 
 
-@runtime_checkable
-class BlockExecutor(Executor, Protocol):
-    """One whose processes compute rows that no process holds yet."""
+class BlockExecutor(Executor):
+    """An executor whose workers can compute the rows of a lazy source themselves."""
 
+    @abc.abstractmethod
     def map_blocks(
         self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
     ) -> None:
-        """Run a job on partitions' rows, given as delayed values."""
-        ...
+        """Run a job on the rows of the ``wanted`` partitions; ``blocks[b]`` is a delayed value of partition b's."""
 
 
-class SerialExecutor:
-    """Tasks in this process: side by side on a few of its threads, each with its share of the cores."""
-
-    n_workers = 1
+class SerialExecutor(Executor):
+    """Runs tasks in this process: those of a job side by side on a few threads, each with its share of the cores."""
 
     def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
-        """Every item's receipt; ``report(done, total)`` is called as they come."""
+        """As of `Executor`."""
         context = dataclasses.replace(context, there=context.store.listed(context.folders[job.stage]))
         report(0, len(items))
         side_by_side = min(context.threads, MOST_AT_ONCE, len(items))
@@ -187,43 +224,13 @@ class SerialExecutor:
                 raise
             return [future.result() for future in futures]
 
-    def share(self, value: Any) -> Any:
-        """A handle for `submit`: the value itself."""
-        return value
-
-    def submit(
-        self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None, first: bool = False
-    ) -> Any:
-        """Run one task now; its handle is its result."""
-        del name, near, first
-        return function(*arguments)
-
-    def together(self) -> contextlib.AbstractContextManager[None]:
-        """They are done one by one."""
-        return contextlib.nullcontext()
-
-    def settle(self, things: Sequence[Thing], weights: Sequence[float]) -> list[int]:
-        """All of them belong to this process."""
-        return [0] * len(things)
-
-    def hold(self, names: Sequence[str]) -> None:
-        """There is no other."""
-
-    def results(self, handles: Sequence[Any]) -> list[Any]:
-        """What the tasks returned."""
-        return list(handles)
-
-    def tidy(self) -> None:
-        """Give it back."""
-        clear_cache()
-
 
 def stage_source(
     executor: Executor, job: Job, context: Context, source: Source, report: Report, wanted: Sequence[int]
 ) -> None:
-    """Run a job on wanted partitions' rows of a source that not every process can read from any row on.
+    """Run a job on the rows of the ``wanted`` partitions of a source that workers cannot read from any row on.
 
-    The workers compute the rows of a lazy source; any other one goes through this process in one pass.
+    The workers compute the rows of a lazy source; this process reads any other source in one pass.
     """
     if isinstance(executor, BlockExecutor) and isinstance(source, LazySource):
         executor.map_blocks(job, context, source.delayed_blocks(context.bounds), report, wanted)

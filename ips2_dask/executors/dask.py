@@ -1,4 +1,4 @@
-"""The workers of a Dask cluster as those who run a stage's tasks, through Dask bags."""
+"""The executor that runs a stage's tasks on a Dask cluster's workers: jobs as Dask bags, single tasks as graphs."""
 
 from __future__ import annotations
 
@@ -16,44 +16,56 @@ from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, Future, as_completed, get_worker, wait
 from distributed.scheduler import KilledWorker
 
-from ips2_dask.executors.base import Job, Report, compute_part
+from ips2_dask.executors.base import BlockExecutor, Handle, Job, Report, compute_part
 from ips2_dask.executors.failures import GONE, RETRIES, losses, patience_of
-from ips2_dask.executors.placement import Owners, Places, Thing
+from ips2_dask.executors.placement import Item, Placement, PreferredWorkers
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.remote import is_remote
 
-TIDY_SECONDS = 5.0
+FREE_MEMORY_SECONDS = 5.0
+"""How long `DaskExecutor.free_memory` waits for a worker that does not answer."""
 
-ONE_AGE = "100ms"
-"""Tasks that are sent within this time are of one age, as Dask has it for single ones; older ones are begun first."""
+FIFO_TIMEOUT = "100ms"
+"""Tasks sent within this time of one another have equal priority, as with `Client.submit`; else older ones go first."""
 
-TOGETHER_BYTES = 1 << 20
-"""Arrays sent with the tasks of one message; the rest follows in another."""
+BATCH_BYTES = 1 << 20
+"""Bytes of arrays in the tasks of one message; the rest follows in another message."""
 
 
-class _Waiting(NamedTuple):
-    """A task that has not been sent yet."""
+class _UnsentTask(NamedTuple):
+    """A submitted task that has not been sent to the scheduler yet."""
 
     key: str
     task: tuple[Any, ...]
-    places: list[str]
-    first: bool
+    workers: list[str]
+    urgent: bool
 
 
-class DaskExecutor:
-    """Partitions in a Dask bag on the workers of a client's cluster; only receipts come back.
+class DaskExecutor(BlockExecutor):
+    """Runs tasks on the workers of a client's cluster; of a job only receipts come back.
 
-    Tasks wait for a worker for ``patience`` seconds.
+    Parameters
+    ----------
+    client : distributed.Client
+    threads_per_task : int
+        Threads that a task may use.
+    patience : float, optional
+        Seconds that tasks wait for a worker before they are given up; see `ips2_dask.executors.failures.patience_of`.
+
+    Attributes
+    ----------
+    placement : Placement
+        Which worker owns which item.
     """
 
     def __init__(self, client: Client, threads_per_task: int = 1, patience: float | None = None) -> None:
         self.client, self._threads, self._patience = client, threads_per_task, patience_of(patience)
-        self.owners = Owners()
-        self._waiting: list[_Waiting] = []
-        self._waiting_bytes = 0
-        self._together = False
+        self.placement = Placement()
+        self._unsent: list[_UnsentTask] = []
+        self._unsent_bytes = 0
+        self._batching = False
 
     @property
     def threads_per_task(self) -> int:
@@ -62,165 +74,193 @@ class DaskExecutor:
 
     @property
     def n_workers(self) -> int:
-        """Workers the scheduler knows now."""
-        return len(self.client.scheduler_info(n_workers=-1)["workers"])
+        """Workers that the scheduler knows now."""
+        return len(self._workers())
+
+    def _workers(self) -> dict[str, Any]:
+        """What the scheduler says of each worker, by address."""
+        workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
+        return workers
 
     def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
-        """Every item's receipt; ``report(done, total)`` is called as they come."""
+        """As of `Executor`."""
         if not items:
             return []
         folder, local = context.folders[job.stage], not is_remote(context.store.location or "")
         shared = self._shared(job, dataclasses.replace(context, there=context.store.listed(folder)))
-        named = _Named(job.stage)  # a task's name is the stage, then the partition
-        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(named, job=job, context=shared)
-        self.owners.turn_to(context.store.location)
-        things = job.things(context, items)
-        others = [None if job.near is None else job.near(context, item) for item in items]
-        places = self.owners.places(things, others)
-        found = [one for part in self._gather(bag.to_delayed(), report, places) for one in part]
+        task = _StageTask(job.stage)
+        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(task, job=job, context=shared)
+        self.placement.use_store(context.store.location)
+        placed = job.placement_items(context, items)
+        fallbacks = [None if job.placed_with is None else job.placed_with(context, item) for item in items]
+        workers = self.placement.preferred_workers(placed, fallbacks)
+        results = [result for part in self._gather(bag.to_delayed(), report, workers) for result in part]
         if local:
-            self.owners.wrote(things, [address for _, address in found])
-        for item, (receipt, _) in zip(items, found, strict=True):
+            self.placement.assign(placed, [address for _, address in results])
+        for item, (receipt, _) in zip(items, results, strict=True):
             context.store.cache_receipt(folder, job.prefix + part_name(item), receipt)
-        return [receipt for receipt, _ in found]
+        return [receipt for receipt, _ in results]
 
     def map_blocks(
         self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
     ) -> None:
-        """Run a job on partitions' rows, given as delayed values, which stay on the worker that computes them."""
+        """As of `BlockExecutor`; rows stay on the worker that computes them."""
         shared = self._shared(job, context)
         missing = [b for b in wanted if context.receipt(job.stage, job.prefix + part_name(b)) is None]
         self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
 
-    def share(self, value: Any) -> Any:
-        """A handle for `submit`: a task, so that a lost one is made again."""
+    def share(self, value: Any) -> Handle:
+        """As of `Executor`: the result of a task, so that it is made again when the worker that holds it is lost."""
         if isinstance(value, Context):
             value = dataclasses.replace(value, threads=self._threads)
-        return self.submit(f"share-{type(value).__name__.lower()}", _same, value)
+        return self.submit(f"share-{type(value).__name__.lower()}", _identity, value)
 
     def submit(
-        self, name: str, function: Callable[..., Any], *arguments: Any, near: Any = None, first: bool = False
-    ) -> Any:
-        """Start one task on a worker; its handle is a future."""
+        self,
+        name: str,
+        function: Callable[..., Any],
+        *arguments: Any,
+        placed_with: Item | Handle | None = None,
+        urgent: bool = False,
+    ) -> Handle:
+        """As of `Executor`; the handle is a future."""
         with losses(self.client):
-            if isinstance(near, Future):
-                there = list(next(iter(self.client.who_has([near]).values()), ()))
+            if isinstance(placed_with, Future):
+                workers = list(next(iter(self.client.who_has([placed_with]).values()), ()))
             else:
-                owner = self.owners.of(near)
-                there = [] if owner is None else [owner]
+                owner = self.placement.owner(placed_with)
+                workers = [] if owner is None else [owner]
             key = f"{name}-{uuid.uuid4().hex}"
             future = Future(key, self.client)
-        self._waiting.append(_Waiting(key, (function, *arguments), there, first))
-        self._waiting_bytes += sum(argument.nbytes for argument in arguments if isinstance(argument, np.ndarray))
-        if not self._together or self._waiting_bytes > TOGETHER_BYTES:
+        self._unsent.append(_UnsentTask(key, (function, *arguments), workers, urgent))
+        self._unsent_bytes += sum(argument.nbytes for argument in arguments if isinstance(argument, np.ndarray))
+        if not self._batching or self._unsent_bytes > BATCH_BYTES:
             self._send()
         return future
 
     @contextlib.contextmanager
-    def together(self) -> Iterator[None]:
-        """Send what is submitted while this lasts in one message: one for each takes up to twice as long (measured)."""
-        self._together = True
+    def batch(self) -> Iterator[None]:
+        """As of `Executor`: one message for all; one for each task takes up to twice as long (measured)."""
+        self._batching = True
         try:
             yield
             self._send()
         finally:
-            self._together = False
+            self._batching = False
             self._clear()
 
     def _clear(self) -> None:
-        self._waiting, self._waiting_bytes = [], 0
+        self._unsent, self._unsent_bytes = [], 0
 
     def _send(self) -> None:
-        """Send what waits, a single task too: the scheduler takes those of `Client.submit` in sooner than graphs that
-        came before them, and does not know what they depend on."""
-        if not self._waiting:
-            return
-        graph = HighLevelGraph.from_collections(uuid.uuid4().hex, {one.key: one.task for one in self._waiting})
-        places = {one.key: one.places for one in self._waiting}
-        priorities = {one.key: int(one.first) for one in self._waiting}
-        self._clear()
-        told = dask.annotate(workers=places.get, allow_other_workers=True, priority=priorities.get, retries=RETRIES)
-        with losses(self.client), told:
-            self.client.get(graph, list(graph), sync=False, fifo_timeout=ONE_AGE)
+        """Send the unsent tasks as one graph, a single task too.
 
-    def settle(self, things: Sequence[Thing], weights: Sequence[float]) -> list[int]:
-        """Give the things to the workers there are, ranges of about even weight; a number for each worker's."""
+        The scheduler takes the tasks of `Client.submit` in sooner than graphs that were sent before them, and then does
+        not know the tasks of these graphs that they depend on.
+        """
+        if not self._unsent:
+            return
+        graph = HighLevelGraph.from_collections(uuid.uuid4().hex, {task.key: task.task for task in self._unsent})
+        workers = {task.key: task.workers for task in self._unsent}
+        priorities = {task.key: int(task.urgent) for task in self._unsent}
+        self._clear()
+        annotations = dask.annotate(
+            workers=workers.get, allow_other_workers=True, priority=priorities.get, retries=RETRIES
+        )
+        with losses(self.client), annotations:
+            self.client.get(graph, list(graph), sync=False, fifo_timeout=FIFO_TIMEOUT)
+
+    def assign_owners(self, items: Sequence[Item], weights: Sequence[float]) -> list[int]:
+        """As of `Executor`: a worker's weight is in proportion to its threads."""
         with losses(self.client):
-            workers = self.client.scheduler_info(n_workers=-1)["workers"]
-        number = {address: at for at, address in enumerate(sorted(workers))}
-        seats = [address for address in number for _ in range(workers[address]["nthreads"])]
-        if not seats:
-            return list(range(len(things)))
+            workers = self._workers()
+        number = {address: position for position, address in enumerate(sorted(workers))}
+        address_of_thread = [address for address in number for _ in range(workers[address]["nthreads"])]
+        if not address_of_thread:
+            return list(range(len(items)))
         ends = np.cumsum(weights)
         middles = (ends - np.asarray(weights) / 2) / ends[-1]
-        given = [seats[int(at)] for at in middles * len(seats)]
-        self.owners.wrote(things, given)
-        return [number[address] for address in given]
+        owners = [address_of_thread[int(position)] for position in middles * len(address_of_thread)]
+        self.placement.assign(items, owners)
+        return [number[address] for address in owners]
 
-    def hold(self, names: Sequence[str]) -> None:
-        """Have the scheduler pass over tasks of these names when workers with nothing to do steal from others.
+    def pin_to_owner(self, names: Sequence[str]) -> None:
+        """As of `Executor`: the scheduler leaves tasks of these names out of work stealing.
 
-        One that can't be told so does as it always does: the results are the same.
+        Without this about a fifth of a solve's products ran on the other of two workers (40 of 207 tasks at 50,000 x
+        16 in chunks, on a busy machine). The set of names is private to Dask, but the documented way does not serve: a
+        task restricted to its owner by ``allow_other_workers=False`` waits for ever once the owner is lost, as the
+        worker that replaces it has another address.
+
+        A scheduler without that set steals these tasks as it steals others: the results are the same.
         """
 
-        def pass_over(names: Sequence[str]) -> None:  # a function of its own: the scheduler need not have this package
+        def leave_out(names: Sequence[str]) -> None:  # a function of its own: the scheduler need not have this package
             from distributed import stealing  # noqa: PLC0415
 
             stealing.fast_tasks.update(names)
 
         with losses(self.client), contextlib.suppress(AttributeError, ImportError, TypeError, ValueError):
-            self.client.run_on_scheduler(pass_over, names)
+            self.client.run_on_scheduler(leave_out, names)
 
-    def results(self, handles: Sequence[Any]) -> list[Any]:
-        """What the tasks return, sent here."""
+    def results(self, handles: Sequence[Handle]) -> list[Any]:
+        """As of `Executor`.
+
+        Raises
+        ------
+        Lost
+            If workers or the scheduler are gone and don't come back in time.
+        """
         with losses(self.client, self._patience, handles):
             return list(self.client.gather(list(handles)))
 
-    def tidy(self) -> None:
-        """This process and every worker give it back; one that does not answer is waited for a moment and no longer."""
+    def free_memory(self) -> None:
+        """As of `Executor`; a worker that does not answer is waited for a moment and no longer."""
         clear_cache()
         with losses(self.client), self.client.as_current(), contextlib.suppress(TimeoutError):
-            workers = self.client.scheduler_info(n_workers=-1)["workers"]
-            asked = [
+            futures = [
                 self.client.submit(
-                    clear_cache, key=f"tidy-{uuid.uuid4().hex}", workers=address, allow_other_workers=True
+                    clear_cache, key=f"free-memory-{uuid.uuid4().hex}", workers=address, allow_other_workers=True
                 )
-                for address in workers
+                for address in self._workers()
             ]
-            wait(asked, timeout=TIDY_SECONDS)
+            wait(futures, timeout=FREE_MEMORY_SECONDS)
 
     def _shared(self, job: Job, context: Context) -> Any:
-        """The context as one task that all others share.
+        """The context as one task, on which all tasks of the job depend.
 
         Its key is never used again: a scheduler that serves several runs at once takes equal keys for equal tasks.
         """
         name = f"{job.stage}-context-{uuid.uuid4().hex}"
         return delayed(dataclasses.replace(context, threads=self._threads), name=name)
 
-    def _alone(self, tasks: Sequence[Any], futures: list[Any]) -> None:
-        """Try again, one by one, what workers that died had in hand: it all failed, and one task may have ended them.
+    def _retry_alone(self, tasks: Sequence[Any], futures: list[Any]) -> None:
+        """Try tasks again, one by one, that failed because the workers that ran them died.
 
-        Its neighbours get through then, and its own error stays: the first one's, which is enough to end the run.
+        All tasks of such a worker fail, though one alone may have ended it. The others succeed now, and the one fails
+        with an error of its own; the first such error is enough to end the run.
         """
-        ended = [at for at, future in enumerate(futures) if future.status == "error" and _killed(future)]
-        if len(ended) > 1:
-            self.client.cancel([futures[at] for at in ended])
-            for at in ended:
-                futures[at] = self.client.compute(tasks[at], retries=RETRIES)
-                if futures[at].exception() is not None:  # waits, for success too
+        failed = [i for i, future in enumerate(futures) if future.status == "error" and _killed(future)]
+        if len(failed) > 1:
+            self.client.cancel([futures[i] for i in failed])
+            for i in failed:
+                futures[i] = self.client.compute(tasks[i], retries=RETRIES)
+                if futures[i].exception() is not None:  # waits, for success too
                     return
 
-    def _gather(self, tasks: Sequence[Any], report: Report, places: Places | None = None) -> list[Any]:
-        """What the tasks return, in their order; an error is raised when all of them have ended."""
-        near = contextlib.nullcontext() if places is None else dask.annotate(workers=places, allow_other_workers=True)
-        with losses(self.client), near:
+    def _gather(self, tasks: Sequence[Any], report: Report, workers: PreferredWorkers | None = None) -> list[Any]:
+        """Compute delayed tasks; returns their results in order, or raises an error when all of them have ended."""
+        annotations = (
+            contextlib.nullcontext() if workers is None else dask.annotate(workers=workers, allow_other_workers=True)
+        )
+        with losses(self.client), annotations:
             report(0, len(tasks))
             futures = list(self.client.compute(list(tasks), retries=RETRIES))
         with losses(self.client, self._patience, futures):
             try:
                 for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
                     report(done + 1, len(futures))
-                self._alone(tasks, futures)
+                self._retry_alone(tasks, futures)
                 for future in futures:
                     if future.status == "error":
                         future.result()  # raises the error of the first task that has one; gather takes any
@@ -231,12 +271,15 @@ class DaskExecutor:
                         self.client.cancel(futures)
 
 
-def _killed(future: Any) -> bool:
+def _killed(future: Future) -> bool:
     return isinstance(future.exception(), KilledWorker)
 
 
-class _Named:
-    """`compute_part` under the name of a stage, which Dask shows beside the number of the partition; and who ran it."""
+class _StageTask:
+    """`compute_part` as a task that the dashboard shows by its stage; returns the address of its worker as well.
+
+    Dask names a task by the function's ``__name__``, and adds the position in the bag.
+    """
 
     def __init__(self, stage: str) -> None:
         self.__name__ = stage
@@ -245,5 +288,5 @@ class _Named:
         return compute_part(item, job, context), get_worker().address
 
 
-def _same(value: Any) -> Any:
+def _identity(value: Any) -> Any:
     return value

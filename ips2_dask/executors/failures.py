@@ -1,4 +1,4 @@
-"""What a cluster can't make good, in one line: a scheduler that is gone, workers that don't come back, no memory."""
+"""Failures of a cluster that end a run, as one-line errors: no scheduler, workers that stay away, lack of memory."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import dask
 from dask.utils import parse_timedelta
-from distributed import Client
+from distributed import Client, Future
 from distributed.client import ClosedClientError
 from distributed.comm import CommClosedError
 from distributed.scheduler import KilledWorker, NoWorkerError
@@ -21,33 +20,33 @@ from distributed.scheduler import KilledWorker, NoWorkerError
 from ips2_dask.errors import FatalTask, Lost
 
 RETRIES = 2
-"""How often a task that raised is tried again: memory may be short only while others run, a remote store only now.
+"""How often a task that raised is tried again: memory may be short, or a remote store out of reach, for a moment only.
 
-An error that stays, such as a bad value in the input, comes to the user after so many tries.
+An error that stays, such as a bad value in the input, reaches the user after so many more tries.
 """
 
 GONE = (CommClosedError, ClosedClientError, concurrent.futures.CancelledError, asyncio.CancelledError)
-"""What Dask raises of futures and calls whose scheduler is gone."""
+"""Exceptions that Dask raises for futures and calls whose scheduler is gone."""
 
 PATIENCE = 300.0
-"""Seconds that tasks wait for a worker, or for a scheduler that says nothing, unless the cluster's config says others.
+"""Seconds that tasks wait for a worker, or for a scheduler that does not answer, where no config has another number.
 
-Dask itself waits for ever. Its ``distributed.scheduler.no-workers-timeout`` is obeyed where it is set.
+Dask itself waits for ever, unless its ``distributed.scheduler.no-workers-timeout`` is set: that goes first.
 """
 
 PERIOD = 5.0
-"""Seconds between two looks at the workers."""
+"""Seconds between two requests for the state of the workers."""
 
 
 def patience_of(configured: float | None = None) -> float:
-    """How long to wait for workers, in seconds."""
-    given = dask.config.get("distributed.scheduler.no-workers-timeout", None)
-    return float(parse_timedelta(given)) if given is not None else configured or PATIENCE
+    """Seconds to wait for workers: Dask's own timeout if it is set, else ``configured``, else `PATIENCE`."""
+    timeout = dask.config.get("distributed.scheduler.no-workers-timeout", None)
+    return float(parse_timedelta(timeout)) if timeout is not None else configured or PATIENCE
 
 
 @contextlib.contextmanager
-def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Any] = ()) -> Iterator[None]:
-    """Say in one line what a cluster could not make good, instead of waiting for it.
+def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Future] = ()) -> Iterator[None]:
+    """Turn failures of the cluster in the ``with`` block into errors of one line, and end waiting that is in vain.
 
     Parameters
     ----------
@@ -55,11 +54,14 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Any] = 
     patience : float
         Seconds without a worker after which the futures are given up.
     futures : sequence of Future
-        What is waited for while this lasts.
+        Those that the block waits for: they are cancelled when no worker has been running for ``patience`` seconds.
 
     Raises
     ------
     Lost
+        If the scheduler or all workers are gone, or a task got no memory in all of its tries.
+    FatalTask
+        If a task ended all workers that tried it.
     """
     watch = _Watch(client, patience, futures)
     try:
@@ -78,47 +80,53 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Any] = 
         raise Lost(f"scheduler {_address(client)}: {error}", "start workers") from None
     except GONE:
         logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it would tell each attempt to reconnect
-        if watch.found is not None:
-            raise watch.found from None
+        if watch.error is not None:
+            raise watch.error from None
         raise Lost(f"scheduler {_address(client)}: the connection is lost", "start a scheduler and workers") from None
 
 
 class _Watch:
-    """A thread that gives futures up when no worker has been at work for a while, or the scheduler says nothing."""
+    """A thread that cancels futures when no worker has been running, or the scheduler has not answered, for a while.
 
-    def __init__(self, client: Client, patience: float, futures: Sequence[Any]) -> None:
-        self.found: Lost | None = None
+    Attributes
+    ----------
+    error : Lost, optional
+        Why the futures were cancelled.
+    """
+
+    def __init__(self, client: Client, patience: float, futures: Sequence[Future]) -> None:
+        self.error: Lost | None = None
         self._client, self._patience, self._futures = client, patience, futures
         self._ended = threading.Event()
 
     def __enter__(self) -> None:
         if self._futures:
-            threading.Thread(target=self._look, name="ips2-watch", daemon=True).start()
+            threading.Thread(target=self._watch, name="ips2-watch", daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
 
-    def _look(self) -> None:
+    def _watch(self) -> None:
         period = min(PERIOD, self._patience / 4)
         since = time.monotonic()
         while not self._ended.wait(period) and self._client.status == "running":
-            said = self._what_is_missing(period)
-            if said is None:
+            missing = self._missing(period)
+            if missing is None:
                 since = time.monotonic()
             elif time.monotonic() - since > self._patience and not self._ended.is_set():
-                thing, remedy = said
-                self.found = Lost(f"{thing} for {self._patience:g} s", remedy)
+                thing, remedy = missing
+                self.error = Lost(f"{thing} for {self._patience:g} s", remedy)
                 with contextlib.suppress(Exception, *GONE):
                     self._client.cancel(self._futures, reason="no worker")
                 return
 
-    def _what_is_missing(self, period: float) -> tuple[str, str] | None:
-        """What the tasks wait for, and what to do about it; None where a worker is at work."""
+    def _missing(self, period: float) -> tuple[str, str] | None:
+        """What the tasks wait for, and the remedy; None if a worker is running."""
         try:
-            known = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=period)
+            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=period)
         except (Exception, *GONE):  # no answer in time, or whatever a client that is being closed raises
             return f"scheduler {_address(self._client)}: it has not answered", "end it, start a scheduler and workers"
-        states = [worker["status"] for worker in known["workers"].values()]
+        states = [worker["status"] for worker in identity["workers"].values()]
         if not states:
             return f"scheduler {_address(self._client)}: it has had no worker", "start workers"
         if "running" not in states:

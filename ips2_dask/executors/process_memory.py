@@ -1,19 +1,82 @@
-"""How much memory this process has used."""
+"""The memory of this process: the peak it has used, and a limit above which it gets a MemoryError.
+
+Without the limit, the operating system ends a process that takes more memory than the machine has.
+"""
 
 from __future__ import annotations
 
-import resource
+import contextlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 
 def peak_rss() -> int:
-    """Peak resident bytes of this process, its parents left out where the system tells."""
+    """Peak resident memory of this process in bytes; that of its parents is left out where the system tells."""
+    peak = _status_bytes("VmHWM")
+    if peak:
+        return peak["VmHWM"]
+    import resource  # noqa: PLC0415 - not on Windows
+
+    peak_of_system = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak_of_system if sys.platform == "darwin" else peak_of_system * 1024
+
+
+def limit_memory(limit: int) -> bool:
+    """Let resident memory grow to ``limit`` bytes and no further.
+
+    The system counts private memory when it is reserved and not when it is touched. So what was reserved so far
+    without being touched is added to the limit, and mapped files are subtracted from it.
+
+    Parameters
+    ----------
+    limit : int
+        Bytes. A limit below what the process holds already leaves it as it is, and every further request fails.
+
+    Returns
+    -------
+    bool
+        Whether this system can limit a process so.
+    """
     try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        return False
+    used = _status_bytes("VmData", "RssAnon", "RssFile")
+    if not used:
+        return False
+    untouched = max(0, used["VmData"] - used["RssAnon"])
+    allowed = max(limit - used["RssFile"] + untouched, 0)
+    _, hard_limit = resource.getrlimit(resource.RLIMIT_DATA)
+    if hard_limit != resource.RLIM_INFINITY:
+        allowed = min(allowed, hard_limit)
+    resource.setrlimit(resource.RLIMIT_DATA, (allowed, hard_limit))
+    return True
+
+
+@contextlib.contextmanager
+def limited(limit: int | None) -> Iterator[None]:
+    """`limit_memory` inside the ``with`` block; None limits nothing."""
+    try:
+        import resource  # noqa: PLC0415 - not on Windows
+    except ImportError:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    if limit is not None:
+        limit_memory(limit)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, before)
+
+
+def _status_bytes(*names: str) -> dict[str, int]:
+    """Bytes of these fields of Linux's ``/proc/self/status``; empty where the system lacks the file or one of them."""
+    fields: dict[str, int] = {}
+    with contextlib.suppress(OSError):
         for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
-                return int(line.split()[1]) * 1024
-    except OSError:
-        pass
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
+            name, _, value = line.partition(":")
+            if name in names:
+                fields[name] = 1024 * int(value.split()[0])
+    return fields if len(fields) == len(names) else {}

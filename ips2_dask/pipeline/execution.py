@@ -320,7 +320,7 @@ class _Execution:
         """Run a stage; returns what its ``stage.json`` is to hold."""
         facts = self._work(name)
         if max(self._plan.worker_bytes, self._plan.client_bytes) > TIDIED:
-            self._executor.tidy()  # the plan counts each stage without what the one before it left
+            self._executor.free_memory()  # the plan counts each stage without what the one before it left
         receipts = self._store.parts(self._keys[name].folder, cached=True)
         return {
             "key": self._keys[name].content,

@@ -29,11 +29,11 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
 
 def degrees_of(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Degrees of the pairs of chunk g, each partition's written as a part of its own."""
-    found = block_operator.degrees(context, g)
+    partitions = block_operator.degrees(context, g)
     first, _ = block_operator.chunk_partitions(context)[g]
-    for b, degrees in enumerate(found, first):
+    for b, degrees in enumerate(partitions, first):
         context.store.write(context.folders["assemble"], part_name(b), {"degrees": degrees}, {})
-    return {}, {"empty": sum(int(np.count_nonzero(degrees == 0)) for degrees in found)}
+    return {}, {"empty": sum(int(np.count_nonzero(degrees == 0)) for degrees in partitions)}
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -44,9 +44,11 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     empty, antisymmetric = 0, None
     if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":
         chunks = range(len(block_operator.chunk_partitions(context)))
-        _forget_broken(context)
-        block_operator.settle(context, executor)
-        receipts = executor.map(Job("assemble", degrees_of, "chunk-", block_operator.KIND), context, chunks, report)
+        _drop_incomplete_chunks(context)
+        block_operator.assign_chunk_owners(context, executor)
+        receipts = executor.map(
+            Job("assemble", degrees_of, "chunk-", block_operator.CHUNK_KIND), context, chunks, report
+        )
         empty = sum(int(r["facts"]["empty"]) for r in receipts)
     elif context.params.tensor == "indecomposable":
         empty, antisymmetric = _degrees_here(context, report)
@@ -59,8 +61,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _forget_broken(context: Context) -> None:
-    """Forget that a chunk is done where a partition of it has lost its degrees."""
+def _drop_incomplete_chunks(context: Context) -> None:
+    """Drop the part of each chunk of which a partition has lost its degrees, so that the chunk is computed again."""
     for g, (first, last) in enumerate(block_operator.chunk_partitions(context)):
         name = "chunk-" + part_name(g)
         if context.receipt("assemble", name) is not None and not all(
@@ -89,7 +91,7 @@ def _degrees_here(context: Context, report: Report) -> tuple[int, float | None]:
 def _antisymmetric(context: Context, pairs: Any, degrees: Any) -> float | None:
     """An estimate of the antisymmetric part's largest eigenvalue; None where its elements would take too much room.
 
-    The solver leaves that part out. It is looked at here, since it depends on neither c nor the tolerance.
+    The solver leaves that part out. This stage estimates it, since it depends on neither c nor the tolerance.
     """
     params = context.params
     if not element_bytes(context.m, params.n_neighbors):

@@ -16,7 +16,8 @@ from ips2_dask.kernels.selection import solved_pairs, with_ties
 from ips2_dask.kernels.sparse import assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Choices
-from ips2_dask.stages import block_operator, checkpoints
+from ips2_dask.stages import checkpoints
+from ips2_dask.stages.block_space import ChunkedSpace
 from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import (
     assembled_operator,
@@ -75,22 +76,22 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts = _chunked(context, executor, report)
     elif facts is None:
         facts = _in_core(context, report)
-    checkpoints.forget(context)
+    checkpoints.delete_checkpoints(context)
     report(1, 1)
     return facts
 
 
 def _noting(report: Report, tol: float | None) -> Callable[[dict[str, float]], None]:
-    """Tells each cycle of the solver: its products and residual, and the tolerance where one is asked for."""
+    """A callback that reports the products and residual of each cycle, and the tolerance if the user gave one."""
     return lambda entry: report.note(dict(entry) if tol is None else {**entry, "tol": tol})
 
 
 def _finished(context: Context) -> dict[str, Any] | None:
-    """The facts of a stage whose parts are all there: a run stopped before it could say that it is done."""
+    """The facts of a stage all of whose parts are stored: a run that was stopped just before the stage ended."""
     receipt = context.receipt("eigen", "whole")
     folded = context.params.tensor == "decomposable"
-    there = folded or all(context.receipt("eigen", b) is not None for b in range(context.n_partitions))
-    return receipt["facts"] if receipt is not None and there and receipt["facts"] else None
+    complete = folded or all(context.receipt("eigen", b) is not None for b in range(context.n_partitions))
+    return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
 
 def _graph_start(context: Context, width: int) -> Any:
@@ -127,11 +128,11 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
         stored = checkpoints.InCore(context)
 
         def start() -> Any:
-            found = _graph_start(context, width)
+            w = _graph_start(context, width)
             if panels > 1:
                 free_pinned()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
-            warm_start.start_on_pairs(found, pairs, root, y)
+            warm_start.start_on_pairs(w, pairs, root, y)
             return y
 
         solution = _solve(space, wanted, start, stored.latest(), stored, params, report)
@@ -171,20 +172,20 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     width = kernel.block_width(wanted)
     _store_start(context, width)
     free_pinned()  # the graph stood in this process for the start alone
-    space = block_operator.ChunkedSpace(context, executor, width)
+    space = ChunkedSpace(context, executor, width)
     stored = checkpoints.Chunked(context, space)
     solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)
     kept, warnings = _judge(solution, wanted, params)
-    sums = space.write(solution.vectors, kept)
+    sums = space.store_vectors(solution.vectors, kept)
     return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
 
 
 def _store_start(context: Context, width: int) -> None:
-    """Store the start by partition, for the workers; parts that are there stay."""
+    """Store the start by partition, for the workers; parts that are stored already stay."""
     folder = context.folders["eigen"]
     names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
-    there = set(present(context.store, folder, names))
-    missing = [b for b, name in enumerate(names) if name not in there]
+    stored = set(present(context.store, folder, names))
+    missing = [b for b, name in enumerate(names) if name not in stored]
     if missing:
         w = _whole_start(context, width)
         for b in missing:
@@ -216,20 +217,19 @@ def _finish(
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
-    c, found = context.choices.n_solved(context.params), pair_components(context)
-    count = found.large
+    c, components = context.choices.n_solved(context.params), pair_components(context)
     whole = {
         "values": solution.values[:kept],
         "residuals": solution.residuals[:kept],
         "volumes": volumes,
         "sums": sums,
     }
-    eigenvalues = np.concatenate([np.ones(min(count, c)), solution.values[:wanted]])[:c]
+    eigenvalues = np.concatenate([np.ones(min(components.large, c)), solution.values[:wanted]])[:c]
     gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
     facts = {
         "eigenvalues": eigenvalues.tolist(),
-        "components": found.large,
-        "islands": found.islands,
+        "components": components.large,
+        "islands": components.islands,
         "residual_max": float(solution.residuals[:kept].max(initial=0.0)),
         "n_vectors": kept,
         "gap": gap,
@@ -244,7 +244,7 @@ def _finish(
 
 
 def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
-    """What is to be said where an antisymmetric eigenvector would be among the leading ones of T-hat."""
+    """A warning if an antisymmetric eigenvector would be among the leading ones of T-hat."""
     if antisymmetric is None or antisymmetric <= eigenvalues[-1]:
         return []
     return [

@@ -21,10 +21,10 @@ from ips2_dask.store.context import Context
 Int64 = NDArray[np.int64]
 
 MOST_MEMBERS = 1 << 12
-"""Samples of a component that are looked at, about, for its central one."""
+"""About as many samples of a component are compared to find its central one."""
 
 BLOCK_VALUES = 1 << 24
-"""Values of X that are looked at together."""
+"""Values of X that are read together."""
 
 JOINED_TO = 5
 """Nearest others that each component's central sample is joined with, where a graph is in pieces."""
@@ -122,13 +122,13 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
 
 
 def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bool_]) -> Int64:
-    """Whose label each sample takes: its own where it is ``inside``, else that of one sample for all of its component.
+    """The sample whose label each sample takes: itself if it is ``inside``, else one sample for all of its component.
 
-    It is the nearest sample inside to the component's central one: (m,).
+    That is the sample inside that is nearest to the component's central one: (m,).
     """
-    out = np.arange(len(label))
+    followed_sample = np.arange(len(label))
     which, place = np.unique(label[~inside], return_inverse=True)
     if len(which):
         centers = central_samples(context, np.where(inside, label.max() + 1, label), which)
-        out[~inside] = nearest_samples(context, centers, inside)[place]
-    return out
+        followed_sample[~inside] = nearest_samples(context, centers, inside)[place]
+    return followed_sample

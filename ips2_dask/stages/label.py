@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.errors import BadInput
@@ -59,12 +60,12 @@ class Rounding(NamedTuple):
 
     @property
     def part(self) -> str:
-        """What its part is called, after the prefix."""
+        """The name of its part, after the prefix."""
         return f"{self.way}-{self.columns:04d}-{self.number:02d}"
 
     @classmethod
     def of(cls, part: str) -> Rounding:
-        """The one whose part is called so."""
+        """The task whose part has this name."""
         way, columns, number = part.split("-")
         return cls(way, int(columns), int(number))
 
@@ -91,7 +92,7 @@ def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
 
 
 def points(context: Context, columns: int) -> Any:
-    """What is clustered: the embedding of so many columns, or the rows of U."""
+    """The points to be clustered: the embedding of so many columns, or the rows of U."""
     if context.params.clusters_rows:
         return context.cached("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
     return kernel.leading_columns(np.asarray(context.read("label", "embedding", "embedding")), columns)
@@ -103,36 +104,37 @@ def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str,
     return (_density if task.way == "density" else _kmeans)(context, points(context, task.columns), task)
 
 
-def follows(context: Context) -> Any:
-    """Whose label each sample takes, (m,), or None where each has its own: samples of islands follow others."""
+def follows(context: Context) -> NDArray[np.integer] | None:
+    """The sample whose label each sample takes, (m,): samples of islands follow others. None if each has its own."""
     there = context.receipt("label", "embedding")
     if context.params.clusters_rows or there is None or "follows" not in there["arrays"]:
         return None
     return np.asarray(context.read("label", "embedding", "follows"))
 
 
-def _inside(context: Context) -> Any:
+def _inside(context: Context) -> NDArray[np.integer] | None:
     """Samples that have a label of their own, ascending; None where all have."""
     followed = follows(context)
     return None if followed is None else np.flatnonzero(followed == np.arange(len(followed)))
 
 
 def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The best partition of this task's starts of k-means: labels (m,), -1 for samples of islands, and its inertia."""
     params, tasks = context.params, rounding.restart_tasks(context.m)
     c, seed, inside = params.n_clusters, params.random_state, _inside(context)
     X = X if inside is None else X[inside]
     if X.shape[0] <= c:
-        found = kernel.Partitioning(0.0, np.arange(X.shape[0], dtype=np.int32))
+        partition = kernel.Partitioning(0.0, np.arange(X.shape[0], dtype=np.int32))
     elif tasks == 1:
-        found = kernel.kmeans_best(X, c, seed, 0, rounding.RESTARTS)
+        partition = kernel.kmeans_best(X, c, seed, 0, rounding.RESTARTS)
     else:
         starts = range(task.number, rounding.kmeans_restarts(context.m), tasks)
-        found = kernel.best([kernel.kmeans_best(X, c, seed, start, 1) for start in starts])
-    labels = found.labels
+        partition = kernel.best([kernel.kmeans_best(X, c, seed, start, 1) for start in starts])
+    labels = partition.labels
     if inside is not None:
         labels = np.full(context.m, -1, np.int32)
-        labels[inside] = found.labels
-    return {"labels": labels, "inertia": np.array([found.inertia])}, {}
+        labels[inside] = partition.labels
+    return {"labels": labels, "inertia": np.array([partition.inertia])}, {}
 
 
 def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -142,17 +144,17 @@ def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], 
     followed = follows(context)
     rows = rows if followed is None else rows[followed[rows] == rows]
     edges = density.spanning_tree(X[rows])
-    found = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
+    cut = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
     arrays = {"drawn": rows.astype(np.int32), "edges": np.zeros((0, 3)) if edges is None else edges}
     facts: dict[str, Any] = {"drawn": len(rows), "left_out": None, "smallest": None}
-    if found is not None:
-        facts |= {"left_out": found.left_out, "smallest": found.smallest}
-        arrays["labels"] = found.labels
+    if cut is not None:
+        facts |= {"left_out": cut.left_out, "smallest": cut.smallest}
+        arrays["labels"] = cut.labels
     return arrays, facts
 
 
 class _Affinity:
-    """What is embedded and walked on: U, or the graph of its rows, both weighed by rows; read when it is needed."""
+    """The affinity that is embedded and walked on: U, or the graph of its rows, weighed by rows; read at first use."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.executors.placement import Thing
+from ips2_dask.executors.placement import Item
 from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import LEAST_RECALL
@@ -124,7 +124,7 @@ def merge(context: Context, b: int) -> TaskResult:
     return {"indices": indices, "distances": distances}, {}
 
 
-def _shard_of(context: Context, b: int) -> Thing:
+def _shard_of(context: Context, b: int) -> Item:
     """The shard whose search has written X of partition b."""
     starts = context.facts["neighbors"]["starts"]
     return "shards", int(np.searchsorted(starts, context.bounds[b], side="right")) - 1
@@ -207,7 +207,9 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
         if not numbered:
             _number(inner)
         inner = adopted(context, facts)
-        executor.map(Job("neighbors", merge, "round0-", near=_shard_of), inner, range(inner.n_partitions), report)
+        executor.map(
+            Job("neighbors", merge, "round0-", placed_with=_shard_of), inner, range(inner.n_partitions), report
+        )
         refined = _refine(inner, executor, report)
     facts |= refined["facts"]
     _finalise(adopted(context, facts), facts["rounds"], len(cells))

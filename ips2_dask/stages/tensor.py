@@ -31,8 +31,8 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
 def pairs(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
     """Active pairs whose first sample is in partition b."""
     N, reverse = neighborhoods(context, context.params.n_neighbors)
-    found = kernel.owned_pairs(N, reverse, *context.span(b))
-    return {"pairs": found}, {"n_pairs": len(found)}
+    owned = kernel.owned_pairs(N, reverse, *context.span(b))
+    return {"pairs": owned}, {"n_pairs": len(owned)}
 
 
 def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -66,7 +66,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         if context.choices.vectors == "chunked":
             inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
             chunks = range(len(block_operator.chunk_partitions(inner)))
-            job = Job("tensor", block_operator.prepare, "chunk-", block_operator.KIND)
-            block_operator.settle(inner, executor)
+            job = Job("tensor", block_operator.prepare_operator, "chunk-", block_operator.CHUNK_KIND)
+            block_operator.assign_chunk_owners(inner, executor)
             executor.map(job, inner, chunks, report)
     return facts

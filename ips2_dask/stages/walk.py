@@ -15,7 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.executors.base import Executor, Handle, Job, Report
 from ips2_dask.kernels import rounding as kernel
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.stages.block_operator import chunk_partitions
@@ -27,14 +27,14 @@ from ips2_dask.store.memory_store import MemoryStore
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
-KEPT_EACH = 5
-"""Products after which the blocks of labels that spread on workers are stored, to go on from there."""
+STORE_EVERY = 5
+"""Blocks of a spread on workers are stored after every so many products: a run that is stopped goes on from these."""
 
 MARK = "walk"
-"""The part that says which of these blocks are all there."""
+"""The part that says after how many products the stored blocks were made; it is written when all are stored."""
 
 KIND = "walks"
-"""What the tasks are about: a chunk's owner remembers its rows of U."""
+"""The kind of the chunks as items of `ips2_dask.executors.placement`: a chunk's owner caches its rows of U."""
 
 
 class Walk(Protocol):
@@ -54,7 +54,7 @@ class Walk(Protocol):
 
 
 class LocalWalk:
-    """With U as a matrix of this process; walks on similarities of all pairs keep to each sample's largest ones.
+    """Walks on a U that is a matrix of this process; of a dense U each sample's largest similarities alone are used.
 
     Parameters
     ----------
@@ -70,8 +70,8 @@ class LocalWalk:
 
     def spread(self, labels: Int32) -> Int32:
         """As of `Walk`."""
-        found = kernel.largest_share(kernel.spread(self._multiply, labels, self._c))
-        return np.where(labels >= 0, labels, found)
+        spread = kernel.largest_share(kernel.spread(self._multiply, labels, self._c))
+        return np.where(labels >= 0, labels, spread)
 
     def cut(self, labels: Int32) -> float:
         """As of `Walk`."""
@@ -89,15 +89,15 @@ class LocalWalk:
 
 
 def shares_part(b: int) -> str:
-    """Where partition b's shares are."""
+    """The part of stage ``label`` that has partition b's shares."""
     return f"shares-{part_name(b)}"
 
 
-# ---- the tasks of walks in chunks
+# ---- tasks of walks in chunks. Chunk g has n_g samples; ``near`` are the chunks that its rows of U reach, itself too.
 
 
 def reach(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Which partitions the entries of partition b reach."""
+    """The partitions that the entries of partition b reach, as the fact ``reaches``."""
     entries = np.asarray(context.fetch("fuse", b, "entries"))
     return {}, {"reaches": np.unique(context.owner(entries[:, 1])).tolist()}
 
@@ -107,108 +107,137 @@ def _spans(context: Context) -> list[tuple[int, int]]:
     return [(context.bounds[first], context.bounds[last]) for first, last in chunk_partitions(context)]
 
 
-def _chunk_of(context: Context, samples: Any) -> Any:
+def _chunk_of(context: Context, samples: NDArray[np.integer]) -> NDArray[np.integer]:
+    """The chunk of each sample."""
     starts = np.array([low for low, _ in _spans(context)])
     return np.searchsorted(starts, samples, side="right") - 1
 
 
-def _rows(context: Context, g: int, near: Sequence[int]) -> sp.csr_array:
-    """Rows of U of chunk g; columns are the samples of the chunks ``near``, one after another."""
+def _read_rows(context: Context, g: int, near: Sequence[int]) -> sp.csr_array:
+    """Rows of U of chunk g: (n_g, samples of ``near``), one chunk's columns after another's."""
     spans, groups = _spans(context), chunk_partitions(context)
     low, high = spans[g]
     starts = np.cumsum([0, *(spans[h][1] - spans[h][0] for h in near)])
     shift = np.zeros(len(spans), np.int64)
-    for place, h in enumerate(near):
-        shift[h] = starts[place] - spans[h][0]
+    for position, h in enumerate(near):
+        shift[h] = starts[position] - spans[h][0]
     rows, columns, values = [], [], []
     weights = row_weights(context)
     for b in (b for h in near for b in range(*groups[h])):
         i, j = np.asarray(context.fetch("fuse", b, "entries")).T
-        held = np.abs(np.asarray(context.fetch("fuse", f"fused-{part_name(b)}", "fused")))
+        fused = np.abs(np.asarray(context.fetch("fuse", f"fused-{part_name(b)}", "fused")))
         if weights is not None:
-            held = held * weights[i] * weights[j]
+            fused = fused * weights[i] * weights[j]
         for own, other in ((i, j), (j, i)):
-            kept = (own >= low) & (own < high) & (held != 0)
+            in_chunk = (own >= low) & (own < high) & (fused != 0)
             if other is i:
-                kept &= i != j  # the diagonal counts once
-            rows.append(own[kept] - low)
-            columns.append(other[kept] + shift[_chunk_of(context, other[kept])])
-            values.append(held[kept])
-    parts = np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))
-    out = sp.csr_array(sp.coo_array(parts, shape=(high - low, int(starts[-1]))))
-    out.sort_indices()
-    return out
+                in_chunk &= i != j  # the diagonal counts once
+            rows.append(own[in_chunk] - low)
+            columns.append(other[in_chunk] + shift[_chunk_of(context, other[in_chunk])])
+            values.append(fused[in_chunk])
+    entries = np.concatenate(values), (np.concatenate(rows), np.concatenate(columns))
+    matrix = sp.csr_array(sp.coo_array(entries, shape=(high - low, int(starts[-1]))))
+    matrix.sort_indices()
+    return matrix
 
 
-def _remembered(context: Context, g: int, what: str, make: Callable[[], Any], each: int) -> Any:
-    """Something of a chunk that takes ``each`` bytes an entry of its rows, remembered in its worker."""
+def _cached_rows(context: Context, g: int, name: str, read: Callable[[], sp.csr_array], entry_bytes: int) -> Any:
+    """A matrix of chunk g that takes ``entry_bytes`` for each entry of its rows, cached in its worker."""
     low, high = _spans(context)[g]
-    size = each * 2 * context.facts["fuse"]["n_entries"] * (high - low) // context.m
-    return context.cached("fuse", f"{what}-{low}-{high}", make, size)
+    size = entry_bytes * 2 * context.facts["fuse"]["n_entries"] * (high - low) // context.m
+    return context.cached("fuse", f"{name}-{low}-{high}", read, size)
 
 
 def _fused_rows(context: Context, g: int, near: tuple[int, ...]) -> sp.csr_array:
-    found: sp.csr_array = _remembered(context, g, "fused-rows", lambda: _rows(context, g, near), 12)
-    return found
+    """`_read_rows`, cached."""
+    rows: sp.csr_array = _cached_rows(context, g, "fused-rows", lambda: _read_rows(context, g, near), 12)
+    return rows
 
 
 def _walk_rows(context: Context, g: int, near: tuple[int, ...]) -> sp.csr_array:
-    def make() -> sp.csr_array:
-        found: sp.csr_array = kernel.walk_matrix(_fused_rows(context, g, near))
-        return found
+    """Rows of P = D^-1 U of chunk g as float32, with the columns of `_read_rows`, cached."""
+    rows: sp.csr_array = _cached_rows(
+        context, g, "walk-rows", lambda: kernel.walk_matrix(_fused_rows(context, g, near)), 4
+    )
+    return rows
 
-    found: sp.csr_array = _remembered(context, g, "walk-rows", make, 4)
-    return found
 
-
-def _own(context: Context, g: int, labels: Any) -> Any:
+def _of_chunk(context: Context, g: int, labels: Int32) -> Int32:
+    """The labels of chunk g's samples: (n_g,), from those of all: (m,)."""
     return labels[slice(*_spans(context)[g])]
 
 
-def first_shares(context: Context, g: int, labels: Any) -> Any:
-    return kernel.one_hot(_own(context, g, labels), context.params.n_clusters)
+def first_shares(context: Context, g: int, labels: Int32) -> Float32:
+    """1 in the column of each sample's label, rows of zeros without one: (n_g, c) float32, from labels (m,)."""
+    return kernel.one_hot(_of_chunk(context, g, labels), context.params.n_clusters)
 
 
-def step(context: Context, g: int, near: tuple[int, ...], held: Any, *blocks: Any) -> Any:
-    """One product with P on chunk g; the rows whose labels are ``held`` stay."""
-    out = _walk_rows(context, g, near) @ np.concatenate(blocks)
-    if held is not None:
-        own = _own(context, g, held)
-        known = np.flatnonzero(own >= 0)
-        out[known] = kernel.one_hot(own[known], context.params.n_clusters)
-    return out
+def step(context: Context, g: int, near: tuple[int, ...], fixed: Int32 | None, *blocks: Float32) -> Float32:
+    """One product with P on chunk g.
+
+    Parameters
+    ----------
+    context : Context
+    g : int
+    near : tuple of int
+    fixed : (m,) int32, optional
+        Labels: rows of samples that have one stay what `first_shares` gives.
+    *blocks : (n_h, c) float32
+        The shares of each chunk h of ``near``.
+
+    Returns
+    -------
+    (n_g, c) float32
+    """
+    shares: Float32 = _walk_rows(context, g, near) @ np.concatenate(blocks)
+    if fixed is not None:
+        own = _of_chunk(context, g, fixed)
+        labelled = np.flatnonzero(own >= 0)
+        shares[labelled] = kernel.one_hot(own[labelled], context.params.n_clusters)
+    return shares
 
 
-def keep(context: Context, g: int, name: str, F: Any) -> None:
-    context.store.write(context.folders["label"], f"{name}-c{g:06d}", {"shares": F}, {})
+def block_part(products: int, g: int) -> str:
+    """The part of stage ``label`` that has chunk g's block after so many products."""
+    return f"walk-{products:04d}-c{g:06d}"
 
 
-def kept(context: Context, g: int, name: str) -> Any:
-    return context.store.read(context.folders["label"], f"{name}-c{g:06d}", "shares")
+def store_block(context: Context, g: int, products: int, F: Float32) -> None:
+    """Store chunk g's block (n_g, c) after so many products."""
+    context.store.write(context.folders["label"], block_part(products, g), {"shares": F}, {})
 
 
-def reached(F: Any) -> int:
+def read_block(context: Context, g: int, products: int) -> Float32:
+    """Chunk g's stored block after so many products: (n_g, c) float32."""
+    return context.store.read(context.folders["label"], block_part(products, g), "shares")
+
+
+def reached(F: Float32) -> int:
+    """Samples of a block (n_g, c) with a share that is not zero."""
     return int(F.any(axis=1).sum())
 
 
-def largest_share(F: Any) -> Any:
+def largest_share(F: Float32) -> Int32:
+    """The cluster of each sample's largest share, -1 without any: (n_g,) int32, from (n_g, c)."""
     return kernel.largest_share(F)
 
 
 def largest_degree(context: Context, g: int, near: tuple[int, ...]) -> float:
+    """The largest degree in U of chunk g's samples."""
     return float(np.asarray(_fused_rows(context, g, near).sum(axis=1)).max(initial=0.0))
 
 
-def cut_sums(context: Context, g: int, near: tuple[int, ...], labels: Any, scale: float) -> Any:
+def cut_sums(context: Context, g: int, near: tuple[int, ...], labels: Int32, scale: float) -> kernel.CutSums:
+    """What chunk g's rows of U add to the normalised cut of the partition ``labels`` (m,), as whole numbers."""
     spans = _spans(context)
     columns = np.concatenate([labels[slice(*spans[h])] for h in near])
     rows = _fused_rows(context, g, near)
-    return kernel.cut_sums(rows, columns, _own(context, g, labels), context.params.n_clusters, scale)
+    return kernel.cut_sums(rows, columns, _of_chunk(context, g, labels), context.params.n_clusters, scale)
 
 
-def store_shares(context: Context, g: int, labels: Any, F: Any) -> Any:
-    """Store the shares of chunk g by partition; returns each sample's own share."""
-    own, (first, last) = _own(context, g, labels), chunk_partitions(context)[g]
+def store_shares(context: Context, g: int, labels: Int32, F: Float32) -> Float32:
+    """Store the shares (n_g, c) of chunk g by partition; returns each sample's share of its own cluster: (n_g,)."""
+    own, (first, last) = _of_chunk(context, g, labels), chunk_partitions(context)[g]
     F = kernel.with_own(F, own)
     low = context.bounds[first]
     for b in range(first, last):
@@ -218,13 +247,13 @@ def store_shares(context: Context, g: int, labels: Any, F: Any) -> Any:
 
 
 TASKS = (
-    first_shares, step, keep, kept, reached, largest_share, largest_degree, cut_sums, store_shares,
+    first_shares, step, store_block, read_block, reached, largest_share, largest_degree, cut_sums, store_shares,
 )  # fmt: skip
-"""What is done on a chunk: its owner remembers the rows of U that it needs."""
+"""The tasks on chunks: a chunk's owner has the rows of U that they need in its cache."""
 
 
 class ChunkedWalk:
-    """With the rows of U in chunks on the workers, which are never gathered.
+    """Walks on a U whose rows are in chunks on the workers, and never gathered.
 
     Parameters
     ----------
@@ -243,82 +272,89 @@ class ChunkedWalk:
             for other in part["facts"]["reaches"]:
                 near[chunk_of[b]].add(chunk_of[other])
                 near[chunk_of[other]].add(chunk_of[b])
-        self._near = [tuple(sorted(some)) for some in near]
-        kept_bytes = 32 * context.facts["fuse"]["n_entries"] // max(1, executor.n_workers)
-        self._context = dataclasses.replace(context, kept=kept_bytes)
-        self._executor, self._shared = executor, executor.share(self._context)
-        executor.hold([f"label-{function.__name__}" for function in TASKS])
-        executor.settle([(KIND, g) for g in self._chunks], [high - low for low, high in _spans(context)])
+        self._near = [tuple(sorted(chunks)) for chunks in near]
+        cached_bytes = 32 * context.facts["fuse"]["n_entries"] // max(1, executor.n_workers)
+        self._context = dataclasses.replace(context, kept=cached_bytes)
+        self._executor, self._shared_context = executor, executor.share(self._context)
+        executor.pin_to_owner([f"label-{function.__name__}" for function in TASKS])
+        executor.assign_owners([(KIND, g) for g in self._chunks], [high - low for low, high in _spans(context)])
         self._scale: float | None = None
 
-    def _each(self, function: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Any]:
-        """A task of every chunk, given the context and the chunk's number; their handles."""
-        name = f"label-{function.__name__}"
-        with self._executor.together():
-            return [
-                self._executor.submit(f"{name}-{g}", function, self._shared, g, *arguments(g), near=(KIND, g))
-                for g in self._chunks
-            ]
+    def _each(self, function: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Handle]:
+        """Start a task of every chunk, which gets the context and the chunk's number first; returns their handles."""
+        with self._executor.batch():
+            return [self._submit(function, g, self._shared_context, g, *arguments(g)) for g in self._chunks]
 
-    def _plain(self, function: Callable[[Any], Any], F: Sequence[Any]) -> list[Any]:
-        """What a function says of each chunk's block."""
-        name = f"label-{function.__name__}"
-        with self._executor.together():
-            handles = [self._executor.submit(f"{name}-{g}", function, F[g], near=(KIND, g)) for g in self._chunks]
+    def _of_blocks(self, function: Callable[[Float32], Any], F: Sequence[Handle]) -> list[Any]:
+        """The results of a function of each chunk's block."""
+        with self._executor.batch():
+            handles = [self._submit(function, g, F[g]) for g in self._chunks]
         return self._executor.results(handles)
 
-    def _steps(self, F: list[Any], held: Any) -> list[Any]:
-        return self._each(step, lambda g: (self._near[g], held, *(F[h] for h in self._near[g])))
+    def _submit(self, function: Callable[..., Any], g: int, *arguments: Any) -> Handle:
+        """Start a task on chunk g, on its owner."""
+        name = f"label-{function.__name__}-{g}"
+        return self._executor.submit(name, function, *arguments, placed_with=(KIND, g))
+
+    def _steps(self, F: list[Handle], fixed: Handle | None) -> list[Handle]:
+        """One product with P."""
+        return self._each(step, lambda g: (self._near[g], fixed, *(F[h] for h in self._near[g])))
 
     def spread(self, labels: Int32) -> Int32:
         """As of `Walk`; blocks are stored now and then, and a run that was stopped goes on from the last ones."""
-        held = self._executor.share(labels)
-        done, F = self._latest(held)
-        before = -1
+        shared = self._executor.share(labels)
+        products, F = self._latest(shared)
+        n_before = -1
         while True:
-            F = self._steps(F, held)
-            done += 1
-            if done % KEPT_EACH == 0:
-                F = self._keep(F, done)
-            if done >= kernel.SPREAD_PRODUCTS:
-                now = sum(self._plain(reached, F))
-                if now in (before, len(labels)):
+            F = self._steps(F, shared)
+            products += 1
+            if products % STORE_EVERY == 0:
+                F = self._store(F, products)
+            if products >= kernel.SPREAD_PRODUCTS:
+                n_reached = sum(self._of_blocks(reached, F))
+                if n_reached in (n_before, len(labels)):
                     break
-                before = now
-        found = np.concatenate(self._plain(largest_share, F))
-        self._forget(done - done % KEPT_EACH)
-        return np.where(labels >= 0, labels, found)
+                n_before = n_reached
+        spread = np.concatenate(self._of_blocks(largest_share, F))
+        self._delete_blocks(products - products % STORE_EVERY)
+        return np.where(labels >= 0, labels, spread)
 
-    def _names(self, done: int) -> list[str]:
-        return [f"walk-{done:04d}-c{g:06d}" for g in self._chunks]
+    def _block_parts(self, products: int) -> list[str]:
+        return [block_part(products, g) for g in self._chunks]
 
-    def _keep(self, F: list[Any], done: int) -> list[Any]:
-        """Store the blocks, say so, drop those stored before; handles that forget how the blocks were made."""
-        context, name = self._context, f"walk-{done:04d}"
+    def _store(self, F: list[Handle], products: int) -> list[Handle]:
+        """Store the blocks and then `MARK`, and delete the blocks stored before.
+
+        Returns
+        -------
+        list of Handle
+            The stored blocks: a lost one is read again, and not computed from the first product on.
+        """
+        context = self._context
         if isinstance(context.store, MemoryStore):
             return F
         folder = context.folders["label"]
-        self._executor.results(self._each(keep, lambda g: (name, F[g])))
+        self._executor.results(self._each(store_block, lambda g: (products, F[g])))
         context.store.drop(folder, MARK)
-        context.store.write(folder, MARK, {}, {"products": done})
-        for part in self._names(done - KEPT_EACH):
+        context.store.write(folder, MARK, {}, {"products": products})
+        for part in self._block_parts(products - STORE_EVERY):
             context.store.drop(folder, part)
-        return self._each(kept, lambda g: (name,))
+        return self._each(read_block, lambda g: (products,))
 
-    def _latest(self, held: Any) -> tuple[int, list[Any]]:
-        """The products that were made of what was stored last, and its blocks; the beginning where nothing was."""
+    def _latest(self, labels: Handle) -> tuple[int, list[Handle]]:
+        """The number of products after which blocks were stored last, and these; 0 and the first shares without any."""
         context = self._context
         mark = context.receipt("label", MARK)
-        done = 0 if mark is None else int(mark["facts"]["products"])
-        names = self._names(done)
-        if done and len(present(context.store, context.folders["label"], names)) == len(names):
-            return done, self._each(kept, lambda g: (f"walk-{done:04d}",))
-        return 0, self._each(first_shares, lambda g: (held,))
+        products = 0 if mark is None else int(mark["facts"]["products"])
+        parts = self._block_parts(products)
+        if products and len(present(context.store, context.folders["label"], parts)) == len(parts):
+            return products, self._each(read_block, lambda g: (products,))
+        return 0, self._each(first_shares, lambda g: (labels,))
 
-    def _forget(self, done: int) -> None:
-        """Take away what only a walk that goes on would need."""
+    def _delete_blocks(self, products: int) -> None:
+        """Delete what only a walk that goes on would need."""
         context = self._context
-        for part in present(context.store, context.folders["label"], [MARK, *self._names(done)]):
+        for part in present(context.store, context.folders["label"], [MARK, *self._block_parts(products)]):
             context.store.drop(context.folders["label"], part)
 
     def cut(self, labels: Int32) -> float:
@@ -329,7 +365,7 @@ class ChunkedWalk:
         shared, scale = self._executor.share(labels), self._scale
         parts = self._executor.results(self._each(cut_sums, lambda g: (self._near[g], shared, scale)))
         within, volume = (
-            [sum(map(int, column)) for column in zip(*(part[at] for part in parts), strict=True)] for at in (0, 1)
+            [sum(map(int, column)) for column in zip(*(part[i] for part in parts), strict=True)] for i in (0, 1)
         )
         return kernel.normalized_cut(within, volume)
 
