@@ -22,7 +22,8 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Job, Report, SerialExecutor
 from ips2_dask.params import parse_bytes
-from ips2_dask.pipeline.run import Silent, execute, plan_run
+from ips2_dask.pipeline.execution import execute
+from ips2_dask.pipeline.prepare import Inputs, plan_run, prepare
 from ips2_dask.plan.plan import (
     MOST_PARTITIONS,
     MOST_TASKS,
@@ -33,6 +34,7 @@ from ips2_dask.plan.plan import (
     partition_bounds,
 )
 from ips2_dask.plan.traffic import PARTS, WHOLE, Case, product_traffic
+from ips2_dask.progress import Silent
 from ips2_dask.readers import open_source
 from ips2_dask.store.context import Context
 from ips2_dask.store.layout import STAGES
@@ -233,8 +235,9 @@ def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
     X = np.random.default_rng(1).normal(size=(900, 5))
     source, resources = open_source(X), Resources(partition_rows=100, vectors="chunked")
     params = Params(n_clusters=3, shards=6)
-    plan = plan_run(source, params, resources)
-    execute(source, params, plan, ZarrStore(str(tmp_path / "run")), Counting(), Silent())
+    prepared = prepare(Inputs(source), params, resources)
+    plan = prepared.plan
+    execute(prepared, ZarrStore(str(tmp_path / "run")), Counting(), Silent())
     planned = {stage.name: stage.tasks for stage in plan.stages}
     for stage in ("ingest", "neighbors", "tensor", "assemble", "fuse"):
         assert planned[stage] / 2 < counted[stage] <= planned[stage], stage

@@ -3,24 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
+from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline.keys import keys_of
 from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.run import check_beside, how_asked, plan_run, run_each, with_given
-from ips2_dask.plan.plan import widest
+from ips2_dask.pipeline.prepare import Prepared, open_inputs, prepare
+from ips2_dask.pipeline.run import on_client, run_each
 from ips2_dask.plots.style import check_matplotlib
-from ips2_dask.progress import Progress
-from ips2_dask.readers import Source, open_source
+from ips2_dask.progress import Progress, Silent
 from ips2_dask.readers.features import Features
 from ips2_dask.runs.run import check_directory
-from ips2_dask.stages.side_inputs import open_beside
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps import written
 from ips2_dask.sweeps.criteria import Asked
@@ -130,53 +127,40 @@ def sweep(
     location = _directory(store)
     if files:
         check_matplotlib()
-    opened = source
-    if not isinstance(source, Source):
-        opened = open_source(source, labels_column=labels_column, transpose=transpose, features=features)
-    check_beside(opened, similarity, knn_graph)
-    names = _names(opened, several, resources, similarity, knn_graph)
+    inputs = open_inputs(
+        source, labels_column=labels_column, transpose=transpose, features=features, similarity=similarity,
+        knn_graph=knn_graph,
+    )  # fmt: skip
+    source = inputs.source
+    runs = [prepare(inputs, one, resources) for one in several]
+    names = [point_name(run) for run in runs]
     kept = ZarrStore(location)
     there = {name: point for name in names if (point := Point.read(kept, name, asked)) is not None}
-    missing = [one for one, name in zip(several, names, strict=True) if name not in there]
-    location_of_source = str(source) if isinstance(source, str | Path) else None
-    how = how_asked(location_of_source, labels_column, transpose, features)
+    missing = [run for run, name in zip(runs, names, strict=True) if name not in there]
     points = []
     with contextlib.ExitStack() as stack:
-        if missing and client is None and own_cluster:
+        executor: Executor = SerialExecutor() if client is None else on_client(client, resources)
+        if missing and own_cluster:
             executor = stack.enter_context(places.executor(resources))
-            client, resources = (
-                executor.client,
-                dataclasses.replace(resources, threads_per_worker=executor.threads_per_task),
-            )
-        judges = client if opened.shape[0] <= ON_WORKERS else None
-        runs = run_each(
-            opened, missing, resources, store=location, client=client, progress=progress, similarity=similarity,
-            knn_graph=knn_graph, asked=how, small_here=judges is not None,
-        )  # fmt: skip
+            client = executor.client
+        judges = client if source.shape[0] <= ON_WORKERS else None
+        finished = run_each(missing, kept, executor, progress or Silent(), small_here=judges is not None)
         judge = Judge(location, asked, judges)
         stack.callback(judge.stop)
-        for done, point in enumerate(judge.points(kept, names, there, runs if missing else iter(())), 1):
+        for done, point in enumerate(judge.points(kept, names, there, finished), 1):
             points.append(point)
             if told is not None:
-                told(done, len(several), point, point.name in there)
-    found = Sweep.ranked(kept, points, asked, opened.name, opened.shape)
+                told(done, len(runs), point, point.name in there)
+    found = Sweep.ranked(kept, points, asked, source.name, source.shape)
     found.settle()
     if files:
         written.write(found)
     return found
 
 
-def _names(
-    source: Source, several: Sequence[Params], resources: Resources, similarity: Any, knn_graph: Any
-) -> list[str]:
-    """What the points' documents are called: after the digest that the labels depend on."""
-    given = open_beside(similarity, knn_graph, source.shape[0], several[0])
-    names = []
-    for params in several:
-        plan = with_given(plan_run(source, params, resources), given)
-        keys = keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, given.digests)
-        names.append(keys["label"].folder.removeprefix("label-"))
-    return names
+def point_name(run: Prepared) -> str:
+    """The name of a point's document: the digest that its labels depend on."""
+    return run.keys["label"].folder.removeprefix("label-")
 
 
 def _directory(store: str | Path) -> str:
