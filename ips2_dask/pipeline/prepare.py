@@ -13,7 +13,9 @@ from ips2_dask.errors import BadInput
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.keys import Key, stage_keys
 from ips2_dask.pipeline.option_checks import check_params
-from ips2_dask.plan.plan import Plan, check_memory, check_shape, make_plan, widest
+from ips2_dask.plan.checks import check_memory, check_shape
+from ips2_dask.plan.choices import widest
+from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.readers.features import Features
 from ips2_dask.stages.side_inputs import Beside, open_beside

@@ -9,7 +9,9 @@ import dataclasses
 
 from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import NEAR_CHUNKS, Plan, pairs_about, product_tasks
+from ips2_dask.plan.choices import pairs_about
+from ips2_dask.plan.costs import NEAR_CHUNKS, product_tasks
+from ips2_dask.plan.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)

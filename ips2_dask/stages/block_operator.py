@@ -21,7 +21,7 @@ from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import buffers, warm_start
 from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
 from ips2_dask.kernels.operator import ChunkMatrix, ChunkOperator, inverse_root, rows_between
-from ips2_dask.plan.plan import REMEMBERED
+from ips2_dask.plan.memory import REMEMBERED
 from ips2_dask.stages.views import (
     known_vectors,
     neighborhoods,

@@ -14,7 +14,7 @@ from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels.leading import solved_pairs, with_ties
 from ips2_dask.kernels.operator import MatrixOperator, assemble, inverse_root, normalized
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator, checkpoints
 from ips2_dask.stages.views import (
     assembled_operator,

@@ -13,7 +13,7 @@ from ips2_dask.kernels import fusion as kernel
 from ips2_dask.kernels.leading import wanted_pairs, with_ties
 from ips2_dask.kernels.operator import inverse_root
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages.views import (
     active_lengths,
     bandwidth,

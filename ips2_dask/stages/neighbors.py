@@ -10,7 +10,7 @@ from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import approximate, distances, duplicates, precomputed, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import COMPARED, DENSE_MAX_SAMPLES, LEAST_RECALL, Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import metric_views, sharding, side_inputs
 from ips2_dask.store.context import Context, part_name
 

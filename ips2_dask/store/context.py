@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels import buffers
 from ips2_dask.params import AS_THEY_ARE, Params
-from ips2_dask.plan.plan import CACHE_BYTES, Choices
+from ips2_dask.plan.choices import Choices
+from ips2_dask.plan.memory import CACHE_BYTES
 from ips2_dask.store.remote import is_remote
 from ips2_dask.store.zarr_store import MemoryStore, Receipt, Store
 
