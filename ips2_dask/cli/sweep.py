@@ -66,7 +66,7 @@ def command(options: argparse.Namespace) -> int:
         knn_graph=options.knn_graph,
         resamples=options.resamples,
         progress=options.stopping.told(Silent()),
-        told=None if options.quiet else _tell,
+        on_point=None if options.quiet else _tell,
     )
     if not options.quiet:
         print_sweep(found.table(), found.input, found.shape, found.computed, options.out, options.top)

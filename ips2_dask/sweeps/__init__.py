@@ -1,11 +1,11 @@
-"""Many settings of one input, each stage computed once for all that share it, ranked without known labels."""
+"""Sweeps: run many settings of one input, computing each stage once for all that share it, and rank them."""
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
@@ -20,10 +20,9 @@ from ips2_dask.readers.features import Features
 from ips2_dask.runs.run import check_directory
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps import written
-from ips2_dask.sweeps.criteria import Asked
 from ips2_dask.sweeps.grid import grid
 from ips2_dask.sweeps.judge import Judge
-from ips2_dask.sweeps.result import Point, Sweep, open_sweep
+from ips2_dask.sweeps.result import JudgeSettings, Point, Sweep, open_sweep
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -34,17 +33,14 @@ CLUSTERS = range(2, 16)
 """Numbers of clusters that are tried unless others are asked for."""
 
 RESAMPLES = 2
+"""Subsamples of each point that its stability is the mean of, unless another number is asked for."""
 
 ON_WORKERS = 100_000
-"""Up to so many samples the workers judge a run while the next one goes on: each of them holds its similarities."""
+"""Samples up to which the workers judge a run while the next one goes on: each of them holds its similarities."""
 
 
-class Told(Protocol):
-    """Is told of each point that is done."""
-
-    def __call__(self, done: int, total: int, point: Point, found_there: bool) -> None:
-        """So many of all are."""
-        ...
+OnPoint = Callable[[int, int, Point, bool], None]
+"""Takes the number of points that are done, that of all, the point, and whether an earlier call had stored it."""
 
 
 def sweep(
@@ -65,7 +61,7 @@ def sweep(
     knn_graph: Any = None,
     resamples: int = RESAMPLES,
     progress: Progress | None = None,
-    told: Told | None = None,
+    on_point: OnPoint | None = None,
     files: bool = True,
 ) -> Sweep:
     """Run every combination of c, k and sigma, and rank them without known labels.
@@ -80,7 +76,8 @@ def sweep(
     source : whatever `ips2_dask.run` takes
     clusters, neighbors : iterables of int
         Values of c and k; k is that of ``params`` by default.
-    sigma : iterable of float
+    sigma : iterable of float, optional
+        Values of sigma; that of ``params`` by default.
     params : Params, optional
         Everything else.
     resources, client, labels_column, transpose, features, own_cluster, similarity, knn_graph, progress
@@ -89,8 +86,8 @@ def sweep(
         The run directory.
     resamples : int
         Subsamples of each point that its stability is the mean of.
-    told : callable, optional
-        Is given each point as it is done.
+    on_point : callable, optional
+        Called with each point as it is done: ``on_point(done, total, point, stored)``.
     files : bool
         Whether to write table, figure and page (with Matplotlib, the extra ``report``).
 
@@ -113,17 +110,17 @@ def sweep(
     >>> from ips2_dask import sweep
     >>> X, _ = make_blobs(120, centers=3, random_state=5)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = sweep(X, range(2, 6), store=folder + "/sweep", files=False)
-    ...     print(found.best.params.n_clusters, len(found.points), found.computed["neighbors"])
+    ...     result = sweep(X, range(2, 6), store=folder + "/sweep", files=False)
+    ...     print(result.best.params.n_clusters, len(result.points), result.computed["neighbors"])
     3 4 1
     """
     params, resources = params or Params(), resources or Resources()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
-    several = grid(
+    points = grid(
         params, clusters, (params.n_neighbors,) if neighbors is None else neighbors,
         (params.sigma,) if sigma is None else sigma,
     )  # fmt: skip
-    asked = Asked(_resamples(resamples), params.random_state)
+    settings = JudgeSettings(_checked_resamples(resamples), params.random_state)
     location = _directory(store)
     if files:
         check_matplotlib()
@@ -131,31 +128,46 @@ def sweep(
         source, labels_column=labels_column, transpose=transpose, features=features, similarity=similarity,
         knn_graph=knn_graph,
     )  # fmt: skip
-    source = inputs.source
-    runs = [prepare(inputs, one, resources) for one in several]
+    runs = [prepare(inputs, one, resources) for one in points]
+    directory = ZarrStore(location)
+    judged = _judged_points(runs, directory, settings, resources, client, own_cluster, progress or Silent(), on_point)
+    result = Sweep.ranked(directory, judged, settings, inputs.source.name, inputs.source.shape)
+    result.store_result()
+    if files:
+        written.write(result)
+    return result
+
+
+def _judged_points(
+    runs: Sequence[Prepared],
+    store: ZarrStore,
+    settings: JudgeSettings,
+    resources: Resources,
+    client: Client | None,
+    own_cluster: bool,
+    progress: Progress,
+    on_point: OnPoint | None,
+) -> list[Point]:
+    """The point of each run, in their order; runs that no earlier call has judged are executed."""
     names = [point_name(run) for run in runs]
-    kept = ZarrStore(location)
-    there = {name: point for name in names if (point := Point.read(kept, name, asked)) is not None}
-    missing = [run for run, name in zip(runs, names, strict=True) if name not in there]
+    stored = {name: point for name in names if (point := Point.read(store, name, settings)) is not None}
+    missing = [run for run, name in zip(runs, names, strict=True) if name not in stored]
     points = []
     with contextlib.ExitStack() as stack:
         executor: Executor = SerialExecutor() if client is None else on_client(client, resources)
         if missing and own_cluster:
             executor = stack.enter_context(places.executor(resources))
             client = executor.client
-        judges = client if source.shape[0] <= ON_WORKERS else None
-        finished = run_each(missing, kept, executor, progress or Silent(), small_here=judges is not None)
-        judge = Judge(location, asked, judges)
+        if runs[0].source.shape[0] > ON_WORKERS:
+            client = None  # this process judges
+        finished = run_each(missing, store, executor, progress, small_here=client is not None)
+        judge = Judge(str(store.location), settings, client)
         stack.callback(judge.stop)
-        for done, point in enumerate(judge.points(kept, names, there, finished), 1):
+        for done, point in enumerate(judge.points(store, names, stored, finished), 1):
             points.append(point)
-            if told is not None:
-                told(done, len(runs), point, point.name in there)
-    found = Sweep.ranked(kept, points, asked, source.name, source.shape)
-    found.settle()
-    if files:
-        written.write(found)
-    return found
+            if on_point is not None:
+                on_point(done, len(runs), point, point.name in stored)
+    return points
 
 
 def point_name(run: Prepared) -> str:
@@ -164,7 +176,7 @@ def point_name(run: Prepared) -> str:
 
 
 def _directory(store: str | Path) -> str:
-    """The place of the runs, checked: figures and tables go there as well, so it is a local one."""
+    """The path of the run directory, checked: it is a local one, as figures and tables are written there as well."""
     if "://" in str(store):
         raise BadInput(
             "store", str(store), "a local directory", "there would be no place for the figure and the table",
@@ -175,7 +187,7 @@ def _directory(store: str | Path) -> str:
     return location
 
 
-def _resamples(number: int) -> int:
+def _checked_resamples(number: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise BadInput(
             "resamples", repr(number), "a whole number of at least 1", "there would be no stability", "give 1 or more"

@@ -11,10 +11,8 @@ from ips2_dask.kernels.validity import SHARE
 from ips2_dask.plots.figures import Figure, canvas, save
 from ips2_dask.reports.markup import Cell, Row, page, paragraph, section, table
 from ips2_dask.store.files import write_whole
-from ips2_dask.sweeps.criteria import SILHOUETTES
 from ips2_dask.sweeps.picture import draw
-from ips2_dask.sweeps.ranking import CRITERIA, DIGITS
-from ips2_dask.sweeps.result import FOLDER, Sweep
+from ips2_dask.sweeps.result import CRITERIA, DIGITS, FOLDER, SILHOUETTES, Sweep
 from ips2_dask.wording import count
 
 HEAD = {
@@ -50,7 +48,7 @@ def explained(found: Sweep) -> dict[str, str]:
     """What each column of the ranking means, for people."""
     m = found.shape[0]
     seen = "all samples" if m <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
-    asked = found.asked
+    asked = found.settings
     return {
         "stability": f"mean adjusted Rand index of the labels and those of {count(asked.resamples, 'subsample')} of "
         f"{SHARE:.0%} of the samples, embedded and clustered anew (seed {asked.seed})",
