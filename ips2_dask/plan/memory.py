@@ -26,13 +26,13 @@ CACHE_BYTES = 256 << 20
 """Most bytes of the cache in which a process keeps the parts that it read last: a limit that is enforced."""
 
 SHARD_SPREAD = 4
-"""Members of the largest shard, in those of the mean one, at most."""
+"""Times as many members as the mean shard has the largest one, at most."""
 
 SPLIT_BYTES = 256 << 20
-"""Bytes of a batch of rows that are dealt out to shards: a limit that is enforced."""
+"""Bytes of a batch of rows that a task sorts by shard: a limit that is enforced."""
 
 SAMPLE_PER_SHARD = 200
-"""Samples a shard of the drawn ones that the shards' centres are found among: enforced too."""
+"""Samples, per shard, that are drawn to place the cells of the shards: a limit that is enforced."""
 
 REMEMBERED = 24
 """Bytes that the worker of a chunk of vectors keeps of a pair besides the operator: the scale, its positions in the
