@@ -15,7 +15,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, run, veri
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import load, synthetic
 from ips2_dask.kernels import selection
-from ips2_dask.pipeline.run import plan_run
+from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.reports import remake

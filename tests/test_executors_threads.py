@@ -9,7 +9,7 @@ from sklearn.utils._openmp_helpers import _openmp_effective_n_threads
 from ips2_dask import Params
 from ips2_dask.executors.base import Executor, Job
 from ips2_dask.kernels.parallel import threads
-from ips2_dask.plan.plan import choose
+from ips2_dask.plan.choices import choose
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.store.context import Context
 from ips2_dask.store.memory_store import MemoryStore

@@ -18,7 +18,7 @@ from ips2_dask.executors import dask as dask_executor
 from ips2_dask.executors.base import Job, partition_item
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.executors.placement import Placement
-from ips2_dask.plan.plan import choose
+from ips2_dask.plan.choices import choose
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.store.context import Context
 from ips2_dask.store.zarr_store import ZarrStore

@@ -16,7 +16,8 @@ from ips2_dask import Params, Run, open_run
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels.sparse import rows_between
-from ips2_dask.plan.plan import choose, make_plan
+from ips2_dask.plan.choices import choose
+from ips2_dask.plan.plan import make_plan
 from ips2_dask.stages import block_operator
 
 Array = npt.NDArray[Any]

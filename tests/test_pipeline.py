@@ -26,6 +26,7 @@ from ips2_dask.kernels import eigen
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.rounding import FEW_SAMPLES
 from ips2_dask.params import CHOICES
+from ips2_dask.pipeline.prepare import open_inputs, prepare
 from ips2_dask.stages import views
 from ips2_dask.store.layout import STAGES
 
@@ -730,3 +731,15 @@ def test_pairs_may_be_looked_up_in_any_number_of_pieces(
     found = run(digits[:900], params, resources)
     np.testing.assert_array_equal(found.degrees, whole.degrees)
     np.testing.assert_array_equal(found.labels, whole.labels)
+
+
+def test_runs_of_one_input_read_it_once_and_differ_in_the_keys_that_their_parameters_change() -> None:
+    X = np.random.default_rng(3).normal(size=(30, 3))
+    inputs = open_inputs(X, knn_graph=sp.csr_array(np.ones((30, 30))))
+    two, three = (prepare(inputs, Params(n_clusters=c), Resources()) for c in (2, 3))
+    assert two.side_inputs is three.side_inputs
+    assert two.plan.choices.graph == "given"
+    assert two.keys["tensor"] == three.keys["tensor"]
+    assert two.keys["label"] != three.keys["label"]
+    assert two.with_clusters(3).keys == three.keys
+    assert two.for_distinct(20).plan.choices.graph == "given"

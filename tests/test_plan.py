@@ -22,17 +22,14 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Job, Report, SerialExecutor
 from ips2_dask.params import parse_bytes
-from ips2_dask.pipeline.run import Progress, execute, plan_run
-from ips2_dask.plan.plan import (
-    MOST_PARTITIONS,
-    MOST_TASKS,
-    check_memory,
-    check_shape,
-    choose,
-    make_plan,
-    partition_bounds,
-)
+from ips2_dask.pipeline.execution import execute
+from ips2_dask.pipeline.prepare import Inputs, plan_run, prepare
+from ips2_dask.plan.checks import check_memory, check_shape
+from ips2_dask.plan.choices import MAX_PARTITIONS, choose, partition_bounds
+from ips2_dask.plan.costs import MAX_TASKS
+from ips2_dask.plan.plan import make_plan
 from ips2_dask.plan.traffic import PARTS, WHOLE, Case, product_traffic
+from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Receipt
@@ -42,11 +39,11 @@ from ips2_dask.store.zarr_store import ZarrStore
 
 @given(m=st.integers(2, 10**9), f=st.integers(1, 10**5))
 def test_partitions_cover_all_samples_once_and_are_not_too_many(m: int, f: int) -> None:
-    rows = -(-m // MOST_PARTITIONS)
+    rows = -(-m // MAX_PARTITIONS)
     bounds = partition_bounds(m, f)
     assert bounds[0] == 0
     assert bounds[-1] == m
-    assert len(bounds) - 1 <= MOST_PARTITIONS
+    assert len(bounds) - 1 <= MAX_PARTITIONS
     widths = {b - a for a, b in itertools.pairwise(bounds[:-1])}
     assert len(widths) <= 1  # all but the last are equally long
     assert all(1024 <= width <= max(16384, rows) for width in widths)
@@ -208,7 +205,7 @@ def test_more_workers_make_a_plan_shorter_and_a_smaller_tolerance_makes_it_longe
 @given(m=st.integers(10**5, 10**9), f=st.integers(1, 10**4), k=st.sampled_from([5, 10]), c=st.integers(2, 40))
 def test_no_stage_has_more_tasks_than_a_scheduler_can_hand_out(m: int, f: int, k: int, c: int) -> None:
     plan = make_plan(m, f, Params(n_neighbors=k, n_clusters=c), n_workers=2)
-    assert max(stage.tasks for stage in plan.stages) <= MOST_TASKS
+    assert max(stage.tasks for stage in plan.stages) <= MAX_TASKS
     assert not [text for text in plan.warnings if "scheduler" in text]
 
 
@@ -234,8 +231,9 @@ def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
     X = np.random.default_rng(1).normal(size=(900, 5))
     source, resources = open_source(X), Resources(partition_rows=100, vectors="chunked")
     params = Params(n_clusters=3, shards=6)
-    plan = plan_run(source, params, resources)
-    execute(source, params, plan, ZarrStore(str(tmp_path / "run")), Counting(), Progress())
+    prepared = prepare(Inputs(source), params, resources)
+    plan = prepared.plan
+    execute(prepared, ZarrStore(str(tmp_path / "run")), Counting(), Progress())
     planned = {stage.name: stage.tasks for stage in plan.stages}
     for stage in ("ingest", "neighbors", "tensor", "assemble", "fuse"):
         assert planned[stage] / 2 < counted[stage] <= planned[stage], stage
@@ -269,5 +267,5 @@ def test_a_product_of_many_samples_sends_little_through_the_scheduler(case: Case
         traffic = product_traffic(make_plan(m, 64, params, n_workers=workers), params, workers, case)
         assert traffic is not None
         assert traffic.share < 0.01
-        assert traffic.tasks <= 2 * MOST_TASKS  # of two panels
+        assert traffic.tasks <= 2 * MAX_TASKS  # of two panels
     assert product_traffic(make_plan(1000, 4, params), params, 2, case) is None

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from sklearn.metrics import silhouette_samples
 
 from ips2_dask import PAPER, Params, Resources, Run, plots, run
-from ips2_dask.pipeline.run import plan_run
+from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.plots import style
 from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker
 from ips2_dask.readers import open_source

@@ -16,7 +16,7 @@ from rich.console import Console
 from ips2_dask import Params, Resources, run
 from ips2_dask.cli.display import JsonLog, LiveProgress, Pace, PlainProgress, logged
 from ips2_dask.cli.main import main
-from ips2_dask.pipeline.run import Progress
+from ips2_dask.progress import Progress
 from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import duration
 

@@ -17,7 +17,7 @@ from ips2_dask.datasets import curved_gaussians
 from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.sparse import reverse_lists
-from ips2_dask.plan import plan
+from ips2_dask.plan import choices
 from ips2_dask.stages import sharding
 
 Array = npt.NDArray[Any]
@@ -147,7 +147,7 @@ def test_rounds_go_on_until_nothing_is_found_any_more_and_what_falls_short_is_sa
 ) -> None:
     monkeypatch.setattr(sharding, "LEAST_RECALL", 1.1)
     monkeypatch.setattr(sharding, "MOST_ROUNDS", 30)
-    monkeypatch.setattr(plan, "EXACT_AFTER_WORK", 0.0)
+    monkeypatch.setattr(choices, "EXACT_AFTER_WORK", 0.0)
     X = curved_gaussians(900, 12, 3, 1)[0]
     found = run(X, Params(n_clusters=3, shards=45), Resources(partition_rows=100))
     history = found._context.facts["neighbors"]["recall_history"]
@@ -186,7 +186,7 @@ def test_where_refinement_does_not_keep_the_promise_every_pair_is_compared(make:
 def test_where_comparing_every_pair_costs_too_much_one_line_says_what_was_reached_and_strict_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(plan, "EXACT_AFTER_WORK", 1500 * 1500 * (40 + 64) - 1.0)
+    monkeypatch.setattr(choices, "EXACT_AFTER_WORK", 1500 * 1500 * (40 + 64) - 1.0)
     np.save(tmp_path / "x.npy", noise())
     arguments = ["run", str(tmp_path / "x.npy"), "--clusters", "3", "--shards", "30", "--out", str(tmp_path / "run")]
     assert main([*arguments, "--serial", "--strict", "--quiet"]) == 3

@@ -7,7 +7,7 @@ import pytest
 
 from ips2_dask import Params, run
 from ips2_dask.datasets import curved_gaussians
-from ips2_dask.plan.plan import SHARED_CLUSTERS, SHARED_SAMPLES, choose
+from ips2_dask.plan.choices import SHARED_CLUSTERS, SHARED_SAMPLES, choose
 
 M = SHARED_SAMPLES[0]
 

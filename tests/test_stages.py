@@ -24,7 +24,7 @@ from ips2_dask import BadInput, Damaged, Params, Resources, Run, open_run, run
 from ips2_dask.executors.base import Executor
 from ips2_dask.kernels import tensor as tensor_kernel
 from ips2_dask.kernels.sparse import reverse_lists
-from ips2_dask.pipeline import run as pipeline
+from ips2_dask.pipeline.keys import MODULES
 from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.zarr_store import ZarrStore
@@ -366,8 +366,8 @@ def test_every_stage_is_harmless_to_run_twice(
     params = dataclasses.replace(PARAMS, **change)
     expected = run(blobs, params, Resources(partition_rows=25)).labels
     seen: list[str] = []
-    for name, module in list(pipeline.MODULES.items()):
-        monkeypatch.setitem(pipeline.MODULES, name, doubled(name, module, seen))
+    for name, module in list(MODULES.items()):
+        monkeypatch.setitem(MODULES, name, doubled(name, module, seen))
     found = run(blobs, params, Resources(partition_rows=25), store=tmp_path)
     assert seen == list(STAGES)
     np.testing.assert_array_equal(found.labels, expected)

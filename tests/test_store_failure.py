@@ -20,7 +20,7 @@ from ips2_dask.cli.main import main
 from ips2_dask.clusters import executor as cluster
 from ips2_dask.executors.base import Job
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.pipeline import run as pipeline
+from ips2_dask.pipeline.keys import MODULES
 from ips2_dask.stages import tensor
 from ips2_dask.store.cache import cache
 from ips2_dask.store.files import partial_file, write_atomically
@@ -120,13 +120,13 @@ def die(context: Any, b: int) -> Any:
 
 @pytest.mark.long
 def test_a_task_that_ends_every_worker_is_named_with_its_stage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    module = pipeline.MODULES["tensor"]
+    module = MODULES["tensor"]
 
     def deadly(context: Any, executor: Any, report: Any) -> Any:
         return executor.map(Job("tensor", die, "pairs-"), context, range(4), report)
 
     monkeypatch.setitem(
-        pipeline.MODULES, "tensor", SimpleNamespace(VERSION=module.VERSION, depends_on=module.depends_on, run=deadly)
+        MODULES, "tensor", SimpleNamespace(VERSION=module.VERSION, depends_on=module.depends_on, run=deadly)
     )
     with cluster(Resources(n_workers=1)) as executor:
         with pytest.raises(WorkersKilled, match=r"stage tensor, partition p000002: .* --memory-limit") as caught:

@@ -84,7 +84,7 @@ def test_the_same_call_again_computes_nothing_and_gives_the_same_bytes(X: Array,
     told: list[bool] = []
     sweep(X, (4, 5), store=tmp_path / "run")
     first = files()
-    sweep(X, (4, 5), store=tmp_path / "run", told=lambda done, total, point, there: told.append(there))
+    sweep(X, (4, 5), store=tmp_path / "run", on_point=lambda done, total, point, there: told.append(there))
     assert told == [True, True]
     assert files() == first
 
@@ -103,11 +103,11 @@ def test_a_sweep_that_was_stopped_goes_on(X: Array, tmp_path: Path) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        sweep(X, (3, 4, 5), store=tmp_path / "run", told=stop, files=False)
+        sweep(X, (3, 4, 5), store=tmp_path / "run", on_point=stop, files=False)
     with pytest.raises(BadInput, match="no finished sweep"):
         open_sweep(tmp_path / "run")
     there: list[bool] = []
-    found = sweep(X, (3, 4, 5), store=tmp_path / "run", told=lambda *said: there.append(said[3]), files=False)
+    found = sweep(X, (3, 4, 5), store=tmp_path / "run", on_point=lambda *said: there.append(said[3]), files=False)
     assert there == [True, True, False]
     assert found.computed["eigen"] == 1
     assert [one.name for one in open_sweep(tmp_path / "run").points] == [one.name for one in found.points]

@@ -52,11 +52,11 @@ def test_such_a_parameter_is_really_read_by_no_stage(decider: str, value: str, n
     from harness import run_on  # noqa: PLC0415  with the check left out
 
     from ips2_dask.executors.base import SerialExecutor  # noqa: PLC0415
-    from ips2_dask.pipeline import run as pipeline  # noqa: PLC0415
+    from ips2_dask.pipeline import prepare  # noqa: PLC0415
 
     found = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pipeline, "check_params", lambda *_, **__: None)
+        patch.setattr(prepare, "check_params", lambda *_, **__: None)
         for more in ({}, {name: OTHER[name]}):
             asked = {"n_clusters": 3, decider: value, **more}
             found.append(run_on(SerialExecutor(), X, Params(**asked)))

@@ -11,7 +11,7 @@ from sklearn.datasets import make_blobs
 
 from ips2_dask import Params, run
 from ips2_dask.kernels.validity import conductances, replicate
-from ips2_dask.sweeps.ranking import order, ranks
+from ips2_dask.sweeps.result import order, ranks
 
 PATH = (np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([2.0, 1.0, 3.0]))
 """A path of four samples with the weights 2, 1, 3."""

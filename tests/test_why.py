@@ -14,7 +14,7 @@ import pytest
 
 from ips2_dask import Params, Resources, open_run, run, status
 from ips2_dask.cli.main import main
-from ips2_dask.pipeline import run as pipeline
+from ips2_dask.pipeline.keys import MODULES
 from ips2_dask.store.layout import STAGES
 
 X = np.random.default_rng(6).normal(size=(50, 3))
@@ -85,9 +85,9 @@ def test_changed_data_partitions_and_code_are_told_apart(directory: Path, monkey
     assert why(directory)["neighbors"] == "ingest changed (the input changed)"
     run(X + 1, FIRST, Resources(partition_rows=20), store=directory)
     assert why(directory)["ingest"] == "the partitions changed"
-    module = pipeline.MODULES["fuse"]
+    module = MODULES["fuse"]
     newer = SimpleNamespace(VERSION=module.VERSION + 1, depends_on=module.depends_on, run=module.run)
-    monkeypatch.setitem(pipeline.MODULES, "fuse", newer)
+    monkeypatch.setitem(MODULES, "fuse", newer)
     run(X + 1, FIRST, Resources(partition_rows=20), store=directory)
     assert list(states(directory).values()) == ["reused"] * 5 + ["computed again"] * 2
     text = f"its code changed from version {module.VERSION} to {newer.VERSION}"

@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,13 +16,15 @@ import pytest
 from ips2_dask import Params, Resources, run
 from ips2_dask.executors.base import Executor, Job
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.pipeline.cluster_choice import FOUNDATION, is_worth_a_cluster
-from ips2_dask.pipeline.keys import keys_of
+from ips2_dask.pipeline.cluster_choice import ALWAYS_ON_CLUSTER, is_worth_a_cluster
+from ips2_dask.pipeline.prepare import Inputs, Prepared, prepare
 from ips2_dask.pipeline.run import run_each
-from ips2_dask.plan.plan import Plan, make_plan
+from ips2_dask.progress import Progress
+from ips2_dask.readers import open_source
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.memory_store import MemoryStore
+from ips2_dask.store.zarr_store import ZarrStore
 
 PARAMS = Params(n_clusters=3)
 
@@ -84,27 +87,26 @@ def test_a_report_of_dasks_needs_a_cluster(blobs: npt.NDArray[Any], finished: Pa
         run(blobs, PARAMS, store=finished, own_cluster=True, performance_report=tmp_path / "dask.html")
 
 
-def with_foundation(plan: Plan, params: Params) -> tuple[MemoryStore, dict[str, Any]]:
-    keys = keys_of(params, plan.choices, plan.bounds, "an input")
+def with_foundation(m: int, f: int) -> tuple[MemoryStore, Prepared]:
+    imagined: Any = SimpleNamespace(name="imagined", shape=(m, f), fingerprint="an input", resident_bytes=0)
+    prepared = prepare(Inputs(imagined), PARAMS, Resources())
     store = MemoryStore()
     for name in STAGES[:4]:
-        store.put_document(f"{keys[name].folder}/stage.json", {})
-    return store, keys
+        store.put_document(f"{prepared.keys[name].folder}/stage.json", {"facts": {}})
+    return store, prepared
 
 
 @pytest.mark.parametrize(("m", "worth"), [(10_000, False), (10_000_000, True)])
 def test_what_is_left_of_many_samples_is_worth_a_cluster(m: int, worth: bool) -> None:
-    plan = make_plan(m, 16, PARAMS)
-    store, keys = with_foundation(plan, PARAMS)
-    assert is_worth_a_cluster(store, [(plan, keys)]) == worth
+    store, prepared = with_foundation(m, 16)
+    assert is_worth_a_cluster(store, [prepared]) == worth
 
 
 def test_the_graph_and_the_tensor_are_always_worth_a_cluster() -> None:
-    plan = make_plan(100, 4, PARAMS)
-    for missing in FOUNDATION:
-        store, keys = with_foundation(plan, PARAMS)
-        store.remove(f"{keys[missing].folder}/stage.json")
-        assert is_worth_a_cluster(store, [(plan, keys)])
+    for missing in ALWAYS_ON_CLUSTER:
+        store, prepared = with_foundation(100, 4)
+        store.remove(f"{prepared.keys[missing].folder}/stage.json")
+        assert is_worth_a_cluster(store, [prepared])
 
 
 @pytest.mark.parametrize("small_here", [True, False])
@@ -121,10 +123,10 @@ def test_little_that_is_left_can_be_kept_from_the_workers(
 
     monkeypatch.setattr(DaskExecutor, "map", noted)
     several = [dataclasses.replace(PARAMS, n_clusters=c) for c in (3, 30)]
-    found = []
-    for done in run_each(
-        blobs, several, store=tmp_path / "run", client=dask_executor.client, small_here=small_here
-    ):  # fmt: skip
+    inputs, found = Inputs(open_source(blobs)), []
+    runs = [prepare(inputs, params, Resources()) for params in several]
+    store = ZarrStore(str(tmp_path / "run"))
+    for done in run_each(runs, store, dask_executor, Progress(), small_here=small_here):
         found.append(done.labels)
         stages.append([])
     assert "tensor" in stages[0]

@@ -15,8 +15,10 @@ from ips2_dask.bench.document import Record
 from ips2_dask.bench.process import Outcome, Sample, peak, work_apart
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline.run import Progress, plan_run, run
+from ips2_dask.pipeline.prepare import plan_run
+from ips2_dask.pipeline.run import run
 from ips2_dask.plan.plan import Plan
+from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.store.layout import STAGES as RUN_STAGES
 

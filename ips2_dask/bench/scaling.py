@@ -14,7 +14,7 @@ from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import Data, generated
 from ips2_dask.bench.runs import START, Input, records, run_apart
 from ips2_dask.params import Params, Resources
-from ips2_dask.plan.plan import choose
+from ips2_dask.plan.choices import choose
 
 COLUMNS = (
     "kind", "m", "stage", "outcome", "seconds", "peak_bytes", "projected_bytes", "recall", "residual", "nmi",

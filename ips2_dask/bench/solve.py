@@ -24,7 +24,7 @@ from ips2_dask.kernels.operator import NeighborhoodOperator
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.kernels.warm_start import graph_start, start_on_pairs
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import choose
+from ips2_dask.plan.choices import choose
 
 COLUMNS = (
     "solver",

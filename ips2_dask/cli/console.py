@@ -12,7 +12,7 @@ from rich.table import Table
 
 from ips2_dask.cli.display import REUSED
 from ips2_dask.params import LEAST_RECALL, Params, Resources
-from ips2_dask.pipeline.run import Shaped
+from ips2_dask.pipeline.prepare import Shaped
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.traffic import ProductTraffic
 from ips2_dask.runs.maintenance import Collected, Verification

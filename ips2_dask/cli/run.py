@@ -33,7 +33,8 @@ from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores
 from ips2_dask.params import LEAST_RECALL, Params, Resources
 from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.run import Shaped, plan_run, run
+from ips2_dask.pipeline.prepare import Shaped, plan_run
+from ips2_dask.pipeline.run import run
 from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
 from ips2_dask.readers import open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN

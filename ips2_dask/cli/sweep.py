@@ -63,7 +63,7 @@ def sweep_command(options: argparse.Namespace) -> int:
         knn_graph=options.knn_graph,
         resamples=options.resamples,
         progress=options.stopping.guard(Progress()),
-        told=None if options.quiet else _print_point,
+        on_point=None if options.quiet else _print_point,
     )
     if not options.quiet:
         print_sweep(result.table(), result.input, result.shape, result.computed, options.out, options.top)

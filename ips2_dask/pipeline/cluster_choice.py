@@ -1,49 +1,49 @@
-"""Whether what is left to do of some runs is worth starting a cluster for."""
+"""Whether to start a cluster: only where the stages that are left take longer than starting it."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from ips2_dask.params import Resources
-from ips2_dask.pipeline.keys import Key
-from ips2_dask.plan.plan import Plan
+from ips2_dask.pipeline.manifest import unfinished_stages
+from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.store.base import Store
-from ips2_dask.store.layout import STAGES
 
 START_SECONDS = 3.0
-"""What a cluster of local processes takes to start and to end, about: worth it for no less work than that."""
+"""About how long a cluster of local processes takes to start and to end: less work than that is not worth one."""
 
-FOUNDATION = ("ingest", "neighbors", "tensor")
-"""Stages that are always left to a cluster: they hold most of a run's work and the samples themselves."""
+ALWAYS_ON_CLUSTER = ("ingest", "neighbors", "tensor")
+"""Stages that are always worth a cluster: they are most of a run's work, and read the samples themselves."""
 
-OF_THE_CLIENT = ("assemble", "eigen")
-"""Stages that this process computes by itself where block vectors live in it."""
+IN_CORE_STAGES = ("assemble", "eigen")
+"""Stages that this process computes by itself where it holds the block vectors: a cluster would not help them."""
 
 
-def asks_for_machines(resources: Resources) -> bool:
-    """Whether a run's resources say anything of who shall compute, and not only of how the work is cut."""
+def names_machines(resources: Resources) -> bool:
+    """Whether resources say anything about who computes, and not only about how the work is cut."""
     cut = {name: getattr(resources, name) for name in ("partition_rows", "vectors")}
     return resources != dataclasses.replace(Resources(), **cut)
 
 
-def is_worth_a_cluster(store: Store, runs: Iterable[tuple[Plan, Mapping[str, Key]]]) -> bool:
+def is_worth_a_cluster(store: Store, runs: Iterable[Prepared]) -> bool:
     """Whether workers would have more to do than starting them takes.
 
-    It decides about time alone: labels are the same bits without a cluster. A stage that is there counts as done; if it
-    is damaged after all, this process mends it.
+    This decides about time alone: labels are the same bits without a cluster. A stage with a ``stage.json`` counts as
+    done; if it is damaged after all, this process computes the damaged parts again.
 
     Parameters
     ----------
     store : Store
-    runs : iterable of (Plan, keys)
-        What shall be there in the end.
+        Where stages of earlier runs may be.
+    runs : iterable of Prepared
     """
     seconds = 0.0
-    for plan, keys in runs:
-        left = [name for name in STAGES if store.get_document(f"{keys[name].folder}/stage.json") is None]
-        if not set(FOUNDATION).isdisjoint(left):
+    for run in runs:
+        resumed = run.as_resumed(store)
+        left = unfinished_stages(store, resumed.keys)
+        if not set(ALWAYS_ON_CLUSTER).isdisjoint(left):
             return True
-        own = OF_THE_CLIENT if plan.choices.vectors == "in-core" else ()
-        seconds += sum(stage.seconds for stage in plan.stages if stage.name in left and stage.name not in own)
+        own = IN_CORE_STAGES if resumed.plan.choices.vectors == "in-core" else ()
+        seconds += sum(stage.seconds for stage in resumed.plan.stages if stage.name in left and stage.name not in own)
     return seconds > START_SECONDS

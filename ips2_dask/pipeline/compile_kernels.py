@@ -17,29 +17,29 @@ from ips2_dask.pipeline.run import run
 
 
 def dask_setup(worker: Any) -> None:
-    """Warm the cache; Dask calls this in each worker process."""
+    """Fill the cache; Dask calls this in each worker process."""
     del worker
-    with _alone():
+    with _one_process_of_the_node():
         warm()
 
 
 def warm() -> None:
-    """Run the method on a few points, once with each operator: what is compiled already is only loaded."""
+    """Run the method on a few points, once with each operator; kernels that are in the cache are only loaded."""
     X = np.random.default_rng(0).normal(size=(64, 4))
     for operator in ("matrix-free", "triplets"):
         run(X, Params(n_clusters=2, operator=operator))
 
 
 @contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """Let the processes of a node in one after the other: the first compiles, the others find it done."""
-    place = Path(os.environ.get("NUMBA_CACHE_DIR") or tempfile.gettempdir())
-    place.mkdir(parents=True, exist_ok=True)
+def _one_process_of_the_node() -> Iterator[None]:
+    """A lock between the processes of a node: the first one compiles, and the others load what it compiled."""
+    folder = Path(os.environ.get("NUMBA_CACHE_DIR") or tempfile.gettempdir())
+    folder.mkdir(parents=True, exist_ok=True)
     try:
         import fcntl  # noqa: PLC0415 - not on Windows, where each process compiles for itself
     except ImportError:
         yield
         return
-    with (place / f"ips2-warm-{getpass.getuser()}.lock").open("w") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (folder / f"ips2-warm-{getpass.getuser()}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield

@@ -1,13 +1,13 @@
-"""What a stage's results depend on, its digest, and what has changed since another run."""
+"""The key of a stage, which is all that its results depend on, and how it differs from an earlier run's."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.plan import Plan
 from ips2_dask.stages import degrees, eigen, fuse, ingest, label, neighbors, tensor
 from ips2_dask.store.layout import FORMAT, STAGES, folder_of, key_digest
 
@@ -30,7 +30,7 @@ FEEDS = {
     "fuse": ("eigen", "similarity"),
     "label": ("fuse",),
 }
-"""What a stage reads, where it is there; a change anywhere else leaves it alone."""
+"""The inputs and the earlier stages that a stage reads, where there are such; other changes leave it as it is."""
 
 WORDS = {
     "seed": "random_state",
@@ -42,34 +42,43 @@ WORDS = {
     "input": "the input",
     "bounds": "the partitions",
 }
-"""Names for people, where those in a key are others."""
+"""Names for people, of keys' entries that have others."""
 
-Content = dict[str, Any]
-"""What a key is the digest of: ``inputs``, ``params``, ``version`` and ``format``."""
+
+class Content(TypedDict):
+    """All that a stage's results depend on; the key's digest is taken of it, so it is stored as it is."""
+
+    inputs: dict[str, str]  # digests of the inputs, and of the keys of the stages that it reads
+    params: dict[str, Any]
+    version: int  # of the stage's code
+    format: int
 
 
 class Key(NamedTuple):
-    """What a stage's results depend on, and the folder that is named by its digest."""
+    """All that a stage's results depend on, and the folder that its digest names."""
 
     content: Content
     folder: str
 
 
-def keys_of(
-    params: Params, choices: Choices, bounds: tuple[int, ...], fingerprint: str, given: Mapping[str, str] | None = None
-) -> dict[str, Key]:
-    """The key of every stage, from its inputs' keys, its own parameters and its version.
+def stage_keys(params: Params, plan: Plan, digests: Mapping[str, str]) -> dict[str, Key]:
+    """The key of every stage, from the keys of the stages that it reads, its own parameters and its version.
 
-    ``given`` are the digests of what was given beside the samples: a similarity, a graph.
+    Parameters
+    ----------
+    params : Params
+    plan : Plan
+    digests : mapping
+        Of what the caller gave: ``input``, and ``similarity`` and ``knn_graph`` where there are such.
     """
-    above = {**(given or {}), "input": fingerprint, "bounds": hashlib.sha256(repr(bounds).encode()).hexdigest()}
+    above = {**digests, "bounds": hashlib.sha256(repr(plan.bounds).encode()).hexdigest()}
     keys = {}
     for name in STAGES:
         module = MODULES[name]
         feeds = FEEDS[name] + (("similarity",) if name == "eigen" and params.tensor == "decomposable" else ())
-        content = {
+        content: Content = {
             "inputs": {feed: above[feed] for feed in feeds if feed in above},
-            "params": module.depends_on(params, choices),
+            "params": module.depends_on(params, plan.choices),
             "version": module.VERSION,
             "format": FORMAT,
         }
@@ -78,33 +87,36 @@ def keys_of(
     return keys
 
 
-def changes(keys: dict[str, Key], before: dict[str, Content]) -> dict[str, list[str]]:
-    """Of each stage, what is not as it was in its last finished key; nothing where there was none, or no change."""
-    out: dict[str, list[str]] = {}
+def changes(keys: Mapping[str, Key], earlier: Mapping[str, Content]) -> dict[str, list[str]]:
+    """How the key of each stage differs from the one that it was last finished under, in words.
+
+    The list of a stage is empty where nothing differs, or where it was never finished.
+    """
+    differences: dict[str, list[str]] = {}
     for name in STAGES:
-        was, now = before.get(name), keys[name].content
-        out[name] = [] if was is None else _changes(was, now, out)
-    return out
+        old = earlier.get(name)
+        differences[name] = [] if old is None else _changes(old, keys[name].content, differences)
+    return differences
 
 
-def _changes(was: Content, now: Content, above: dict[str, list[str]]) -> list[str]:
-    said = []
-    if was["format"] != now["format"]:
-        said.append(f"the format of run directories changed from {was['format']} to {now['format']}")
-    if was["version"] != now["version"]:
-        said.append(f"its code changed from version {was['version']} to {now['version']}")
-    for name in sorted({*was["params"], *now["params"]}):
-        one, other = (_value(content["params"], name) for content in (was, now))
-        if one != other:
-            said.append(f"{WORDS.get(name, name)} changed from {one} to {other}")
-    for name in sorted({*was["inputs"], *now["inputs"]}):
-        one, other = was["inputs"].get(name), now["inputs"].get(name)
-        if one != other:
+def _changes(old: Content, new: Content, above: Mapping[str, list[str]]) -> list[str]:
+    """How two keys of a stage differ; ``above`` says the same of the stages before it."""
+    texts = []
+    if old["format"] != new["format"]:
+        texts.append(f"the format of run directories changed from {old['format']} to {new['format']}")
+    if old["version"] != new["version"]:
+        texts.append(f"its code changed from version {old['version']} to {new['version']}")
+    for name in sorted({*old["params"], *new["params"]}):
+        first, second = (_value(content["params"], name) for content in (old, new))
+        if first != second:
+            texts.append(f"{WORDS.get(name, name)} changed from {first} to {second}")
+    for name in sorted({*old["inputs"], *new["inputs"]}):
+        if old["inputs"].get(name) != new["inputs"].get(name):
             causes = f" ({'; '.join(above[name])})" if above.get(name) else ""
-            said.append(f"{WORDS.get(name, name)} changed{causes}")
-    return said
+            texts.append(f"{WORDS.get(name, name)} changed{causes}")
+    return texts
 
 
-def _value(params: dict[str, Any], name: str) -> str:
+def _value(params: Mapping[str, Any], name: str) -> str:
     value = params.get(name, "nothing")
     return value if isinstance(value, str) else repr(value)

@@ -1,4 +1,4 @@
-"""What was asked for and would count for nothing is refused when a run begins; a default is never refused."""
+"""Refuse options that would have no effect when a run begins; an option at its default is never refused."""
 
 from __future__ import annotations
 
@@ -18,33 +18,32 @@ NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     ("affinity", "precomputed", ("bandwidth",), "S is given"),
     ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
 )  # fmt: skip
-"""A parameter, one of its values, the parameters that are not read beside it, and why."""
+"""A parameter, one of its values, the parameters that no stage reads with that value, and why."""
 
 MACHINES = ("n_workers", "scratch", "scheduler", "cluster", "tls", "insecure")
 """Fields of `Resources` that describe a cluster which is started, or connected to, for the run."""
 
 
 def _changed(record: Any, names: Sequence[str]) -> list[str]:
-    """Those of some fields of a record that are not at their default."""
+    """The names of those fields of a dataclass instance that are not at their default."""
     defaults = {field.name: field.default for field in dataclasses.fields(record)}
     return [name for name in names if getattr(record, name) != defaults[name]]
 
 
-def _nothing(name: str, value: Any, beside: str, allowed: str, why: str) -> BadInput:
-    return BadInput(
-        name, f"{value!r} with {beside}", allowed, f"it would count for nothing: {why}", f"leave {name} out"
-    )
+def _no_effect(name: str, value: Any, other: str, allowed: str, why: str) -> BadInput:
+    """The error for an option that has no effect with another one."""
+    return BadInput(name, f"{value!r} with {other}", allowed, f"it would count for nothing: {why}", f"leave {name} out")
 
 
 def check_params(params: Params, resources: Resources, *, knn_graph: bool = False) -> None:
-    """Refuse parameters that others make meaningless, and a way to cut the work that a run does not take.
+    """Refuse parameters that others leave without effect, and cuts of the work that a run does not make.
 
     Parameters
     ----------
     params : Params
     resources : Resources
     knn_graph : bool
-        Whether the neighbours were given.
+        Whether the caller gives a graph with the samples.
 
     Raises
     ------
@@ -53,32 +52,32 @@ def check_params(params: Params, resources: Resources, *, knn_graph: bool = Fals
     for decider, value, names, why in NOT_READ:
         if getattr(params, decider) == value:
             for name in _changed(params, names):
-                raise _nothing(name, getattr(params, name), f"{decider}={value!r}", f"another {decider}", why)
+                raise _no_effect(name, getattr(params, name), f"{decider}={value!r}", f"another {decider}", why)
     if params.shards is not None and params.graph not in ("auto", "shards"):
-        raise _nothing(
+        raise _no_effect(
             "shards", params.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
         )
     if params.shards is not None and params.metric == "precomputed":
-        raise _nothing(
+        raise _no_effect(
             "shards", params.shards, "metric='precomputed'", "another metric", "distances that are given are read"
         )
     if knn_graph and params.shards is not None:
-        raise _nothing("shards", params.shards, "a knn_graph", "a graph that is searched for", "neighbours are given")
+        raise _no_effect("shards", params.shards, "a knn_graph", "a graph that is searched for", "neighbours are given")
     if resources.vectors == "chunked" and params.tensor == "decomposable":
-        raise _nothing(
+        raise _no_effect(
             "vectors", "chunked", "tensor='decomposable'", "an indecomposable tensor",
             "its eigenvectors are those of samples, of which one process solves all",
         )  # fmt: skip
 
 
 def check_machines(resources: Resources, *, client: bool, own_cluster: bool) -> None:
-    """Refuse resources of a cluster that nobody starts.
+    """Refuse options of a cluster where no cluster is started.
 
     Parameters
     ----------
     resources : Resources
     client : bool
-        Whether the caller's own workers compute.
+        Whether the caller gives a client, whose workers compute.
     own_cluster : bool
         Whether a cluster is started where it is worth it.
 
@@ -87,7 +86,7 @@ def check_machines(resources: Resources, *, client: bool, own_cluster: bool) -> 
     BadInput
     """
     if client and own_cluster:
-        raise _nothing("own_cluster", True, "a client", "one of the two", "the client's workers compute")
+        raise _no_effect("own_cluster", True, "a client", "one of the two", "the client's workers compute")
     names: tuple[str, ...]
     if not (client or own_cluster):
         where, why = "no cluster", "this process computes alone"
@@ -101,4 +100,4 @@ def check_machines(resources: Resources, *, client: bool, own_cluster: bool) -> 
     else:
         return
     for name in _changed(resources, names):
-        raise _nothing(name, getattr(resources, name), where, allowed, why)
+        raise _no_effect(name, getattr(resources, name), where, allowed, why)

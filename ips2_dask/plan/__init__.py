@@ -1,1 +1,1 @@
-"""What a run is expected to need before it starts: memory, disk, time and scheduler traffic."""
+"""The plan of a run: automatic choices, projected memory, disk, tasks, time and scheduler traffic, and its checks."""

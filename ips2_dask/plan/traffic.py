@@ -1,6 +1,6 @@
-"""What one product of block vectors in chunks sends between processes: a model, from a plan and what was measured.
+"""The bytes that processes send one another in a product of block vectors in chunks: a model with measured constants.
 
-`tests/cluster/traffic.py` measures it on samples in 20 groups.
+`tests/cluster/traffic.py` measures them on samples in 20 groups.
 """
 
 from __future__ import annotations
@@ -9,12 +9,22 @@ import dataclasses
 
 from ips2_dask.kernels.eigen import block_width, panels_of
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import NEAR_CHUNKS, Plan, pairs_about, product_tasks
+from ips2_dask.plan.choices import pairs_about
+from ips2_dask.plan.costs import NEAR_CHUNKS, product_tasks
+from ips2_dask.plan.plan import Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """How chunks lie in the data: each gets rows of ``near`` others on average, a share ``shared`` of its own rows."""
+    """How chunks lie in the data.
+
+    Attributes
+    ----------
+    near : float
+        Other chunks that a chunk gets rows of, on average.
+    shared : float
+        Those rows, as a share of the chunk's own.
+    """
 
     near: float
     shared: float
@@ -28,14 +38,14 @@ PARTS = Case(NEAR_CHUNKS, 0.9)
 share is measured; there each was near two others, and in larger groups there are more)."""
 
 TASK_BYTES = 22_000
-"""What the scheduler sends and gets for a task of a product, with its share of the solver's other tasks, small
+"""Bytes that the scheduler sends and gets for a task of a product, with its share of the solver's other tasks, small
 matrices, heartbeats and what a solve sends once (measured with 4 and 6 chunks on 2 workers, solves of 14 products;
 12,000 in one of 76)."""
 
 
 @dataclasses.dataclass(frozen=True)
 class ProductTraffic:
-    """Of one product of a whole block.
+    """The traffic of one product of a whole block.
 
     Attributes
     ----------

@@ -6,7 +6,7 @@ import shlex
 from typing import Any
 
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices, choose, partition_bounds, widest
+from ips2_dask.plan.choices import Choices, choose, partition_bounds, widest
 from ips2_dask.readers.features import MISSING, Features, joined_list
 from ips2_dask.runs.run import Run
 from ips2_dask.wording import option

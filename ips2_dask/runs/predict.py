@@ -16,7 +16,7 @@ from ips2_dask.kernels import extension, ingest, similarity
 from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS
-from ips2_dask.plan.plan import partition_bounds
+from ips2_dask.plan.choices import partition_bounds
 from ips2_dask.readers import Source, check_block
 from ips2_dask.readers.base import LazySource
 from ips2_dask.stages import metric_views

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.selection import Leading, leading
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import Source, open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_word
 from ips2_dask.runs.cuts import cut_clusters

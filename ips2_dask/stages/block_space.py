@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels import buffers, warm_start
 from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
-from ips2_dask.plan.plan import REMEMBERED
+from ips2_dask.plan.memory import REMEMBERED
 from ips2_dask.stages.block_operator import (
     CHUNK_KIND,
     ChunkPlacement,

@@ -11,7 +11,7 @@ from ips2_dask.kernels.antisymmetric import element_bytes, largest_eigenvalue
 from ips2_dask.kernels.components import neighborhood_components
 from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator
 from ips2_dask.stages.views import n_pairs, neighborhood_operator, neighborhoods, read_pairs, restricted_tensor, unit
 from ips2_dask.store.context import Context, part_name

@@ -15,7 +15,7 @@ from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.selection import solved_pairs, with_ties
 from ips2_dask.kernels.sparse import assemble, inverse_root, normalized
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import checkpoints
 from ips2_dask.stages.block_space import ChunkedSpace
 from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs

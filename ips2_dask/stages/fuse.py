@@ -14,7 +14,7 @@ from ips2_dask.kernels import fusion as kernel
 from ips2_dask.kernels.selection import wanted_pairs, with_ties
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import pair_components, solved_degrees, unit

@@ -19,7 +19,7 @@ from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.sparse import assemble, inverse_root, reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import islands
 from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
 from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk

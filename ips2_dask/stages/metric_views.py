@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.kernels import approximate, distances, neighbors, similarity, tensor
-from ips2_dask.plan.plan import DESCENT_MEMBERS
+from ips2_dask.plan.choices import DESCENT_MEMBERS
 from ips2_dask.store.context import Context
 
 Float32 = NDArray[np.float32]

@@ -11,7 +11,7 @@ from ips2_dask.kernels import approximate, distances, duplicates, shards, simila
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import metric_views, sharding, side_inputs
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name

@@ -21,7 +21,7 @@ from ips2_dask.executors.placement import Item
 from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import LEAST_RECALL
-from ips2_dask.plan.plan import SAMPLE_PER_SHARD, SPLIT_BYTES
+from ips2_dask.plan.memory import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.views import neighborhoods
 from ips2_dask.store.base import AnyArray, TaskResult

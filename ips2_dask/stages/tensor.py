@@ -10,7 +10,7 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import tensor as kernel
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator, metric_views
 from ips2_dask.stages.views import n_pairs, neighborhoods, numbered_ids
 from ips2_dask.store.context import Context

@@ -8,7 +8,7 @@ from threading import Lock
 from typing import Any
 
 from ips2_dask.kernels import buffers
-from ips2_dask.plan.plan import CACHE_BYTES
+from ips2_dask.plan.memory import CACHE_BYTES
 
 Key = tuple[Any, ...]
 

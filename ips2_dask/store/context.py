@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.metrics import METRICS, Metric
 from ips2_dask.params import Params
-from ips2_dask.plan.plan import Choices
+from ips2_dask.plan.choices import Choices
 from ips2_dask.store.base import Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.integrity import Receipt

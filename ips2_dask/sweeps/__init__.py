@@ -1,32 +1,28 @@
-"""Many settings of one input, each stage computed once for all that share it, ranked without known labels."""
+"""Sweeps: run many settings of one input, computing each stage once for all that share it, and rank them."""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
+from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline.keys import keys_of
 from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.run import check_beside, how_asked, plan_run, run_each, with_given
-from ips2_dask.plan.plan import widest
+from ips2_dask.pipeline.prepare import Prepared, open_inputs, prepare
+from ips2_dask.pipeline.run import on_client, run_each
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
-from ips2_dask.readers import Source, open_source
 from ips2_dask.readers.features import Features
 from ips2_dask.runs.directory import check_directory
-from ips2_dask.stages.side_inputs import open_side_inputs
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps import written
-from ips2_dask.sweeps.criteria import Asked
 from ips2_dask.sweeps.grid import grid
 from ips2_dask.sweeps.judge import Judge
-from ips2_dask.sweeps.result import Point, Sweep, open_sweep
+from ips2_dask.sweeps.result import JudgeSettings, Point, Sweep, open_sweep
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -37,17 +33,14 @@ CLUSTERS = range(2, 16)
 """Numbers of clusters that are tried unless others are asked for."""
 
 RESAMPLES = 2
+"""Subsamples of each point that its stability is the mean of, unless another number is asked for."""
 
 ON_WORKERS = 100_000
-"""Up to so many samples the workers judge a run while the next one goes on: each of them holds its similarities."""
+"""Samples up to which the workers judge a run while the next one goes on: each of them holds its similarities."""
 
 
-class Told(Protocol):
-    """Is told of each point that is done."""
-
-    def __call__(self, done: int, total: int, point: Point, found_there: bool) -> None:
-        """So many of all are."""
-        ...
+OnPoint = Callable[[int, int, Point, bool], None]
+"""Takes the number of points that are done, that of all, the point, and whether an earlier call had stored it."""
 
 
 def sweep(
@@ -68,7 +61,7 @@ def sweep(
     knn_graph: Any = None,
     resamples: int = RESAMPLES,
     progress: Progress | None = None,
-    told: Told | None = None,
+    on_point: OnPoint | None = None,
     files: bool = True,
 ) -> Sweep:
     """Run every combination of c, k and sigma, and rank them without known labels.
@@ -83,7 +76,8 @@ def sweep(
     source : whatever `ips2_dask.run` takes
     clusters, neighbors : iterables of int
         Values of c and k; k is that of ``params`` by default.
-    sigma : iterable of float
+    sigma : iterable of float, optional
+        Values of sigma; that of ``params`` by default.
     params : Params, optional
         Everything else.
     resources, client, labels_column, transpose, features, own_cluster, similarity, knn_graph, progress
@@ -92,8 +86,8 @@ def sweep(
         The run directory.
     resamples : int
         Subsamples of each point that its stability is the mean of.
-    told : callable, optional
-        Is given each point as it is done.
+    on_point : callable, optional
+        Called with each point as it is done: ``on_point(done, total, point, stored)``.
     files : bool
         Whether to write table, figure and page (with Matplotlib, the extra ``report``).
 
@@ -116,71 +110,73 @@ def sweep(
     >>> from ips2_dask import sweep
     >>> X, _ = make_blobs(120, centers=3, random_state=5)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     found = sweep(X, range(2, 6), store=folder + "/sweep", files=False)
-    ...     print(found.best.params.n_clusters, len(found.points), found.computed["neighbors"])
+    ...     result = sweep(X, range(2, 6), store=folder + "/sweep", files=False)
+    ...     print(result.best.params.n_clusters, len(result.points), result.computed["neighbors"])
     3 4 1
     """
     params, resources = params or Params(), resources or Resources()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
-    several = grid(
+    points = grid(
         params, clusters, (params.n_neighbors,) if neighbors is None else neighbors,
         (params.sigma,) if sigma is None else sigma,
     )  # fmt: skip
-    asked = Asked(_resamples(resamples), params.random_state)
+    settings = JudgeSettings(_checked_resamples(resamples), params.random_state)
     location = _directory(store)
     if files:
         check_matplotlib()
-    opened = source
-    if not isinstance(source, Source):
-        opened = open_source(source, labels_column=labels_column, transpose=transpose, features=features)
-    check_beside(opened, similarity, knn_graph)
-    names = _names(opened, several, resources, similarity, knn_graph)
-    kept = ZarrStore(location)
-    there = {name: point for name in names if (point := Point.read(kept, name, asked)) is not None}
-    missing = [one for one, name in zip(several, names, strict=True) if name not in there]
-    location_of_source = str(source) if isinstance(source, str | Path) else None
-    how = how_asked(location_of_source, labels_column, transpose, features)
+    inputs = open_inputs(
+        source, labels_column=labels_column, transpose=transpose, features=features, similarity=similarity,
+        knn_graph=knn_graph,
+    )  # fmt: skip
+    runs = [prepare(inputs, one, resources) for one in points]
+    directory = ZarrStore(location)
+    judged = _judged_points(runs, directory, settings, resources, client, own_cluster, progress or Progress(), on_point)
+    result = Sweep.ranked(directory, judged, settings, inputs.source.name, inputs.source.shape)
+    result.store_result()
+    if files:
+        written.write(result)
+    return result
+
+
+def _judged_points(
+    runs: Sequence[Prepared],
+    store: ZarrStore,
+    settings: JudgeSettings,
+    resources: Resources,
+    client: Client | None,
+    own_cluster: bool,
+    progress: Progress,
+    on_point: OnPoint | None,
+) -> list[Point]:
+    """The point of each run, in their order; runs that no earlier call has judged are executed."""
+    names = [point_name(run) for run in runs]
+    stored = {name: point for name in names if (point := Point.read(store, name, settings)) is not None}
+    missing = [run for run, name in zip(runs, names, strict=True) if name not in stored]
     points = []
     with contextlib.ExitStack() as stack:
-        if missing and client is None and own_cluster:
+        executor: Executor = SerialExecutor() if client is None else on_client(client, resources)
+        if missing and own_cluster:
             executor = stack.enter_context(places.executor(resources))
-            client, resources = (
-                executor.client,
-                dataclasses.replace(resources, threads_per_worker=executor.threads_per_task),
-            )
-        judges = client if opened.shape[0] <= ON_WORKERS else None
-        runs = run_each(
-            opened, missing, resources, store=location, client=client, progress=progress, similarity=similarity,
-            knn_graph=knn_graph, asked=how, small_here=judges is not None,
-        )  # fmt: skip
-        judge = Judge(location, asked, judges)
+            client = executor.client
+        if runs[0].source.shape[0] > ON_WORKERS:
+            client = None  # this process judges
+        finished = run_each(missing, store, executor, progress, small_here=client is not None)
+        judge = Judge(str(store.location), settings, client)
         stack.callback(judge.stop)
-        for done, point in enumerate(judge.points(kept, names, there, runs if missing else iter(())), 1):
+        for done, point in enumerate(judge.points(store, names, stored, finished), 1):
             points.append(point)
-            if told is not None:
-                told(done, len(several), point, point.name in there)
-    found = Sweep.ranked(kept, points, asked, opened.name, opened.shape)
-    found.settle()
-    if files:
-        written.write(found)
-    return found
+            if on_point is not None:
+                on_point(done, len(runs), point, point.name in stored)
+    return points
 
 
-def _names(
-    source: Source, several: Sequence[Params], resources: Resources, similarity: Any, knn_graph: Any
-) -> list[str]:
-    """What the points' documents are called: after the digest that the labels depend on."""
-    given = open_side_inputs(similarity, knn_graph, source.shape[0], several[0])
-    names = []
-    for params in several:
-        plan = with_given(plan_run(source, params, resources), given)
-        keys = keys_of(widest(params, plan.m), plan.choices, plan.bounds, source.fingerprint, given.digests)
-        names.append(keys["label"].folder.removeprefix("label-"))
-    return names
+def point_name(run: Prepared) -> str:
+    """The name of a point's document: the digest that its labels depend on."""
+    return run.keys["label"].folder.removeprefix("label-")
 
 
 def _directory(store: str | Path) -> str:
-    """The place of the runs, checked: figures and tables go there as well, so it is a local one."""
+    """The path of the run directory, checked: it is a local one, as figures and tables are written there as well."""
     if "://" in str(store):
         raise BadInput(
             "store", str(store), "a local directory", "there would be no place for the figure and the table",
@@ -191,7 +187,7 @@ def _directory(store: str | Path) -> str:
     return location
 
 
-def _resamples(number: int) -> int:
+def _checked_resamples(number: int) -> int:
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise BadInput(
             "resamples", repr(number), "a whole number of at least 1", "there would be no stability", "give 1 or more"

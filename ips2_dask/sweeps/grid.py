@@ -10,21 +10,21 @@ from collections.abc import Iterable, Sequence
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Params
 
-MOST_POINTS = 10_000
+MAX_POINTS = 10_000
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
     """``5:15`` (both ends included), ``5:15:5`` and ``5,7,9``, or several of them with commas, as numbers."""
-    found: list[int] = []
+    values: list[int] = []
     for word in text.split(","):
         match = re.fullmatch(r"(\d+)(?::(\d+)(?::(\d+))?)?", word.strip())
         step = int(match[3] or 1) if match else 0
         if match is None or step < 1:
             raise argparse.ArgumentTypeError(f"{text!r} is no list such as 5,7,9 and no range such as 5:15 or 5:15:5")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1, step)
-    if not found:
+        values += range(int(match[1]), int(match[2] or match[1]) + 1, step)
+    if not values:
         raise argparse.ArgumentTypeError(f"{text!r} is a range without a number in it")
-    return tuple(found)
+    return tuple(values)
 
 
 def numbers(text: str) -> tuple[float, ...]:
@@ -60,14 +60,14 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
     for name, values in (("neighbors", ks), ("sigma", sigmas), ("clusters", cs)):
         if not values:
             raise BadInput(name, "no value", "at least one", "there would be nothing to compare", f"give {name}")
-    if len(ks) * len(sigmas) * len(cs) > MOST_POINTS:
+    if len(ks) * len(sigmas) * len(cs) > MAX_POINTS:
         raise BadInput(
             "clusters, neighbors and sigma", "more than 10,000 combinations", "10,000 at most",
             "it would not end in a lifetime", "give shorter lists",
         )  # fmt: skip
-    most = None if params.tensor == "decomposable" else max(cs)
+    n_eigenpairs = None if params.tensor == "decomposable" else max(cs)
     return [
-        dataclasses.replace(params, n_clusters=c, n_neighbors=k, sigma=s, n_eigenpairs=most, max_clusters=None)
+        dataclasses.replace(params, n_clusters=c, n_neighbors=k, sigma=s, n_eigenpairs=n_eigenpairs, max_clusters=None)
         for k in ks
         for s in sigmas
         for c in cs
@@ -75,7 +75,7 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
 
 
 def _check_swept(params: Params, ks: list[int], sigmas: list[float], cs: list[int]) -> None:
-    """Refuse parameters beside the lists that no point would have."""
+    """Refuse values of the swept parameters that the lists contradict."""
     swept: tuple[tuple[str, float, Sequence[float]], ...] = (
         ("n_neighbors", params.n_neighbors, ks), ("sigma", params.sigma, sigmas)
     )  # fmt: skip

@@ -1,80 +1,167 @@
-"""Runs judged one after another: here, or by the workers while the next run goes on; points in the order asked for."""
+"""Judge finished runs without known labels: here, or on the workers while the next run goes on."""
 
 from __future__ import annotations
 
+import hashlib
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from distributed import Client
 
 from ips2_dask.executors.failures import RETRIES, losses
+from ips2_dask.kernels.parallel import threads, usable_cores
+from ips2_dask.kernels.validity import conductances, replicate
+from ips2_dask.metrics import scores
+from ips2_dask.plots.points import points, silhouette
 from ips2_dask.runs.run import Run
 from ips2_dask.store.zarr_store import ZarrStore
-from ips2_dask.sweeps.criteria import Asked, judged, judged_there
-from ips2_dask.sweeps.result import Point
+from ips2_dask.sweeps.result import SILHOUETTES, JudgeSettings, Point
 
-AHEAD = 2
+WAITING_RUNS = 2
 """Runs that may wait for each worker's judgement."""
 
+PRIORITY = -10
+"""Of a judgement on the workers: nobody waits for it, and the next run waits for its own tasks."""
 
-LAST = -10
-"""Priority of judging: nobody waits for it, and the next run waits for its own tasks."""
+
+def judge_run(run: Run, settings: JudgeSettings) -> dict[str, Any]:
+    """The criteria of a run and a few facts about it, as plain values.
+
+    ``stability`` is the mean adjusted Rand index with partitions of subsamples, ``silhouette`` the mean one of a sample
+    in the embedding, ``conductance`` the mean over the clusters in the pairwise similarity S, which does not depend on
+    c, k or sigma and so is the same graph for every point. Known labels give ``nmi`` and ``acc``, which are reported
+    and rank nothing.
+    """
+    begun = time.perf_counter()
+    with threads(usable_cores()):  # one thread for BLAS and k-means: the same bits wherever it is done
+        judgement = _judge(run, settings)
+    return {**judgement, "seconds": time.perf_counter() - begun}
+
+
+def _judge_stored(location: str, manifest: dict[str, Any], settings: JudgeSettings) -> dict[str, Any]:
+    """`judge_run` of a run in a directory: the task of a worker."""
+    return judge_run(Run(ZarrStore(location), manifest), settings)
+
+
+def _judge(run: Run, settings: JudgeSettings) -> dict[str, Any]:
+    run = run.clustered
+    labels, c = run.labels, run.params.n_clusters
+    distinct = run.distinct
+    U = run.similarity("fused", distinct=True)
+    if run.params.high_order == "signed":
+        U = abs(U)
+    rounding, width = _rounding(run)
+    rounding_options: dict[str, Any] = {
+        "columns": run.params.n_embedded, "rows": run.params.clusters_rows,
+        "embedding": None if run.embedding is None else run.embedding[distinct],
+        "rounding": rounding, "width": width,
+    }  # fmt: skip
+    agreements = [
+        replicate(U, labels[distinct], c, settings.seed, number, **rounding_options)
+        for number in range(settings.resamples)
+    ]
+    criteria = {
+        "stability": float(np.mean(agreements)),
+        "silhouette": float(silhouette(points(run), labels, most=SILHOUETTES, seed=settings.seed).values.mean()),
+        "conductance": float(conductances(_edges(run), labels, c).mean()),
+    }
+    sizes = np.bincount(labels, minlength=c)
+    facts = {
+        "agreements": agreements,
+        "smallest": int(sizes.min()),
+        "largest": int(sizes.max()),
+        "labels": hashlib.sha256(np.ascontiguousarray(labels, "<i4").tobytes()).hexdigest()[:16],
+        "warnings": run.report()["warnings"],
+    }
+    if run.known_labels is not None:
+        agreement = scores(run.known_labels, labels)
+        facts["known"] = {"nmi": agreement["nmi"], "acc": agreement["acc"]}
+    return {"criteria": criteria, **facts}
+
+
+def _rounding(run: Run) -> tuple[str, int | None]:
+    """The rounding that made the labels from the embedding, and from how many of its columns."""
+    for rounding in run.report()["roundings"]:
+        if rounding["chosen"] and not run.params.clusters_rows:
+            return rounding["rounding"], rounding["columns"]
+    return "kmeans", None
+
+
+def _edges(run: Run) -> Iterator[tuple[Any, Any, Any]]:
+    """The edges of S, part by part."""
+    for part in run.iter_similarities():
+        yield part.i, part.j, part.pairwise
 
 
 class Judge:
-    """Makes points of runs.
+    """Makes the points of a sweep from its runs.
 
     Parameters
     ----------
     location : str
         The run directory.
-    asked : Asked
+    settings : JudgeSettings
     client : distributed.Client, optional
         Whose workers judge; without one this process does, before the next run.
     """
 
-    def __init__(self, location: str, asked: Asked, client: Client | None) -> None:
-        self._location, self._asked, self._client = location, asked, client
-        self._waiting: deque[tuple[str, Run, Any]] = deque()
+    def __init__(self, location: str, settings: JudgeSettings, client: Client | None) -> None:
+        self._location, self._settings, self._client = location, settings, client
+        self._waiting: deque[tuple[str, Run, Any]] = deque()  # name, run, its judgement or a future of it
 
     def points(
-        self, kept: ZarrStore, names: Sequence[str], there: Mapping[str, Point], runs: Iterator[Run]
+        self, store: ZarrStore, names: Sequence[str], stored: Mapping[str, Point], runs: Iterator[Run]
     ) -> Iterator[Point]:
-        """Points in the order of their names: those that are there, and those of the runs, stored as they are judged.
+        """Points in the order of their names; new ones are stored as soon as they are judged.
 
-        The runs are those of the names that are missing.
+        Parameters
+        ----------
+        store : ZarrStore
+        names : sequence of str
+            Of all points.
+        stored : mapping of str to Point
+            Those of earlier calls.
+        runs : iterator of Run
+            One for each name that is not among them, in the same order.
         """
-        made = self._made(kept, [name for name in names if name not in there], runs)
+        new = self._new_points(store, [name for name in names if name not in stored], runs)
         for name in names:
-            yield there[name] if name in there else next(made)
-        for _ in made:  # nothing is left: the runs end
+            yield stored[name] if name in stored else next(new)
+        for _ in new:  # nothing is left: this lets the runs end
             pass
 
-    def _made(self, kept: ZarrStore, missing: Sequence[str], runs: Iterator[Run]) -> Iterator[Point]:
-        room = 0 if self._client is None else AHEAD * max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
-        for name, run in zip(missing, runs, strict=True):
-            self._waiting.append((name, run, self._begun(run)))
+    def _new_points(self, store: ZarrStore, names: Sequence[str], runs: Iterator[Run]) -> Iterator[Point]:
+        room = 0
+        if self._client is not None:
+            room = WAITING_RUNS * max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
+        for name, run in zip(names, runs, strict=True):
+            self._waiting.append((name, run, self._begin(run)))
             if len(self._waiting) > room:
-                yield self._ended(kept)
+                yield self._finish(store)
         while self._waiting:
-            yield self._ended(kept)
+            yield self._finish(store)
 
-    def _begun(self, run: Run) -> Any:
+    def _begin(self, run: Run) -> Any:
+        """A run's judgement, or a future of it."""
         if self._client is None:
-            return judged(run, self._asked)
+            return judge_run(run, self._settings)
         with losses(self._client):
             return self._client.submit(
-                judged_there, self._location, run.manifest, self._asked, pure=False, retries=RETRIES, priority=LAST
-            )
+                _judge_stored, self._location, run.manifest, self._settings, pure=False, retries=RETRIES,
+                priority=PRIORITY,
+            )  # fmt: skip
 
-    def _ended(self, kept: ZarrStore) -> Point:
-        name, run, found = self._waiting.popleft()
+    def _finish(self, store: ZarrStore) -> Point:
+        """The point of the run that has waited longest."""
+        name, run, judgement = self._waiting.popleft()
         if self._client is not None:
             with losses(self._client):
-                found = found.result()
-        point = Point.of(name, run, found)
-        point.write(kept, self._asked)
+                judgement = judgement.result()
+        point = Point.of_run(name, run, judgement)
+        point.write(store, self._settings)
         return point
 
     def stop(self) -> None:

@@ -19,30 +19,30 @@ PANELS = {
 LINES = ("-", "--", ":", "-.")
 
 
-def draw(found: Sweep, axes: Sequence[Any]) -> None:
+def draw(sweep: Sweep, axes: Sequence[Any]) -> None:
     """Draw on four axes; the best point is ringed in all of them.
 
     Parameters
     ----------
-    found : Sweep
+    sweep : Sweep
     axes : sequence of 4 matplotlib.axes.Axes
     """
     for ax, (name, title) in zip(axes, PANELS.items(), strict=True):
-        _panel(axis(ax), found, name)
+        _panel(axis(ax), sweep, name)
         titled(ax, title, "clusters c", name.replace("_", " "))
-    if len(_families(found)) > 1:
+    if len(_families(sweep)) > 1:
         handles, labels = axes[0].get_legend_handles_labels()
         axes[0].figure.legend(
             handles, labels, loc="outside lower center", ncols=min(4, len(labels)), frameon=False, labelcolor=INK
         )
 
 
-def _families(found: Sweep) -> Mapping[tuple[int, float], list[Point]]:
+def _families(sweep: Sweep) -> Mapping[tuple[int, float], list[Point]]:
     """Points by k and sigma, in order of c."""
-    out: dict[tuple[int, float], list[Point]] = {}
-    for one in sorted(found.points, key=lambda p: (p.params.n_neighbors, p.params.sigma, p.params.n_clusters)):
-        out.setdefault((one.params.n_neighbors, one.params.sigma), []).append(one)
-    return out
+    families: dict[tuple[int, float], list[Point]] = {}
+    for point in sorted(sweep.points, key=lambda p: (p.params.n_neighbors, p.params.sigma, p.params.n_clusters)):
+        families.setdefault((point.params.n_neighbors, point.params.sigma), []).append(point)
+    return families
 
 
 def value(point: Point, name: str) -> float:
@@ -50,8 +50,8 @@ def value(point: Point, name: str) -> float:
     return point.mean_rank if name == "mean_rank" else point.criteria[name]
 
 
-def _panel(ax: Any, found: Sweep, name: str) -> None:
-    families = _families(found)
+def _panel(ax: Any, sweep: Sweep, name: str) -> None:
+    families = _families(sweep)
     ks = sorted({k for k, _ in families})
     sigmas = sorted({sigma for _, sigma in families})
     for (k, sigma), points in families.items():
@@ -62,12 +62,12 @@ def _panel(ax: Any, found: Sweep, name: str) -> None:
             "marker": MARKERS[sigmas.index(sigma) % len(MARKERS)],
         }
         ax.plot(c, [value(one, name) for one in points], markersize=4, label=f"k = {k}, sigma = {sigma:g}", **style)
-    best = found.best
-    at = best.params.n_clusters, value(best, name)
-    ax.plot(*at, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none")
-    ax.annotate(f"{at[1]:.3g}", at, (9, 6), textcoords="offset points", color=INK, fontsize="small")
+    best = sweep.best
+    position = best.params.n_clusters, value(best, name)
+    ax.plot(*position, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none")
+    ax.annotate(f"{position[1]:.3g}", position, (9, 6), textcoords="offset points", color=INK, fontsize="small")
     ax.margins(y=0.12)
-    counts = np.unique([one.params.n_clusters for one in found.points])
+    counts = np.unique([one.params.n_clusters for one in sweep.points])
     if len(counts) <= 16:
         ax.set_xticks(counts)
     ax.tick_params(colors=MUTED)

@@ -1,4 +1,4 @@
-"""What a sweep has found: its points, ranked, each of which can be opened as a run."""
+"""The result of a sweep: its points, ranked by three criteria, each of which can be opened as a run."""
 
 from __future__ import annotations
 
@@ -6,18 +6,73 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import rankdata
 
 from ips2_dask.errors import BadInput
+from ips2_dask.kernels.validity import CENTRES_FROM, RESAMPLED_TOL, SHARE, STARTS
 from ips2_dask.params import Params
 from ips2_dask.runs.run import Run
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
-from ips2_dask.sweeps.criteria import Asked
-from ips2_dask.sweeps.ranking import CRITERIA, order
 
 FOLDER = "sweep"
-"""Of a run directory: what a sweep puts there."""
+"""The folder of a run directory that a sweep's documents and files are in."""
+
+_RESULT = f"{FOLDER}/sweep.json"
+
+SILHOUETTES = 2_000
+"""Samples, seeded, whose mean silhouette counts: it compares every pair of them."""
+
+VERSION = 2
+"""Raised when a criterion changes: points of an earlier version are judged again."""
+
+CRITERIA = {"stability": 1.0, "silhouette": 1.0, "conductance": -1.0}
+"""The criteria that points are ranked by: 1 where more is better, -1 where less is."""
+
+DIGITS = 3
+"""Decimals: values that agree to so many share a rank."""
+
+
+class JudgeSettings(NamedTuple):
+    """How the runs of a sweep are judged: the number of subsamples, and the seed that draws them."""
+
+    resamples: int
+    seed: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Everything that the criteria depend on besides the run, as it is stored."""
+        return {
+            **self._asdict(),
+            "share": SHARE,
+            "starts": STARTS,
+            "centres_from": CENTRES_FROM,
+            "tol": RESAMPLED_TOL,
+            "silhouettes": SILHOUETTES,
+            "version": VERSION,
+        }
+
+
+def ranks(values: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64]]:
+    """Rank of each point by each criterion, 1 for the best; equal ones share the mean of their ranks."""
+    return {
+        name: rankdata([-sign * round(criteria[name], DIGITS) for criteria in values], method="average")
+        for name, sign in CRITERIA.items()
+    }
+
+
+def order(values: Sequence[Mapping[str, float]], clusters: Sequence[int]) -> tuple[list[int], NDArray[np.float64]]:
+    """Positions of the points from best to worst, and the mean rank of each point.
+
+    Of equal mean ranks the larger number of clusters comes first, then the earlier point: two clusters that are one
+    are told apart by neither criterion as well as by being found.
+    """
+    mean = np.mean(list(ranks(values).values()), axis=0)
+    positions = sorted(range(len(values)), key=lambda position: (mean[position], -clusters[position], position))
+    return positions, mean
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,34 +107,34 @@ class Point:
     mean_rank: float = 0.0
 
     @classmethod
-    def of(cls, name: str, run: Run, found: dict[str, Any]) -> Point:
-        """The point of a finished run and what was found of it."""
+    def of_run(cls, name: str, run: Run, judgement: dict[str, Any]) -> Point:
+        """The point of a finished run and its judgement, as `judge.judge_run` gives it."""
         stages = {
             stage["name"]: {"state": stage["state"], "folder": stage["folder"], "seconds": stage["seconds"]}
             for stage in run.manifest["stages"]
         }
         spent = sum(stage["seconds"] for stage in stages.values() if stage["state"] != "reused")
-        facts = {**found, "seconds": {"run": spent, "criteria": found["seconds"]}}
+        facts = {**judgement, "seconds": {"run": spent, "criteria": judgement["seconds"]}}
         criteria = facts.pop("criteria")
         return cls(name, run.params, criteria, facts, stages, run.manifest)
 
     @classmethod
-    def read(cls, store: ZarrStore, name: str, asked: Asked) -> Point | None:
+    def read(cls, store: ZarrStore, name: str, settings: JudgeSettings) -> Point | None:
         """A point that an earlier call has judged in the same way, or None."""
-        held = store.get_document(_document(name))
-        if held is None or held["asked"] != asked.as_dict():
+        content = store.get_document(_document(name))
+        if content is None or content["asked"] != settings.as_dict():
             return None
-        params = Params.of_manifest(held["manifest"]["params"])
-        return cls(name, params, held["criteria"], held["facts"], held["stages"], held["manifest"])
+        params = Params.of_manifest(content["manifest"]["params"])
+        return cls(name, params, *(content[field] for field in _STORED))
 
-    def write(self, store: ZarrStore, asked: Asked) -> None:
-        """Keep the point."""
-        content = {"asked": asked.as_dict(), **{name: getattr(self, name) for name in _KEPT}}
+    def write(self, store: ZarrStore, settings: JudgeSettings) -> None:
+        """Store the point for later calls."""
+        content = {"asked": settings.as_dict(), **{field: getattr(self, field) for field in _STORED}}
         store.put_document(_document(self.name), content)
 
     @property
     def setting(self) -> str:
-        """What tells it from the others, in words."""
+        """The swept parameters and their values, in words."""
         p = self.params
         return f"c = {p.n_clusters}, k = {p.n_neighbors}, sigma = {p.sigma:g}"
 
@@ -95,7 +150,7 @@ class Point:
         }  # fmt: skip
 
 
-_KEPT = ("criteria", "facts", "stages", "manifest")
+_STORED = ("criteria", "facts", "stages", "manifest")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +160,7 @@ class Sweep:
     Attributes
     ----------
     points : list of Point
-    asked : Asked
+    settings : JudgeSettings
         How they were judged.
     input : str
         Name of the input.
@@ -113,21 +168,22 @@ class Sweep:
     """
 
     points: list[Point]
-    asked: Asked
+    settings: JudgeSettings
     input: str
     shape: tuple[int, int]
     _store: ZarrStore = dataclasses.field(repr=False)
 
     @classmethod
     def ranked(
-        cls, store: ZarrStore, points: Sequence[Point], asked: Asked, name: str, shape: tuple[int, ...]
+        cls, store: ZarrStore, points: Sequence[Point], settings: JudgeSettings, name: str, shape: tuple[int, ...]
     ) -> Sweep:
-        """Points in order."""
-        places, mean = order([one.criteria for one in points], [one.params.n_clusters for one in points])
+        """A sweep of these points, which get their ranks."""
+        positions, mean = order([point.criteria for point in points], [point.params.n_clusters for point in points])
         ranked = [
-            dataclasses.replace(points[at], rank=rank, mean_rank=float(mean[at])) for rank, at in enumerate(places, 1)
+            dataclasses.replace(points[position], rank=rank, mean_rank=float(mean[position]))
+            for rank, position in enumerate(positions, 1)
         ]
-        return cls(ranked, asked, name, (int(shape[0]), int(shape[1])), store)
+        return cls(ranked, settings, name, (int(shape[0]), int(shape[1])), store)
 
     @property
     def best(self) -> Point:
@@ -142,19 +198,19 @@ class Sweep:
     @property
     def computed(self) -> dict[str, int]:
         """How often each stage was computed for all points together."""
-        return {stage: len({one.stages[stage]["folder"] for one in self.points}) for stage in STAGES}
+        return {stage: len({point.stages[stage]["folder"] for point in self.points}) for stage in STAGES}
 
     @property
     def states(self) -> dict[str, dict[str, int]]:
         """Of each stage, for how many points it was ``computed``, and for how many it was ``reused``."""
         return {
-            stage: dict(Counter(one.stages[stage]["state"].removesuffix(" again") for one in self.points))
+            stage: dict(Counter(point.stages[stage]["state"].removesuffix(" again") for point in self.points))
             for stage in STAGES
         }
 
     def table(self) -> list[dict[str, Any]]:
         """A row for each point, best first."""
-        return [one.row() for one in self.points]
+        return [point.row() for point in self.points]
 
     def run(self, rank: int = 1) -> Run:
         """The run of a point, by its rank."""
@@ -164,12 +220,15 @@ class Sweep:
             )
         return Run(self._store, dict(self.points[rank - 1].manifest))
 
-    def settle(self) -> None:
-        """Make the directory that of the best run, whose stages are all there; and keep what was found."""
+    def store_result(self) -> None:
+        """Make the directory that of the best run, whose stages are all stored, and store the list of points."""
+        content = {
+            "asked": self.settings._asdict(), "points": [point.name for point in self.points], "input": self.input,
+            "shape": list(self.shape),
+        }  # fmt: skip
         with self._store.lock():
             self._store.put_document("manifest.json", self.best.manifest)
-            asked = {"asked": self.asked._asdict(), "points": [one.name for one in self.points]}
-            self._store.put_document(f"{FOLDER}/sweep.json", {**asked, "input": self.input, "shape": list(self.shape)})
+            self._store.put_document(_RESULT, content)
 
 
 def open_sweep(path: str | Path) -> Sweep:
@@ -181,15 +240,17 @@ def open_sweep(path: str | Path) -> Sweep:
         Where there is none.
     """
     store = ZarrStore(str(Path(path).absolute()))
-    held = store.get_document(f"{FOLDER}/sweep.json")
-    asked = Asked(**held["asked"]) if held is not None else Asked(1, 0)
-    points = [Point.read(store, name, asked) for name in (held or {"points": []})["points"]]
-    if held is None or not points or any(one is None for one in points):
-        raise BadInput(
-            str(path), "no finished sweep", "the directory of `ips2 sweep`", "there would be nothing to show",
-            "run the sweep, which continues what is there",
-        )  # fmt: skip
-    return Sweep.ranked(store, [one for one in points if one], asked, held["input"], held["shape"])
+    content = store.get_document(_RESULT)
+    if content is not None:
+        settings = JudgeSettings(**content["asked"])
+        points = [Point.read(store, name, settings) for name in content["points"]]
+        stored = [point for point in points if point is not None]
+        if stored and len(stored) == len(points):
+            return Sweep.ranked(store, stored, settings, content["input"], content["shape"])
+    raise BadInput(
+        str(path), "no finished sweep", "the directory of `ips2 sweep`", "there would be nothing to show",
+        "run the sweep, which continues what is there",
+    )  # fmt: skip
 
 
 def _document(name: str) -> str:

@@ -11,10 +11,8 @@ from ips2_dask.kernels.validity import SHARE
 from ips2_dask.plots.figures import Figure, canvas, save
 from ips2_dask.reports.html import Cell, Row, Section, article, image, paragraph, table
 from ips2_dask.store.files import write_atomically
-from ips2_dask.sweeps.criteria import SILHOUETTES
 from ips2_dask.sweeps.picture import draw
-from ips2_dask.sweeps.ranking import CRITERIA, DIGITS
-from ips2_dask.sweeps.result import FOLDER, Sweep
+from ips2_dask.sweeps.result import CRITERIA, DIGITS, FOLDER, SILHOUETTES, Sweep
 from ips2_dask.wording import count
 
 HEAD = {
@@ -55,7 +53,7 @@ def explained(result: Sweep) -> dict[str, str]:
     """An explanation of each column of the ranking."""
     m = result.shape[0]
     seen = "all samples" if m <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
-    asked = result.asked
+    asked = result.settings
     return {
         "stability": f"mean adjusted Rand index of the labels and those of {count(asked.resamples, 'subsample')} of "
         f"{SHARE:.0%} of the samples, embedded and clustered anew (seed {asked.seed})",

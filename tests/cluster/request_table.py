@@ -23,7 +23,7 @@ from shell import groups
 
 import ips2_dask
 from ips2_dask import Params, Resources
-from ips2_dask.pipeline.run import Progress
+from ips2_dask.progress import Progress
 from ips2_dask.stages import checkpoints
 from ips2_dask.store import lock
 from ips2_dask.store.layout import STAGES

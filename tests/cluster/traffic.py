@@ -26,7 +26,7 @@ from distributed import Client, Scheduler, SchedulerPlugin
 import ips2_dask
 from ips2_dask.kernels.eigen import block_width
 from ips2_dask.kernels.selection import solved_pairs
-from ips2_dask.pipeline.run import Progress
+from ips2_dask.progress import Progress
 
 PARAMS = ips2_dask.Params(n_clusters=20)
 

@@ -1,0 +1,187 @@
+"""The documents that a run stores about itself: ``manifest.json``, and the ``stage.json`` of each finished stage."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import functools
+import importlib.metadata
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
+
+from ips2_dask import __version__
+from ips2_dask.pipeline.keys import Content, Key
+from ips2_dask.pipeline.prepare import Prepared
+from ips2_dask.readers import features_of
+from ips2_dask.store.base import Parts, Store
+from ips2_dask.store.layout import FORMAT, STAGES
+
+Facts = dict[str, Any]
+"""What a stage reports of itself; each stage has keys of its own."""
+
+MANIFEST = "manifest.json"
+
+
+class StageDocument(TypedDict):
+    """The content of a ``stage.json``: what a finished stage was computed from, and what it consists of."""
+
+    key: Content
+    facts: Facts
+    seconds: float
+    peak_rss_bytes: int
+    parts: Parts
+    made_from: dict[str, str]  # digest of each earlier stage that it was computed from
+    finished: str
+
+
+class StageEntry(TypedDict):
+    """A stage in the manifest of the run that computed or reused it."""
+
+    name: str
+    folder: str
+    seconds: float
+    skipped: bool
+    state: str  # "computed", "computed again" or "reused"
+    why: list[str]
+    peak_rss_bytes: int
+    facts: Facts
+
+
+class ChoiceDocument(TypedDict):
+    """The number of clusters that was chosen; the evidence of `stages.choose` stands beside these keys."""
+
+    n_clusters: int
+    key: str
+    generation: int
+
+
+@dataclasses.dataclass
+class Manifest:
+    """The content of a ``manifest.json``, field by field as it is stored.
+
+    Attributes
+    ----------
+    generation : int
+        Raised whenever a stage has given other bytes than before, which outdates everything made from it.
+    stages : list of StageEntry
+        Of this run so far, in the order of the stages.
+    keys : dict
+        Key and folder of every stage, also of those that are not reached yet.
+    done : dict
+        Of each stage, the key that it was last finished under, by this or an earlier run.
+    """
+
+    format: int
+    created: str
+    params: dict[str, Any]
+    input: dict[str, Any]
+    bounds: list[int]
+    choices: dict[str, Any]
+    plan: list[dict[str, Any]]
+    beside: dict[str, str]
+    generation: int
+    versions: dict[str, str]
+    started: str
+    finished: str | None
+    stages: list[StageEntry]
+    keys: dict[str, dict[str, Any]]
+    choice: ChoiceDocument | None
+    done: dict[str, Content]
+
+    @classmethod
+    def begin(cls, prepared: Prepared, earlier: Mapping[str, Any] | None) -> Manifest:
+        """The manifest of a run that begins, in a store that may hold the manifest of an earlier run."""
+        previous = earlier or {"created": now()}
+        source, plan, features = prepared.source, prepared.plan, features_of(prepared.source)
+        return cls(
+            format=FORMAT,
+            created=previous["created"],
+            params=prepared.params.as_dict(),
+            input={
+                "name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint,
+                **prepared.inputs.reading, **({} if features is None else {"fitted_features": features.as_dict()}),
+            },
+            bounds=list(plan.bounds),
+            choices=dataclasses.asdict(plan.choices),
+            plan=[dataclasses.asdict(stage) for stage in plan.stages],
+            beside={},
+            generation=previous.get("generation", 0),
+            versions=dict(versions()),
+            started=now(),
+            finished=None,
+            stages=[],
+            keys=_described(prepared.keys),
+            choice=None,
+            done=dict(previous.get("done", {})),
+        )  # fmt: skip
+
+    def as_dict(self) -> dict[str, Any]:
+        """What is stored."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def write(self, store: Store) -> None:
+        """Store it in place of the one before."""
+        store.put_document(MANIFEST, self.as_dict())
+
+    def enter(self, entry: StageEntry, content: Content) -> None:
+        """Record a finished stage and its key; an earlier entry of the stage is replaced."""
+        self.stages[:] = [*(stage for stage in self.stages if stage["name"] != entry["name"]), entry]
+        self.stages.sort(key=lambda stage: STAGES.index(stage["name"]))
+        self.done[entry["name"]] = content
+
+    def take_plan(self, prepared: Prepared) -> None:
+        """Record the plan that was made anew for the distinct samples."""
+        self.params, self.choices = prepared.params.as_dict(), dataclasses.asdict(prepared.plan.choices)
+        self.plan = [dataclasses.asdict(stage) for stage in prepared.plan.stages]
+        self.keys = _described(prepared.keys)
+
+    def take_choice(self, prepared: Prepared, choice: ChoiceDocument, earlier: Mapping[str, Any] | None) -> None:
+        """Record the number of clusters that was chosen; stages that served the choice alone are left out."""
+        self.stages = [stage for stage in self.stages if stage["folder"] == prepared.keys[stage["name"]].folder]
+        names = {stage["name"] for stage in self.stages}
+        done = {name: content for name, content in self.done.items() if name in names}
+        self.params, self.choice, self.keys = prepared.params.as_dict(), choice, _described(prepared.keys)
+        self.done = {**(earlier or {}).get("done", {}), **done}
+
+
+def read_manifest(store: Store) -> dict[str, Any] | None:
+    """The manifest of an earlier run as it is stored; None where there is none, or one of another format."""
+    content = store.get_document(MANIFEST)
+    return content if content is not None and content.get("format") == FORMAT else None
+
+
+def read_stage(store: Store, folder: str) -> StageDocument | None:
+    """The ``stage.json`` of a folder; None where the stage is not finished."""
+    return cast("StageDocument | None", store.get_document(f"{folder}/stage.json"))
+
+
+def write_stage(store: Store, folder: str, document: StageDocument) -> None:
+    """Mark a stage as finished, which its ``stage.json`` does."""
+    store.put_document(f"{folder}/stage.json", document)
+
+
+def unfinished_stages(store: Store, keys: Mapping[str, Key]) -> Sequence[str]:
+    """Names of the stages that are still to be computed."""
+    return [name for name in STAGES if read_stage(store, keys[name].folder) is None]
+
+
+def _described(keys: Mapping[str, Key]) -> dict[str, dict[str, Any]]:
+    """The keys as the manifest stores them."""
+    return {name: {**key.content, "folder": key.folder} for name, key in keys.items()}
+
+
+def now() -> str:
+    """The time, to the second, in UTC."""
+    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+
+
+@functools.cache
+def versions() -> dict[str, str]:
+    """Versions of the packages that results depend on; cached, since the look-up outlasts a stage of a small fit."""
+    names = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
+    return {
+        "ips2_dask": __version__,
+        "python": platform.python_version(),
+        **{name: importlib.metadata.version(name) for name in names},
+    }
