@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they become: `Params` and `Resources`."""
+"""Options that several commands share, and the `Params`, `Resources` and `Features` of their values."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _clusters(text: str) -> int | str:
 
 
 def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
-    """The method's options, but for those that a command has in a form of its own."""
+    """Add an option for each parameter of the method, except those in ``without``."""
     group = parser.add_argument_group("method")
     group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
     for name, field in Params.__dataclass_fields__.items():
@@ -75,8 +75,9 @@ def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> 
 
 
 def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
-    many: dict[str, Any] = {"nargs": "?"} if optional else {}
-    parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array", **many)
+    """Add the input, and the options on its labels and features."""
+    nargs: dict[str, Any] = {"nargs": "?"} if optional else {}
+    parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array", **nargs)
     parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
     parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
     group = parser.add_argument_group(
@@ -96,13 +97,14 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
 
 
 def features_of(options: argparse.Namespace) -> Features:
-    """Which columns options make features, and how."""
-    given = {name: getattr(options, name) for name in ("columns", "drop_columns", "one_hot")}
-    lists = {name: split_list(text, option(name)) for name, text in given.items() if text is not None}
+    """The columns that become features, by the options."""
+    texts = {name: getattr(options, name) for name in ("columns", "drop_columns", "one_hot")}
+    lists = {name: split_list(text, option(name)) for name, text in texts.items() if text is not None}
     return Features(**lists, missing=options.missing)
 
 
-def add_beside(parser: argparse.ArgumentParser) -> None:
+def add_side_inputs(parser: argparse.ArgumentParser) -> None:
+    """Add the options for a similarity and a neighbour graph of the user's."""
     parser.add_argument(
         "--similarity",
         metavar="FILE",
@@ -113,8 +115,8 @@ def add_beside(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_place(group: Any, serial: bool = True) -> None:
-    """The options on where the work is done."""
+def add_cluster(group: argparse._ActionsContainer, serial: bool = True) -> None:
+    """Add the options for a cluster, a scheduler or this process."""
     where = group.add_mutually_exclusive_group()
     where.add_argument("--cluster", metavar="FILE|NAME", help="YAML file of a cluster, or a shipped one such as slurm")
     where.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
@@ -123,8 +125,8 @@ def add_place(group: Any, serial: bool = True) -> None:
     add_security(group)
 
 
-def add_security(group: Any) -> None:
-    """The options on who may connect."""
+def add_security(group: argparse._ActionsContainer) -> None:
+    """Add the options for certificates."""
     group.add_argument("--tls", metavar="DIR", help="certificates, as `ips2 certs DIR` makes them")
     group.add_argument(
         "--insecure", action="store_true", help="let the scheduler listen beyond 127.0.0.1 without certificates"
@@ -132,9 +134,9 @@ def add_security(group: Any) -> None:
 
 
 def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
-    """The options on the machine; without ``cuts`` those alone that are no matter of how a run's work is cut."""
+    """Add the options on resources; without ``cuts`` those on partitions and block vectors are left out."""
     group = parser.add_argument_group("machine")
-    add_place(group)
+    add_cluster(group)
     group.add_argument("--workers", type=int, metavar="N", help="worker processes (default: cores, up to 4)")
     group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
     group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
@@ -148,6 +150,13 @@ def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
 
 
 def params_of(options: argparse.Namespace) -> Params:
+    """The parameters of the method, by the options and the preset.
+
+    Raises
+    ------
+    BadInput
+        If there is --max-clusters, but a number of clusters.
+    """
     given = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
     if given["n_clusters"] == "auto":
         given |= {"n_clusters": None, "max_clusters": given["max_clusters"] or MAX_CLUSTERS}
@@ -160,12 +169,12 @@ def params_of(options: argparse.Namespace) -> Params:
 
 
 def resources_of(options: argparse.Namespace) -> Resources:
-    """The resources that options ask for.
+    """The resources by the options.
 
     Raises
     ------
     BadInput
-        Where workers are asked for that nobody would start.
+        If there are --workers, but no cluster that would start them.
     """
     if options.workers is not None and (options.scheduler or options.serial):
         other = "--scheduler" if options.scheduler else "--serial"

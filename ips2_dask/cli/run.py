@@ -19,11 +19,11 @@ from ips2_dask import clusters
 from ips2_dask.cli.console import print_plan, print_prediction, print_report
 from ips2_dask.cli.display import progress
 from ips2_dask.cli.options import (
-    add_beside,
+    add_cluster,
     add_input,
     add_params,
-    add_place,
     add_resources,
+    add_side_inputs,
     features_of,
     params_of,
     resources_of,
@@ -47,7 +47,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ips2 run``."""
     add_input(parser)
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
-    add_beside(parser)
+    add_side_inputs(parser)
     parser.add_argument("--fresh", action="store_true", help="take away what earlier runs left there, and start over")
     parser.add_argument(
         "--verify", action="store_true", help="read every byte of what is reused, and compute again what is damaged"
@@ -84,7 +84,7 @@ def run_command(options: argparse.Namespace) -> int:
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ips2 demo``."""
     parser.add_argument("--out", default="ips2-demo", metavar="DIR", help="run directory (default: ips2-demo)")
-    add_place(parser, serial=False)
+    add_cluster(parser, serial=False)
     _add_output(parser)
 
 

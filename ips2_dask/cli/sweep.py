@@ -7,7 +7,15 @@ import json
 import sys
 from typing import TYPE_CHECKING
 
-from ips2_dask.cli.options import add_beside, add_input, add_params, add_resources, features_of, params_of, resources_of
+from ips2_dask.cli.options import (
+    add_input,
+    add_params,
+    add_resources,
+    add_side_inputs,
+    features_of,
+    params_of,
+    resources_of,
+)
 
 if TYPE_CHECKING:
     from ips2_dask.sweeps import Point
@@ -36,7 +44,7 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--top", type=int, default=10, metavar="N", help="points that are shown (default 10)")
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress and no report")
-    add_beside(parser)
+    add_side_inputs(parser)
     add_params(parser, without=SWEPT)
     add_resources(parser)
 

@@ -19,19 +19,19 @@ _NO_SECRETS = (
     "give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's agent, "
     "Kubernetes' secrets; or the environment of the command"
 )
-_ILL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\u2028\u2029\ud800-\udfff]")
-"""What no line of text holds: control characters, line breaks, halves of characters, which can't be written."""
+_FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\u2028\u2029\ud800-\udfff]")
+"""Characters that no line of text may hold: control characters, line breaks and surrogates."""
 
 CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 
 
 def refuse(where: str, value: Any, allowed: str, remedy: str) -> BadInput:
-    """The error of an ill value."""
+    """The error of a value that is not allowed."""
     return BadInput(where, repr(value), allowed, "the cluster would not start as it was meant to", remedy)
 
 
 def refuse_secrets(where: str, name: str, value: Any) -> None:
-    """Refuse a key or a value that is, or holds, a credential: configs and records of jobs are read by others."""
+    """Refuse a key or a value that looks like a credential: configs and records of jobs are read by others."""
     if _SECRET_NAME.search(name) or (isinstance(value, str) and _SECRET_VALUE.search(value)):
         raise BadInput(
             where, "what looks like a credential", "nothing secret in a config", "it would be shared with the file",
@@ -40,7 +40,7 @@ def refuse_secrets(where: str, name: str, value: Any) -> None:
 
 
 def whole(low: int, high: int | None = None) -> Check:
-    """A whole number from ``low`` on."""
+    """A check for a whole number from ``low``, up to ``high`` if that is given."""
 
     def check(where: str, value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
@@ -60,7 +60,7 @@ def flag(where: str, value: Any) -> bool:
 
 def text(where: str, value: Any) -> str:
     """A line of text that is not empty."""
-    if not isinstance(value, str) or not value.strip() or _ILL.search(value):
+    if not isinstance(value, str) or not value.strip() or _FORBIDDEN.search(value):
         raise refuse(where, value, "a line of text", "put the value in quotes")
     return value
 
@@ -74,29 +74,29 @@ def texts(where: str, value: Any) -> tuple[str, ...]:
 
 def some_texts(where: str, value: Any) -> tuple[str, ...]:
     """A list of at least one line."""
-    found = texts(where, value)
-    if not found:
+    items = texts(where, value)
+    if not items:
         raise refuse(where, value, "a list of at least one", 'write it as ["node1", "node2"]')
-    return found
+    return items
 
 
 def variables(where: str, value: Any) -> dict[str, str]:
     """Names of environment variables and their values, none of which is secret."""
     if not isinstance(value, dict):
         raise refuse(where, value, "names and values", 'write it as {NAME: "value"}')
-    found = {}
+    environment = {}
     for name, content in value.items():
         if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
             raise refuse(where, name, "names of environment variables", "use letters, digits and _")
-        if isinstance(content, bool) or not isinstance(content, str | int | float) or _ILL.search(str(content)):
+        if isinstance(content, bool) or not isinstance(content, str | int | float) or _FORBIDDEN.search(str(content)):
             raise refuse(f"{where}.{name}", content, "a line of text or a number", "put the value in quotes")
         refuse_secrets(f"{where}.{name}", name, content)
-        found[name] = str(content)
-    return found
+        environment[name] = str(content)
+    return environment
 
 
 def plain(where: str, value: Any) -> dict[str, Any]:
-    """Names and plain values, as another package takes them."""
+    """Names and values that another package checks."""
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise refuse(where, value, "names and values", "write it as {name: value}")
     for name, content in value.items():
@@ -126,7 +126,7 @@ def clock(where: str, value: Any) -> int:
 
 
 def one_of(*names: str) -> Check:
-    """One of some words."""
+    """A check for one of these words."""
 
     def check(where: str, value: Any) -> str:
         if value not in names:
@@ -137,10 +137,10 @@ def one_of(*names: str) -> Check:
 
 
 def matching(pattern: str, allowed: str, remedy: str) -> Check:
-    """A text of a form."""
+    """A check for a text that matches a pattern."""
 
     def check(where: str, value: Any) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value) or _ILL.search(value):
+        if not isinstance(value, str) or not re.fullmatch(pattern, value) or _FORBIDDEN.search(value):
             raise refuse(where, value, allowed, remedy)
         return value
 
@@ -160,5 +160,5 @@ dns_label = matching(
 
 
 def optional(inner: Check) -> Check:
-    """The same, or nothing."""
+    """A check that also allows null."""
     return lambda where, value: None if value is None else inner(where, value)

@@ -1,4 +1,4 @@
-"""A cluster that a Dask Gateway server starts for its users."""
+"""A cluster that a Dask Gateway server starts."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from ips2_dask.errors import BadInput
 
 
 def options(config: Config) -> dict[str, Any]:
-    """What `GatewayCluster` is given; who the user is comes from Dask's configuration and the environment."""
+    """The arguments of `GatewayCluster`; the user's credentials come from Dask's configuration and the environment."""
     machine = config.kind(Gateway)
-    given = {"address": machine.address, "proxy_address": machine.proxy_address, "auth": machine.auth}
-    return {**{name: value for name, value in given.items() if value is not None}, **machine.options}
+    connection = {"address": machine.address, "proxy_address": machine.proxy_address, "auth": machine.auth}
+    return {**{name: value for name, value in connection.items() if value is not None}, **machine.options}
 
 
 def preview(config: Config) -> str:
-    """What would be asked of the server, in words."""
+    """The cluster that would be asked for, in words."""
     machine = config.kind(Gateway)
     n = f"{config.adaptive.minimum} to {config.adaptive.maximum}" if config.adaptive else str(config.workers or 1)
-    asked = ", ".join(f"{name}={value}" for name, value in machine.options.items()) or "the server's own options"
-    return f"{n} worker(s) of the Dask Gateway at {machine.address} with {asked}"
+    choices = ", ".join(f"{name}={value}" for name, value in machine.options.items()) or "the server's own options"
+    return f"{n} worker(s) of the Dask Gateway at {machine.address} with {choices}"
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
@@ -33,7 +33,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     Raises
     ------
     BadInput
-        Where the server does not answer.
+        If the server does not answer.
     """
     module = need("dask_gateway", "gateway", "a cluster of Dask Gateway")
     machine = config.kind(Gateway)

@@ -18,23 +18,23 @@ from ips2_dask.clusters.extras import need
 CLASSES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 
 KEEP_SECONDS = 10
-"""How often a job that died is looked for, and another one submitted."""
+"""Seconds between two checks for jobs that have died, each of which is submitted again."""
 
 
 def wall(seconds: int, manager: str) -> str:
-    """A walltime as a batch system writes it."""
+    """A walltime in the notation of a batch system."""
     hours, rest = divmod(seconds, 3600)
     minutes = f"{hours:02d}:{rest // 60:02d}"
     return minutes if manager == "lsf" else f"{minutes}:{rest % 60:02d}"
 
 
 def exports(variables: dict[str, str]) -> list[str]:
-    """Lines of a script that set variables."""
+    """The lines of a script that set environment variables."""
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
 def options(config: Config) -> dict[str, Any]:
-    """What dask-jobqueue's cluster is given: a job has ``processes`` workers of ``threads`` cores each."""
+    """The arguments of dask-jobqueue's cluster: a job has ``processes`` workers of ``threads`` cores each."""
     machine = config.kind(Queue)
     cores = machine.processes * config.worker.threads
     memory = machine.processes * (config.worker.memory or 0)
@@ -77,7 +77,7 @@ def _scheduler(config: Config) -> dict[str, Any]:
 
 
 def _special(config: Config, machine: Queue, cores: int) -> dict[str, Any]:
-    """What one system calls by another name than the others."""
+    """The arguments that differ between the systems."""
     account = {"account" if config.manager in ("slurm", "pbs") else "project": machine.account}
     if isinstance(machine, Lsf):
         return {**account, "lsf_units": machine.units, "use_stdin": True}
@@ -101,7 +101,7 @@ def preview(config: Config) -> str:
     scheme = "tcp"
     if config.tls:
         scheme, given["protocol"], given["security"] = "tls", "tls://", tls.named(config.tls)
-    with tempfile.TemporaryDirectory() as aside:  # a folder of logs that is missing would be made
+    with tempfile.TemporaryDirectory() as aside:  # dask-jobqueue would create a missing folder of logs
         logs = given.get("log_directory")
         if logs:
             given["log_directory"] = aside
@@ -132,7 +132,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
 
 
 def _keep(cluster: Any, n_workers: int, stack: contextlib.ExitStack) -> None:
-    """Scale to a number of workers, and again now and then: that submits anew what died or reached its lifetime."""
+    """Scale to a number of workers, and again periodically, which replaces jobs that died or reached their lifetime."""
     cluster.scale(n_workers)
     again = PeriodicCallback(lambda: cluster.scale(n_workers), KEEP_SECONDS * 1000)
     cluster.loop.add_callback(again.start)

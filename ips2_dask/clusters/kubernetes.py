@@ -1,4 +1,4 @@
-"""Pods on Kubernetes through Dask's operator: the manifests that describe them, and a cluster made of one."""
+"""A cluster of pods through Dask's Kubernetes operator, and the manifests of clusters and jobs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ips2_dask.errors import BadInput
 API = "kubernetes.dask.org/v1"
 SCHEDULER_PORT, DASHBOARD_PORT = 8786, 8787
 ADDRESS = "$(DASK_SCHEDULER_ADDRESS)"
-"""Which the operator puts into the environment of a job's pod, and Kubernetes into its arguments."""
+"""The operator sets this variable in a job's pod, and Kubernetes replaces it in the pod's arguments."""
 
 
 def _quantity(octets: int) -> str:
@@ -26,7 +26,7 @@ def _quantity(octets: int) -> str:
 
 
 def _resources(threads: int, memory: int) -> dict[str, Any]:
-    """The same as request and as limit, so that a pod is never the first to be evicted."""
+    """Equal requests and limits, with which a pod is never the first to be evicted."""
     amount = {"cpu": str(threads), "memory": _quantity(memory)}
     return {"requests": amount, "limits": amount}
 
@@ -101,7 +101,7 @@ def cluster_manifest(config: Config, name: str) -> dict[str, Any]:
 
 
 def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[str, Any]:
-    """The ``DaskJob`` that runs ``ips2 run`` with these arguments on a cluster of its own, which goes when it ends."""
+    """The ``DaskJob`` that runs ``ips2 run`` on a cluster of its own, which is deleted when the run ends."""
     run = ["python", "-m", "ips2_dask.cli", "run", *(word.replace("$(", "$$(") for word in arguments)]
     container = {"name": "driver", "args": [*run, "--scheduler", ADDRESS]}
     pod = _pod(config, container, config.driver.threads, config.driver.memory)
@@ -115,7 +115,7 @@ def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[st
 
 
 def unique_name(config: Config) -> str:
-    """A name for objects of one start."""
+    """A name for the objects of one cluster."""
     return f"{config.kind(Kubernetes).name}-{secrets.token_hex(3)}"
 
 
@@ -125,7 +125,7 @@ def preview(config: Config) -> str:
 
 
 class _Plain(yaml.SafeDumper):
-    """YAML that repeats what is equal instead of pointing at it."""
+    """A YAML dumper that repeats equal values instead of using aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         """Always."""
@@ -144,7 +144,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     Raises
     ------
     BadInput
-        Where there is no Kubernetes to be reached, or no operator on it.
+        If Kubernetes can't be reached, or has no operator.
     """
     module = need("dask_kubernetes.operator", "kubernetes", "a cluster on Kubernetes")
     machine = config.kind(Kubernetes)
@@ -163,7 +163,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
 
 
 def no_kubernetes(error: Exception) -> BadInput:
-    """The error of a Kubernetes that does not do what it should."""
+    """The error of a Kubernetes that fails to create or find an object."""
     return BadInput(
         "kubernetes", f"{type(error).__name__}: {error}", "a Kubernetes that kubectl reaches, with Dask's operator",
         "no pod would be made", "try `kubectl get daskclusters`, and install the operator's Helm chart",

@@ -1,4 +1,4 @@
-"""A cluster of processes on this machine, which ends with the block that uses it."""
+"""A cluster of processes on this machine, through Dask's LocalCluster."""
 
 from __future__ import annotations
 
@@ -19,9 +19,10 @@ PRELOAD = "ips2_dask.clusters.worker_preload"
 
 
 def options(config: Config) -> dict[str, Any]:
-    """What `LocalCluster` is given: on 127.0.0.1 unless the config says another host."""
+    """The arguments of `LocalCluster`, which listens on 127.0.0.1 unless the config names another host."""
+    least = config.adaptive.minimum if config.adaptive is not None else 0
     return {
-        "n_workers": config.workers or (config.adaptive or _Few).minimum or min(MOST_WORKERS, usable_cores()),
+        "n_workers": config.workers or least or min(MOST_WORKERS, usable_cores()),
         "threads_per_worker": 1,
         "processes": True,
         "host": config.bind.host or (None if config.bind.interface else "127.0.0.1"),
@@ -34,10 +35,6 @@ def options(config: Config) -> dict[str, Any]:
     }
 
 
-class _Few:
-    minimum = 0
-
-
 def settings(config: Config) -> dict[str, Any]:
     """Dask's configuration while the cluster lasts."""
     return {
@@ -45,62 +42,61 @@ def settings(config: Config) -> dict[str, Any]:
         "distributed.worker.daemon": False,
         "distributed.worker.preload": [PRELOAD, *workers.preloads(config)],
         "distributed.comm.timeouts.connect": "30s",
-        **tolerant(),
+        **timeouts(),
     }
 
 
-TOLERANT = {
+TIMEOUTS = {
     "distributed.scheduler.worker-ttl": ("5 minutes", "60s"),
     "distributed.deploy.lost-worker-timeout": ("15s", "1000 days"),
 }
-"""Dask's own values, and those of a local cluster.
+"""Dask's defaults, and the values for a local cluster, which replace them unless the user has set others.
 
-How long a worker may be silent before it is replaced: Dask's five minutes are for networks. And how long after a death
-a cluster waits for its replacement before it gives up the nanny that starts it: on a busy machine, or when the next one
-dies as well, fifteen seconds are soon over, and the cluster would go on with one worker less, or with none.
-
-Whoever sets them to anything else is obeyed.
+worker-ttl: how long a worker may be silent before it is replaced; Dask's five minutes are for networks.
+lost-worker-timeout: how long a cluster waits for the nanny of a dead worker to replace it. On a busy machine, or if the
+replacement dies too, Dask's fifteen seconds pass, and the cluster would go on with one worker less, or with none.
 """
 
 
-def tolerant() -> dict[str, Any]:
-    """Settings with which a local cluster replaces every worker that dies, and silent ones soon."""
+def timeouts() -> dict[str, Any]:
+    """The timeouts of a local cluster in Dask's configuration."""
     return {
-        key: ours if dask.config.get(key) == dasks else dask.config.get(key) for key, (dasks, ours) in TOLERANT.items()
+        key: local if dask.config.get(key) == default else dask.config.get(key)
+        for key, (default, local) in TIMEOUTS.items()
     }
 
 
 def preview(config: Config) -> str:
-    """What would be started, in words."""
-    chosen = options(config)
-    where = chosen["host"] or chosen["interface"]
-    return f"{chosen['n_workers']} worker processes of this machine, scheduler on {where}, one task each at a time"
+    """The cluster that would be started, in words."""
+    arguments = options(config)
+    where = arguments["host"] or arguments["interface"]
+    return f"{arguments['n_workers']} worker processes of this machine, scheduler on {where}, one task each at a time"
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Start the cluster and a client of it; both end with the stack."""
     stack.enter_context(dask.config.set(settings(config)))
-    secured = tls.security(config.tls)
-    with _deaf_children():
+    security = tls.security(config.tls)
+    with _ignoring_interrupts():
         cluster = LocalCluster(
-            **options(config), security=secured, local_directory=workers.local_scratch(config.worker.scratch)
+            **options(config), security=security, local_directory=workers.local_scratch(config.worker.scratch)
         )
         stack.enter_context(cluster)
         if config.adaptive is not None:
             cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
-    return stack.enter_context(Client(cluster, security=secured, set_as_default=False))
+    return stack.enter_context(Client(cluster, security=security, set_as_default=False))
 
 
 @contextlib.contextmanager
-def _deaf_children() -> Iterator[None]:
-    """While this lasts, threads that start, and the processes that these start, don't hear Ctrl-C.
+def _ignoring_interrupts() -> Iterator[None]:
+    """Block SIGINT in the threads and processes that start within the block.
 
-    A terminal sends it to all processes at once. The client hears it (once the workers are there), and ends them.
+    A terminal sends Ctrl-C to all processes at once. The client alone handles it, and closes the workers.
     """
-    multiprocessing.resource_tracker.ensure_running()  # which else would undo the mask when the first process starts
-    heard = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
+    multiprocessing.resource_tracker.ensure_running()  # otherwise it starts with the first process and resets the mask
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}) if hasattr(signal, "pthread_sigmask") else None
     try:
         yield
     finally:
-        if heard is not None:
-            signal.pthread_sigmask(signal.SIG_SETMASK, heard)
+        if mask is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)

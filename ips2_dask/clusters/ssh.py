@@ -14,28 +14,28 @@ from ips2_dask.clusters.config import Config, Ssh
 from ips2_dask.clusters.extras import need
 from ips2_dask.errors import BadInput
 
-ALONE = "ips2_dask.clusters.scheduler_preload"
-"""The preload that ends a scheduler whose driver died: nobody else would."""
+SCHEDULER_PRELOAD = "ips2_dask.clusters.scheduler_preload"
+"""The preload that closes a scheduler whose driver has died, which nothing else would do."""
 
 
 def connection(machine: Ssh) -> dict[str, Any]:
-    """What asyncssh is given; what is left out is its default: the user's agent, keys and known_hosts."""
-    out: dict[str, Any] = {"port": machine.port}
+    """The arguments of asyncssh, whose defaults are the user's agent, keys and known_hosts."""
+    arguments: dict[str, Any] = {"port": machine.port}
     if machine.username:
-        out["username"] = machine.username
+        arguments["username"] = machine.username
     if machine.keys:
-        out["client_keys"] = [os.path.expanduser(path) for path in machine.keys]
+        arguments["client_keys"] = [os.path.expanduser(path) for path in machine.keys]
     if machine.known_hosts:
-        out["known_hosts"] = os.path.expanduser(machine.known_hosts)
-    return out
+        arguments["known_hosts"] = os.path.expanduser(machine.known_hosts)
+    return arguments
 
 
 def options(config: Config) -> dict[str, Any]:
-    """What `SSHCluster` is given: the first host runs the scheduler, each of the others its workers."""
+    """The arguments of `SSHCluster`: the first host runs the scheduler, the others run the workers."""
     machine = config.kind(Ssh)
     protocol = {"protocol": "tls://"} if config.tls else {}
     bind: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard, **protocol}
-    bind["preload"] = [ALONE]
+    bind["preload"] = [SCHEDULER_PRELOAD]
     worker: dict[str, Any] = {"nthreads": 1, "n_workers": machine.processes, "dashboard": False, **protocol}
     for name in ("host", "interface"):
         if getattr(config.bind, name):
@@ -48,7 +48,7 @@ def options(config: Config) -> dict[str, Any]:
         worker["memory_limit"] = config.worker.memory
     if config.worker.scratch:
         worker["local_directory"] = config.worker.scratch
-    worker["death_timeout"] = workers.PATIENCE  # a killed scheduler leaves no workers behind
+    worker["death_timeout"] = workers.PATIENCE  # the workers of a killed scheduler close
     worker["env"] = workers.environment(config)
     if workers.preloads(config):
         worker["preload"] = workers.preloads(config)
@@ -63,10 +63,10 @@ def options(config: Config) -> dict[str, Any]:
 
 
 def preview(config: Config) -> str:
-    """What would be started, in words."""
-    chosen = options(config)
-    scheduler, *others = chosen["hosts"]
-    each = chosen["worker_options"]["n_workers"]
+    """The cluster that would be started, in words."""
+    arguments = options(config)
+    scheduler, *others = arguments["hosts"]
+    each = arguments["worker_options"]["n_workers"]
     return f"by SSH: the scheduler on {scheduler}, {each} worker process(es) on each of {', '.join(others)}"
 
 
@@ -76,17 +76,17 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     Raises
     ------
     BadInput
-        Where a host can't be reached.
+        If a host can't be reached.
     """
     asyncssh = need("asyncssh", "ssh", "a cluster by SSH")
-    secured = tls.security(config.tls)
+    security = tls.security(config.tls)
     settings = {"distributed.nanny.pre-spawn-environ": workers.environment(config), **tls.settings(config.tls)}
-    stack.enter_context(dask.config.set(settings))  # which Dask hands to the processes on the hosts
+    stack.enter_context(dask.config.set(settings))  # Dask passes its configuration on to the hosts
     try:
-        cluster = stack.enter_context(SSHCluster(**options(config), security=secured))
+        cluster = stack.enter_context(SSHCluster(**options(config), security=security))
     except (OSError, asyncssh.Error, RuntimeError) as error:
         raise unreachable(config.kind(Ssh), error) from error
-    return stack.enter_context(Client(cluster, security=secured, set_as_default=False))
+    return stack.enter_context(Client(cluster, security=security, set_as_default=False))
 
 
 def unreachable(machine: Ssh, error: BaseException) -> BadInput:

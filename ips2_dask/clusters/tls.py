@@ -1,4 +1,4 @@
-"""Who may connect: certificates from a folder of `ips2 certs`, and no open port without them unless asked for."""
+"""Security of a cluster: certificates of a folder by `ips2 certs`, and a refusal of ports that anyone could use."""
 
 from __future__ import annotations
 
@@ -19,44 +19,44 @@ _ENDS = (("cert", "pem"), ("key", "key"))
 
 
 def folder_of(tls: str) -> Path:
-    """The folder of certificates, with ``~`` and variables expanded; the ``~`` of nobody stays, and names no folder."""
+    """The folder of certificates, with ``~`` and variables expanded; the ``~`` of an unknown user stays as it is."""
     return Path(os.path.expanduser(os.path.expandvars(tls))).absolute()
 
 
 def named(tls: str, roles: Sequence[str] = ROLES) -> Security:
-    """What Dask wants to know of certificates: where those of some roles are, whether they are there or not."""
+    """Dask's record of the certificates of some roles in a folder; the files need not exist."""
     folder = folder_of(tls)
     files = {f"tls_{role}_{kind}": str(folder / f"{role}.{end}") for role in roles for kind, end in _ENDS}
     return Security(require_encryption=True, tls_ca_file=str(folder / CA), **files)
 
 
 def missing(tls: str) -> list[str]:
-    """Files that a client needs and the folder lacks."""
+    """The files of a client that the folder lacks."""
     folder = folder_of(tls)
     return [name for name in (CA, "client.pem", "client.key") if not (folder / name).is_file()]
 
 
 def security(tls: str | None) -> Security | None:
-    """The same for a folder that has what a client needs; None without a folder.
+    """Dask's record of the certificates in a folder, whose files are checked; None without a folder.
 
     Raises
     ------
     BadInput
-        Where a file is missing.
+        If a file of the client is missing.
     """
     if tls is None:
         return None
-    folder, lacks = folder_of(tls), missing(tls)
-    if lacks:
+    folder, lacking = folder_of(tls), missing(tls)
+    if lacking:
         raise BadInput(
-            "tls", f"{folder}, which lacks {', '.join(lacks)}", "a folder of certificates",
+            "tls", f"{folder}, which lacks {', '.join(lacking)}", "a folder of certificates",
             "nobody could connect", f"run: ips2 certs {tls}",
         )  # fmt: skip
     return named(tls, [role for role in ROLES if (folder / f"{role}.pem").is_file()])
 
 
 def settings(tls: str | None) -> dict[str, object]:
-    """The same as Dask's configuration, for processes that inherit it."""
+    """The certificates of a folder as keys of Dask's configuration, for processes that inherit it."""
     if tls is None:
         return {}
     folder = folder_of(tls)
@@ -67,14 +67,15 @@ def settings(tls: str | None) -> dict[str, object]:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches a host's ports."""
+    """Whether only this machine can reach the ports of a host."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost"
 
 
-def _only_here(bind: Bind) -> bool:
+def _is_local(bind: Bind) -> bool:
+    """Whether only this machine can reach the scheduler."""
     if bind.interface is not None:
         try:
             return is_loopback(get_ip_interface(bind.interface))
@@ -84,7 +85,7 @@ def _only_here(bind: Bind) -> bool:
 
 
 def check_bind(config: Config) -> None:
-    """Refuse a scheduler that others could reach without a certificate, and a dashboard, which has none.
+    """Refuse a scheduler that others could reach without a certificate, and a dashboard that others could reach.
 
     Raises
     ------
@@ -93,7 +94,7 @@ def check_bind(config: Config) -> None:
     if config.insecure:
         return
     remedy = "run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
-    if config.tls is None and not _only_here(config.bind):
+    if config.tls is None and not _is_local(config.bind):
         raise BadInput(
             "bind", f"{config.bind.host or config.bind.interface or 'all interfaces'} without tls",
             "127.0.0.1, or any interface with tls", "whoever reaches the port could run code as this user", remedy,

@@ -1,4 +1,4 @@
-"""What every worker process is given, whoever starts it: environment, preloads, memory, scratch, lifetime."""
+"""Settings of worker processes that all managers share: environment, preloads, arguments, lifetime and scratch."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.errors import BadInput
 
 WARM = "ips2_dask.pipeline.compile_kernels"
-"""The preload that compiles the kernels once a node."""
+"""The preload that compiles the kernels, once on each node."""
 
 PATIENCE = 300
-"""Seconds that a worker may take to start, which is when it compiles the kernels, or look for its scheduler."""
+"""Seconds that a worker may take to start, which includes compiling the kernels, and to find its scheduler."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 MALLOC = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
-"""Of glibc: free bytes from which memory is given back, and bytes of an array that gets a mapping of its own."""
+"""glibc's thresholds, in bytes: free memory that is returned to the system, and arrays with a mapping of their own."""
 
-KEPT_BYTES = 256 << 20
-"""More than a chunk's block in most runs, so that the memory of one product serves the next."""
+FREE_BYTES = 256 << 20
+"""More than a chunk's block in most runs, so that a product reuses the memory of the one before."""
 
 
 def environment(config: Config) -> dict[str, str]:
-    """Environment of a worker process: BLAS, OpenMP and Numba start no threads of their own, and freed memory is kept.
+    """Environment of a worker process: BLAS, OpenMP and Numba use one thread, and freed memory stays in the process.
 
-    Dask has it given back at once, for tasks whose results are tables of small objects; ours make and free arrays of
-    megabytes all the time, and to be given fresh pages took a quarter of a solve's time (200,000 x 64, two workers).
+    Dask returns freed memory at once, which suits tasks on tables of small objects. The tasks of a run allocate and
+    free arrays of megabytes all the time, and new pages took a quarter of a solve's time (200,000 x 64, two workers).
     """
-    return {**dict.fromkeys(THREADS, "1"), **dict.fromkeys(MALLOC, str(KEPT_BYTES)), **config.worker.environment}
+    return {**dict.fromkeys(THREADS, "1"), **dict.fromkeys(MALLOC, str(FREE_BYTES)), **config.worker.environment}
 
 
 def preloads(config: Config) -> list[str]:
@@ -37,21 +37,21 @@ def preloads(config: Config) -> list[str]:
 
 
 def lifetime(machine: Queue) -> tuple[int, int]:
-    """Seconds after which a worker hands over its results and leaves, and the stagger around them.
+    """Seconds after which a worker hands over its results and closes, and the stagger of that time.
 
-    The stagger is drawn from minus to plus its value, so that workers which started together don't leave together;
-    the latest leaves half a margin before the job is killed.
+    Dask adds a random time between minus and plus the stagger, so that workers which started together don't close
+    together; the latest closes half a margin before the job is killed.
     """
     stagger = machine.margin // 2
     return machine.walltime - machine.margin, stagger
 
 
 def arguments(config: Config) -> list[str]:
-    """Of ``dask worker``: one task at a time, its dashboard on no port of others."""
-    out = ["--no-dashboard"]
+    """Arguments of ``dask worker``: no dashboard, and the preloads."""
+    words = ["--no-dashboard"]
     for module in preloads(config):
-        out += ["--preload", module]
-    return out
+        words += ["--preload", module]
+    return words
 
 
 def local_scratch(scratch: str | None) -> str | None:
@@ -60,7 +60,7 @@ def local_scratch(scratch: str | None) -> str | None:
     Raises
     ------
     BadInput
-        Where it can't be made.
+        If it can't be made.
     """
     if scratch is None:
         return None
