@@ -151,7 +151,7 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     history: list[float] = []
     for times in LENGTHENED:
         found = approximate.candidates(X, n, seed, metric, times)
-        indices, distances, repaired = kernel.settle_candidates(X, found, n, nearest, metric_views.code(context))
+        indices, distances, repaired = kernel.refine_candidates(X, found, n, nearest, metric_views.code(context))
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break
