@@ -51,7 +51,7 @@ def insert_nearest(squares, ids, count, square, identity):  # type: ignore[no-un
 
 @njit(nogil=True, cache=True)
 def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, counts):  # type: ignore[no-untyped-def]
-    """Take in a block of columns: the n smallest upper limits of each row, and columns with lower limits not above them.
+    """Take in a block of columns: each row's n smallest upper limits, and columns with lower limits not above them.
 
     G holds x.y; the squared distance is norms_x + norms_y - 2 G, right to slack (norms_x + norms_y). ``counts`` becomes
     -1 in a row whose candidates do not fit: too many samples are nearly as near as the n-th.
