@@ -258,7 +258,7 @@ def test_candidates_settle_by_manhattan_distance() -> None:
     candidates = np.concatenate([wanted[:, ::-1], np.full((40, 2), -1)], axis=1).astype(np.int32)
     candidates[7] = -1
     nearest, code = neighbors.nearest_by_metric, metrics.METRICS["manhattan"].code
-    N, lengths, repaired = neighbors.settle_candidates(X, candidates, 6, nearest, code)
+    N, lengths, repaired = neighbors.refine_candidates(X, candidates, 6, nearest, code)
     np.testing.assert_array_equal(N, wanted)
     np.testing.assert_array_equal(lengths, np.take_along_axis(d, wanted, axis=1))
     assert repaired == 1

@@ -115,7 +115,7 @@ def spoiled(N: Array) -> Array:
 def test_candidates_that_hold_the_nearest_give_the_oracles_graph(any_data: Array) -> None:
     X = as_float32(any_data)
     N, d = expected(X, 6)
-    found, lengths, repaired = neighbors.settle_candidates(X, spoiled(N), 6)
+    found, lengths, repaired = neighbors.refine_candidates(X, spoiled(N), 6)
     np.testing.assert_array_equal(found, N)
     np.testing.assert_allclose(lengths, d, rtol=1e-6)
     assert repaired == 0
@@ -128,7 +128,7 @@ def test_rows_with_too_few_candidates_are_computed_exactly_and_counted() -> None
     candidates[[3, 17]] = -1
     candidates[8] = 8
     candidates[21, :] = N[21, 1]
-    found, lengths, repaired = neighbors.settle_candidates(X, candidates, 5)
+    found, lengths, repaired = neighbors.refine_candidates(X, candidates, 5)
     assert repaired == 4
     np.testing.assert_array_equal(found, N)
     np.testing.assert_allclose(lengths, d, rtol=1e-6)
@@ -137,7 +137,7 @@ def test_rows_with_too_few_candidates_are_computed_exactly_and_counted() -> None
 def test_whatever_the_candidates_each_row_ends_with_different_samples_itself_first() -> None:
     rng = np.random.default_rng(5)
     X = as_float32(rng.integers(0, 3, size=(40, 2)))
-    N, d, _ = neighbors.settle_candidates(X, rng.integers(-1, 40, size=(40, 9)).astype(np.int32), 6)
+    N, d, _ = neighbors.refine_candidates(X, rng.integers(-1, 40, size=(40, 9)).astype(np.int32), 6)
     assert (N[:, 0] == np.arange(40)).all()
     assert all(len(set(row)) == 6 for row in N.tolist())
     order = [list(zip(row[1:], ids[1:], strict=True)) for row, ids in zip(d.tolist(), N.tolist(), strict=True)]
@@ -151,7 +151,7 @@ def test_pynndescents_candidates_settle_to_a_graph_of_high_recall_the_same_each_
     X = as_float32(rng.normal(size=(3000, 8)) + 4 * rng.integers(0, 4, size=(3000, 1)))
     first, second = (approximate.candidates(X, 6, 0) for _ in range(2))
     np.testing.assert_array_equal(first, second)
-    N, d, _ = neighbors.settle_candidates(X, first, 6)
+    N, d, _ = neighbors.refine_candidates(X, first, 6)
     _, reach = neighbors.exact_neighbors(X, 0, X, 6)
     assert neighbors.recall(d, reach[:, -1]) >= 0.95
     assert (N[:, 0] == np.arange(len(X))).all()

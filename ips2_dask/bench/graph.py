@@ -17,7 +17,7 @@ from ips2_dask.bench.inputs import Data, centred
 from ips2_dask.bench.process import peak, work_apart
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import approximate
-from ips2_dask.kernels.neighbors import exact_neighbors, nearest_in, recall, recall_rows, settle_candidates
+from ips2_dask.kernels.neighbors import exact_neighbors, nearest_in, recall, recall_rows, refine_candidates
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan.plan import make_plan
@@ -83,7 +83,7 @@ def warm_up(module: str, X: Float32) -> None:
 def _settled(X: Float32, candidates: Any, n: int) -> NeighborLists:
     """NeighborLists of whatever a library found, checked and measured as a run does it."""
     with threads(usable_cores()):
-        indices, distances, _ = settle_candidates(X, np.ascontiguousarray(candidates, np.int32), n)
+        indices, distances, _ = refine_candidates(X, np.ascontiguousarray(candidates, np.int32), n)
     return NeighborLists(indices, distances)
 
 

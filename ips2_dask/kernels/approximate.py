@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.metrics import METRICS
-from ips2_dask.kernels.neighbors import nearest_by_metric, settle_candidates
+from ips2_dask.kernels.neighbors import nearest_by_metric, refine_candidates
 
 THREADS = 2
 """pynndescent's graph depends on ``n_jobs``: another number changes 5 % of the rows, so it is fixed."""
@@ -75,5 +75,5 @@ def nearest_in(
     if len(X) <= TIMES * (n + 2):
         return nearest_by_metric(queries, own, X, n, metric=metric)
     lists = candidates(X, n + 1, seed, METRICS[metric].external, TIMES, threads=1)
-    indices, distances, _ = settle_candidates(X, lists, n + 1, exact, METRICS[metric].code)
+    indices, distances, _ = refine_candidates(X, lists, n + 1, exact, METRICS[metric].code)
     return indices[:, 1:], distances[:, 1:]

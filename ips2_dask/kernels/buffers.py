@@ -108,11 +108,11 @@ class SpareBlock:
         self._block: NDArray[Any] | None = None
 
     def keep(self, block: NDArray[Any] | None) -> None:
-        """Keep the memory of a block that nobody uses any more; None lets go of what is kept."""
+        """Keep the memory of a block that is not used any more; None frees it."""
         self._block = block
 
     def array(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
-        """An array of any content; memory of another shape or dtype is let go before."""
+        """An array of any content; memory of another shape or dtype is freed before."""
         block, self._block = self._block, None
         if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
             del block

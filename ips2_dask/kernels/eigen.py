@@ -413,12 +413,12 @@ def leading_eigenpairs(
     wanted : int
         How many residuals must come down to ``tol``; the block is wider, by guard columns.
     start : block or callable
-        Any starting block, or what returns one that nobody else holds; its width is the width of the iteration.
+        Any starting block, or a function that returns one and keeps no reference; the iteration has its width.
     tol : float
         Largest residual norm ||L y - lambda y|| of a wanted pair, y of norm 1.
     settled : float, optional
         Stop also where the last filter lowered the sum of the wanted gaps 1 - lambda by no more than so many times what
-        it is now. What is left to gain falls with the square of a filter's gain, so that the next filter would lower
+        it is now. The remaining gain falls with the square of a filter's gain, so that the next filter would lower
         it by a small part of that. It depends on ratios of gaps alone, not on their scale, as a residual does: the
         sum is the normalised cut that the span allows, and two all but equal vectors may still be mixed.
     state : State, optional

@@ -144,7 +144,7 @@ def unit_exponent(statistics: Statistics, spread: Float64, m: int) -> int:
     statistics : Statistics
         Of all rows.
     spread : (f,)
-        What their columns are divided by.
+        Divisors of their columns.
     m : int
     """
     return root_exponent(np.ldexp(_moments(statistics, m)[1], statistics.exponent) / spread)
@@ -251,7 +251,7 @@ def standardize(
 
 
 SYMMETRIC_TO = 1e-5
-"""How far d_ij and d_ji may differ, as a share of the larger: the rounding of whoever computed them."""
+"""How far d_ij and d_ji may differ, as a share of the larger: the rounding of their computation."""
 
 
 def row_squares(D: Float64) -> tuple[int, Float64]:

@@ -52,7 +52,7 @@ def insert_nearest(squares, ids, count, square, identity):  # type: ignore[no-un
 
 @njit(nogil=True, cache=True)
 def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, counts):  # type: ignore[no-untyped-def]
-    """Take in one block of columns: per row the n smallest upper limits, and whoever's lower limit is not above them.
+    """Take in a block of columns: each row's n smallest upper limits, and columns with lower limits not above them.
 
     G holds x.y; the squared distance is norms_x + norms_y - 2 G, right to slack (norms_x + norms_y). ``counts`` becomes
     -1 in a row whose candidates do not fit: too many samples are nearly as near as the n-th.
@@ -92,8 +92,8 @@ def _narrow(G, norms_x, norms_y, slack, own, first, bound, low, ids, counts):  #
 
 
 @njit(nogil=True, cache=True)
-def _settle(X_rows, X, bound, low, ids, counts, first, indices, distances):  # type: ignore[no-untyped-def]
-    """Measure exactly whoever may be among the nearest, and keep the best by (distance, id)."""
+def _measure_narrowed(X_rows, X, bound, low, ids, counts, first, indices, distances):  # type: ignore[no-untyped-def]
+    """Measure the candidates by differences, and keep the best by (distance, id)."""
     n = bound.shape[1]
     squares, best = np.empty(n), np.empty(n, np.int64)
     for r in range(len(X_rows)):
@@ -162,7 +162,7 @@ def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0)
         for c, d in chunk_bounds(len(X), EXACT_COLUMNS):
             G = rows @ X[c:d].T
             _narrow(G, squares, norms[c:d], slack, places - c, c, bound, low, ids, counts)
-        _settle(rows, X, bound, low, ids, counts, first, indices[a:b], distances[a:b])
+        _measure_narrowed(rows, X, bound, low, ids, counts, first, indices[a:b], distances[a:b])
         for row in a + np.flatnonzero(counts < 0):
             _scan(queries[row], place[row], X, first, indices[row], distances[row])
 
@@ -300,7 +300,7 @@ def _measure(X_rows, start, X, candidates, indices, distances, metric):  # type:
     return short
 
 
-def settle_candidates(
+def refine_candidates(
     X: Float32, candidates: Int32, n: int, nearest: Nearest = nearest_in, metric: int = EUCLIDEAN
 ) -> tuple[Int32, Float32, int]:
     """The n nearest of each sample's ``candidates`` (m, width), measured from differences; short rows done exactly.

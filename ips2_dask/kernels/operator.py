@@ -286,7 +286,7 @@ class _Rows:
 
 
 class ChunkMatrix(_Rows):
-    """The rows of R that one chunk owns as CSR: each row is summed by ascending columns, whoever does it.
+    """The rows of R that one chunk owns as CSR: each row is summed by ascending columns, on any worker.
 
     Parameters
     ----------

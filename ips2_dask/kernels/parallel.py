@@ -92,7 +92,7 @@ def map_chunks(function: Callable[[int, int], T], n: int, size: int) -> list[T]:
             try:
                 results[chunk] = function(*bounds[chunk])
             except BaseException:
-                for _ in bounds:  # nobody begins another one
+                for _ in bounds:  # no thread starts another chunk
                     next(numbers)
                 raise
 

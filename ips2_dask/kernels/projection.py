@@ -128,7 +128,7 @@ def _measure(X, own, ids, counts, indices, distances):  # type: ignore[no-untype
 
 
 def projected_nearest(X: Float32, narrow: Projected, own: Int64, n: int) -> tuple[Int32, Float32]:
-    """Nearly always the n nearest rows of X to its rows ``own``, by (distance, id), themselves left out.
+    """The n nearest rows of X to its rows ``own`` but for a few, by (distance, id), themselves left out.
 
     Parameters
     ----------
@@ -161,7 +161,7 @@ def projected_nearest(X: Float32, narrow: Projected, own: Int64, n: int) -> tupl
 
 @njit(nogil=True, cache=True)
 def _direction(X, rows):  # type: ignore[no-untyped-def]
-    """Nearly the direction in which evenly spaced ones of these rows of X vary most, zero where they are all equal."""
+    """Direction in which evenly spaced ones of these rows of X vary most, nearly; zero where all are equal."""
     f, step = X.shape[1], max(1, len(rows) // DIRECTION_ROWS)
     some = X[rows[::step]].astype(np.float64)
     mean = np.zeros(f)

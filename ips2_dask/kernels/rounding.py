@@ -143,8 +143,8 @@ def one_hot(labels: Int32, n_clusters: int) -> Float32:
 def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: int) -> Float32:
     """Shares of each cluster where labels are given and the others follow by products with P (Zhu, Ghahramani 2002).
 
-    After `SPREAD_PRODUCTS` products it goes on while labels still reach further samples. What no label reaches has a
-    row of zeros.
+    After `SPREAD_PRODUCTS` products it goes on while labels still reach further samples. Samples that no label
+    reaches have a row of zeros.
 
     Parameters
     ----------

@@ -216,7 +216,7 @@ def second_neighbors(N: Int32, start: Int64, reverse: Int32, both: Int32, rows: 
     start, reverse : (m + 1,), (m n,)
         In whose lists each sample is.
     both : (m, 2) int32
-        The two cells of each sample: whoever shares one was compared when its shard was searched.
+        The two cells of each sample: samples that share one were compared when its shard was searched.
     rows : (rows,)
 
     Returns

@@ -211,14 +211,14 @@ def owned_subsets(N: Int32, reverse: Reverse, low: int, high: int) -> Bool:
     _owned_subsets(N, reverse.start, reverse.centers, low, high, tables.masks, HUB, owned, hubs)
     with_hubs = np.flatnonzero(hubs)
     if len(with_hubs):
-        _settle_hubs(N, reverse, low, tables, owned, hubs, with_hubs)
+        _decide_hubs(N, reverse, low, tables, owned, hubs, with_hubs)
     return owned
 
 
-def _settle_hubs(
+def _decide_hubs(
     N: Int32, reverse: Reverse, low: int, tables: LocalPairs, owned: Bool, hubs: Int64, rows: Int64
 ) -> None:
-    """Decide the subsets of hubs alone; each set of samples is looked up once, whoever holds it."""
+    """Decide the subsets of hubs alone; each set of samples is looked up once, however many neighbourhoods hold it."""
     for pattern in np.unique(hubs[rows]):
         same = rows[hubs[rows] == pattern]
         inside = np.flatnonzero(tables.masks & ~pattern == 0)

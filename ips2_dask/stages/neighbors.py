@@ -153,7 +153,7 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
     history: list[float] = []
     for times in LENGTHENED:
         lists = approximate.candidates(X, n, seed, context.metric.external, times)
-        indices, distances, repaired = kernel.settle_candidates(X, lists, n, nearest, context.metric.code)
+        indices, distances, repaired = kernel.refine_candidates(X, lists, n, nearest, context.metric.code)
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break
