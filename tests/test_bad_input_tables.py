@@ -18,7 +18,7 @@ import pytest
 import scipy.io
 import zarr
 from test_bad_input import INPUTS, OPTIONS, PARTS, refused
-from test_clusters_config import WRONG
+from test_config import WRONG
 from test_readers import FORMATS, written
 
 from ips2_dask import BadInput, Params, Resources, open_run, run

@@ -37,7 +37,7 @@ How to add a format
    formats without a way of their own come from `labels.take_label_column`, `columns.features_of_numbers` (called below)
    and `matrices.transposed`. Wrap the library's calls in `faults.reading`, which turns what they raise into `BadInput`.
 3. Name the opener in `FORMATS` below, and write the format in the table above.
-4. Add a writer of such a file to ``FORMATS`` in tests/test_readers.py: all tests of formats then run with it.
+4. Add a writer of such a file to ``FORMATS`` in tests/readers/test_readers.py: all tests of formats then run with it.
 """
 
 from __future__ import annotations

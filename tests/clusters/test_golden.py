@@ -1,4 +1,4 @@
-"""Job scripts and manifests are, letter by letter, those of tests/golden, and what their schemas allow.
+"""Job scripts and manifests are, letter by letter, those of tests/clusters/golden, and what their schemas allow.
 
 ``IPS2_GOLDEN=write`` writes them anew.
 """

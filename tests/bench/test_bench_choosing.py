@@ -10,7 +10,7 @@ import pytest
 
 from ips2_dask.bench import choosing, options
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def test_the_options_know_all_systems() -> None:

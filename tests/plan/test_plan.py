@@ -186,7 +186,7 @@ def test_a_plan_can_be_sent_to_another_process() -> None:
 
 
 def test_the_seconds_of_a_plan_are_about_those_that_were_measured() -> None:
-    recorded = json.loads((Path(__file__).parents[1] / "notebooks" / "results" / "scaling.json").read_text())
+    recorded = json.loads((Path(__file__).parents[2] / "notebooks" / "results" / "scaling.json").read_text())
     taken = [r for r in recorded["results"] if r["kind"] == "time" and r["seconds"] > 1 and r["stage"] in STAGES]
     assert len(taken) > 15
     for record in taken:
@@ -252,7 +252,7 @@ def test_the_plan_of_a_shape_needs_no_table(capsys: pytest.CaptureFixture[str]) 
 
 
 def test_the_large_plan_of_the_readme_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[1] / "README.md").read_text()
+    text = (Path(__file__).parents[2] / "README.md").read_text()
     asked = re.search(r"^\$ ips2 (plan --shape .*)\n((?:.*\n)*?)```", text, re.MULTILINE)
     assert asked is not None
     assert main(asked[1].split()) == 0

@@ -103,7 +103,7 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
 def test_every_package_that_is_asked_for_has_an_extra() -> None:
     import tomllib  # noqa: PLC0415 - only here
 
-    root = Path(__file__).parents[1]
+    root = Path(__file__).parents[2]
     known = tomllib.loads((root / "pyproject.toml").read_text())["project"]["optional-dependencies"]
     everything = known["all"][0]
     for name in ("jobqueue", "kubernetes", "gateway", "ssh", "s3", "tls", "dashboard"):

@@ -14,7 +14,7 @@ from ips2_dask.bench import study
 from ips2_dask.bench.study.measure import PlannedRun, planned_runs
 from ips2_dask.cli.main import main
 
-EXAMPLE = Path(__file__).parent.parent / "notebooks" / "study.yaml"
+EXAMPLE = Path(__file__).parents[2] / "notebooks" / "study.yaml"
 
 
 def record(part: str, m: int, stage: str, seconds: float, **more: Any) -> dict[str, Any]:
