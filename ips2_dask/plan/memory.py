@@ -1,8 +1,8 @@
 """The memory model: bytes that each stage needs in a worker, in the client, and on disk.
 
 Each function below is one stage; a term is an array or a buffer that is alive at the stage's peak. The constants were
-measured as the peak resident memory of processes; `tests/plan/test_plan_measured.py` measures the peaks of runs again, and
-compares them with this model.
+measured as the peak resident memory of processes. `tests/plan/test_plan_measured.py` measures the peaks of runs
+again and compares them with this model.
 """
 
 from __future__ import annotations
