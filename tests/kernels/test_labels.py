@@ -174,7 +174,7 @@ def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_o
     points = rng.normal(size=(3000, 4)) + 3 * rng.normal(size=(5, 4))[rng.integers(5, size=3000)]
     whole = labels.kmeans_best(points, 5, 0, 0, 10)
     monkeypatch.setattr(labels, "SAMPLE_STARTS_ABOVE", 2000)
-    monkeypatch.setattr(labels, "SAMPLE", 300)
+    monkeypatch.setattr(labels, "START_SAMPLES", 300)
     seen = []
     fit = labels.KMeans.fit
     monkeypatch.setattr(labels.KMeans, "fit", lambda self, X: seen.append((len(X), self.n_init)) or fit(self, X))
