@@ -29,7 +29,7 @@ def whole_number(text: str) -> int:
     return numbers[0]
 
 
-def number_from_0(text: str) -> int:
+def _number_from_0(text: str) -> int:
     """A number of at least 0."""
     return 0 if text == "0" else whole_number(text)
 
@@ -236,7 +236,7 @@ def _known(parser: argparse.ArgumentParser, default: tuple[str, ...]) -> None:
 def _roundings(parser: argparse.ArgumentParser) -> None:
     _known(parser, (*OPEN, *TABLES))
     text = "random draws of 80 %% of each set, besides the whole (default 5)"
-    parser.add_argument("--draws", type=number_from_0, default=5, metavar="N", help=text)
+    parser.add_argument("--draws", type=_number_from_0, default=5, metavar="N", help=text)
     _list(parser, "--peers", ROUNDING_PEERS)
 
 

@@ -73,7 +73,7 @@ def laplacian(
     return operator
 
 
-def csr_laplacian(tensor: Tensor) -> sp.csr_array:
+def _csr_laplacian(tensor: Tensor) -> sp.csr_array:
     """The same Laplacian assembled: CSR (P, P) float32, both triangles."""
     k = tensor.N.shape[1]
     count = len(local_pairs(k).masks)
@@ -87,7 +87,7 @@ def csr_laplacian(tensor: Tensor) -> sp.csr_array:
     return normalized(assemble(rows_, columns, values, len(tensor.pairs)), tensor.degrees)
 
 
-def by_turns(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def _by_turns(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
     """Seconds of each action, ``repeats`` times, after one that is not counted."""
     for action in actions.values():
         action()
@@ -140,7 +140,7 @@ def measure(
     with threads(n_threads):
         for k in neighbors:
             tensor = tensor_of(X, exact_neighbors(X, 0, X, k)[0])
-            csr = csr_laplacian(tensor)
+            csr = _csr_laplacian(tensor)
             shape = {"m": m, "f": f, "k": k, "columns": columns, "P": len(tensor.pairs), "entries": csr.nnz}
             for record in _levels(tensor, csr, columns, operators, repeats, seed):
                 yield {**shape, "threads": n_threads, **record}
@@ -154,7 +154,7 @@ def _levels(
     objects = {name: _operator(name, tensor, csr) for name in operators}
     actions: dict[str, Product] = {name: _product(operator, x) for name, operator in objects.items()}
     actions["csr"] = lambda: csr @ x
-    seconds = by_turns(actions, repeats)
+    seconds = _by_turns(actions, repeats)
     truth = actions["csr"]()
     csr_us = statistics.median(seconds["csr"]) / m * 1e6
     for name in operators:

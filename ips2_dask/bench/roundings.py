@@ -424,7 +424,7 @@ class Loss(NamedTuple):
     rival: str
 
 
-def worst_loss(of: Scored, name: str) -> Loss | None:
+def _worst_loss(of: Scored, name: str) -> Loss | None:
     """Of the three scores on one set; None where there is nothing to compare."""
     rivals = [rival for rival in RIVALS if (name, rival) in of]
     if (name, "default") not in of or not rivals:
@@ -450,7 +450,7 @@ def _sets(records: Sequence[Record], whole: Scored, drawn: Scored) -> str:
             cells = [
                 f"{name}, {r['m']:,} x {r['f']:,}, {r['classes']}", _cell([whole[name, "default"]], errors=False),
                 f"{r['rounding']} c{beyond:+d}" if beyond else f"{r['rounding']} c", _number(float(str(r["left_out"]))),
-                *(_loss(worst_loss(of, name)) for of in measured),
+                *(_loss(_worst_loss(of, name)) for of in measured),
             ]  # fmt: skip
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"

@@ -68,7 +68,7 @@ def settled(
     config = source if isinstance(source, Config) else load(source)
     for name, value in (("workers", workers), ("tls", tls), ("insecure", insecure or None)):
         if value is not None:
-            check_taken(config, name, value)
+            _check_taken(config, name, value)
     changes: dict[str, Any] = {"insecure": config.insecure or insecure}
     if workers is not None:
         changes |= {"workers": workers, "adaptive": None}
@@ -87,7 +87,7 @@ def settled(
     return config
 
 
-def check_taken(config: Config, name: str, value: object, key: str | None = None, section: str | None = None) -> None:
+def _check_taken(config: Config, name: str, value: object, key: str | None = None, section: str | None = None) -> None:
     """Refuse an argument of a caller that the manager of a config does not use.
 
     Parameters
@@ -172,11 +172,11 @@ def config_of(resources: Resources) -> Config:
         address = resources.scheduler
         config = Config(manager="scheduler", machine=Scheduler(address), worker=_worker(resources))
         if resources.scratch is not None:
-            check_taken(config, "scratch", resources.scratch, section="worker")
+            _check_taken(config, "scratch", resources.scratch, section="worker")
     elif resources.cluster is not None:
         config = load(resources.cluster)
         if resources.scratch is not None:
-            check_taken(config, "scratch", resources.scratch, section="worker")
+            _check_taken(config, "scratch", resources.scratch, section="worker")
         changes: dict[str, Any] = {"scratch": resources.scratch, "memory": resources.memory_limit}
         worker = dataclasses.replace(config.worker, **{k: v for k, v in changes.items() if v is not None})
         config = dataclasses.replace(config, worker=worker)

@@ -21,7 +21,7 @@ KEEP_SECONDS = 10
 """Seconds between two checks for jobs that have died, each of which is submitted again."""
 
 
-def wall(seconds: int, manager: str) -> str:
+def _wall(seconds: int, manager: str) -> str:
     """A walltime in the notation of a batch system."""
     hours, rest = divmod(seconds, 3600)
     minutes = f"{hours:02d}:{rest // 60:02d}"
@@ -43,7 +43,7 @@ def options(config: Config) -> dict[str, Any]:
         "processes": machine.processes,
         "memory": f"{memory}B",
         "queue": machine.queue,
-        "walltime": wall(machine.walltime, config.manager),
+        "walltime": _wall(machine.walltime, config.manager),
         "job_name": machine.name,
         "python": machine.python,
         "local_directory": config.worker.scratch,

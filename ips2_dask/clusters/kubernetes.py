@@ -114,7 +114,7 @@ def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[st
     }
 
 
-def unique_name(config: Config) -> str:
+def _unique_name(config: Config) -> str:
     """A name for the objects of one cluster."""
     return f"{config.kind(Kubernetes).name}-{secrets.token_hex(3)}"
 
@@ -148,7 +148,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """
     module = need("dask_kubernetes.operator", "kubernetes", "a cluster on Kubernetes")
     machine = config.kind(Kubernetes)
-    given = cluster_manifest(config, unique_name(config))
+    given = cluster_manifest(config, _unique_name(config))
     try:
         cluster = stack.enter_context(
             module.KubeCluster(

@@ -32,7 +32,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     security = tls.security(config.tls)
     if security is None and address.startswith("tls://"):
         security = _configured_security()
-    check_address(address)
+    _check_address(address)
     try:
         client = Client(address, timeout="30s", set_as_default=False, security=security)
     except (OSError, ValueError, RuntimeError) as error:  # what Dask raises if the other side speaks another protocol
@@ -56,7 +56,7 @@ def _configured_security() -> Security:
     return security
 
 
-def check_address(address: str) -> None:
+def _check_address(address: str) -> None:
     """Refuse an address where nothing listens, for which Dask would wait.
 
     Raises

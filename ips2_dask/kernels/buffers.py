@@ -48,7 +48,7 @@ class _Loan:
             _free.append(self._memory)
         else:  # a straggler of a stage that is over
             self._memory = NOTHING
-            give_back()
+            _give_back()
 
 
 def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
@@ -84,10 +84,10 @@ def tidy() -> None:
     """Free all pieces, and let the allocator give back what it keeps: the next measurement counts neither."""
     _keeps.clear()
     _free.clear()
-    give_back()
+    _give_back()
 
 
-def give_back() -> None:
+def _give_back() -> None:
     """Let glibc's allocator return freed memory to the system; other allocators are left alone."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:

@@ -304,7 +304,7 @@ def _count_digits(keys, prefixes, shift, bits, counts):  # type: ignore[no-untyp
                 counts[1, t, digits & mask] += 1
 
 
-def digit_bits(step: int) -> int:
+def _digit_bits(step: int) -> int:
     """Binary digits that a round decides."""
     return (64 if step == 0 else MEDIAN_SHIFTS[step - 1]) - MEDIAN_SHIFTS[step]
 
@@ -326,7 +326,7 @@ def digit_counts(X: Float64, prefixes: UInt64, step: int) -> NDArray[np.int32]:
     (2, f, 2^MEDIAN_BITS) int32
     """
     counts = np.zeros((2, X.shape[1], 1 << MEDIAN_BITS), np.int32)
-    _count_digits(sortable_keys(X), prefixes, MEDIAN_SHIFTS[step], digit_bits(step), counts)
+    _count_digits(sortable_keys(X), prefixes, MEDIAN_SHIFTS[step], _digit_bits(step), counts)
     same = prefixes[0] == prefixes[1]  # both are counted at once
     counts[1, same] = counts[0, same]
     return counts
@@ -351,7 +351,7 @@ class Medians:
         digit = (ends <= self._ranks[:, :, None]).sum(axis=2)
         before = np.take_along_axis(ends - counts, digit[:, :, None], axis=2)[:, :, 0]
         self._ranks = self._ranks - before
-        self.prefixes = (self.prefixes << np.uint64(digit_bits(step))) | digit.astype(np.uint64)
+        self.prefixes = (self.prefixes << np.uint64(_digit_bits(step))) | digit.astype(np.uint64)
 
     def values(self) -> Float64:
         """The medians (f,), after the last round: the mean of the two middle values, as `numpy.median` has it."""

@@ -128,7 +128,7 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
         chunk_samples=_chunk_samples(m, rows),
         assembled=vectors == "in-core" and operator == "matrix-free" and _is_assembled(m, f, params),
         shared=_shared(m, params, vectors),
-        exact_after=graph != "exact" and exact_work(m, f, params.metric) <= EXACT_AFTER_WORK,
+        exact_after=graph != "exact" and _exact_work(m, f, params.metric) <= EXACT_AFTER_WORK,
     )
 
 
@@ -138,7 +138,7 @@ def _graph(m: int, f: int, params: Params) -> tuple[str, int]:
     if params.metric == "precomputed":
         graph, shards = "exact", None
     if graph == "auto":
-        graph = "shards" if shards or exact_work(m, f, params.metric) > EXACT_WORK else "exact"
+        graph = "shards" if shards or _exact_work(m, f, params.metric) > EXACT_WORK else "exact"
     if graph != "shards":
         return graph, 0
     members = _between(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS)
@@ -187,7 +187,7 @@ def _between(number: int, limits: tuple[int, int]) -> int:
     return min(max(number, limits[0]), limits[1])
 
 
-def exact_work(m: int, f: int, metric: str) -> float:
+def _exact_work(m: int, f: int, metric: str) -> float:
     """The work of comparing every pair: pairs times (features + 64).
 
     It counts several times for a metric that no matrix product gives.

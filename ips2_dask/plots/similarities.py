@@ -82,10 +82,10 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
     limits = np.concatenate([[0], np.cumsum(sizes)])
     position = np.searchsorted(distinct, run.first_rows)
     wide = None if sums.profile is None else (sums.profile / np.maximum(sizes, 1))[position]
-    return Summary(shown, limits, distributions, means, own[position], wide, not stored_densely(run))
+    return Summary(shown, limits, distributions, means, own[position], wide, not _stored_densely(run))
 
 
-def stored_densely(run: Run) -> bool:
+def _stored_densely(run: Run) -> bool:
     """Whether the run kept all pairs."""
     return bool(next(stage["facts"]["dense"] for stage in run.manifest["stages"] if stage["name"] == "fuse"))
 

@@ -29,14 +29,14 @@ def spectrum(run: Run) -> Spectrum:
     """The numbers that `eigenvalues` draws of a run."""
     facts = stage_facts(run)
     c, gap, inner = run.params.n_clusters, run.gap, run.inner_eigenvalues
-    count = 0 if run.params.tensor == "decomposable" else large_components(facts)
+    count = 0 if run.params.tensor == "decomposable" else _large_components(facts)
     following = float(inner[-1] - gap) if gap is not None and len(inner) else None
     if count >= c:
         return Spectrum(inner, 0, count, following, gap, c)
     return Spectrum(np.concatenate([np.ones(count), inner]), count, 0, following, gap, c)
 
 
-def large_components(facts: dict[str, dict[str, Any]]) -> int:
+def _large_components(facts: dict[str, dict[str, Any]]) -> int:
     """Components of the pairs that take part in the solve; all of them in runs of earlier versions."""
     return int(facts["eigen"].get("components", facts["assemble"]["components"]))
 

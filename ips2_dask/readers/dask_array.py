@@ -153,12 +153,12 @@ class DaskTable(Table):
     def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
         """Return one `Delayed` per partition: its rows bounds[b] to bounds[b + 1] as `read` would give them."""
         lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds))
-        array = self.rows.array.map_blocks(as_block, self.dtype, meta=np.empty((0, 0), self.dtype))
+        array = self.rows.array.map_blocks(_as_block, self.dtype, meta=np.empty((0, 0), self.dtype))
         parts: list[Delayed] = array.rechunk((lengths, self.shape[1])).to_delayed().ravel().tolist()
         return parts
 
 
-def as_block(values: Any, dtype: np.dtype[Any]) -> Block:
+def _as_block(values: Any, dtype: np.dtype[Any]) -> Block:
     """Return a computed chunk as a plain array of ``dtype``; masked values become NaN.
 
     Raises
@@ -194,7 +194,7 @@ def _compute(array: da.Array) -> Block:
             "they would have to be pulled into this process",
             "give client=, as in IPS2(client=client)",
         )
-    return as_block(array.compute(scheduler="synchronous"), array.dtype)
+    return _as_block(array.compute(scheduler="synchronous"), array.dtype)
 
 
 def _column_labels(array: da.Array, position: int) -> NDArray[Any]:

@@ -49,12 +49,12 @@ def open_hdf5_file(path: str, name: str) -> Iterator[h5py.File]:
     The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
     this one links to is opened with it: `find` alone follows links.
     """
-    check_heaps(path, name)
+    _check_heaps(path, name)
     with faults.reading(name), h5py.File(path, "r", locking="best-effort") as file:
         yield file
 
 
-def check_heaps(path: str, name: str) -> None:
+def _check_heaps(path: str, name: str) -> None:
     """Raise ``BadInput`` where a heap of strings has an object of no size, over which libhdf5 would loop for ever.
 
     It holds the interpreter's lock meanwhile, so that neither Ctrl-C nor a time limit in this process would end it.
@@ -256,7 +256,7 @@ def open_hdf5(request: Request) -> Table:
         )
 
 
-def read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
+def _read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
     """Return all values of a dataset, strings as str, after `check_inside`."""
     check_inside(dataset, name)
     if h5py.check_string_dtype(dataset.dtype) is not None:
@@ -267,7 +267,7 @@ def read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
 def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
     stamp.check()
     with open_hdf5_file(stamp.path, stamp.name) as file:
-        values = read_values(find_dataset(file, path, stamp.name), stamp.name)
+        values = _read_values(find_dataset(file, path, stamp.name), stamp.name)
     return as_labels(values, stamp.name)
 
 
@@ -464,16 +464,16 @@ def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
     located = find(file, path, name)
     if located is None or isinstance(located[0], h5py.Dataset):
         dataset = find_dataset(file, path, name)
-        values = read_values(dataset, name)
+        values = _read_values(dataset, name)
         categories = dataset.attrs.get("categories")  # before 0.7, a reference to obs/__categories/...
-        return _decode(values, read_values(file[categories], name)) if categories is not None else values
+        return _decode(values, _read_values(file[categories], name)) if categories is not None else values
     parts = set(located[0])
     if {"codes", "categories"} <= parts:
-        codes = read_values(find_dataset(file, f"{path}/codes", name), name)
-        return _decode(codes, read_values(find_dataset(file, f"{path}/categories", name), name))
+        codes = _read_values(find_dataset(file, f"{path}/codes", name), name)
+        return _decode(codes, _read_values(find_dataset(file, f"{path}/categories", name), name))
     if {"values", "mask"} <= parts:
-        values = read_values(find_dataset(file, f"{path}/values", name), name).astype(object)
-        values[read_values(find_dataset(file, f"{path}/mask", name), name).astype(bool)] = None
+        values = _read_values(find_dataset(file, f"{path}/values", name), name).astype(object)
+        values[_read_values(find_dataset(file, f"{path}/mask", name), name).astype(bool)] = None
         return values
     raise BadInput(
         name,

@@ -76,7 +76,7 @@ def take_label_column(table: Table, wanted: str | int | None) -> Table:
         rows=WithoutColumn(table.rows, position),
         fingerprint=digest(table.fingerprint, "labels in column", position),
         feature_names=[*names[:position], *names[position + 1 :]] if names else None,
-        read_labels=partial(column_labels, table.name, table.rows, position),
+        read_labels=partial(_column_labels, table.name, table.rows, position),
         label=position,
     )
 
@@ -115,7 +115,7 @@ class WithoutColumn(Rows):
         return (np.delete(block, self.position, axis=1) for block in self.inner.blocks(rows))
 
 
-def column_labels(name: str, rows: Rows, position: int) -> NDArray[Any]:
+def _column_labels(name: str, rows: Rows, position: int) -> NDArray[Any]:
     """Return one column of a table of numbers as labels."""
     column = np.concatenate([block[:, position].copy() for block in rows.blocks(8192)])
     return as_labels(column, name)

@@ -96,7 +96,7 @@ def _list_variables(stamp: FileStamp) -> Variables:
     with faults.reading(stamp.name):
         if _is_version_4(stamp):
             return {name: (tuple(shape), str(kind)) for name, shape, kind in io.whosmat(stamp.path)}
-        return {variable.name: (variable.shape, variable.kind) for variable in read_variables(stamp.path)}
+        return {variable.name: (variable.shape, variable.kind) for variable in _read_variables(stamp.path)}
 
 
 def _load_matrix(stamp: FileStamp, variable: str, element: int | None, transpose: bool) -> Matrix:
@@ -106,7 +106,7 @@ def _load_matrix(stamp: FileStamp, variable: str, element: int | None, transpose
             matrix = io.loadmat(stamp.path, variable_names=[variable])[variable]
             matrix = as_csr(matrix, name) if is_sparse(matrix) else matrix
         else:
-            matrix = matrix_of(_matrix_variable(load_variable(stamp.path, variable), element, name), name)
+            matrix = _matrix_of(_matrix_variable(_load_variable(stamp.path, variable), element, name), name)
         return as_csr(matrix.T, name) if transpose and is_sparse(matrix) else matrix.T if transpose else matrix
 
 
@@ -114,7 +114,7 @@ def _matrix_variable(variable: Variable, element: int | None, name: str) -> Vari
     """Return the matrix that is meant: the variable itself, or an element of it if it is a cell."""
     title = variable.name
     if variable.kind == "cell":
-        cells = cells_of(variable)
+        cells = _cells_of(variable)
         if element is not None and element < len(cells):
             return cells[element]
         parts = faults.listing([f"{title}[{at}] {cell.shape}" for at, cell in enumerate(cells)])
@@ -134,12 +134,12 @@ def _load_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
         if _is_version_4(stamp):
             values = io.loadmat(stamp.path, variable_names=[variable])[variable]
             return as_labels(values.ravel(order="F"), stamp.name)
-        stored = load_variable(stamp.path, variable)
+        stored = _load_variable(stamp.path, variable)
         if stored.kind == "char":
-            return as_labels(np.array(texts_of(stored)), stamp.name)
+            return as_labels(np.array(_texts_of(stored)), stamp.name)
         if stored.kind == "cell":
-            return as_labels(np.array([_cell_text(cell) for cell in cells_of(stored)]), stamp.name)
-        labels = matrix_of(stored, stamp.name)
+            return as_labels(np.array([_cell_text(cell) for cell in _cells_of(stored)]), stamp.name)
+        labels = _matrix_of(stored, stamp.name)
         labels = labels.toarray() if is_sparse(labels) else labels
     return as_labels(labels.ravel(order="F"), stamp.name)
 
@@ -147,8 +147,8 @@ def _load_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
 def _cell_text(cell: Variable) -> str:
     """Return the string, or the number, that an element of a cell holds."""
     if cell.kind == "char":
-        return "".join(texts_of(cell)[:1])
-    return str(matrix_of(cell, cell.name).item())
+        return "".join(_texts_of(cell)[:1])
+    return str(_matrix_of(cell, cell.name).item())
 
 
 # Versions 5 to 7 are read here and not by SciPy, which believes a file's types, lengths and indices: a damaged one ends
@@ -186,7 +186,7 @@ class Variable:
     parts: list[Element]
 
 
-def read_variables(path: str) -> Iterator[Variable]:
+def _read_variables(path: str) -> Iterator[Variable]:
     """Yield the variables of a file one after the other, unpacked."""
     with open(path, "rb") as stream:
         whole = memoryview(stream.read())
@@ -196,15 +196,15 @@ def read_variables(path: str) -> Iterator[Variable]:
             yield _variable(element)
 
 
-def load_variable(path: str, name: str) -> Variable:
+def _load_variable(path: str, name: str) -> Variable:
     """Return the variable of that name."""
-    for variable in read_variables(path):
+    for variable in _read_variables(path):
         if variable.name == name:
             return variable
     raise KeyError(name)
 
 
-def matrix_of(variable: Variable, name: str) -> Matrix:
+def _matrix_of(variable: Variable, name: str) -> Matrix:
     """Return the numbers of a variable, an array by column or CSR; ``name`` is what the user wrote."""
     if variable.kind == "sparse":
         return as_csr(_sparse_matrix(variable), name)
@@ -214,12 +214,12 @@ def matrix_of(variable: Variable, name: str) -> Matrix:
     return values.reshape(variable.shape, order="F")
 
 
-def cells_of(variable: Variable) -> list[Variable]:
+def _cells_of(variable: Variable) -> list[Variable]:
     """Return the elements of a cell, by column."""
     return [_variable(part) for part in variable.parts]
 
 
-def texts_of(variable: Variable) -> list[str]:
+def _texts_of(variable: Variable) -> list[str]:
     """Return the rows of a matrix of characters."""
     data = variable.parts[0]
     encoding = TEXT_ENCODINGS[data.kind]

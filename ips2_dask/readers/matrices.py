@@ -58,14 +58,14 @@ def _too_sparse(name: str, rows: int, entries: int) -> BadInput:
     )
 
 
-def matrix_bytes(matrix: Matrix) -> int:
+def _matrix_bytes(matrix: Matrix) -> int:
     """Return what a dense or CSR matrix takes in memory."""
     if is_sparse(matrix):
         return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)
     return int(matrix.nbytes)
 
 
-def dense_rows(matrix: Matrix, start: int, stop: int) -> Block:
+def _dense_rows(matrix: Matrix, start: int, stop: int) -> Block:
     """Return a range of rows as an array of its own."""
     part = matrix[start:stop]
     values: Block = part.toarray() if is_sparse(part) else part
@@ -83,7 +83,7 @@ class MatrixRows(Rows):
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
-        return dense_rows(self.matrix, start, stop)
+        return _dense_rows(self.matrix, start, stop)
 
 
 @dataclass
@@ -112,7 +112,7 @@ class LoadedRows(Rows):
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
-        return dense_rows(self.matrix(), start, stop)
+        return _dense_rows(self.matrix(), start, stop)
 
 
 def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
@@ -123,7 +123,7 @@ def matrix_table(matrix: Matrix, name: str, **optional: Any) -> Table:
         dtype=check_dtype(name, matrix.dtype),
         rows=MatrixRows(matrix),
         parallel=False,
-        resident_bytes=matrix_bytes(matrix),
+        resident_bytes=_matrix_bytes(matrix),
         fingerprint=content_digest(matrix),
         **optional,
     )
@@ -150,7 +150,7 @@ def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str)
         dtype=check_dtype(stamp.name, matrix.dtype),
         rows=rows,
         parallel=False,
-        resident_bytes=matrix_bytes(matrix),
+        resident_bytes=_matrix_bytes(matrix),
         fingerprint=fingerprint,
     )
 

@@ -40,13 +40,13 @@ class Header:
 def open_mtx(request: Request) -> Table:
     """Return the table of a Matrix Market file, of which one column may hold the labels."""
     stamp = FileStamp.of(request)
-    header = read_header(request.path, request.name)
+    header = _read_header(request.path, request.name)
     load = partial(_load, stamp, header, request.transpose)
     table = loaded_table(load, stamp, stamp.digest("mtx", request.transpose))
     return take_label_column(table, request.labels_column)
 
 
-def read_header(path: str, name: str) -> Header:
+def _read_header(path: str, name: str) -> Header:
     """Read the banner, pass over the comments and read the sizes.
 
     Raises

@@ -53,7 +53,7 @@ class NpyLayout:
         return NpyLayout(self.shape[::-1], self.dtype, not self.fortran, self.offset)
 
 
-def read_layout(stream: IO[bytes], name: str) -> NpyLayout:
+def _read_layout(stream: IO[bytes], name: str) -> NpyLayout:
     """Read the header of an array; nothing in it is unpickled.
 
     Raises
@@ -180,7 +180,7 @@ def open_npy(request: Request) -> Table:
     """Return the table of a .npy file, of which one column may hold the labels."""
     stamp = FileStamp.of(request)
     with open(request.path, "rb") as stream:
-        layout = read_layout(stream, request.name)
+        layout = _read_layout(stream, request.name)
     table = npy_table(stamp, layout.transposed() if request.transpose else layout)
     return take_label_column(table, request.labels_column)
 
@@ -190,7 +190,7 @@ def open_npy_url(request: Request) -> Table:
     check_url(request.path)
     name = plain(request.name)
     stamp = RemoteStamp.of(name, request.path)
-    layout = read_layout(io.BytesIO(stamp.read(0, min(HEADER_BYTES, stamp.size))), name)
+    layout = _read_layout(io.BytesIO(stamp.read(0, min(HEADER_BYTES, stamp.size))), name)
     table = npy_table(stamp, layout.transposed() if request.transpose else layout)
     return take_label_column(table, request.labels_column)
 
@@ -273,7 +273,7 @@ def _open_member(archive: zipfile.ZipFile, member: str, name: str) -> IO[bytes]:
 
 def _member_layout(archive: zipfile.ZipFile, member: str, name: str) -> NpyLayout:
     with _open_member(archive, member, name) as stream:
-        return read_layout(stream, name)
+        return _read_layout(stream, name)
 
 
 def _member_table(archive: zipfile.ZipFile, request: Request, stamp: FileStamp, member: str) -> Table:

@@ -53,7 +53,7 @@ def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> T
 def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
     refuse_masked(spec, name)
     spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
-    array = rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
+    array = _rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
     check_shape(name, array.shape)
     array = array.astype(check_dtype(name, array.dtype), copy=False)
     return array.T if transpose else array
@@ -92,7 +92,7 @@ def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:
     return npy_table(FileStamp.of(Request(name, str(path))), layout)
 
 
-def rectangle(rows: Any, name: str) -> NDArray[Any]:
+def _rectangle(rows: Any, name: str) -> NDArray[Any]:
     """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
     uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]

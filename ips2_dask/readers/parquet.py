@@ -78,7 +78,7 @@ class ParquetRows(Rows):
                     at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                     raise faults.missing_value(name, f"row {at}, column {title!r}", "a missing value (null)")
                 if title in self.categories:
-                    texts, where = as_texts(values, name, title), f"column {title!r}"
+                    texts, where = _as_texts(values, name, title), f"column {title!r}"
                     piece[:, column] = category_codes(
                         texts, self.categories[title], self.ignore_unknown, name, where, row
                     )
@@ -174,7 +174,7 @@ def _fitted(
                 at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
                 raise faults.missing_value(request.name, f"row {at}, column {title!r}", "a missing value (null)")
             if not _holds_numbers(schema.field(title).type):
-                category_sets[title].add(as_texts(values, request.name, title).unique().to_pylist())
+                category_sets[title].add(_as_texts(values, request.name, title).unique().to_pylist())
             else:
                 category_sets[title].add(values.cast(pa.float64()).unique().to_numpy(zero_copy_only=False).tolist())
         row += batch.num_rows
@@ -189,7 +189,7 @@ def _holds_numbers(kind: pa.DataType) -> bool:
     return pa.types.is_integer(kind) or pa.types.is_floating(kind)
 
 
-def as_texts(values: pa.Array, name: str, title: str) -> pa.StringArray:
+def _as_texts(values: pa.Array, name: str, title: str) -> pa.StringArray:
     """Return a column as a pyarrow.StringArray, without blanks around its values."""
     if pa.types.is_boolean(values.type):
         return pc.if_else(values, "True", "False")

@@ -104,12 +104,12 @@ def open_text(request: Request) -> Table:
         named = features.mentioned
     elif features is not None:
         named = tuple(column.name for column in features.columns)
-    layout = find_layout(head_of(request.path, request.name), request.name, request.labels_column, named)
+    layout = _find_layout(head_of(request.path, request.name), request.name, request.labels_column, named)
     if features is not None:
         layout = _selected(layout, features, request.name)
     check_shape(request.name, (1, len(layout.features)))
     block_index, fitted = scan(stamp, layout, features)
-    column_of = partial(read_texts, stamp, layout, block_index)
+    column_of = partial(_read_texts, stamp, layout, block_index)
     rows = TextRows(stamp, layout, block_index)
     if fitted is not None:
         # columns whose categories are numbers are read as numbers
@@ -122,11 +122,11 @@ def open_text(request: Request) -> Table:
         shape=(block_index.n_rows, len(layout.features)),
         dtype=np.dtype(np.float64),
         rows=rows,
-        parallel=not is_gzipped(request.path),
+        parallel=not _is_gzipped(request.path),
         resident_bytes=0,
         fingerprint=stamp.digest("text", layout.label),
         feature_names=layout.feature_names(),
-        read_sample_names=None if layout.index is None else partial(read_row_names, column_of, layout.index),
+        read_sample_names=None if layout.index is None else partial(_read_row_names, column_of, layout.index),
         read_labels=None if layout.label is None else partial(read_labels, column_of, layout.label, request.name),
         label=layout.label,
     )
@@ -158,8 +158,8 @@ def scan(
         }
     for block in text_blocks(stamp.path, stamp.name, layout.offset, layout.first_line):
         values, texts = parse_columns(block, layout, stamp.name, row)
-        check_numbers(values, block, layout, stamp.name, row)
-        check_texts(texts, block, layout, stamp.name, row)
+        _check_numbers(values, block, layout, stamp.name, row)
+        _check_texts(texts, block, layout, stamp.name, row)
         for collected, column in zip(category_sets.values(), texts, strict=False):
             collected.add(column.unique().to_pylist())
         block_index.rows.append(row)
@@ -176,12 +176,12 @@ def scan(
     )  # fmt: skip
 
 
-def read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[np.str_]:
+def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[np.str_]:
     """Return one column of a text table as strings."""
     stamp.check()
     texts: list[str] = []
     for block in text_blocks(stamp.path, stamp.name, block_index.offsets[0], block_index.lines[0]):
-        texts += parse_texts(block, layout, column, stamp.name)
+        texts += _parse_texts(block, layout, column, stamp.name)
     return np.array(texts, dtype=np.str_)
 
 
@@ -190,7 +190,7 @@ def read_labels(column_of: Callable[[int], NDArray[np.str_]], column: int, name:
     return as_labels(column_of(column), name)
 
 
-def read_row_names(column_of: Callable[[int], NDArray[np.str_]], column: int) -> NDArray[np.str_] | None:
+def _read_row_names(column_of: Callable[[int], NDArray[np.str_]], column: int) -> NDArray[np.str_] | None:
     """Return the names of the samples, unless they only count the rows."""
     names = column_of(column)
     return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
@@ -209,7 +209,7 @@ class TextBlock:
     first_line: int
 
 
-def is_gzipped(path: str) -> bool:
+def _is_gzipped(path: str) -> bool:
     """Return whether a file is gzipped, by its first bytes or its name."""
     with open(path, "rb") as stream:
         return stream.read(2) == b"\x1f\x8b" or path.endswith(".gz")
@@ -217,7 +217,7 @@ def is_gzipped(path: str) -> bool:
 
 def _open_stream(path: str) -> IO[bytes]:
     """Open a text file, unpacked if it is gzipped."""
-    return cast("IO[bytes]", gzip.open(path, "rb")) if is_gzipped(path) else open(path, "rb")
+    return cast("IO[bytes]", gzip.open(path, "rb")) if _is_gzipped(path) else open(path, "rb")
 
 
 def text_blocks(path: str, name: str, offset: int = 0, first_line: int = 1) -> Iterator[TextBlock]:
@@ -243,7 +243,7 @@ def _whole_lines(stream: IO[bytes]) -> bytes:
     return first + stream.read(max(0, size - len(first))) + stream.readline()
 
 
-def lines_of(block: TextBlock, errors: str = "replace") -> Iterator[tuple[int, str]]:
+def _lines_of(block: TextBlock, errors: str = "replace") -> Iterator[tuple[int, str]]:
     """Yield number and text of the lines that are not blank."""
     for number, line in enumerate(block.data.splitlines(), start=block.first_line):
         if line.strip():
@@ -277,7 +277,7 @@ def parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -
     try:
         table = _parse(block, layout, types)
     except pa.ArrowException:  # a damaged block, or a spelling of numbers that pyarrow does not know
-        return parse_slowly(block, layout, name, first_row)
+        return _parse_slowly(block, layout, name, first_row)
     batch = table.combine_chunks().to_batches()[0]
     texts = [pc.utf8_trim_whitespace(batch.column(str(column))) for column in layout.texts]
     if not layout.numbers:
@@ -286,7 +286,7 @@ def parse_columns(block: TextBlock, layout: Layout, name: str, first_row: int) -
     return ParsedColumns(cast("NDArray[np.float64]", tensor.to_numpy()), texts)
 
 
-def parse_texts(block: TextBlock, layout: Layout, column: int, name: str) -> list[str]:
+def _parse_texts(block: TextBlock, layout: Layout, column: int, name: str) -> list[str]:
     """Return one column of a block as text."""
     if not block.data.strip():
         return []
@@ -294,7 +294,7 @@ def parse_texts(block: TextBlock, layout: Layout, column: int, name: str) -> lis
         return cast("list[str]", _parse(block, layout, {str(column): pa.string()}).column(0).to_pylist())
     except pa.ArrowException:
         with faults.reading(name):
-            return [layout.split(line)[column] for _, line in lines_of(block, "strict")]
+            return [layout.split(line)[column] for _, line in _lines_of(block, "strict")]
 
 
 def _parse(block: TextBlock, layout: Layout, types: dict[str, pa.DataType]) -> pa.Table:
@@ -324,13 +324,13 @@ def _single_blanks(data: bytes) -> bytes:
     return data.replace(b" \n", b"\n").replace(b"\n ", b"\n").strip(b" ")
 
 
-def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> ParsedColumns:
+def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> ParsedColumns:
     """Return the features of a block as `parse_columns` does, field by field, and raise what is wrong with it."""
     rows: list[list[float]] = []
     categories: list[list[str]] = [[] for _ in layout.texts]
     text: dict[int, str] = {}  # column: the first text in it, and where
     with faults.reading(name):
-        lines = list(lines_of(block, "strict" if layout.texts else "replace"))
+        lines = list(_lines_of(block, "strict" if layout.texts else "replace"))
     for number, line in lines:
         with faults.reading(name):
             fields = layout.split(line)
@@ -354,7 +354,7 @@ def parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) ->
     return ParsedColumns(numbers, [pa.array(texts, pa.string()) for texts in categories])
 
 
-def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
+def _check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
     """Raise ``BadInput`` for a missing, infinite or too large value; says the line and what is written there."""
     finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
     if finite.all():
@@ -365,7 +365,7 @@ def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout,
         return
     bad = np.argwhere(~finite)
     row, position = (int(index) for index in bad[0])
-    number, line = list(lines_of(block))[row]
+    number, line = list(_lines_of(block))[row]
     column = layout.numbers[position]
     field = layout.split(line)[column].strip()
     found = f"a missing value ({field!r})" if field in MISSING_WORDS else f"the value {field!r}"
@@ -373,14 +373,14 @@ def check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout,
     raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", found)
 
 
-def check_texts(texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
+def _check_texts(texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
     """Raise ``BadInput`` for a missing value in a column of categories, unless values may be missing."""
     words = pa.array([*MISSING_WORDS, *NAN_WORDS])
     for column, values in zip(layout.texts, texts, strict=True):
         missing = np.asarray(pc.is_in(values, value_set=words).to_numpy(zero_copy_only=False), np.bool_)
         if missing.any() and not layout.gaps:
             row = int(np.argmax(missing))
-            number, _ = list(lines_of(block))[row]
+            number, _ = list(_lines_of(block))[row]
             where = f"row {first_row + row} (line {number}), {layout.title(column)}"
             raise faults.missing_value(name, where, f"a missing value ({values[row].as_py()!r})")
 
@@ -453,15 +453,15 @@ class Layout:
 
     def split(self, line: str) -> list[str]:
         """Return the fields of one line."""
-        return split_line(line, self.delimiter)
+        return _split_line(line, self.delimiter)
 
 
-def split_line(line: str, delimiter: str | None) -> list[str]:
+def _split_line(line: str, delimiter: str | None) -> list[str]:
     """Return the fields of one line."""
     return line.split() if delimiter is None else next(csv.reader([line], delimiter=delimiter), [])
 
 
-def find_layout(
+def _find_layout(
     head: bytes, name: str, labels_column: str | int | None, named: Collection[str | int | None] = ()
 ) -> Layout:
     """Find the layout of a text table from its first block.
@@ -485,9 +485,9 @@ def find_layout(
     lines = _lines(head, name)
     if not lines:
         raise _no_rows(name)
-    delimiter = find_delimiter([text for _, _, text in lines[:SAMPLE_LINES]])
+    delimiter = _find_delimiter([text for _, _, text in lines[:SAMPLE_LINES]])
     with faults.reading(name):
-        rows = [split_line(text, delimiter) for _, _, text in lines[:2]]
+        rows = [_split_line(text, delimiter) for _, _, text in lines[:2]]
     first = [field.strip() for field in rows[0]]
     titles = (title for title in (labels_column, *named) if isinstance(title, str))
     expected_names = {title for title in titles if whole_number(title) is None}
@@ -501,12 +501,12 @@ def find_layout(
     return Layout(delimiter, len(first), names, label, index, offset, line)
 
 
-def find_delimiter(lines: list[str]) -> str | None:
+def _find_delimiter(lines: list[str]) -> str | None:
     """Return the delimiter that divides most of the lines into equally many fields; None for runs of blanks."""
 
     def agreement(delimiter: str | None) -> int:
         try:
-            counts = Counter(len(split_line(line, delimiter)) for line in lines)
+            counts = Counter(len(_split_line(line, delimiter)) for line in lines)
         except csv.Error:
             return 0
         return max((number for fields, number in counts.items() if fields > 1), default=0)

@@ -78,7 +78,7 @@ def open_zarr_path(request: Request) -> Table:
         labels = root.get(labels_column) if isinstance(labels_column, str) and isinstance(root, zarr.Group) else None
     if not isinstance(labels, zarr.Array):
         return take_label_column(table, labels_column)
-    check_codecs(labels, name)
+    _check_codecs(labels, name)
     count = int(np.prod(labels.shape, dtype=object))
     return take_label_variable(
         table, str(labels_column), count, partial(_read_labels, root_path, str(labels_column), name)
@@ -158,7 +158,7 @@ def _choose(root: Node, request: Request) -> str:
 
 def _check(name: str, array: zarr.Array[Any]) -> tuple[tuple[int, int], np.dtype[Any]]:
     checked = check_shape(name, array.shape), check_dtype(name, np.dtype(array.dtype))
-    check_codecs(array, name)
+    _check_codecs(array, name)
     return checked
 
 
@@ -179,7 +179,7 @@ def _table(name: str, array: zarr.Array[Any], open_array: Callable[[], zarr.Arra
     )
 
 
-def check_codecs(array: zarr.Array[Any], name: str) -> None:
+def _check_codecs(array: zarr.Array[Any], name: str) -> None:
     """Raise ``BadInput`` if decoding an array's chunks takes anything but unpacking numbers."""
     described: dict[str, Any] = dict(array.metadata.to_dict())
     packers = described.get("codecs") or [described.get("compressor"), *(described.get("filters") or ())]

@@ -54,7 +54,7 @@ def render(data: ReportData) -> str:
         *([sections.labels] if facts["roundings"] else []), sections.embedding, sections.clusters,
         sections.uncertain_samples, *([sections.known_labels] if data.scores else []), sections.rerun,
     ]  # fmt: skip
-    method, name = run_name(data)
+    method, name = _run_name(data)
     distinct = (
         "" if facts["distinct"] == facts["m"] - facts["dropped"] else f" ({facts['distinct']:,} of them distinct)"
     )
@@ -73,7 +73,7 @@ def render(data: ReportData) -> str:
     )
 
 
-def run_name(data: ReportData) -> tuple[str, str]:
+def _run_name(data: ReportData) -> tuple[str, str]:
     """The method, and the last part of the input's name."""
     whole = str(data.run.manifest["input"]["name"])
     return data.run.params.method.upper(), whole.rstrip("/").rpartition("/")[2] or whole

@@ -68,11 +68,11 @@ def picture(
         sheet = Figure(figsize=(width, height), layout="constrained")
         draw(sheet.subplots())
         sheet.savefig(file, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
-    view_box, content = themed(file.getvalue().decode(), name)
+    view_box, content = _themed(file.getvalue().decode(), name)
     return drawing(name, caption, view_box, content, tones=tones)
 
 
-def themed(svg: str, name: str) -> tuple[str, str]:
+def _themed(svg: str, name: str) -> tuple[str, str]:
     """The ``viewBox`` and the content of Matplotlib's SVG, with ids of its own and the page's colours and font.
 
     Matplotlib writes literal colours and fonts into the style of each element, and has no setting for a CSS variable

@@ -15,7 +15,7 @@ from ips2_dask.store.context import Context
 Int32 = NDArray[np.int32]
 
 
-def tree_part(columns: int) -> str:
+def _tree_part(columns: int) -> str:
     """The part that holds the tree on so many columns of the embedding."""
     return f"rounding-density-{columns:04d}-00"
 
@@ -28,7 +28,7 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
     BadInput
         Where there is no tree, or no cut of it has so many clusters.
     """
-    part = tree_part(min(context.params.n_embedded, context.m))
+    part = _tree_part(min(context.params.n_embedded, context.m))
     if context.receipt("label", part) is None or context.params.embedding != "spectral":
         raise BadInput(
             "cut", "a run without a tree of density", "assign_labels='auto' or 'density'",

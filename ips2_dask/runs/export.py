@@ -105,7 +105,7 @@ def _samples(run: Run) -> AnyArray:
 
 def _columns(run: Run) -> Columns:
     """The columns of a table of labels."""
-    return {"sample": _samples(run), "cluster": run.labels, **sample_columns(run)}
+    return {"sample": _samples(run), "cluster": run.labels, **_sample_columns(run)}
 
 
 def _write_csv(run: Run, partial: Path) -> None:
@@ -126,7 +126,7 @@ def _write_parquet(run: Run, partial: Path) -> None:
     parquet.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), partial)
 
 
-def sample_columns(run: Run) -> Columns:
+def _sample_columns(run: Run) -> Columns:
     """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
     try:
         columns: Columns = {"certainty": run.certainty}
@@ -226,7 +226,7 @@ def _write_results(file: h5py.File, run: Run) -> None:
     _encoded(labels["categories"], "string-array", "0.2.0")
     for name in SAMPLE_COLUMNS:
         _remove_old(obs, f"{KEY}_{name}")
-    columns = {f"{KEY}_{name}": values for name, values in sample_columns(run).items()}
+    columns = {f"{KEY}_{name}": values for name, values in _sample_columns(run).items()}
     for name, values in columns.items():
         obs[name] = values
         _encoded(obs[name], "array", "0.2.0")

@@ -46,7 +46,7 @@ class Predicted(NamedTuple):
     embedding: Float64 | None  # (n, columns)
 
 
-def check_predictable(context: Context) -> None:
+def _check_predictable(context: Context) -> None:
     """Refuse a run that keeps nothing for new samples.
 
     Raises
@@ -82,7 +82,7 @@ def _has_shares(context: Context) -> bool:
     return not context.params.clusters_rows and context.receipt("label", "shares-p000000") is not None
 
 
-def check_source(context: Context, source: Source) -> None:
+def _check_source(context: Context, source: Source) -> None:
     """Refuse new samples that have other features than the run's.
 
     Raises
@@ -102,14 +102,14 @@ def blocks(context: Context, source: Source, client: Client | None = None) -> It
     With a client the workers read, or compute, and predict the blocks, at most two a worker at a time; a source that
     is read in one pass is predicted in this process.
     """
-    check_predictable(context)
-    check_source(context, source)
+    _check_predictable(context)
+    _check_source(context, source)
     bounds = partition_bounds(*source.shape)
     lazy = isinstance(source, LazySource)
     if client is None or context.store.location is None or not (lazy or source.parallel):
         inner = dataclasses.replace(context, threads=usable_cores())
         for first, rows in zip(bounds, source.blocks(bounds[1]), strict=False):
-            yield predict_rows(inner, source.name, source.feature_names, first, rows)
+            yield _predict_rows(inner, source.name, source.feature_names, first, rows)
         return
     room = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
     waiting: list[Future] = []
@@ -134,17 +134,17 @@ def _tasks(context: Context, source: Source, client: Client, bounds: tuple[int, 
     if isinstance(source, LazySource):
         names = source.name, source.feature_names
         for first, rows in zip(bounds, source.delayed_blocks(bounds), strict=False):
-            yield client.submit(predict_rows, context, *names, first, client.compute(rows), pure=False)
+            yield client.submit(_predict_rows, context, *names, first, client.compute(rows), pure=False)
     else:
         for low, high in itertools.pairwise(bounds):
             yield client.submit(_read_and_predict, context, source, low, high, pure=False)
 
 
 def _read_and_predict(context: Context, source: Source, low: int, high: int) -> Predicted:
-    return predict_rows(context, source.name, source.feature_names, low, source.read(low, high))
+    return _predict_rows(context, source.name, source.feature_names, low, source.read(low, high))
 
 
-def predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: AnyArray) -> Predicted:
+def _predict_rows(context: Context, name: str, features: list[str] | None, first: int, rows: AnyArray) -> Predicted:
     """Predictions for some rows of new samples, numbered from ``first``.
 
     Where the run left out rows that lack a value, such rows get the label -1, and NaN for anything else.
@@ -179,7 +179,7 @@ def predict_rows(context: Context, name: str, features: list[str] | None, first:
 def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Predicted:
     """The same of rows of these numbers that lack nothing."""
     with threads(context.threads):
-        extended = extend_rows(context, _standardized(context, name, numbers, rows))
+        extended = _extend_rows(context, _standardized(context, name, numbers, rows))
         points = extended.points
         if extended.shares is not None:
             labels = extended.shares.argmax(axis=1).astype(np.int32)
@@ -235,7 +235,7 @@ class Extended(NamedTuple):
     copies: NDArray[np.int64]  # (n,) the training sample that one equals, -1 where there is none
 
 
-def extend_rows(context: Context, X: Float32) -> Extended:
+def _extend_rows(context: Context, X: Float32) -> Extended:
     """The points of new samples and, where labels follow from them, their shares.
 
     A sample that equals a training sample has the point and the shares of that one.

@@ -71,14 +71,14 @@ def place(location: str, *, fresh: bool = False) -> LocalStore | FsspecStore:
     return _Local(location)
 
 
-def fill_of(dtype: np.dtype[Any]) -> Any:
+def _fill_of(dtype: np.dtype[Any]) -> Any:
     """Fill value of an array, which readers without the receipt see in a missing chunk: no value that we store."""
     if dtype.kind == "f":
         return np.nan
     return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
 
 
-def metadata_crc(node: Any) -> int:
+def _metadata_crc(node: Any) -> int:
     """CRC-32C of the ``zarr.json`` of an array or a group."""
     return crc32c(node.metadata.to_buffer_dict(default_buffer_prototype())[METADATA].to_bytes())
 
@@ -115,7 +115,7 @@ async def _write_group(
             raise outcome
         written.append(outcome)
     sizes = store.sizes if isinstance(store, FreshStore) else None
-    return dict(zip(arrays, written, strict=True)), metadata_crc(group), sizes
+    return dict(zip(arrays, written, strict=True)), _metadata_crc(group), sizes
 
 
 def rows_of_chunk(kind: Array, array: AnyArray) -> int:
@@ -129,7 +129,7 @@ async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: An
     """Create an array as the layout says, and write it whole."""
     rows = rows_of_chunk(kind, array)
     stored = await group.create_array(name, data=array, **_settings(kind, array.shape, array.dtype, rows))
-    return {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows, "metadata": metadata_crc(stored)}
+    return {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows, "metadata": _metadata_crc(stored)}
 
 
 def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[Any], rows: int) -> dict[str, Any]:
@@ -137,7 +137,7 @@ def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[Any], rows: int
     return {
         "chunks": (rows, *(max(1, n) for n in shape[1:])) if shape else (),
         "compressors": [*([ZstdCodec(level=1)] if kind.packed else []), Crc32cCodec()],
-        "fill_value": fill_of(dtype),
+        "fill_value": _fill_of(dtype),
         "attributes": {"meaning": kind.meaning},
         "config": {"write_empty_chunks": True},
     }
@@ -164,7 +164,7 @@ async def _foreseen(location: str, described: StoredArray, kind: Array) -> zarr.
     shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
     settings = _settings(kind, shape, dtype, described["rows"])
     blank = await zarr.api.asynchronous.create_array(store=MemoryStore(), shape=shape, dtype=dtype, **settings)
-    if metadata_crc(blank) != described["metadata"]:  # written by another version of Zarr
+    if _metadata_crc(blank) != described["metadata"]:  # written by another version of Zarr
         return None
     return zarr.AsyncArray(metadata=blank.metadata, store_path=StorePath(place(location)))
 

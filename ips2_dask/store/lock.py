@@ -53,10 +53,10 @@ def is_alive(owner: Owner) -> bool:
         if owner["pid"] == os.getpid():
             return owner["token"] in _held_here
         return _started(owner["pid"]) == owner["process_started"]
-    return heartbeat_age(owner) < STALE
+    return _heartbeat_age(owner) < STALE
 
 
-def heartbeat_age(owner: Owner) -> float:
+def _heartbeat_age(owner: Owner) -> float:
     """Seconds since the last heartbeat."""
     return max(0.0, time.time() - float(owner["heartbeat"]))
 
@@ -66,7 +66,7 @@ def describe(owner: Owner) -> str:
     since = datetime.datetime.fromtimestamp(owner["since"], datetime.UTC).isoformat(timespec="seconds")
     return (
         f"process {owner['pid']} of {owner['user']} on {owner['host']}, since {since}, "
-        f"last heartbeat {heartbeat_age(owner):.0f} s ago"
+        f"last heartbeat {_heartbeat_age(owner):.0f} s ago"
     )
 
 

@@ -149,7 +149,7 @@ def _judged_points(
     on_point: OnPoint | None,
 ) -> list[Point]:
     """The point of each run, in their order; runs that no earlier call has judged are executed."""
-    names = [point_name(run) for run in runs]
+    names = [_point_name(run) for run in runs]
     stored = {name: point for name in names if (point := Point.read(store, name, settings)) is not None}
     missing = [run for run, name in zip(runs, names, strict=True) if name not in stored]
     points = []
@@ -170,7 +170,7 @@ def _judged_points(
     return points
 
 
-def point_name(run: Prepared) -> str:
+def _point_name(run: Prepared) -> str:
     """The name of a point's document: the digest that its labels depend on."""
     return run.keys["label"].folder.removeprefix("label-")
 

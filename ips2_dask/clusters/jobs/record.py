@@ -23,7 +23,7 @@ CONFIG = "cluster.yaml"
 """The copy of the cluster's config in a job's folder."""
 
 
-def state_folder() -> Path:
+def _state_folder() -> Path:
     """The folder of the records: of the environment variable, or of the platform (``$XDG_STATE_HOME/ips2_dask``)."""
     variable = os.environ.get(VARIABLE)
     folder = (
@@ -66,7 +66,7 @@ class Job:
     @property
     def folder(self) -> Path:
         """The folder of its record, config, script and log."""
-        return state_folder() / self.id
+        return _state_folder() / self.id
 
     @property
     def log(self) -> Path:
@@ -95,7 +95,7 @@ def new(manager: str, arguments: Sequence[str], out: str) -> Job:
         job.folder.mkdir(parents=True, mode=0o700)
     except OSError as error:
         raise BadInput(
-            VARIABLE, f"{str(state_folder())!r}, where no folder can be made ({error.strerror})", "one of this user",
+            VARIABLE, f"{str(_state_folder())!r}, where no folder can be made ({error.strerror})", "one of this user",
             "the job could not be found again", f"set {VARIABLE} to another folder",
         ) from error  # fmt: skip
     return job
@@ -103,7 +103,7 @@ def new(manager: str, arguments: Sequence[str], out: str) -> Job:
 
 def jobs() -> list[Job]:
     """All records, the oldest first; other files are ignored."""
-    root = state_folder()
+    root = _state_folder()
     names = sorted(path.name for path in root.iterdir()) if root.is_dir() else []
     return [job for job in map(_read, names) if job is not None]
 
@@ -128,7 +128,7 @@ def find(name: str) -> Job:
 
 
 def _read(name: str) -> Job | None:
-    text = LocalFiles(str(state_folder() / name)).read("job.json")
+    text = LocalFiles(str(_state_folder() / name)).read("job.json")
     try:
         return from_record(json.loads(text)) if text else None
     except (ValueError, TypeError, KeyError):

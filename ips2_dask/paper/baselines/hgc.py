@@ -192,11 +192,11 @@ def climb(A: sp.csr_array, start: Floats, prior: Prior, tol: float, max_iter: in
     """
     q = start / start.sum(axis=1, keepdims=True)
     posterior = posterior_of(A, q, prior)
-    path = [elbo_of(q, posterior, prior)]
+    path = [_elbo_of(q, posterior, prior)]
     while len(path) < max_iter:
         q = memberships(A, posterior)
         posterior = posterior_of(A, q, prior)
-        path.append(elbo_of(q, posterior, prior))
+        path.append(_elbo_of(q, posterior, prior))
         if abs(path[-1] - path[-2]) <= tol * (abs(path[-1]) + abs(path[-2])) / 2:
             break
     return Climb(q, np.array(path))
@@ -222,7 +222,7 @@ def memberships(A: sp.csr_array, posterior: Posterior) -> Floats:
     return np.asarray(score)
 
 
-def elbo_of(q: Floats, posterior: Posterior, prior: Prior) -> float:
+def _elbo_of(q: Floats, posterior: Posterior, prior: Prior) -> float:
     """The bound on log p(A), where ``posterior`` is the best for q: the evidence given q, plus q's entropy."""
     alpha, beta, gamma = posterior
     entropy = -float(np.sum(q * np.log(np.where(q > 0, q, 1))))

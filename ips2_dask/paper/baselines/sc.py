@@ -99,7 +99,7 @@ class SC(ClusterMixin, BaseEstimator):
             return _checked_affinity(X)
         if self.affinity == "heat-knn":
             k = check_count("n_neighbors", self.n_neighbors, 1, len(X) - 1, f"{len(X)} samples have no more others")
-            return heat_knn(X, k, bandwidth_of(X, self.bandwidth, rng))
+            return _heat_knn(X, k, bandwidth_of(X, self.bandwidth, rng))
         W = gaussian(distances(X, X), bandwidth_of(X, self.bandwidth, rng))
         np.fill_diagonal(W, 0 if self.zero_diagonal else 1)
         return W
@@ -112,7 +112,7 @@ class SC(ClusterMixin, BaseEstimator):
         return tags
 
 
-def heat_knn(X: Floats, k: int, t: float) -> sp.csr_array:
+def _heat_knn(X: Floats, k: int, t: float) -> sp.csr_array:
     """exp(-d_ij^2 / 2t^2) where j is among the k nearest others of i or the reverse, CSR (m, m), zero diagonal."""
     N, d = nearest_others(X, k)
     m = len(N)

@@ -18,12 +18,12 @@ REPEATS = 3
 """Timed fits of small data."""
 
 
-def large_setting(method: str) -> Setting:
+def _large_setting(method: str) -> Setting:
     """The default, but SSC by matching pursuit: its ADMM would hold several dense arrays of all pairs."""
     return {**default(method), "solver": "omp"} if method == "SSC" else default(method)
 
 
-def by_default(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+def _by_default(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
     """A method's default setting alone."""
     setting = default(method)
     return {"default": summary(setting, score(method, setting, load(dataset, context.data), seeds_of(seed, runs)))}
@@ -31,7 +31,7 @@ def by_default(context: TaskContext, dataset: str, method: str, runs: int, seed:
 
 def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
     """A method's default setting on large data, and how long its first fit took."""
-    data, setting = load(dataset, context.data), large_setting(method)
+    data, setting = load(dataset, context.data), _large_setting(method)
     fitted = Fitted(method, setting, data.X, data.n_clusters)
     measured, taken = [], 0.0
     for s in seeds_of(seed, runs):
@@ -50,7 +50,7 @@ def tasks(scope: Scope) -> list[Task]:
                 arguments = {**common, "budget": scope.budget}
                 out.append(Task(f"beyond/{name}/{method}", table2_cell, arguments, weight=3 * COST[method]))
             else:
-                out.append(Task(f"beyond/{name}/{method}", by_default, common))
+                out.append(Task(f"beyond/{name}/{method}", _by_default, common))
         out.append(timing_task(f"beyond/{name}/times", name, scope, REPEATS))
     for name in LARGE:
         for method in METHODS:
@@ -80,7 +80,7 @@ def records(scope: Scope, results: Results) -> list[Record]:
     for name in LARGE:
         for method in METHODS:
             taken = results[f"beyond/{name}/{method}"]["seconds"]
-            out.append(record("beyond", name, method, "seconds", mean=taken, params=large_setting(method)))
+            out.append(record("beyond", name, method, "seconds", mean=taken, params=_large_setting(method)))
     return out
 
 

@@ -163,7 +163,7 @@ def runnable(data: str | None = None) -> list[str]:
     return [name for name, family in FAMILIES.items() if set(family.datasets) <= there]
 
 
-def check_data(families: Mapping[str, Family], data: str | None) -> None:
+def _check_data(families: Mapping[str, Family], data: str | None) -> None:
     """Refuse before the first task where a data set is missing or is not the publisher's.
 
     Raises
@@ -185,7 +185,7 @@ def experiments(
     BadInput
         A data set is missing.
     """
-    check_data(families, data)
+    _check_data(families, data)
     tasks = [task for family in families.values() for task in family.tasks(scope)]
     results = run_tasks(tasks, out, data, jobs, progress)
     return [one for family in families.values() for one in family.records(scope, results)], results

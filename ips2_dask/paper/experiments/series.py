@@ -33,7 +33,7 @@ VARIANTS = ("default", "printed")
 """The methods' default settings; and the paper's printed ones: dense Gaussian S, k = 10, k-means."""
 
 
-def setting_of(variant: str, method: str) -> Setting:
+def _setting_of(variant: str, method: str) -> Setting:
     """A method's setting in a variant."""
     return default(method) if variant == "default" else printed()[method]
 
@@ -49,8 +49,10 @@ def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> 
     return {
         variant: {
             method: summary(
-                setting_of(variant, method),
-                score_drawn(method, setting_of(variant, method), lambda s: draw(seed=s, **drawn), seeds_of(seed, runs)),
+                _setting_of(variant, method),
+                score_drawn(
+                    method, _setting_of(variant, method), lambda s: draw(seed=s, **drawn), seeds_of(seed, runs)
+                ),
             )
             for method in COMPARED
         }
@@ -115,10 +117,10 @@ NEIGHBORS_DATASET = f"usdata1-{NOISY_FEATURES}"
 
 
 def _neighbors_setting(variant: str, k: int) -> Setting:
-    return {**setting_of(variant, "IPS2"), "n_neighbors": k}
+    return {**_setting_of(variant, "IPS2"), "n_neighbors": k}
 
 
-def neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> dict[str, Any]:
+def _neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> dict[str, Any]:
     """IPS2 with this k, in both variants, each run on data of its own."""
     del context
     seeds = seeds_of(seed, runs)
@@ -131,7 +133,7 @@ def neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> di
     }
 
 
-def neighbors_times(context: TaskContext, repeats: int, seed: int) -> dict[str, dict[str, list[float]]]:
+def _neighbors_times(context: TaskContext, repeats: int, seed: int) -> dict[str, dict[str, list[float]]]:
     """Seconds of IPS2's fits on one draw for each k, in both variants, after one that is not counted."""
     del context
     data = usdata1(NOISY_FEATURES, seed=seed)
@@ -141,14 +143,14 @@ def neighbors_times(context: TaskContext, repeats: int, seed: int) -> dict[str, 
     }
 
 
-def neighbors_tasks(scope: Scope) -> list[Task]:
-    """One for each k, and one for all neighbors_times."""
+def _neighbors_tasks(scope: Scope) -> list[Task]:
+    """One for each k, and one for all _neighbors_times."""
     arguments = {"runs": scope.runs, "seed": scope.seed}
-    out = [Task(f"neighbors/{k}", neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
-    return [*out, Task("neighbors/times", neighbors_times, {"repeats": scope.repeats, "seed": scope.seed}, timed=True)]
+    out = [Task(f"neighbors/{k}", _neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
+    return [*out, Task("neighbors/times", _neighbors_times, {"repeats": scope.repeats, "seed": scope.seed}, timed=True)]
 
 
-def neighbors_records(scope: Scope, results: Results) -> list[Record]:
+def _neighbors_records(scope: Scope, results: Results) -> list[Record]:
     """The measures and the seconds of each k, which is among the parameters."""
     del scope
     out = []
@@ -176,4 +178,4 @@ def neighbors_records(scope: Scope, results: Results) -> list[Record]:
     return out
 
 
-NEIGHBORS = Family("Accuracy and time over k", (), neighbors_tasks, neighbors_records)
+NEIGHBORS = Family("Accuracy and time over k", (), _neighbors_tasks, _neighbors_records)

@@ -116,7 +116,7 @@ def printed() -> dict[str, Setting]:
     return {method: {"scale": "none", **PUBLISHED[method][0]} for method in COMPARED}
 
 
-def full_grid(method: str) -> list[Setting]:
+def _full_grid(method: str) -> list[Setting]:
     """The whole product that a method's grid is taken from."""
     return [{"scale": scale, **setting} for scale, setting in product(SCALES, _FULL[method]())]
 
@@ -140,7 +140,7 @@ def grid(method: str, budget: int = BUDGET) -> list[Setting]:
     """
     first = [default(method)]
     first += [{"scale": scale, **s} for s in (DEFAULTS[method], *PUBLISHED[method]) for scale in SCALES]
-    whole = full_grid(method)
+    whole = _full_grid(method)
     order = np.random.default_rng(SHUFFLE).permutation(len(whole))
     chosen: dict[str, Setting] = {}
     for setting in (*first, *(whole[i] for i in order)):

@@ -99,13 +99,13 @@ def table1(context: TaskContext) -> dict[str, list[int]]:
     return {name: [*dataset.X.shape, dataset.n_clusters] for name, dataset in loaded.items()}
 
 
-def table1_tasks(scope: Scope) -> list[Task]:
+def _table1_tasks(scope: Scope) -> list[Task]:
     """The only task of Table 1."""
     del scope
     return [Task("table1", table1)]
 
 
-def table1_records(scope: Scope, results: Results) -> list[Record]:
+def _table1_records(scope: Scope, results: Results) -> list[Record]:
     """A record for each number."""
     del scope
     out = []
@@ -116,7 +116,7 @@ def table1_records(scope: Scope, results: Results) -> list[Record]:
     return out
 
 
-TABLE1 = Family("Table 1: the data", TABLE1_DATASETS, table1_tasks, table1_records)
+TABLE1 = Family("Table 1: the data", TABLE1_DATASETS, _table1_tasks, _table1_records)
 
 
 TABLE2_DATASETS = ("soybean", "scadi57", "bbcsport60", "yale5", "scadi")
@@ -132,7 +132,7 @@ def table2_cell(context: TaskContext, dataset: str, method: str, runs: int, seed
     return three_settings(method, load(dataset, context.data), runs, seed, budget)
 
 
-def table2_draws(context: TaskContext, method: str, chosen: str, runs: int, seed: int, draws: int) -> dict[str, Any]:
+def _table2_draws(context: TaskContext, method: str, chosen: str, runs: int, seed: int, draws: int) -> dict[str, Any]:
     """The three settings chosen on the first 60 documents, on random draws of 60: none is chosen on a draw."""
     each = max(1, runs // draws)
     out = {}
@@ -159,12 +159,12 @@ def table2_tasks(scope: Scope) -> list[Task]:
     for method in METHODS:
         chosen = f"table2/bbcsport60/{method}"
         arguments = {"method": method, "chosen": chosen, "runs": scope.runs, "seed": scope.seed, "draws": scope.draws}
-        out.append(Task(f"table2/{DRAWS}/{method}", table2_draws, arguments, after=(chosen,), weight=COST[method]))
+        out.append(Task(f"table2/{DRAWS}/{method}", _table2_draws, arguments, after=(chosen,), weight=COST[method]))
     return out
 
 
 def table2_records_of(dataset: str, results: Results) -> list[Record]:
-    """The table2_records of one data set: each method, setting and measure."""
+    """The _table2_records of one data set: each method, setting and measure."""
     out = []
     for method in METHODS:
         printed = {measure: printed_score(dataset, method, measure) for measure in MEASURES}
@@ -174,21 +174,21 @@ def table2_records_of(dataset: str, results: Results) -> list[Record]:
     return out
 
 
-def table2_records(scope: Scope, results: Results) -> list[Record]:
+def _table2_records(scope: Scope, results: Results) -> list[Record]:
     """A record for each data set, method, setting and measure."""
     del scope
     return [one for dataset in (*TABLE2_DATASETS, DRAWS) for one in table2_records_of(dataset, results)]
 
 
 TABLE2 = Family(
-    "Table 2: six methods on the paper's data", (*TABLE2_DATASETS, "bbcsport"), table2_tasks, table2_records
+    "Table 2: six methods on the paper's data", (*TABLE2_DATASETS, "bbcsport"), table2_tasks, _table2_records
 )
 
 
 TABLE3_DATASETS = ("soybean", "scadi57", "scadi", "bbcsport60", "yale5")
 
 
-def time_methods(
+def _time_methods(
     context: TaskContext, dataset: str, settings: dict[str, list[Any]], repeats: int, seed: int
 ) -> dict[str, Any]:
     """Seconds of each fit by name; the methods take turns, so that whatever else the machine does meets them all.
@@ -217,10 +217,10 @@ def timing_task(name: str, dataset: str, scope: Scope, repeats: int) -> Task:
     settings: dict[str, tuple[str, Setting]] = {method: (method, default(method)) for method in METHODS}
     settings |= {f"{method}-printed": (method, setting) for method, setting in printed().items()}
     arguments = {"dataset": dataset, "settings": settings, "repeats": repeats, "seed": scope.seed}
-    return Task(name, time_methods, arguments, timed=True)
+    return Task(name, _time_methods, arguments, timed=True)
 
 
-def table3_tasks(scope: Scope) -> list[Task]:
+def _table3_tasks(scope: Scope) -> list[Task]:
     """One for each data set."""
     return [timing_task(f"table3/{dataset}", dataset, scope, scope.repeats) for dataset in TABLE3_DATASETS]
 
@@ -241,10 +241,10 @@ def time_records(experiment: str, dataset: str, times: dict[str, list[float]]) -
     return out
 
 
-def table3_records(scope: Scope, results: Results) -> list[Record]:
+def _table3_records(scope: Scope, results: Results) -> list[Record]:
     """Mean and median seconds of each data set and method."""
     del scope
     return [one for name in TABLE3_DATASETS for one in time_records("table3", name, results[f"table3/{name}"])]
 
 
-TABLE3 = Family("Table 3: time", TABLE3_DATASETS, table3_tasks, table3_records)
+TABLE3 = Family("Table 3: time", TABLE3_DATASETS, _table3_tasks, _table3_records)

@@ -71,7 +71,7 @@ class Done(NamedTuple):
 
 
 @cache
-def code_digest() -> str:
+def _code_digest() -> str:
     """Digest of the package's source files that results depend on."""
     root = Path(ips2_dask.__file__).parent
     names = sorted(path.relative_to(root).as_posix() for path in root.rglob("*.py"))
@@ -93,7 +93,7 @@ def digests(tasks: list[Task]) -> dict[str, str]:
             "function": f"{task.function.__module__}.{task.function.__qualname__}",
             "arguments": task.arguments,
             "after": {name: digest_of[name] for name in task.after},
-            "code": code_digest(),
+            "code": _code_digest(),
         }
         digest_of[task.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return digest_of

@@ -158,7 +158,7 @@ VARIANTS_TEXT = (
 )
 
 
-def of_series(name: str, caption: str) -> Callable[[ReportInputs], list[Markup]]:
+def _of_series(name: str, caption: str) -> Callable[[ReportInputs], list[Markup]]:
     """The part of one series."""
 
     def part(inputs: ReportInputs) -> list[Markup]:
@@ -223,10 +223,10 @@ PARTS: dict[str, Callable[[ReportInputs], list[Markup]]] = {
     "tensors": tensors,
     "similarities": similarity,
     "heatmaps": heatmaps,
-    "usdata1": of_series("usdata1", "USdata1: ACC over the number of features."),
-    "usdata2": of_series("usdata2", "USdata2 (2,360 features): ACC over the size of the third cluster."),
-    "noises": of_series("noises", "ACC under four kinds of noise."),
-    "levels": of_series("levels", "ACC over the level of Gaussian noise; crosses: the figures in the paper's text."),
+    "usdata1": _of_series("usdata1", "USdata1: ACC over the number of features."),
+    "usdata2": _of_series("usdata2", "USdata2 (2,360 features): ACC over the size of the third cluster."),
+    "noises": _of_series("noises", "ACC under four kinds of noise."),
+    "levels": _of_series("levels", "ACC over the level of Gaussian noise; crosses: the figures in the paper's text."),
     "neighbors": neighbors,
     "beyond": beyond,
     "ranks": ranks,

@@ -39,7 +39,7 @@ def spread(mean: float, std: float | None) -> str:
     return number(mean) if std is None else f"{number(mean)} ± {number(std)}"
 
 
-def setting_text(params: dict[str, object]) -> str:
+def _setting_text(params: dict[str, object]) -> str:
     """The parameters of a setting in a line, the scale last."""
     others = (
         ", ".join(f"{name}={value}" for name, value in params.items() if name != "scale") or "the estimator's defaults"
@@ -118,7 +118,7 @@ def deviation_table(deviations: Sequence[Deviation]) -> Markup:
                 number(d.found),
                 f"{number(d.low)} to {number(d.high)}",
                 number(d.nearest),
-                Cell(setting_text(dict(d.params)), "text"),
+                Cell(_setting_text(dict(d.params)), "text"),
             ]
         )
         for d in deviations
@@ -214,7 +214,7 @@ def ranks(records: Sequence[Record]) -> Markup:
 
 def grid_table(method: str, budget: int) -> Markup:
     """The settings that a method was tuned over."""
-    rows = [Row([str(i + 1), Cell(setting_text(s), "text")]) for i, s in enumerate(grid(method, budget))]
+    rows = [Row([str(i + 1), Cell(_setting_text(s), "text")]) for i, s in enumerate(grid(method, budget))]
     return table(f"{method}: {len(rows)} settings", ["", "setting"], rows)
 
 
@@ -227,6 +227,6 @@ def chosen(records: Sequence[Record], experiment: str) -> Markup:
                 for r in select(
                     list(records), experiment=experiment, dataset=name, method=method, setting=setting, measure="acc"
                 ):
-                    cells = [Cell(method, "text"), Cell(setting, "text"), Cell(setting_text(r["params"]), "text")]
+                    cells = [Cell(method, "text"), Cell(setting, "text"), Cell(_setting_text(r["params"]), "text")]
                     rows.append(Row([data_name(name), *cells]))
     return table("Chosen settings", ["data set", "method", "chosen", "setting"], rows) if rows else Markup()
