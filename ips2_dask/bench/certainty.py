@@ -85,10 +85,11 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     ax = axis(figure.add_subplot())
-    for at, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
+    for index, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
         of = [r for r in records if r["data"] == name]
         tenths, hits = (np.array([r[key] for r in of], float) for key in ("tenth", "accuracy"))
-        ax.plot(tenths, hits, marker=marker(at), markersize=5, color=color(at), label=f"{name}, {of[0]['m']:,} samples")
+        text = f"{name}, {of[0]['m']:,} samples"
+        ax.plot(tenths, hits, marker=marker(index), markersize=5, color=color(index), label=text)
     ax.set_xticks(range(1, 11))
     ax.set_ylim(0, 1.02)
     ax.legend(frameon=False, labelcolor=INK, loc="lower right")

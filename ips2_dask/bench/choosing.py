@@ -150,13 +150,14 @@ def measure(names: Sequence[str], systems: Sequence[str], folder: Path, seed: in
         X = np.asarray(data.X, np.float64)
         if name in SCALED:
             X = StandardScaler().fit_transform(X)
-        known = np.unique(data.labels, return_inverse=True)[1]
+        true_labels = np.unique(data.labels, return_inverse=True)[1]
         graph = sp.csr_array(run(X, Params(n_clusters=2, random_state=seed)).similarity("pairwise"))
         problem = Problem(X, data.n_clusters, graph, folder, seed)
         for system in systems:
             yield {
                 "data": name, "m": len(X), "f": X.shape[1], "classes": data.n_clusters,
-                "scale": "zscore" if name in SCALED else "none", "system": system, **_measured(system, problem, known),
+                "scale": "zscore" if name in SCALED else "none", "system": system,
+                **_measured(system, problem, true_labels),
             }  # fmt: skip
 
 

@@ -88,16 +88,16 @@ def check_writable(path: Path) -> None:
     ------
     BadInput
     """
-    found = None
+    obstacle = None
     if path.is_dir():
-        found = "a directory"
+        obstacle = "a directory"
     elif not path.absolute().parent.is_dir():
-        found = "a file in a directory that does not exist"
+        obstacle = "a file in a directory that does not exist"
     elif not os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        found = "a file in a directory where this user may not write"
-    if found:
+        obstacle = "a file in a directory where this user may not write"
+    if obstacle:
         raise BadInput(
-            str(path), found, "a file, new or to be replaced, in a directory that exists",
+            str(path), obstacle, "a file, new or to be replaced, in a directory that exists",
             "the results would be lost", "give another --json",
         )  # fmt: skip
 

@@ -184,7 +184,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     system = SYSTEMS[job["system"]]
     if system.module:
         importlib.import_module(system.module)
-    X, known = np.load(job["X"]), np.load(job["labels"])
+    X, true_labels = np.load(job["X"]), np.load(job["labels"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a result is worth is measured here
         begun = time.perf_counter()
@@ -192,5 +192,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         seconds = time.perf_counter() - begun
     labels = np.asarray(labels)
     labelled = labels >= 0
-    facts = {**scores(known, labels), "clusters": len(np.unique(labels[labelled])), "noise": float(np.mean(~labelled))}
+    facts = {
+        **scores(true_labels, labels),
+        "clusters": len(np.unique(labels[labelled])),
+        "noise": float(np.mean(~labelled)),
+    }
     return {"seconds": seconds, **{name: facts[name] for name in MEASURED}}

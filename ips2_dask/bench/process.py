@@ -78,12 +78,12 @@ class TreeSampler:
     def _run(self) -> None:
         pause = 0.0
         while not self._done.wait(pause):
-            at = time.monotonic()
+            moment = time.monotonic()
             root = proportional_bytes(self.root)
             if root:
                 others = [proportional_bytes(pid) for pid in descendants(self.root)]
-                self.samples.append(Sample(at, root + sum(others), root, max(others, default=0)))
-            pause = max(INTERVAL, SHARE * (time.monotonic() - at))
+                self.samples.append(Sample(moment, root + sum(others), root, max(others, default=0)))
+            pause = max(INTERVAL, SHARE * (time.monotonic() - moment))
 
 
 def proportional_bytes(pid: int) -> int:

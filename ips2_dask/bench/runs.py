@@ -100,7 +100,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         )
         ended = time.monotonic()
         report = finished.report()
-        known = np.load(job["labels"]) if job["labels"] else finished.known_labels
+        true_labels = np.load(job["labels"]) if job["labels"] else finished.known_labels
         facts: dict[str, Any] = {
             "builder": report["builder"],
             "recall": report["recall"],
@@ -114,8 +114,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
             "peak_process_rss_bytes": report["peak_rss_bytes"],
             "disk_bytes": sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file()),
         }
-        if known is not None:
-            measures = scores(known, finished.labels)
+        if true_labels is not None:
+            measures = scores(true_labels, finished.labels)
             facts |= {"nmi": measures["nmi"], "acc": measures["acc"]}
     first, last = clock.spans[RUN_STAGES[0]][0], clock.spans[RUN_STAGES[-1]][1]
     spans = {START: [begun, first], **clock.spans, STAGES: [first, last], TOTAL: [begun, ended]}

@@ -107,8 +107,8 @@ def measure(
     job = problem_files(data, folder, neighbors)
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "k": neighbors, "c": c, "tol": tol}
     for solver, blas in variants(solvers):
-        asked = {**job, "c": c, "tol": tol, "seed": seed, "solver": solver, "blas_threads": blas}
-        outcome = work_apart("solve", asked, folder, limit)
+        solver_job = {**job, "c": c, "tol": tol, "seed": seed, "solver": solver, "blas_threads": blas}
+        outcome = work_apart("solve", solver_job, folder, limit)
         most = peak(outcome.samples)
         yield {
             **shape, "solver": solver, "threads": usable_cores(), "blas_threads": blas, "outcome": outcome.word,
@@ -163,21 +163,21 @@ def _problem(tensor: Tensor, operator: Any, job: dict[str, Any]) -> Problem:
     """The problem that every solver gets; eigsh has no use for a block to start from."""
     label, count = neighborhood_components(tensor.N)
     root = np.sqrt(tensor.degrees) * tensor.unit
-    known = Known(root, label[tensor.pairs[:, 0]], count)
+    known_vectors = Known(root, label[tensor.pairs[:, 0]], count)
     wanted = (job["c"] - count if count < job["c"] else job["c"]) + 1
     start: Float = np.empty((len(root), 0), np.float32)
     if job["solver"] != "eigsh":
         width = min(block_width(wanted), len(root))
-        start = ArraySpace(operator, known).random(width, job["seed"])
-        found = graph_start(tensor.N, Components(label, count, count), width, job["seed"])
-        start[:, : found.shape[1]] = start_on_pairs(found, tensor.pairs, root)
-    return Problem(operator, known, start, wanted, job["tol"], job["seed"], job["blas_threads"])
+        start = ArraySpace(operator, known_vectors).random(width, job["seed"])
+        sample_start = graph_start(tensor.N, Components(label, count, count), width, job["seed"])
+        start[:, : sample_start.shape[1]] = start_on_pairs(sample_start, tensor.pairs, root)
+    return Problem(operator, known_vectors, start, wanted, job["tol"], job["seed"], job["blas_threads"])
 
 
 def _ours(problem: Problem) -> tuple[Float, Float]:
     space = ArraySpace(problem.operator, problem.known)
-    found = leading_eigenpairs(space, problem.wanted, problem.start, tol=problem.tol, seed=problem.seed)
-    return found.values[: problem.wanted], found.vectors[:, : problem.wanted]
+    eigenpairs = leading_eigenpairs(space, problem.wanted, problem.start, tol=problem.tol, seed=problem.seed)
+    return eigenpairs.values[: problem.wanted], eigenpairs.vectors[:, : problem.wanted]
 
 
 def _deflated(problem: Problem) -> Any:

@@ -46,9 +46,9 @@ def measure(
     """
     alone = dataclasses.replace(params, n_clusters=max(swept.clusters), n_neighbors=max(swept.neighbors))
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "workers": resources.n_workers}
-    given = {"source": data.X, "resources": dataclasses.asdict(resources)}
-    single = {**given, "params": alone.as_dict()}
-    many = {**given, "params": params.as_dict(), "swept": swept._asdict()}
+    common = {"source": data.X, "resources": dataclasses.asdict(resources)}
+    single = {**common, "params": alone.as_dict()}
+    many = {**common, "params": params.as_dict(), "swept": swept._asdict()}
     times: dict[str, list[float]] = {"run": [], "sweep": []}
     for kind, job in (("first run", single), ("run", single), ("sweep", many), ("run", single)):
         outcome = work_apart("sweeping", job, folder, limit)
@@ -86,11 +86,11 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 def parts(points: Sequence[Point]) -> dict[str, float]:
     """Seconds of each stage for all points together, and of judging them."""
-    found = {
+    seconds = {
         stage: sum(p.stages[stage]["seconds"] for p in points if p.stages[stage]["state"] != "reused")
         for stage in STAGES
     }
-    return {**found, "criteria": sum(point.facts["seconds"]["criteria"] for point in points)}
+    return {**seconds, "criteria": sum(point.facts["seconds"]["criteria"] for point in points)}
 
 
 def _used() -> float:

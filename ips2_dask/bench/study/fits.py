@@ -27,7 +27,7 @@ def growth_table(records: Sequence[Record]) -> list[dict[str, Any]]:
 
     Least squares of log seconds on log m; the interval, Student's with n - 2 degrees of freedom, needs three sizes.
     """
-    out = []
+    rows = []
     growth_records = _of(records, "growth")
     for k, operator in _families(growth_records):
         for stage in SHOWN:
@@ -39,8 +39,8 @@ def growth_table(records: Sequence[Record]) -> list[dict[str, Any]]:
             if len({m for m, _ in points}) > 1:
                 fit = growth(*zip(*points, strict=True))
                 sizes = {"from": int(points[0][0]), "to": int(points[-1][0]), "sizes": len(points)}
-                out.append({"k": k, "operator": operator, "stage": stage, **sizes, **fit._asdict()})
-    return out
+                rows.append({"k": k, "operator": operator, "stage": stage, **sizes, **fit._asdict()})
+    return rows
 
 
 def _totals(records: Sequence[Record], part: str) -> list[tuple[int, int, float]]:
@@ -55,14 +55,14 @@ def _totals(records: Sequence[Record], part: str) -> list[tuple[int, int, float]
 def strong_table(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Speed-up with the number of workers on one size, efficiency, and the serial share (Karp and Flatt's)."""
     totals = _totals(records, "strong")
-    out = []
+    rows = []
     for workers, m, seconds in totals:
         base, _, first = totals[0]
         speedup, more = first / seconds, workers / base
         serial = None if more <= 1 else (1 / speedup - 1 / more) / (1 - 1 / more)
         row = {"workers": workers, "m": m, "seconds": seconds, "speedup": speedup}
-        out.append({**row, "efficiency": speedup / more, "serial_share": serial})
-    return out
+        rows.append({**row, "efficiency": speedup / more, "serial_share": serial})
+    return rows
 
 
 def weak_table(records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -76,13 +76,13 @@ def weak_table(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 def memory_table(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Peak memory of the growth part's runs beside what the plan said, in bytes; and their ratio."""
-    out = []
+    rows = []
     for r in _of(records, "growth"):
         peak, planned = r.get("peak_bytes"), r.get("projected_bytes")
         if r["stage"] == "total" and isinstance(peak, int) and isinstance(planned, int):
             row = {"m": r["m"], "k": r["k"], "operator": r["operator"], "peak_bytes": peak, "planned_bytes": planned}
-            out.append({**row, "ratio": peak / planned})
-    return out
+            rows.append({**row, "ratio": peak / planned})
+    return rows
 
 
 def stage_table(records: Sequence[Record]) -> list[dict[str, Any]]:

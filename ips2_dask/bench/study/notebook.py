@@ -73,9 +73,9 @@ def study(asked: Study, out: str | Path, *, again: bool = False, progress: Calla
     return Studied(executed, _page(executed), results_file(asked, folder), folder / f"{asked.name}.json")
 
 
-def _parameters(asked: Study) -> dict[str, Any]:
+def _parameters(settings: Study) -> dict[str, Any]:
     """Parameters of the notebook; a cluster's file by its whole path, for the notebook runs elsewhere."""
-    values = asked.as_dict()
+    values = settings.as_dict()
     for name in ("cluster", "scratch"):
         if values[name] is not None and Path(values[name]).exists():
             values[name] = str(Path(values[name]).absolute())

@@ -113,7 +113,7 @@ class HGC(ClusterMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         A = self._incidence(data)
         starts = (rng.uniform(size=(A.shape[0], K)) for _ in range(n_init))
-        best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda found: found.elbo[-1])
+        best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda attempt: attempt.elbo[-1])
         self.membership_, self.elbo_path_ = best
         self.elbo_, self.n_iter_ = float(best.elbo[-1]), len(best.elbo)
         groups, self.labels_ = np.unique(best.q.argmax(axis=1), return_inverse=True)

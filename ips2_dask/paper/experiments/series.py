@@ -63,12 +63,12 @@ def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> 
 def _tasks(name: str, scope: Scope) -> list[Task]:
     return [
         Task(
-            f"{name}/{at}",
+            f"{name}/{label}",
             point,
             {"drawn": drawn, "runs": scope.runs, "seed": scope.seed},
             weight=30.0 if name == "usdata2" else 8.0,
         )
-        for at, drawn in POINTS[name].items()
+        for label, drawn in POINTS[name].items()
     ]
 
 
@@ -84,19 +84,19 @@ def dataset_name(name: str, at: str) -> str:
 
 
 def _records(name: str, results: Results) -> list[Record]:
-    out = []
+    records = []
     for variant in VARIANTS:
         experiment = experiment_name(name, variant)
-        for at in POINTS[name]:
-            result = results[f"{name}/{at}"][variant]
-            dataset = dataset_name(name, at)
+        for label in POINTS[name]:
+            result = results[f"{name}/{label}"][variant]
+            dataset = dataset_name(name, label)
             for method in COMPARED:
-                theirs = {"acc": tables.PRINTED_LEVELS.get((at, method))} if name == "levels" else {}
-                out += of_summary(experiment, dataset, method, "default", result[method], theirs)
+                theirs = {"acc": tables.PRINTED_LEVELS.get((label, method))} if name == "levels" else {}
+                records += of_summary(experiment, dataset, method, "default", result[method], theirs)
             gain = result["IPS2"]["mean"]["acc"] - result["SC"]["mean"]["acc"]
             params, runs = result["IPS2"]["params"], result["IPS2"]["runs"]
-            out.append(record(experiment, dataset, "IPS2", "gain", mean=gain, runs=runs, params=params))
-    return out
+            records.append(record(experiment, dataset, "IPS2", "gain", mean=gain, runs=runs, params=params))
+    return records
 
 
 def family(name: str, title: str) -> Family:
@@ -146,22 +146,25 @@ def _neighbors_times(context: TaskContext, repeats: int, seed: int) -> dict[str,
 def _neighbors_tasks(scope: Scope) -> list[Task]:
     """One for each k, and one for all _neighbors_times."""
     arguments = {"runs": scope.runs, "seed": scope.seed}
-    out = [Task(f"neighbors/{k}", _neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
-    return [*out, Task("neighbors/times", _neighbors_times, {"repeats": scope.repeats, "seed": scope.seed}, timed=True)]
+    tasks = [Task(f"neighbors/{k}", _neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
+    return [
+        *tasks,
+        Task("neighbors/times", _neighbors_times, {"repeats": scope.repeats, "seed": scope.seed}, timed=True),
+    ]
 
 
 def _neighbors_records(scope: Scope, results: Results) -> list[Record]:
     """The measures and the seconds of each k, which is among the parameters."""
     del scope
-    out = []
+    records = []
     for variant in VARIANTS:
         name = experiment_name("neighbors", variant)
         for k in K:
             result = results[f"neighbors/{k}"][variant]
             taken = results["neighbors/times"][variant][str(k)]
-            out += of_summary(name, NEIGHBORS_DATASET, "IPS2", "default", result, {})
+            records += of_summary(name, NEIGHBORS_DATASET, "IPS2", "default", result, {})
             common: dict[str, Any] = {"runs": len(taken), "params": result["params"]}
-            out.append(
+            records.append(
                 record(
                     name,
                     NEIGHBORS_DATASET,
@@ -172,10 +175,10 @@ def _neighbors_records(scope: Scope, results: Results) -> list[Record]:
                     **common,
                 )
             )
-            out.append(
+            records.append(
                 record(name, NEIGHBORS_DATASET, "IPS2", "seconds_median", mean=float(np.median(taken)), **common)
             )
-    return out
+    return records
 
 
 NEIGHBORS = Family("Accuracy and time over k", (), _neighbors_tasks, _neighbors_records)

@@ -114,12 +114,12 @@ def _similarity_tasks(scope: Scope) -> list[Task]:
 
 
 def _heatmap_tasks(scope: Scope) -> list[Task]:
-    out = []
+    tasks = []
     for name in SHOWN:
         cell = tables.table2_task(scope, name, "IPS2")
         arguments = {"dataset": name, "chosen": cell.name, "seed": scope.seed}
-        out += [cell, Task(f"heatmaps/{name}", heatmaps, arguments, after=(cell.name,))]
-    return out
+        tasks += [cell, Task(f"heatmaps/{name}", heatmaps, arguments, after=(cell.name,))]
+    return tasks
 
 
 def _tensor_records(scope: Scope, results: Results) -> list[Record]:

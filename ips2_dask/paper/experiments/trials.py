@@ -98,11 +98,11 @@ def three_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: 
 
     order = np.argsort([-entry["acc"] for entry in tried], kind="stable")[:FINALISTS]
     finalists = [run(tried[i]["params"]) for i in order]
-    tuned = max(finalists, key=lambda found: found["mean"]["acc"])  # the first of several
-    known = {repr(found["params"]): found for found in finalists}
+    tuned = max(finalists, key=lambda finalist: finalist["mean"]["acc"])  # the first of several
+    summaries = {repr(finalist["params"]): finalist for finalist in finalists}
     once = tried[int(np.argmax(agreement))]["params"]
     chosen = {"default": default(method), "unsupervised": once}
-    others = {name: known.get(repr(setting)) or run(setting) for name, setting in chosen.items()}
+    others = {name: summaries.get(repr(setting)) or run(setting) for name, setting in chosen.items()}
     return {"tried": tried, "tuned": tuned, **others}
 
 

@@ -89,12 +89,13 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
         for variant, ax in zip(series.VARIANTS, axes[0], strict=True):
             experiment = series.experiment_name(name, variant)
             records_at = {
-                at: select(list(records), experiment=experiment, dataset=series.dataset_name(name, at)) for at in points
+                point: select(list(records), experiment=experiment, dataset=series.dataset_name(name, point))
+                for point in points
             }
-            gains = [mean_of(records_at[at], measure="gain") for at in points]
+            gains = [mean_of(records_at[point], measure="gain") for point in points]
             ax.bar(range(len(points)), gains, color="#dddddd", label="gain of IPS2 over SC")
             for method in COMPARED:
-                of = [select(records_at[at], method=method, measure="acc")[0] for at in points]
+                of = [select(records_at[point], method=method, measure="acc")[0] for point in points]
                 mean, std = (np.array([r[key] for r in of]) for key in ("mean", "std"))
                 line = {"color": COLORS[method], "marker": MARKERS[method], "label": method}
                 ax.errorbar(range(len(points)), mean, std / np.sqrt(of[0]["runs"]), capsize=2, linewidth=1.2, **line)
@@ -108,8 +109,8 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
 
 
 def _printed_levels(ax: Axes, points: list[str]) -> None:
-    for (at, method), value in PRINTED_LEVELS.items():
-        ax.plot(points.index(at), value, "x", color=COLORS[method], markersize=8)
+    for (point, method), value in PRINTED_LEVELS.items():
+        ax.plot(points.index(point), value, "x", color=COLORS[method], markersize=8)
 
 
 def over_k(folder: Path, records: Sequence[Record], measure: str, name: str, caption: str) -> Figure:
@@ -152,9 +153,9 @@ def mean_ranks(folder: Path, records: Sequence[Record], measure: str, name: str,
 
 def groups(ranked: Sequence[float], distance: float) -> list[tuple[float, float]]:
     """The longest stretches of sorted ranks that lie within a distance, of two or more methods, none inside another."""
-    out: list[tuple[float, float]] = []
+    stretches: list[tuple[float, float]] = []
     for i, low in enumerate(ranked):
         inside = [rank for rank in ranked[i:] if rank - low < distance]
-        if len(inside) > 1 and (not out or inside[-1] > out[-1][1]):
-            out.append((low, inside[-1]))
-    return out
+        if len(inside) > 1 and (not stretches or inside[-1] > stretches[-1][1]):
+            stretches.append((low, inside[-1]))
+    return stretches

@@ -114,23 +114,23 @@ class Deviation(NamedTuple):
 
 def deviations(records: Sequence[Record], results: Mapping[str, Any]) -> list[Deviation]:
     """Baselines whose default is more than ``WITHIN`` from the paper's ACC, and the setting that comes nearest."""
-    out = []
+    cells = []
     for dataset in PAPER_SETS:
         for method in METHODS:
             if method in OURS:
                 continue
             of = "scadi" if dataset == "scadi57" and method in SCADI70 else dataset
-            printed, found = printed_score(of, method, "acc"), mean_of(
+            printed, own = printed_score(of, method, "acc"), mean_of(
                 list(records), experiment="table2", dataset=of, method=method, measure="acc", setting="default"
             )  # fmt: skip
-            if printed is None or found is None or abs(found - printed) <= WITHIN:
+            if printed is None or own is None or abs(own - printed) <= WITHIN:
                 continue
             tried = results[f"table2/{of}/{method}"]["tried"]
             reached = [entry["acc"] for entry in tried]
             near = min(tried, key=lambda entry: abs(entry["acc"] - printed))
             spread = (min(reached), max(reached))
-            out.append(Deviation(of, method, printed, found, *spread, near["acc"], near["params"]))
-    return out
+            cells.append(Deviation(of, method, printed, own, *spread, near["acc"], near["params"]))
+    return cells
 
 
 class Match(NamedTuple):
@@ -178,13 +178,13 @@ def series_text(records: Sequence[Record], name: str, variant: str) -> str:
     above: list[str] = []
     tied: list[str] = []
     below: list[str] = []
-    for at in series.POINTS[name]:
-        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, at), measure="acc")
+    for point in series.POINTS[name]:
+        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, point), measure="acc")
         own, other = mean_of(of, method="IPS2"), mean_of(of, method="SC")
         if own is None or other is None:
             continue
         side = tied if abs(own - other) < SAME else above if own > other else below
-        side.append(f"{at} ({own:.3f} against {other:.3f})")
+        side.append(f"{point} ({own:.3f} against {other:.3f})")
     parts = [f"IPS2 is above SC at {len(above)} of {len(above) + len(tied) + len(below)} points"]
     parts += [f"level with it at {', '.join(tied)}"] if tied else []
     parts += [f"below it at {', '.join(below)}"] if below else []

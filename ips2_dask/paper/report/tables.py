@@ -168,12 +168,12 @@ def points(records: Sequence[Record], name: str, variant: str) -> Markup:
     """ACC along a series."""
     experiment = series.experiment_name(name, variant)
     rows = []
-    for at in series.POINTS[name]:
-        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, at))
+    for point in series.POINTS[name]:
+        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, point))
         line = {r["method"]: r for r in select(of, measure="acc")}
         gain = mean_of(of, measure="gain")
         cells = [_score(line, method) for method in COMPARED]
-        rows.append(Row([at, *cells, "–" if gain is None else f"{round(gain, 3) + 0.0:+.3f}"]))
+        rows.append(Row([point, *cells, "–" if gain is None else f"{round(gain, 3) + 0.0:+.3f}"]))
     caption = f"ACC with {VARIANT[variant]}, mean ± standard deviation"
     return table(caption, [AXES[name], *COMPARED, "gain over SC"], rows)
 
