@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import roc_auc_score
 
@@ -21,7 +21,7 @@ from ips2_dask.plots.style import INK, axis, check_matplotlib, color, marker, ti
 COLUMNS = ("data", "tenth", "least", "most", "samples", "accuracy", "auc")
 
 
-def right(known: Any, labels: Any) -> Any:
+def right(known: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
     """Which labels are right under the best matching of clusters to classes, as `metrics.accuracy` counts them: (m,).
 
     A cluster without a class is wrong.

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.cluster import KMeans
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import SCORES, LabelledData, labelled_data, measuring
+from ips2_dask.bench.roundings import SCORES, LabelledData, Labels, labelled_data, measuring
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
@@ -63,7 +62,7 @@ def rounded(name: str, seed: int = 0) -> LabelledData:
     return LabelledData(name, 0, X, true_labels, dataset.scale)
 
 
-def _record(data: LabelledData, variant: str, labels: Any) -> Record:
+def _record(data: LabelledData, variant: str, labels: Labels) -> Record:
     measures = scores(data.known, labels)
     return {
         "data": data.name, "m": len(data.X), "variant": variant, "call": VARIANTS[variant], "outcome": "finished",
@@ -92,7 +91,7 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
         solved = kernel.spectrum(affinity, c, label.FINEST, seed, columns=c + 8, settled=kernel.SETTLED)
         points = kernel.embedding(solved, c)
         for means, other in POWERS.items():
-            best: tuple[float, int, Any] | None = None
+            best: tuple[float, int, Labels] | None = None
             for columns in (c + 8, c):
                 model = KMeans(c, n_init=rounding.RESTARTS, random_state=seed)
                 weights = copies.astype(np.float64) ** other

@@ -145,7 +145,7 @@ def _markdown(head: Cells, rows: Sequence[Cells]) -> str:
 
 def _scaling(document: Results) -> str:
     """Seconds of each stage, memory and quality over the number of samples; growth exponents in the last row."""
-    runs: dict[int, dict[str, Any]] = {}
+    runs: dict[int, dict[str, Results]] = {}
     for record in document["results"]:
         if record["kind"] == "time":
             runs.setdefault(record["m"], {})[record["stage"]] = record

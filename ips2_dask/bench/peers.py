@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,6 +87,17 @@ SYSTEMS = {
     "kmeans": Method("KMeans(c)", _kmeans),
     "evoc": Method("EVoC()", _evoc, "evoc"),
 }
+
+
+class Job(TypedDict):
+    """What `work` is given: files of X and of the known labels, and one system with its arguments."""
+
+    X: str
+    labels: str
+    c: int
+    seed: int
+    workers: int
+    system: str
 
 
 def measure(
@@ -179,7 +190,7 @@ def _scores(ended: Sequence[Outcome]) -> dict[str, Value]:
     return {name: answer.get(name) for name in MEASURED}
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> Record:
     """One fit, in a process of its own."""
     system = SYSTEMS[job["system"]]
     if system.module:

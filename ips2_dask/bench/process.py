@@ -135,7 +135,7 @@ class Outcome(NamedTuple):
 
 
 def work_apart(
-    module: str, job: Mapping[str, Any], folder: Path, limit: float | None = None, *, cold: bool = False
+    module: str, job: Mapping[str, object], folder: Path, limit: float | None = None, *, cold: bool = False
 ) -> Outcome:
     """``work(job)`` of a module of this package in a fresh interpreter.
 
@@ -161,7 +161,7 @@ def work_apart(
         return _work(module, job, Path(name), limit, cold)
 
 
-def _work(module: str, job: Mapping[str, Any], place: Path, limit: float | None, cold: bool) -> Outcome:
+def _work(module: str, job: Mapping[str, object], place: Path, limit: float | None, cold: bool) -> Outcome:
     (place / "job.json").write_text(json.dumps(dict(job)))
     environment = {**os.environ, "TMPDIR": str(place)}
     if cold:

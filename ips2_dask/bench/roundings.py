@@ -12,7 +12,7 @@ import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -327,7 +327,8 @@ def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS
 RIVALS = ("KMeans(c)", "SpectralClustering(c)", "EVoC(c)", "kmeans c+8")
 """Other methods that the default is compared with, set by set."""
 
-Scored = Mapping[tuple[str, str], Any]  # of data set and variant: NMI, ACC and ARI, means over draws
+Means = NDArray[np.floating]  # (3,): NMI, ACC and ARI, means over draws
+Scored = Mapping[tuple[str, str], Means]  # by data set and variant
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -346,7 +347,7 @@ def markdown(records: Sequence[Record]) -> str:
     return "\n".join(parts)
 
 
-def _scored(records: Sequence[Record], draws: Sequence[int]) -> dict[tuple[str, str], Any]:
+def _scored(records: Sequence[Record], draws: Sequence[int]) -> dict[tuple[str, str], Means]:
     """Means over the draws; a set is left out where one of them has no scores."""
     score_rows: dict[tuple[str, str], list[list[float]]] = {}
     for r in records:
@@ -385,7 +386,7 @@ def _means(heading: str, of: Scored, groups: Mapping[str, list[str]], variants: 
     return "\n".join(lines) + "\n"
 
 
-def _cell(rows: Sequence[Any], errors: bool, signed: bool = False) -> str:
+def _cell(rows: Sequence[Means], errors: bool, signed: bool = False) -> str:
     """Means of the three scores, with standard errors where there are several rows."""
     if not rows:
         return "–"

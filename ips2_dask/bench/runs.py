@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -59,6 +59,20 @@ class Clock(Progress):
             self.reused.append(stage)
 
 
+class Job(TypedDict):
+    """What `work` is given: the fields of an `Input`, and how to run on it."""
+
+    name: str
+    source: str
+    labels: str | None
+    labels_column: str | None
+    transpose: bool
+    store: str | None  # None for a temporary run directory
+    params: dict[str, Any]  # arguments of `Params`
+    resources: dict[str, Any]  # and of `Resources`
+    serial: bool
+
+
 def run_apart(
     source: Input,
     params: Params,
@@ -82,7 +96,7 @@ def run_apart(
     return work_apart("runs", job, folder, limit)
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> dict[str, object]:
     """The run, in a process of its own."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
@@ -101,7 +115,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         ended = time.monotonic()
         report = finished.report()
         true_labels = np.load(job["labels"]) if job["labels"] else finished.known_labels
-        facts: dict[str, Any] = {
+        facts: dict[str, object] = {
             "builder": report["builder"],
             "recall": report["recall"],
             "P": report["P"],

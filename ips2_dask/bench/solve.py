@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import scipy.sparse.linalg as spla
@@ -59,12 +59,24 @@ class Counted(NeighborhoodOperator):
 class Problem(NamedTuple):
     """The Laplacian without what is known of it, and where to start."""
 
-    operator: Any  # Counted
+    operator: Any  # Counted, whose dtype mypy infers too narrowly for `kernels.operator.Operator`
     known: Known
     start: Float  # (P, width)
     wanted: int
     tol: float
     seed: int
+    blas_threads: int
+
+
+class Job(TypedDict):
+    """What `work` is given: the files of `problem_files`, and one solver with its arguments."""
+
+    X: str
+    N: str
+    c: int
+    tol: float
+    seed: int
+    solver: str
     blas_threads: int
 
 
@@ -116,7 +128,7 @@ def measure(
         }  # fmt: skip
 
 
-def problem_files(data: Data, folder: Path, k: int) -> dict[str, Any]:
+def problem_files(data: Data, folder: Path, k: int) -> dict[str, str]:
     """Files of X, in a run's numbering, and of its neighbourhoods (m, k)."""
     X = centred(np.load(data.X))
     lists = lists_of(choose(data.m, data.f, Params()).graph, X, k)
@@ -134,7 +146,7 @@ def variants(solvers: Sequence[str]) -> list[tuple[str, int]]:
     return [(solver, blas) for solver in solvers for blas in ([1] if solver == "ips2" else cores)]
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> Record:
     """One solver, in a process of its own."""
     with threads(usable_cores()):
         tensor = tensor_of(np.load(job["X"]), np.load(job["N"]))
@@ -159,7 +171,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problem(tensor: Tensor, operator: Any, job: dict[str, Any]) -> Problem:
+def _problem(tensor: Tensor, operator: Any, job: Job) -> Problem:
     """The problem that every solver gets; eigsh has no use for a block to start from."""
     label, count = neighborhood_components(tensor.N)
     root = np.sqrt(tensor.degrees) * tensor.unit
@@ -180,7 +192,7 @@ def _ours(problem: Problem) -> tuple[Float, Float]:
     return eigenpairs.values[: problem.wanted], eigenpairs.vectors[:, : problem.wanted]
 
 
-def _deflated(problem: Problem) -> Any:
+def _deflated(problem: Problem) -> spla.LinearOperator:
     """SciPy's view of the operator outside the known vectors: there eigenvalue 0 stands for them."""
 
     def product(x: Float) -> Float:
@@ -208,7 +220,7 @@ def _eigsh(problem: Problem) -> tuple[Float, Float]:
             return error.eigenvalues, error.eigenvectors
 
 
-def _residual(operator: Any, values: Float, vectors: Float) -> float:
+def _residual(operator: NeighborhoodOperator, values: Float, vectors: Float) -> float:
     """The largest ||L y - lambda y||, y of norm 1."""
     y = np.ascontiguousarray(vectors, np.float32)
     y /= np.linalg.norm(y, axis=0)

@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import psutil
 
@@ -32,6 +32,15 @@ class SweptValues(NamedTuple):
     clusters: Sequence[int]
     neighbors: Sequence[int]
     sigma: Sequence[float]
+
+
+class Job(TypedDict):
+    """What `work` is given: a run's input and arguments, and the swept values where it is a sweep."""
+
+    source: str
+    params: dict[str, Any]  # arguments of `Params`
+    resources: dict[str, Any]  # and of `Resources`
+    swept: NotRequired[dict[str, Any]]  # fields of `SweptValues`
 
 
 def measure(
@@ -69,10 +78,10 @@ def _record(outcome: Outcome) -> Record:
     return {"outcome": outcome.word, "seconds": None, **plain, "peak_bytes": most.tree if most else None}
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> dict[str, object]:
     """A run, or a sweep where there are swept, in a process of its own."""
     params, resources = Params(**job["params"]), Resources(**job["resources"])
-    answer: dict[str, Any] = {}
+    answer: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         begun, store = time.perf_counter(), f"{folder}/run"
         if "swept" in job:

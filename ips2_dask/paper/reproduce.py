@@ -8,11 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.paper.experiments import Scope, chosen, experiments, quick
+from ips2_dask.paper.experiments import Record, Scope, chosen, experiments, quick
 from ips2_dask.paper.experiments.catalog import Progress
 from ips2_dask.paper.experiments.tasks import Done
 from ips2_dask.paper.report import check_matplotlib, write_report
@@ -141,6 +141,6 @@ def _check_folder(folder: Path) -> None:
         )  # fmt: skip
 
 
-def _pretty(records: Sequence[dict[str, Any]]) -> str:
+def _pretty(records: Sequence[Record]) -> str:
     """A record a line."""
     return "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n"

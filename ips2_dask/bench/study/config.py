@@ -149,23 +149,23 @@ def read_config(path: str | Path) -> Study:
     return Study(**content)
 
 
-def _bad(name: str, value: Any, allowed: str) -> BadInput:
+def _bad(name: str, value: object, allowed: str) -> BadInput:
     return BadInput(name, repr(value), allowed, "the study could not be made", "give such a value")
 
 
-def _whole(name: str, value: Any, low: int) -> int:
+def _whole(name: str, value: object, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise _bad(name, value, f"a whole number of at least {low}")
     return value
 
 
-def _numbers(name: str, values: Any, low: int) -> tuple[int, ...]:
+def _numbers(name: str, values: object, low: int) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or not values:
         raise _bad(name, values, "a list of whole numbers")
     return tuple(_whole(name, value, low) for value in values)
 
 
-def _words(name: str, values: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _words(name: str, values: object, allowed: tuple[str, ...]) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not values or not set(values) <= set(allowed):
         raise _bad(name, values, f"a list of {', '.join(allowed)}")
     return tuple(values)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.study.fits import growth_table, memory_table, stage_table, strong_table, weak_table
+from ips2_dask.bench.study.fits import Row, growth_table, memory_table, stage_table, strong_table, weak_table
 from ips2_dask.plots.style import HATCHES, INK, MARKERS, MUTED, PALETTE, axis, titled
 from ips2_dask.store.layout import STAGES
 
@@ -37,7 +37,7 @@ def draw_growth(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     return titled(ax, "Time over samples", "samples m", "seconds")
 
 
-def _interval(fit: dict[str, Any]) -> str:
+def _interval(fit: Row) -> str:
     return "" if fit["low"] is None else f" ({fit['low']:.2f} to {fit['high']:.2f})"
 
 

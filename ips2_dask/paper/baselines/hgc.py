@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -120,7 +120,7 @@ class HGC(ClusterMixin, BaseEstimator):
         self.n_groups_ = len(groups)
         return self
 
-    def _incidence(self, X: Any) -> sp.csr_array:
+    def _incidence(self, X: Floats | sp.csr_array) -> sp.csr_array:
         if self.incidence == "precomputed":
             return _checked_incidence(X)
         m, others = len(X), self.incidence == "knn-others"
@@ -232,7 +232,7 @@ def _elbo_of(q: Floats, posterior: Posterior, prior: Prior) -> float:
     return entropy + theta + float(pi)
 
 
-def _checked_incidence(X: Any) -> sp.csr_array:
+def _checked_incidence(X: Floats | sp.csr_array) -> sp.csr_array:
     """The given incidence, if it is one."""
     A = sp.csr_array(X)
     A.eliminate_zeros()

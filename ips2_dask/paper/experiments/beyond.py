@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ips2_dask.metrics import scores
 from ips2_dask.paper.experiments.methods import Fitted
 from ips2_dask.paper.experiments.records import SETTINGS, Record, of_summary, record
 from ips2_dask.paper.experiments.settings import METHODS, Setting, default
 from ips2_dask.paper.experiments.tables import COST, table2_cell, time_records, timing_task
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
-from ips2_dask.paper.experiments.trials import load, score, seeds_of, summary
+from ips2_dask.paper.experiments.trials import Summary, load, score, seeds_of, summary
 
 SMALL = ("wine", "glass", "lung", "colon", "allaml")
 LARGE = ("digits", "usps", "pendigits", "mnist10k", "letter")
@@ -23,13 +21,13 @@ def _large_setting(method: str) -> Setting:
     return {**default(method), "solver": "omp"} if method == "SSC" else default(method)
 
 
-def _by_default(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+def _by_default(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Summary]:
     """A method's default setting alone."""
     setting = default(method)
     return {"default": summary(setting, score(method, setting, load(dataset, context.data), seeds_of(seed, runs)))}
 
 
-def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Summary | float]:
     """A method's default setting on large data, and how long its first fit took."""
     data, setting = load(dataset, context.data), _large_setting(method)
     fitted = Fitted(method, setting, data.X, data.n_clusters)

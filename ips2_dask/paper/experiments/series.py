@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ips2_dask.paper.experiments import tables
 from ips2_dask.paper.experiments.records import Record, of_summary, record
 from ips2_dask.paper.experiments.settings import COMPARED, Setting, default, printed
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
-from ips2_dask.paper.experiments.trials import score_drawn, seconds, seeds_of, summary
+from ips2_dask.paper.experiments.trials import Summary, score_drawn, seconds, seeds_of, summary
 
 FEATURES = (20, 30, 40, 50, *USDATA1_FEATURES)
 """USdata1's, and fewer: from 260 on it is too easy to tell methods apart."""
@@ -21,7 +22,7 @@ FEATURES = (20, 30, 40, 50, *USDATA1_FEATURES)
 NOISES = ("uniform", "gaussian", "rayleigh", "gamma")
 NOISY_FEATURES = 60
 
-POINTS: dict[str, dict[str, dict[str, Any]]] = {
+POINTS: dict[str, dict[str, Mapping[str, object]]] = {
     "usdata1": {str(f): {"kind": "usdata1", "n_features": f} for f in FEATURES},
     "usdata2": {str(n): {"kind": "usdata2", "n_third": n} for n in USDATA2_THIRDS},
     "noises": {noise: {"kind": "usdata1", "n_features": NOISY_FEATURES, "noise": noise} for noise in NOISES},
@@ -43,7 +44,7 @@ def draw(kind: str, seed: int, **arguments: Any) -> Dataset:
     return datasets.usdata1(seed=seed, **arguments) if kind == "usdata1" else datasets.usdata2(seed=seed, **arguments)
 
 
-def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> dict[str, Any]:
+def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> dict[str, dict[str, Summary]]:
     """All methods in both variants at one point: each run has data of its own, the same for all of them."""
     del context
     return {
@@ -120,7 +121,7 @@ def _neighbors_setting(variant: str, k: int) -> Setting:
     return {**_setting_of(variant, "IPS2"), "n_neighbors": k}
 
 
-def _neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> dict[str, Any]:
+def _neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> dict[str, Summary]:
     """IPS2 with this k, in both variants, each run on data of its own."""
     del context
     seeds = seeds_of(seed, runs)

@@ -9,7 +9,7 @@ import numpy as np
 from ips2_dask.paper.experiments.records import SETTINGS, Record, of_summary, record
 from ips2_dask.paper.experiments.settings import METHODS, Setting, default, printed
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
-from ips2_dask.paper.experiments.trials import load, score, seconds, seeds_of, summary, three_settings
+from ips2_dask.paper.experiments.trials import Summary, Tuning, load, score, seconds, seeds_of, summary, three_settings
 
 MEASURES = ("acc", "ari", "fscore", "nmi", "purity")
 
@@ -110,7 +110,7 @@ def _table1_records(scope: Scope, results: Results) -> list[Record]:
     del scope
     records = []
     for name, numbers in results["table1"].items():
-        printed: tuple[Any, ...] = PRINTED_SIZES.get(name, (None, None, None))
+        printed: tuple[int | None, ...] = PRINTED_SIZES.get(name, (None, None, None))
         for count, ours, theirs in zip(COUNTS, numbers, printed, strict=True):
             records.append(record("table1", name, "data", count, mean=ours, paper=theirs))
     return records
@@ -127,12 +127,14 @@ DRAWS = "bbcsport-draws"
 COST = {"SSC": 30.0, "CAVE": 12.0, "PPC": 20.0, "IPS2": 20.0, "HGC": 4.0, "SC": 6.0}
 
 
-def table2_cell(context: TaskContext, dataset: str, method: str, runs: int, seed: int, budget: int) -> dict[str, Any]:
+def table2_cell(context: TaskContext, dataset: str, method: str, runs: int, seed: int, budget: int) -> Tuning:
     """A method's three settings on a data set, and its whole grid."""
     return three_settings(method, load(dataset, context.data), runs, seed, budget)
 
 
-def _table2_draws(context: TaskContext, method: str, chosen: str, runs: int, seed: int, draws: int) -> dict[str, Any]:
+def _table2_draws(
+    context: TaskContext, method: str, chosen: str, runs: int, seed: int, draws: int
+) -> dict[str, Summary]:
     """The three settings chosen on the first 60 documents, on random draws of 60: none is chosen on a draw."""
     each = max(1, runs // draws)
     summaries = {}
@@ -189,8 +191,8 @@ TABLE3_DATASETS = ("soybean", "scadi57", "scadi", "bbcsport60", "yale5")
 
 
 def _time_methods(
-    context: TaskContext, dataset: str, settings: dict[str, list[Any]], repeats: int, seed: int
-) -> dict[str, Any]:
+    context: TaskContext, dataset: str, settings: dict[str, tuple[str, Setting]], repeats: int, seed: int
+) -> dict[str, list[float]]:
     """Seconds of each fit by name; the methods take turns, so that whatever else the machine does meets them all.
 
     Parameters

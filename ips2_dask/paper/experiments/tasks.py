@@ -52,7 +52,7 @@ class Task:
 
     name: str
     function: Callable[..., Json]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     after: tuple[str, ...] = ()
     timed: bool = False
     weight: float = 1.0

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ips2_dask.paper.experiments import series
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
 from ips2_dask.paper.experiments.series import K
 from ips2_dask.paper.experiments.settings import COMPARED, METHODS
+from ips2_dask.paper.experiments.similarities import Similarities
 from ips2_dask.paper.experiments.tables import PRINTED_LEVELS
 from ips2_dask.paper.report.drawing import COLORS, MARKERS
 from ips2_dask.plots.figures import Figure, canvas, save
@@ -38,7 +40,7 @@ AXES = {
 }
 
 
-def heat_maps(folder: Path, name: str, caption: str, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
+def heat_maps(folder: Path, name: str, caption: str, rows: Mapping[str, Mapping[str, ArrayLike]]) -> Figure:
     """Matrices side by side, a row for each data set, each on a scale from 0 to its own largest entry."""
     first = next(iter(rows.values()))
     with canvas(3.1 * len(first), 2.8 * len(rows), len(rows), len(first)) as (sheet, axes):
@@ -52,7 +54,7 @@ def heat_maps(folder: Path, name: str, caption: str, rows: Mapping[str, Mapping[
         return save(sheet, folder, name, caption)
 
 
-def distributions(folder: Path, name: str, caption: str, result: Mapping[str, Any]) -> Figure:
+def distributions(folder: Path, name: str, caption: str, result: Similarities) -> Figure:
     """How often each value of a similarity occurs among the pairs."""
     with canvas(9.3, 2.4, 1, 3) as (sheet, axes):
         for (kind, counts), ax in zip(result["histogram"].items(), axes[0], strict=True):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ips2_dask.paper.experiments import series
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
-from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.experiments.settings import METHODS, Setting
 from ips2_dask.paper.experiments.tables import MEASURES, SCADI70, printed_score
+from ips2_dask.paper.experiments.tasks import Results
 
 WITHIN = 0.10
 """How far a baseline's ACC may be from the paper's before it is explained."""
@@ -109,10 +110,10 @@ class Deviation(NamedTuple):
     low: float
     high: float
     nearest: float
-    params: Mapping[str, Any]
+    params: Setting
 
 
-def deviations(records: Sequence[Record], results: Mapping[str, Any]) -> list[Deviation]:
+def deviations(records: Sequence[Record], results: Results) -> list[Deviation]:
     """Baselines whose default is more than ``WITHIN`` from the paper's ACC, and the setting that comes nearest."""
     cells = []
     for dataset in PAPER_SETS:
@@ -142,7 +143,7 @@ class Match(NamedTuple):
     averages: Mapping[str, float]
 
 
-def matches(results: Mapping[str, Any]) -> list[Match]:
+def matches(results: Results) -> list[Match]:
     """Labellings of the grids that have all of a printed cell's ACC, ARI and F-score: what their NMIs are."""
     cells = []
     for dataset in PAPER_SETS:
