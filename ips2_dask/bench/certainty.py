@@ -22,9 +22,9 @@ COLUMNS = ("data", "tenth", "least", "most", "samples", "accuracy", "auc")
 
 
 def right(known: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
-    """Which labels are right under the best matching of clusters to classes, as `metrics.accuracy` counts them: (m,).
+    """Whether each label is right under the best matching of clusters to classes, as in `metrics.accuracy`: (m,) bool.
 
-    A cluster without a class is wrong.
+    Labels of a cluster that is matched to no class are wrong.
     """
     classes, clusters = (np.unique(each, return_inverse=True)[1] for each in (known, labels))
     rows, columns = linear_sum_assignment(contingency(classes, clusters).toarray(), maximize=True)
@@ -36,9 +36,9 @@ def right(known: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
 def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     """A record for each tenth of the samples of a set, the least certain first.
 
-    ``auc``, the same for all tenths, is the area under the curve of right labels told from wrong ones by certainty:
-    the probability that a right one has the larger certainty; None where all are right or all wrong. Where samples of
-    equal certainty fall into two tenths, the earlier ones come first.
+    ``auc``, the same for all tenths, is the area under the ROC curve of certainty as a test for right labels: the
+    probability that a right label has a larger certainty than a wrong one; None if all are right or all wrong.
+    Where samples of equal certainty fall into two tenths, the earlier ones come first.
 
     Parameters
     ----------

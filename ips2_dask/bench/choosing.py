@@ -38,7 +38,7 @@ FEW = 1_000
 
 
 class Problem(NamedTuple):
-    """What every method gets: data, the number of known classes, a graph, and a seed."""
+    """The input of every method: data, the number of known classes, a graph, and a seed."""
 
     X: NDArray[np.floating]  # (m, f)
     classes: int
@@ -167,7 +167,7 @@ def _measured(name: str, problem: Problem, known: NDArray[np.integer]) -> Record
     if system.module and importlib.util.find_spec(system.module) is None:
         return {**record, "outcome": f"skipped: {system.module} is not installed"}
     with warnings.catch_warnings(), threads(usable_cores()):
-        warnings.simplefilter("ignore")  # what a result is worth is measured here
+        warnings.simplefilter("ignore")  # the scores below show the quality of a result
         begun = time.perf_counter()
         labels, facts = system.fit(problem)
         seconds = time.perf_counter() - begun

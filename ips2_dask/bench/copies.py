@@ -1,7 +1,7 @@
 """`ips2 bench copies`: whether a row that stands for many equal ones counts more, in the graph and in k-means.
 
-Equal rows are one sample. Its edges are multiplied by the root of its number of rows, or by that number, or not, and so
-is its weight in k-means: nine variants on the fused similarity of one run.
+Equal rows are merged into one sample. Its edges are multiplied by 1, by the root of its number of rows, or by that
+number; its weight in k-means is one of the same three: nine variants on the fused similarity of one run.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def write(path: Path, facts: Mapping[str, object], results: Sequence[Record]) ->
     Raises
     ------
     ValueError
-        Where a record is not flat, or holds a number that JSON has no word for.
+        Where a record is not flat, or holds a number that JSON can't represent (NaN or an infinity).
     """
     for record in results:
         deep = [name for name, value in record.items() if not isinstance(value, Value)]

@@ -46,7 +46,7 @@ class NeighborLists(NamedTuple):
 
 
 class Builder(NamedTuple):
-    """How a library builds the graph.
+    """A library that builds the graph, and the functions that call it.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ def warm_up(module: str, X: Float32) -> None:
 
 
 def _settled(X: Float32, candidates: NDArray[np.integer], n: int) -> NeighborLists:
-    """NeighborLists of whatever a library found, checked and measured as a run does it."""
+    """`NeighborLists` of a library's candidates (m, n), checked and measured as a run does it."""
     with threads(usable_cores()):
         indices, distances, _ = refine_candidates(X, np.ascontiguousarray(candidates, np.int32), n)
     return NeighborLists(indices, distances)
@@ -217,7 +217,7 @@ RECALL = 0.95
 
 
 class Job(TypedDict):
-    """What `work` is given: one builder, and files of X and of the distances that recall is measured by."""
+    """The argument of `work`: one builder, and files of X and of the distances that recall is measured by."""
 
     builder: str
     X: str
@@ -274,7 +274,7 @@ def measure(
 
 
 def _truth(data: Data, n: int, folder: Path) -> dict[str, str]:
-    """Files of X as a run sees it, and of how far the n-th neighbour of each sample of the recall is."""
+    """Files of the centred X, and of the distance to the n-th neighbour for each row that recall is measured on."""
     X = centred(np.load(data.X))
     rows = recall_rows(len(X), SEED)
     with threads(usable_cores()):
@@ -326,7 +326,7 @@ def _once(builder: Builder, X: Float32, n: int) -> tuple[NeighborLists, tuple[fl
 
 
 def _recall(lists: NeighborLists, reach: Float32) -> float:
-    """Recall on the sampled rows, in whatever numbering the lists are."""
+    """Recall on the sampled rows, which are renumbered if the builder has renumbered the samples."""
     rows = recall_rows(len(lists.distances), SEED)
     if lists.order is not None:
         rank = np.empty(len(lists.order), np.int64)

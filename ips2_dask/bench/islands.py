@@ -29,7 +29,7 @@ def measure(m: int, f: int, groups: Sequence[int], seed: int = 0) -> Iterator[Re
     """A record for each number of groups.
 
     A group is a sample of `datasets.curved_gaussians` with its nearest others. It is moved along a further feature,
-    each group by another multiple, so that it touches nothing and is still nearest to where it was.
+    each group by another multiple, so that it has no edge to other samples and its former neighbours stay the nearest.
 
     Parameters
     ----------

@@ -67,7 +67,7 @@ def _kmeans(X: Floats, c: int, seed: int, workers: int) -> Labels:
 
 
 def _evoc(X: Floats, c: int, seed: int, workers: int) -> Labels:
-    """As it comes: with a seed it would take its slower, reproducible way."""
+    """EVoC with its defaults: a seed would make it take a slower, reproducible path."""
     del c, seed, workers
     return importlib.import_module("evoc").EVoC().fit(X).labels_
 
@@ -90,7 +90,7 @@ SYSTEMS = {
 
 
 class Job(TypedDict):
-    """What `work` is given: files of X and of the known labels, and one system with its arguments."""
+    """The argument of `work`: files of X and of the known labels, and one system with its arguments."""
 
     X: str
     labels: str
@@ -178,14 +178,14 @@ def _missing(name: str) -> bool:
 
 
 def _seconds(ended: Sequence[Outcome]) -> float | None:
-    """The median; None where there is none, or one did not finish."""
+    """Median seconds of the fits; None if there are none, or if one of them did not finish."""
     if not ended or any(outcome.word != FINISHED for outcome in ended):
         return None
     return statistics.median(outcome.answer["seconds"] for outcome in ended)
 
 
 def _scores(ended: Sequence[Outcome]) -> dict[str, Value]:
-    """Of the first fit; with one seed the others' labels are the same."""
+    """Scores of the first fit; the other fits have the same seed, and so the same labels."""
     answer = ended[0].answer if ended else {}
     return {name: answer.get(name) for name in MEASURED}
 

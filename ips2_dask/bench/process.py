@@ -1,4 +1,4 @@
-"""A piece of work in a fresh process with a time limit, and the peak memory of its process tree."""
+"""A benchmark's function, run in a fresh process with a time limit, and the peak memory of its process tree."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def work_apart(
     module : str
         Name of the module in this package.
     job : mapping
-        What `work` is given; JSON must be able to hold it, and what `work` returns.
+        The argument of `work`; it and the result of `work` must be serialisable as JSON.
     folder : Path
         Temporary files go in here, those of the work too.
     limit : float, optional

@@ -50,7 +50,7 @@ class Tensor(NamedTuple):
 
 
 def tensor_of(X: Float32, N: Int32) -> Tensor:
-    """Everything that the operators below are made of."""
+    """The parts of the tensor from which the operators below are built."""
     m = len(N)
     reverse = reverse_lists(N)
     pairs = owned_pairs(N, reverse, 0, m)
@@ -125,8 +125,8 @@ def measure(
     """A record for each k and operator, on generated data.
 
     Our operators run on ``n_threads`` threads (all cores by default), SciPy's product on one, as it always does. All
-    are timed by turns, after a product that is not counted; times are medians. What owns an entry (W_p) is decided
-    beforehand, once, as in a run; each product applies it.
+    are timed by turns, after a product that is not counted; times are medians. The owner of each
+    entry (W_p) is determined once, before the clock starts, as in a run; each product applies it.
 
     Parameters
     ----------

@@ -46,13 +46,13 @@ LENGTH_1 = "-l2"
 """Suffix of the names of sets whose rows are scaled to length 1."""
 
 SHARE = 0.8
-"""Of the samples of a set that a draw holds."""
+"""Share of the samples of a set that a draw holds."""
 
 LARGE = 1_000
 """Samples of a set that has a group of its own in the tables, at least."""
 
 TOL = 1e-3
-"""The tolerance of earlier versions: where it is asked for, no solve stops for another reason."""
+"""The tolerance of earlier versions: with it a solve stops at the tolerance and for no other reason."""
 
 SCORES = ("nmi", "acc", "ari")
 
@@ -68,7 +68,7 @@ class LabelledData(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """How many of them there are, which systems are told."""
+        """Number of known classes, the c that every system is given."""
         return len(np.unique(self.known))
 
 
@@ -80,7 +80,7 @@ class Rounded(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Another way to cluster that is told c."""
+    """Another clustering method, which is given c."""
 
     name: str
     call: str
@@ -179,7 +179,7 @@ def _ours(data: LabelledData, seed: int) -> list[Record]:
             continue
         if (one := by_way.get((way, widths[place]))) is not None:
             records.append({**_record(data, variant, one.labels), **_facts(finished, one.candidate)})
-        else:  # as a run does that is asked for a density
+        else:  # a run that asks for a density falls back in the same way
             one = by_way["kmeans", widths[place]]
             outcome = "k-means, for no cut has c clusters"
             records.append(
@@ -231,7 +231,7 @@ def _evoc(X: Floats, c: int, seed: int) -> Labels:
 
 
 def without_noise(X: Floats, labels: Labels) -> Labels:
-    """Labels where samples without one (below 0) have that of the nearest sample with one; all 0 where none has."""
+    """Labels (m,) in which each sample without one (below 0) gets that of the nearest labelled sample; 0 if none is."""
     labelled = np.asarray(labels) >= 0
     result = np.where(labelled, labels, 0)
     if labelled.any() and not labelled.all():
@@ -262,7 +262,7 @@ VARIANTS = {
     "oracle": "of the default run's candidates: the best by the known classes, so no rule but an oracle",
     **{peer.name: peer.call for peer in PEERS.values()},
 }
-"""All that is measured, and what it is."""
+"""Every variant that is measured, and its description."""
 
 
 def _peer(name: str, data: LabelledData, seed: int) -> list[Record]:
@@ -281,7 +281,7 @@ def _peer(name: str, data: LabelledData, seed: int) -> list[Record]:
 
 @contextlib.contextmanager
 def measuring() -> Iterator[None]:
-    """All cores, and no warnings: what a result is worth is measured here."""
+    """Use all cores, and ignore warnings about a result's quality, which the benchmark measures."""
     with warnings.catch_warnings(), threads(usable_cores()):
         warnings.simplefilter("ignore")
         yield
@@ -423,7 +423,7 @@ def _difference(measured: Mapping[str, Scored], groups: Mapping[str, list[str]])
 
 
 class Loss(NamedTuple):
-    """Where the default is furthest below the best of its rivals."""
+    """The score in which the default is furthest below the best of its rivals."""
 
     size: float  # of one score; below 0 where it is above all of them
     score: str

@@ -60,7 +60,7 @@ class Clock(Progress):
 
 
 class Job(TypedDict):
-    """What `work` is given: the fields of an `Input`, and how to run on it."""
+    """The argument of `work`: the fields of an `Input`, and the arguments of the run on it."""
 
     name: str
     source: str
@@ -84,7 +84,8 @@ def run_apart(
 ) -> Outcome:
     """A run in a fresh process on a cluster of its own, or serially; its directory goes when it is done.
 
-    With ``keep`` the directory is that, stays, and is gone on with where it is there: seconds are those of this time.
+    With ``keep`` that directory is used and stays; if it holds an earlier run, that run is resumed, and seconds are
+    those of the resumed part.
     """
     job = {
         **source._asdict(),
@@ -144,8 +145,9 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
     "start" is all before the first stage (the input opened, workers started), "stages" from the first stage's
     beginning to the last one's end, "total" by the clock from call to return. ``peak_bytes`` is the summed PSS of all
     processes of the run, ``peak_client_bytes`` and ``peak_worker_bytes`` that of one; None where a stage was too short
-    for a sample. ``peak_process_rss_bytes`` is the system's own figure of the largest process. Where a run was gone on
-    with, ``seconds`` are those of this time, and ``computed_seconds`` what a stage took when it was computed.
+    for a sample. ``peak_process_rss_bytes`` is the system's own figure of the largest process. If a run was
+    resumed, ``seconds`` are those of the resumed part, and ``computed_seconds`` what each stage took when it was
+    computed.
     """
     source = open_source(given.source, labels_column=given.labels_column, transpose=given.transpose)
     plan = plan_run(source, params, resources)

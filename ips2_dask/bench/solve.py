@@ -57,7 +57,7 @@ class Counted(NeighborhoodOperator):
 
 
 class Problem(NamedTuple):
-    """The Laplacian without what is known of it, and where to start."""
+    """The Laplacian, its known eigenvectors, which solvers leave out, and the block that they start from."""
 
     operator: Any  # Counted, whose dtype mypy infers too narrowly for `kernels.operator.Operator`
     known: Known
@@ -69,7 +69,7 @@ class Problem(NamedTuple):
 
 
 class Job(TypedDict):
-    """What `work` is given: the files of `problem_files`, and one solver with its arguments."""
+    """The argument of `work`: the files of `problem_files`, and one solver with its arguments."""
 
     X: str
     N: str
@@ -172,7 +172,7 @@ def work(job: Job) -> Record:
 
 
 def _problem(tensor: Tensor, operator: Any, job: Job) -> Problem:
-    """The problem that every solver gets; eigsh has no use for a block to start from."""
+    """The problem that every solver gets; for eigsh, which takes no block to start from, ``start`` is (P, 0)."""
     label, count = neighborhood_components(tensor.N)
     root = np.sqrt(tensor.degrees) * tensor.unit
     known_vectors = Known(root, label[tensor.pairs[:, 0]], count)
@@ -193,7 +193,7 @@ def _ours(problem: Problem) -> tuple[Float, Float]:
 
 
 def _deflated(problem: Problem) -> spla.LinearOperator:
-    """SciPy's view of the operator outside the known vectors: there eigenvalue 0 stands for them."""
+    """The operator (P, P) for SciPy with the known eigenvectors projected out: their eigenvalue becomes 0."""
 
     def product(x: Float) -> Float:
         block = np.ascontiguousarray(x.reshape(len(x), -1), np.float32)
@@ -205,7 +205,7 @@ def _deflated(problem: Problem) -> spla.LinearOperator:
 def _lobpcg(problem: Problem) -> tuple[Float, Float]:
     start = problem.known.project_out(problem.start)[:, : problem.wanted]
     with warnings.catch_warnings(), threadpool_limits(problem.blas_threads):
-        warnings.simplefilter("ignore")  # that it did not converge is said by the residual
+        warnings.simplefilter("ignore")  # the residual shows whether it has converged
         values, vectors = spla.lobpcg(_deflated(problem), start, tol=problem.tol, maxiter=MOST_ROUNDS)
     return values, vectors
 

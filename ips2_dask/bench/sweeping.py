@@ -35,7 +35,7 @@ class SweptValues(NamedTuple):
 
 
 class Job(TypedDict):
-    """What `work` is given: a run's input and arguments, and the swept values where it is a sweep."""
+    """The argument of `work`: a run's input and arguments, and for a sweep the swept values."""
 
     source: str
     params: dict[str, Any]  # arguments of `Params`
@@ -50,7 +50,7 @@ def measure(
 
     ``seconds`` go from the call to its return, the cluster's start included, and for the sweep its table, figure and
     page too. The ratio is that of the sweep to the mean of the two runs around it. Between them stand records of kind
-    "part": seconds of each stage over all points, and of judging them, which other processes do meanwhile.
+    "part": seconds of each stage over all points, and of the criteria, which other processes compute meanwhile.
     ``cpu_seconds`` are those of all processes.
     """
     alone = dataclasses.replace(params, n_clusters=max(swept.clusters), n_neighbors=max(swept.neighbors))
@@ -79,7 +79,7 @@ def _record(outcome: Outcome) -> Record:
 
 
 def work(job: Job) -> dict[str, object]:
-    """A run, or a sweep where there are swept, in a process of its own."""
+    """Do a run, or a sweep if the job has swept values, in a process of its own."""
     params, resources = Params(**job["params"]), Resources(**job["resources"])
     answer: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -94,7 +94,7 @@ def work(job: Job) -> dict[str, object]:
 
 
 def parts(points: Sequence[Point]) -> dict[str, float]:
-    """Seconds of each stage for all points together, and of judging them."""
+    """Seconds of each stage summed over all points, and of the criteria that compare the points."""
     seconds = {
         stage: sum(p.stages[stage]["seconds"] for p in points if p.stages[stage]["state"] != "reused")
         for stage in STAGES

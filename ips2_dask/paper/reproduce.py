@@ -21,7 +21,7 @@ from ips2_dask.store.files import write_atomically
 
 
 class Reproduced(NamedTuple):
-    """Where the results are, how many records there are, and what the report says of IPS2's cells of Table 2."""
+    """The files of the results, the number of records, and how many of IPS2's cells in Table 2 are reached."""
 
     results: Path
     report: Path
@@ -44,7 +44,7 @@ class Lines:
 
 
 class Quiet:
-    """Progress that nobody looks at."""
+    """Progress that prints nothing."""
 
     def begin(self, total: int) -> None:
         """Say nothing."""
@@ -142,5 +142,5 @@ def _check_folder(folder: Path) -> None:
 
 
 def _pretty(records: Sequence[Record]) -> str:
-    """A record a line."""
+    """JSON with one record on each line."""
     return "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n"

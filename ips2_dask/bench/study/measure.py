@@ -55,7 +55,7 @@ def planned_runs(study: Study) -> list[PlannedRun]:
 
 
 def results_file(study: Study, results: str | Path) -> Path:
-    """Where a study's records are."""
+    """The file of a study's records."""
     return Path(results) / f"{study.name}.jsonl"
 
 
@@ -157,7 +157,7 @@ def _run(study: Study, run: PlannedRun, folder: Path) -> Iterator[Record]:
     try:
         outcome = run_apart(source, params, resources, serial, folder, study.limit)
         for record in records(source, params, resources, serial, outcome):
-            # `operator` is what was asked for; what a run made of "auto" has a name of its own
+            # `operator` is the requested one; the one that a run chose for "auto" is stored as `chosen_operator`
             chosen = {"chosen_operator": record["operator"]} if "operator" in record else {}
             yield {**record, **chosen}
     finally:

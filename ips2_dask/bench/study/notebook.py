@@ -22,7 +22,7 @@ NOTEBOOK = "scaling_study.ipynb"
 
 
 class Studied(NamedTuple):
-    """Where everything is."""
+    """The files that a study has written."""
 
     notebook: Path
     page: Path | None  # None without nbconvert

@@ -133,7 +133,7 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what estimators say of a result's worth, which is measured here, and k-means of equal points."""
+    """Ignore warnings about a result's quality, which is measured here, and k-means' about equal points."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IPS2Warning)
         warnings.simplefilter("ignore", ConvergenceWarning)

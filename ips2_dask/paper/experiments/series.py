@@ -145,7 +145,7 @@ def _neighbors_times(context: TaskContext, repeats: int, seed: int) -> dict[str,
 
 
 def _neighbors_tasks(scope: Scope) -> list[Task]:
-    """One for each k, and one for all _neighbors_times."""
+    """One for each k, and one for the times of all k."""
     arguments = {"runs": scope.runs, "seed": scope.seed}
     tasks = [Task(f"neighbors/{k}", _neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
     return [

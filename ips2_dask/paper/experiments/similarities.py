@@ -26,7 +26,7 @@ CELLS = 250
 
 BINS = 40
 KINDS = {"SC": "pairwise", "PPC": "high_order", "IPS2": "fused"}
-"""Whose similarity each is."""
+"""The similarity that each method clusters."""
 
 SHOWN = ("bbcsport60", "yale5")
 

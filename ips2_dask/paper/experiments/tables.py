@@ -57,10 +57,10 @@ _PRINTED_SCORES: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 SCADI70 = ("SSC", "CAVE", "HGC")
-"""Whose SCADI figures are those of 70 samples in 7 classes: .371 is 26/70; the others' .877 is 50/57."""
+"""Methods whose SCADI figures are those of 70 samples in 7 classes: .371 is 26/70; the others' .877 is 50/57."""
 
 SAME_AS = {"bbcsport-draws": "bbcsport60", "scadi": "scadi57"}
-"""Data sets that the paper's figures of another one may be of."""
+"""Data sets, and the one whose printed figures they are compared with."""
 
 PRINTED_SECONDS: dict[str, tuple[float, ...]] = {
     "soybean": (1.54, 803.11, 3.54, 4.47, 15.46, 16.52),
@@ -166,7 +166,7 @@ def table2_tasks(scope: Scope) -> list[Task]:
 
 
 def table2_records_of(dataset: str, results: Results) -> list[Record]:
-    """The _table2_records of one data set: each method, setting and measure."""
+    """The records of Table 2 for one data set: each method, setting and measure."""
     records = []
     for method in METHODS:
         printed = {measure: printed_score(dataset, method, measure) for measure in MEASURES}
@@ -193,7 +193,7 @@ TABLE3_DATASETS = ("soybean", "scadi57", "scadi", "bbcsport60", "yale5")
 def _time_methods(
     context: TaskContext, dataset: str, settings: dict[str, tuple[str, Setting]], repeats: int, seed: int
 ) -> dict[str, list[float]]:
-    """Seconds of each fit by name; the methods take turns, so that whatever else the machine does meets them all.
+    """Seconds of each fit by name; the methods take turns, so that other load on the machine affects all of them.
 
     Parameters
     ----------

@@ -53,7 +53,7 @@ def targets(records: Sequence[Record]) -> list[Target]:
 
 
 def targets_text(records: Sequence[Record]) -> str:
-    """How many of them are reached."""
+    """A sentence that counts the cells that IPS2 reaches, and names the others."""
     cells = targets(records)
     missed = [f"{t.dataset} {NAMES[t.measure]} {t.found:.3f} < {t.paper:.3f}" for t in cells if not t.reached]
     text = (
@@ -74,7 +74,7 @@ def rivals(records: Sequence[Record], experiment: str, dataset: str, setting: st
 
 
 def rivals_text(records: Sequence[Record], experiment: str) -> list[str]:
-    """For each data set and setting who ties or beats IPS2, in ACC."""
+    """A line for each data set and setting in which some method ties or beats IPS2 in ACC."""
     lines = []
     for dataset in dict.fromkeys(r["dataset"] for r in select(list(records), experiment=experiment, measure="acc")):
         for setting in SETTINGS:
@@ -144,7 +144,7 @@ class Match(NamedTuple):
 
 
 def matches(results: Results) -> list[Match]:
-    """Labellings of the grids that have all of a printed cell's ACC, ARI and F-score: what their NMIs are."""
+    """Labellings of the grids that have all of a printed cell's ACC, ARI and F-score, with their NMIs."""
     cells = []
     for dataset in PAPER_SETS:
         tried = [entry for method in METHODS for entry in results[f"table2/{dataset}/{method}"]["tried"]]
@@ -160,7 +160,7 @@ def matches(results: Results) -> list[Match]:
 
 
 def matches_text(cells: Sequence[Match]) -> str:
-    """Which average the paper's NMI has."""
+    """A sentence that names the average of entropies which the paper's NMI fits."""
     if not cells:
         return "No labelling that was tried has a printed cell's ACC, ARI and F-score, so NMI's average can't be told."
     worst = {name: max(abs(m.averages[name] - m.printed) for m in cells) for name in cells[0].averages}
@@ -174,7 +174,7 @@ def matches_text(cells: Sequence[Match]) -> str:
 
 
 def series_text(records: Sequence[Record], name: str, variant: str) -> str:
-    """Where IPS2 is above SC along a series, and where not."""
+    """A sentence that counts the points where IPS2 is above SC, and names those where it is level or below."""
     experiment = series.experiment_name(name, variant)
     above: list[str] = []
     tied: list[str] = []

@@ -91,7 +91,7 @@ def _score(line: dict[str, Record], method: str) -> Cell:
 
 
 def target_table(targets: Sequence[Target]) -> Markup:
-    """The twenty cells of IPS2."""
+    """The twenty cells of IPS2 in Table 2: the paper's figure, ours, and whether ours reaches it."""
     rows = [
         Row(
             [
@@ -108,7 +108,7 @@ def target_table(targets: Sequence[Target]) -> Markup:
 
 
 def deviation_table(deviations: Sequence[Deviation]) -> Markup:
-    """Baselines that are far from the paper's ACC, and what was tried."""
+    """Baselines whose default ACC is far from the paper's, with the range of their grid."""
     rows = [
         Row(
             [
@@ -219,7 +219,7 @@ def grid_table(method: str, budget: int) -> Markup:
 
 
 def chosen(records: Sequence[Record], experiment: str) -> Markup:
-    """Which settings were chosen."""
+    """The tuned and unsupervised setting of each data set and method."""
     rows = []
     for name in _datasets(records, experiment):
         for method in METHODS:
