@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import roc_auc_score
 
@@ -21,10 +21,10 @@ from ips2_dask.plots.style import INK, axis, check_matplotlib, color, marker, ti
 COLUMNS = ("data", "tenth", "least", "most", "samples", "accuracy", "auc")
 
 
-def right(known: Any, labels: Any) -> Any:
-    """Which labels are right under the best matching of clusters to classes, as `metrics.accuracy` counts them: (m,).
+def right(known: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
+    """Whether each label is right under the best matching of clusters to classes, as in `metrics.accuracy`: (m,) bool.
 
-    A cluster without a class is wrong.
+    Labels of a cluster that is matched to no class are wrong.
     """
     classes, clusters = (np.unique(each, return_inverse=True)[1] for each in (known, labels))
     rows, columns = linear_sum_assignment(contingency(classes, clusters).toarray(), maximize=True)
@@ -36,9 +36,9 @@ def right(known: Any, labels: Any) -> Any:
 def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     """A record for each tenth of the samples of a set, the least certain first.
 
-    ``auc``, the same for all tenths, is the area under the curve of right labels told from wrong ones by certainty:
-    the probability that a right one has the larger certainty; None where all are right or all wrong. Where samples of
-    equal certainty fall into two tenths, the earlier ones come first.
+    ``auc``, the same for all tenths, is the area under the ROC curve of certainty as a test for right labels: the
+    probability that a right label has a larger certainty than a wrong one; None if all are right or all wrong.
+    Where samples of equal certainty fall into two tenths, the earlier ones come first.
 
     Parameters
     ----------
@@ -85,10 +85,11 @@ def draw(records: Sequence[Record], path: Path) -> None:
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     ax = axis(figure.add_subplot())
-    for at, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
+    for index, name in enumerate(dict.fromkeys(str(r["data"]) for r in records)):
         of = [r for r in records if r["data"] == name]
         tenths, hits = (np.array([r[key] for r in of], float) for key in ("tenth", "accuracy"))
-        ax.plot(tenths, hits, marker=marker(at), markersize=5, color=color(at), label=f"{name}, {of[0]['m']:,} samples")
+        text = f"{name}, {of[0]['m']:,} samples"
+        ax.plot(tenths, hits, marker=marker(index), markersize=5, color=color(index), label=text)
     ax.set_xticks(range(1, 11))
     ax.set_ylim(0, 1.02)
     ax.legend(frameon=False, labelcolor=INK, loc="lower right")

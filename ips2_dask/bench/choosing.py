@@ -38,7 +38,7 @@ FEW = 1_000
 
 
 class Problem(NamedTuple):
-    """What every method gets: data, the number of known classes, a graph, and a seed."""
+    """The input of every method: data, the number of known classes, a graph, and a seed."""
 
     X: NDArray[np.floating]  # (m, f)
     classes: int
@@ -150,13 +150,14 @@ def measure(names: Sequence[str], systems: Sequence[str], folder: Path, seed: in
         X = np.asarray(data.X, np.float64)
         if name in SCALED:
             X = StandardScaler().fit_transform(X)
-        known = np.unique(data.labels, return_inverse=True)[1]
+        true_labels = np.unique(data.labels, return_inverse=True)[1]
         graph = sp.csr_array(run(X, Params(n_clusters=2, random_state=seed)).similarity("pairwise"))
         problem = Problem(X, data.n_clusters, graph, folder, seed)
         for system in systems:
             yield {
                 "data": name, "m": len(X), "f": X.shape[1], "classes": data.n_clusters,
-                "scale": "zscore" if name in SCALED else "none", "system": system, **_measured(system, problem, known),
+                "scale": "zscore" if name in SCALED else "none", "system": system,
+                **_measured(system, problem, true_labels),
             }  # fmt: skip
 
 
@@ -166,7 +167,7 @@ def _measured(name: str, problem: Problem, known: NDArray[np.integer]) -> Record
     if system.module and importlib.util.find_spec(system.module) is None:
         return {**record, "outcome": f"skipped: {system.module} is not installed"}
     with warnings.catch_warnings(), threads(usable_cores()):
-        warnings.simplefilter("ignore")  # what a result is worth is measured here
+        warnings.simplefilter("ignore")  # the scores below show the quality of a result
         begun = time.perf_counter()
         labels, facts = system.fit(problem)
         seconds = time.perf_counter() - begun

@@ -216,10 +216,10 @@ DRAWS_NOTHING = ("graph",)
 
 def _check_named(options: argparse.Namespace) -> None:
     """Refuse options of generated data beside named ones."""
-    given = {"--features": options.features != FEATURES}
+    conflicts = {"--features": options.features != FEATURES}
     if options.benchmark in DRAWS_NOTHING:
-        given["--seed"] = options.random_state != 0
-    for name, wrong in given.items():
+        conflicts["--seed"] = options.random_state != 0
+    for name, wrong in conflicts.items():
         if wrong:
             raise BadInput(
                 name, f"one with the data set {options.data}", "generated data (--samples)",

@@ -1,21 +1,20 @@
 """`ips2 bench copies`: whether a row that stands for many equal ones counts more, in the graph and in k-means.
 
-Equal rows are one sample. Its edges are multiplied by the root of its number of rows, or by that number, or not, and so
-is its weight in k-means: nine variants on the fused similarity of one run.
+Equal rows are merged into one sample. Its edges are multiplied by 1, by the root of its number of rows, or by that
+number; its weight in k-means is one of the same three: nine variants on the fused similarity of one run.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.cluster import KMeans
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import SCORES, LabelledData, labelled_data, measuring
+from ips2_dask.bench.roundings import SCORES, LabelledData, Labels, labelled_data, measuring
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
@@ -54,16 +53,16 @@ def rounded(name: str, seed: int = 0) -> LabelledData:
     plain, _, rows = name.partition("@")
     plain, _, step = plain.partition(":")
     dataset = labelled_data(plain)
-    X, known = dataset.X, dataset.known
+    X, true_labels = dataset.X, dataset.known
     if rows:
         chosen = np.sort(np.random.default_rng(seed).choice(len(X), int(rows), replace=False))
-        X, known = X[chosen], np.unique(known[chosen], return_inverse=True)[1]
+        X, true_labels = X[chosen], np.unique(true_labels[chosen], return_inverse=True)[1]
     if step:
         X = np.floor(X / float(step)) * float(step)
-    return LabelledData(name, 0, X, known, dataset.scale)
+    return LabelledData(name, 0, X, true_labels, dataset.scale)
 
 
-def _record(data: LabelledData, variant: str, labels: Any) -> Record:
+def _record(data: LabelledData, variant: str, labels: Labels) -> Record:
     measures = scores(data.known, labels)
     return {
         "data": data.name, "m": len(data.X), "variant": variant, "call": VARIANTS[variant], "outcome": "finished",
@@ -74,14 +73,14 @@ def _record(data: LabelledData, variant: str, labels: Any) -> Record:
 def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
     c = data.classes
     begun = time.perf_counter()
-    found = run(data.X, Params(n_clusters=c, random_state=seed, duplicates="merge"))
+    result = run(data.X, Params(n_clusters=c, random_state=seed, duplicates="merge"))
     seconds = time.perf_counter() - begun
-    context, distinct = found._context, {"distinct": len(found.distinct)}
-    yield {**_record(data, "default", found.labels), **distinct, "seconds": seconds}
+    context, distinct = result._context, {"distinct": len(result.distinct)}
+    yield {**_record(data, "default", result.labels), **distinct, "seconds": seconds}
     if len(data.X) <= KEPT_UP_TO:
         begun = time.perf_counter()
-        kept = run(data.X, Params(n_clusters=c, random_state=seed, duplicates="keep")).labels
-        yield {**_record(data, "keep", kept), **distinct, "seconds": time.perf_counter() - begun}
+        labels_apart = run(data.X, Params(n_clusters=c, random_state=seed, duplicates="keep")).labels
+        yield {**_record(data, "keep", labels_apart), **distinct, "seconds": time.perf_counter() - begun}
     U, inside, followed = read_similarity(context, "fused"), label._inside(context), label.follows(context)
     copies = context.copies()
     copies = np.ones(context.m, np.int64) if copies is None else copies
@@ -92,7 +91,7 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
         solved = kernel.spectrum(affinity, c, label.FINEST, seed, columns=c + 8, settled=kernel.SETTLED)
         points = kernel.embedding(solved, c)
         for means, other in POWERS.items():
-            best: tuple[float, int, Any] | None = None
+            best: tuple[float, int, Labels] | None = None
             for columns in (c + 8, c):
                 model = KMeans(c, n_init=rounding.RESTARTS, random_state=seed)
                 weights = copies.astype(np.float64) ** other
@@ -106,8 +105,8 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
                 whole = np.full(context.m, -1, np.int32)
                 whole[inside] = best[2]
                 whole = whole[followed]
-            said = _record(data, f"edges {edges}, k-means {means}", context.by_row(whole))
-            yield {**said, **distinct, "columns": best[1], "cut": best[0]}
+            record = _record(data, f"edges {edges}, k-means {means}", context.by_row(whole))
+            yield {**record, **distinct, "columns": best[1], "cut": best[0]}
 
 
 def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:

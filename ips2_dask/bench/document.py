@@ -88,16 +88,16 @@ def check_writable(path: Path) -> None:
     ------
     BadInput
     """
-    found = None
+    obstacle = None
     if path.is_dir():
-        found = "a directory"
+        obstacle = "a directory"
     elif not path.absolute().parent.is_dir():
-        found = "a file in a directory that does not exist"
+        obstacle = "a file in a directory that does not exist"
     elif not os.access(path.absolute().parent, os.W_OK | os.X_OK):
-        found = "a file in a directory where this user may not write"
-    if found:
+        obstacle = "a file in a directory where this user may not write"
+    if obstacle:
         raise BadInput(
-            str(path), found, "a file, new or to be replaced, in a directory that exists",
+            str(path), obstacle, "a file, new or to be replaced, in a directory that exists",
             "the results would be lost", "give another --json",
         )  # fmt: skip
 
@@ -108,7 +108,7 @@ def write(path: Path, facts: Mapping[str, object], results: Sequence[Record]) ->
     Raises
     ------
     ValueError
-        Where a record is not flat, or holds a number that JSON has no word for.
+        Where a record is not flat, or holds a number that JSON can't represent (NaN or an infinity).
     """
     for record in results:
         deep = [name for name, value in record.items() if not isinstance(value, Value)]
@@ -145,7 +145,7 @@ def _markdown(head: Cells, rows: Sequence[Cells]) -> str:
 
 def _scaling(document: Results) -> str:
     """Seconds of each stage, memory and quality over the number of samples; growth exponents in the last row."""
-    runs: dict[int, dict[str, Any]] = {}
+    runs: dict[int, dict[str, Results]] = {}
     for record in document["results"]:
         if record["kind"] == "time":
             runs.setdefault(record["m"], {})[record["stage"]] = record

@@ -16,7 +16,7 @@ COLUMNS = (
     "nmi", "acc", "against", "ratio",
 )  # fmt: skip
 TOGETHER = ("tensor", "eigen")
-"""Stages that a speedup is given for in one, too: those that the tensor is built and multiplied in."""
+"""The stages that build and multiply the tensor: they also get a speedup of their summed time."""
 
 
 def measure(
@@ -30,7 +30,7 @@ def measure(
     against: int | None = None,
     keep: Path | None = None,
 ) -> Iterator[Record]:
-    """The records of each of ``repeats`` runs, as of `runs.records`; then speedups, where there is something against.
+    """The records of each of ``repeats`` runs, as of `runs.records`; then speedups, if ``against`` is given.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def measure(
         Workers of other runs, made by turns with these. A record of kind "speedup" for each stage then holds as
         ``ratio`` the median of their seconds over the median of these.
     keep : Path, optional
-        Where the run's directory stays; one that is there is gone on with. For one run only.
+        The run's directory, which stays; a run that it holds is resumed. For one run only.
     """
     numbers = [resources.n_workers] if against is None else [against, resources.n_workers]
     times: dict[int, list[dict[str, float]]] = {n: [] for n in numbers if n is not None}

@@ -7,7 +7,7 @@ import importlib.util
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,9 @@ from ips2_dask.store.memory_store import MemoryStore
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
+Index: TypeAlias = Any
+"""A library's index, of which only that library knows the type."""
+
 SEED = 0
 QUIET = Reporter(Progress(), "")
 
@@ -43,7 +46,7 @@ class NeighborLists(NamedTuple):
 
 
 class Builder(NamedTuple):
-    """How a library builds the graph.
+    """A library that builds the graph, and the functions that call it.
 
     Attributes
     ----------
@@ -64,8 +67,8 @@ class Builder(NamedTuple):
     package: str
     module: str
     efforts: tuple[int, ...]
-    build: Callable[..., Any]
-    search: Callable[[Any, Float32, int, int], NeighborLists]
+    build: Callable[..., Index]
+    search: Callable[[Index, Float32, int, int], NeighborLists]
     prepare: Callable[[Float32, int], Any] = lambda X, _: X
 
     @property
@@ -80,24 +83,24 @@ def warm_up(module: str, X: Float32) -> None:
     _settled(X[:2], np.array([[0, 1], [0, 1]]), 2)
 
 
-def _settled(X: Float32, candidates: Any, n: int) -> NeighborLists:
-    """NeighborLists of whatever a library found, checked and measured as a run does it."""
+def _settled(X: Float32, candidates: NDArray[np.integer], n: int) -> NeighborLists:
+    """`NeighborLists` of a library's candidates (m, n), checked and measured as a run does it."""
     with threads(usable_cores()):
         indices, distances, _ = refine_candidates(X, np.ascontiguousarray(candidates, np.int32), n)
     return NeighborLists(indices, distances)
 
 
-def _nothing(prepared: Any) -> Any:
+def _nothing(prepared: Index) -> Index:
     return prepared
 
 
-def _exact(_: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _exact(_: object, X: Float32, n: int, effort: int) -> NeighborLists:
     del effort
     with threads(usable_cores()):
         return NeighborLists(*exact_neighbors(X, 0, X, n))
 
 
-def _pynndescent(_: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _pynndescent(_: object, X: Float32, n: int, effort: int) -> NeighborLists:
     del effort
     return _settled(X, approximate.candidates(X, n, SEED), n)
 
@@ -126,7 +129,7 @@ def _shards(context: Context, X: Float32, n: int, effort: int) -> NeighborLists:
     return NeighborLists(indices, distances * np.float32(adopted.unit), whole["order"])
 
 
-def _build_ivf(X: Float32) -> Any:
+def _build_ivf(X: Float32) -> Index:
     import faiss  # noqa: PLC0415  optional
 
     m, f = X.shape
@@ -137,12 +140,12 @@ def _build_ivf(X: Float32) -> Any:
     return index
 
 
-def _search_ivf(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _search_ivf(index: Index, X: Float32, n: int, effort: int) -> NeighborLists:
     index.nprobe = effort
     return _settled(X, index.search(X, n)[1], n)
 
 
-def _build_faiss_hnsw(X: Float32) -> Any:
+def _build_faiss_hnsw(X: Float32) -> Index:
     import faiss  # noqa: PLC0415  optional
 
     index = faiss.IndexHNSWFlat(X.shape[1], 16)
@@ -151,12 +154,12 @@ def _build_faiss_hnsw(X: Float32) -> Any:
     return index
 
 
-def _search_faiss_hnsw(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _search_faiss_hnsw(index: Index, X: Float32, n: int, effort: int) -> NeighborLists:
     index.hnsw.efSearch = effort
     return _settled(X, index.search(X, n)[1], n)
 
 
-def _build_hnswlib(X: Float32) -> Any:
+def _build_hnswlib(X: Float32) -> Index:
     import hnswlib  # noqa: PLC0415  optional
 
     index = hnswlib.Index(space="l2", dim=X.shape[1])
@@ -165,12 +168,12 @@ def _build_hnswlib(X: Float32) -> Any:
     return index
 
 
-def _search_hnswlib(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _search_hnswlib(index: Index, X: Float32, n: int, effort: int) -> NeighborLists:
     index.set_ef(effort)
     return _settled(X, index.knn_query(X, n)[0].astype(np.int64), n)
 
 
-def _build_usearch(X: Float32) -> Any:
+def _build_usearch(X: Float32) -> Index:
     from usearch.index import Index  # noqa: PLC0415  optional
 
     index = Index(ndim=X.shape[1], metric="l2sq", dtype="f32", connectivity=16, expansion_add=100)
@@ -178,7 +181,7 @@ def _build_usearch(X: Float32) -> Any:
     return index
 
 
-def _search_usearch(index: Any, X: Float32, n: int, effort: int) -> NeighborLists:
+def _search_usearch(index: Index, X: Float32, n: int, effort: int) -> NeighborLists:
     index.expansion_search = effort
     matches = index.search(X, n)
     keys = matches.keys.astype(np.int64)
@@ -211,6 +214,16 @@ LEAST_NEIGHBORS = N_AFFINITY_NEIGHBORS + 1
 
 COLUMNS = ("builder", "outcome", "seconds", "recall", "compile_seconds", "build_seconds", "search_seconds", "effort")
 RECALL = 0.95
+
+
+class Job(TypedDict):
+    """The argument of `work`: one builder, and files of X and of the distances that recall is measured by."""
+
+    builder: str
+    X: str
+    reach: str
+    neighbors: int
+    least_recall: float
 
 
 def measure(
@@ -261,7 +274,7 @@ def measure(
 
 
 def _truth(data: Data, n: int, folder: Path) -> dict[str, str]:
-    """Files of X as a run sees it, and of how far the n-th neighbour of each sample of the recall is."""
+    """Files of the centred X, and of the distance to the n-th neighbour for each row that recall is measured on."""
     X = centred(np.load(data.X))
     rows = recall_rows(len(X), SEED)
     with threads(usable_cores()):
@@ -272,7 +285,7 @@ def _truth(data: Data, n: int, folder: Path) -> dict[str, str]:
     return files
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> Record:
     """One builder, in a process of its own."""
     builder = BUILDERS[job["builder"]]
     X, reach, n = np.load(job["X"]), np.load(job["reach"]), job["neighbors"]
@@ -302,7 +315,7 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _once(builder: Builder, X: Any, n: int) -> tuple[NeighborLists, tuple[float, float], Any]:
+def _once(builder: Builder, X: Float32, n: int) -> tuple[NeighborLists, tuple[float, float], Index]:
     """Lists at the first effort, seconds of build and search, and the index."""
     prepared = builder.prepare(X, n)
     begun = time.perf_counter()
@@ -312,8 +325,8 @@ def _once(builder: Builder, X: Any, n: int) -> tuple[NeighborLists, tuple[float,
     return lists, (built - begun, time.perf_counter() - built), index
 
 
-def _recall(lists: NeighborLists, reach: Any) -> float:
-    """Recall on the sampled rows, in whatever numbering the lists are."""
+def _recall(lists: NeighborLists, reach: Float32) -> float:
+    """Recall on the sampled rows, which are renumbered if the builder has renumbered the samples."""
     rows = recall_rows(len(lists.distances), SEED)
     if lists.order is not None:
         rank = np.empty(len(lists.order), np.int64)

@@ -65,7 +65,7 @@ def named(name: str, folder: Path) -> Data:
 
 
 def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
-    """The data in ``folder``, made by ``make`` if there are none: once, so that a run knows its input by its time.
+    """The data in ``folder``, made by ``make`` if there are none: only once, since a run tells its input by its mtime.
 
     Raises
     ------

@@ -29,7 +29,7 @@ def measure(m: int, f: int, groups: Sequence[int], seed: int = 0) -> Iterator[Re
     """A record for each number of groups.
 
     A group is a sample of `datasets.curved_gaussians` with its nearest others. It is moved along a further feature,
-    each group by another multiple, so that it touches nothing and is still nearest to where it was.
+    each group by another multiple, so that it has no edge to other samples and its former neighbours stay the nearest.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ def measure(m: int, f: int, groups: Sequence[int], seed: int = 0) -> Iterator[Re
     groups : sequence of int
     seed : int
     """
-    X, known = curved_gaussians(m, f, CLUSTERS, seed)
+    X, true_labels = curved_gaussians(m, f, CLUSTERS, seed)
     chosen = np.random.default_rng(seed).choice(m, max(groups), replace=False)
     members, lengths = nearest_in(X[chosen], np.full(len(chosen), -1), X, SIZE)
     step = APART * float(np.median(lengths[:, 5]))
@@ -48,12 +48,12 @@ def measure(m: int, f: int, groups: Sequence[int], seed: int = 0) -> Iterator[Re
             moved[rows] = number * step
         begun = time.perf_counter()
         with measuring():
-            found = run(np.concatenate([X, moved], axis=1), Params(n_clusters=CLUSTERS, random_state=seed))
+            result = run(np.concatenate([X, moved], axis=1), Params(n_clusters=CLUSTERS, random_state=seed))
         seconds = time.perf_counter() - begun
-        facts = {stage["name"]: stage["facts"] for stage in found.manifest["stages"]}
+        facts = {stage["name"]: stage["facts"] for stage in result.manifest["stages"]}
         yield {
             "m": m, "f": f + 1, "groups": count, "rows": int(np.count_nonzero(moved)),
-            "islands": found.report()["islands"]["fused"], "outcome": "finished", **scores(known, found.labels),
+            "islands": result.report()["islands"]["fused"], "outcome": "finished", **scores(true_labels, result.labels),
             "products": facts["eigen"]["products"], "embedding_products": facts["label"]["embedding_products"],
             "seconds": seconds,
         }  # fmt: skip

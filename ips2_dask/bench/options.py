@@ -124,10 +124,10 @@ def _data(parser: argparse.ArgumentParser, name: str | None, samples: int, file:
     """Named data, generated data or, where it may be, a file."""
     which = parser.add_mutually_exclusive_group()
     default = " (default: {})"
-    known = default.format(name) if name else ""
-    made = "" if name else default.format(f"{samples:,}")
-    which.add_argument("--data", default=name, metavar="NAME", help=f"a set of evaluation.datasets{known}")
-    which.add_argument("--samples", type=whole_number, metavar="N", help=f"so many generated samples{made}")
+    name_note = default.format(name) if name else ""
+    count_note = "" if name else default.format(f"{samples:,}")
+    which.add_argument("--data", default=name, metavar="NAME", help=f"a set of evaluation.datasets{name_note}")
+    which.add_argument("--samples", type=whole_number, metavar="N", help=f"so many generated samples{count_note}")
     if file:
         which.add_argument("--input", metavar="FILE", help="whatever `ips2 run` reads")
         parser.add_argument("--labels-column", metavar="NAME", help="of --input")
@@ -216,9 +216,9 @@ def _change(parser: argparse.ArgumentParser) -> None:
 
 
 def _choosing(parser: argparse.ArgumentParser) -> None:
-    known = partial(words, (*SETS, "digits"))
+    kind = partial(words, (*SETS, "digits"))
     text = f"(default {','.join(SETS)})"
-    parser.add_argument("--data", type=known, default=SETS, metavar="NAME,...", help=text)
+    parser.add_argument("--data", type=kind, default=SETS, metavar="NAME,...", help=text)
     _list(parser, "--systems", CHOOSING)
     _seed(parser)
 

@@ -9,7 +9,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,7 +67,7 @@ def _kmeans(X: Floats, c: int, seed: int, workers: int) -> Labels:
 
 
 def _evoc(X: Floats, c: int, seed: int, workers: int) -> Labels:
-    """As it comes: with a seed it would take its slower, reproducible way."""
+    """EVoC with its defaults: a seed would make it take a slower, reproducible path."""
     del c, seed, workers
     return importlib.import_module("evoc").EVoC().fit(X).labels_
 
@@ -87,6 +87,17 @@ SYSTEMS = {
     "kmeans": Method("KMeans(c)", _kmeans),
     "evoc": Method("EVoC()", _evoc, "evoc"),
 }
+
+
+class Job(TypedDict):
+    """The argument of `work`: files of X and of the known labels, and one system with its arguments."""
+
+    X: str
+    labels: str
+    c: int
+    seed: int
+    workers: int
+    system: str
 
 
 def measure(
@@ -167,24 +178,24 @@ def _missing(name: str) -> bool:
 
 
 def _seconds(ended: Sequence[Outcome]) -> float | None:
-    """The median; None where there is none, or one did not finish."""
+    """Median seconds of the fits; None if there are none, or if one of them did not finish."""
     if not ended or any(outcome.word != FINISHED for outcome in ended):
         return None
     return statistics.median(outcome.answer["seconds"] for outcome in ended)
 
 
 def _scores(ended: Sequence[Outcome]) -> dict[str, Value]:
-    """Of the first fit; with one seed the others' labels are the same."""
+    """Scores of the first fit; the other fits have the same seed, and so the same labels."""
     answer = ended[0].answer if ended else {}
     return {name: answer.get(name) for name in MEASURED}
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> Record:
     """One fit, in a process of its own."""
     system = SYSTEMS[job["system"]]
     if system.module:
         importlib.import_module(system.module)
-    X, known = np.load(job["X"]), np.load(job["labels"])
+    X, true_labels = np.load(job["X"]), np.load(job["labels"])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a result is worth is measured here
         begun = time.perf_counter()
@@ -192,5 +203,9 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         seconds = time.perf_counter() - begun
     labels = np.asarray(labels)
     labelled = labels >= 0
-    facts = {**scores(known, labels), "clusters": len(np.unique(labels[labelled])), "noise": float(np.mean(~labelled))}
+    facts = {
+        **scores(true_labels, labels),
+        "clusters": len(np.unique(labels[labelled])),
+        "noise": float(np.mean(~labelled)),
+    }
     return {"seconds": seconds, **{name: facts[name] for name in MEASURED}}

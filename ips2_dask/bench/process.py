@@ -1,4 +1,4 @@
-"""A piece of work in a fresh process with a time limit, and the peak memory of its process tree."""
+"""A benchmark's function, run in a fresh process with a time limit, and the peak memory of its process tree."""
 
 from __future__ import annotations
 
@@ -78,12 +78,12 @@ class TreeSampler:
     def _run(self) -> None:
         pause = 0.0
         while not self._done.wait(pause):
-            at = time.monotonic()
+            moment = time.monotonic()
             root = proportional_bytes(self.root)
             if root:
                 others = [proportional_bytes(pid) for pid in descendants(self.root)]
-                self.samples.append(Sample(at, root + sum(others), root, max(others, default=0)))
-            pause = max(INTERVAL, SHARE * (time.monotonic() - at))
+                self.samples.append(Sample(moment, root + sum(others), root, max(others, default=0)))
+            pause = max(INTERVAL, SHARE * (time.monotonic() - moment))
 
 
 def proportional_bytes(pid: int) -> int:
@@ -135,7 +135,7 @@ class Outcome(NamedTuple):
 
 
 def work_apart(
-    module: str, job: Mapping[str, Any], folder: Path, limit: float | None = None, *, cold: bool = False
+    module: str, job: Mapping[str, object], folder: Path, limit: float | None = None, *, cold: bool = False
 ) -> Outcome:
     """``work(job)`` of a module of this package in a fresh interpreter.
 
@@ -144,7 +144,7 @@ def work_apart(
     module : str
         Name of the module in this package.
     job : mapping
-        What `work` is given; JSON must be able to hold it, and what `work` returns.
+        The argument of `work`; it and the result of `work` must be serialisable as JSON.
     folder : Path
         Temporary files go in here, those of the work too.
     limit : float, optional
@@ -161,7 +161,7 @@ def work_apart(
         return _work(module, job, Path(name), limit, cold)
 
 
-def _work(module: str, job: Mapping[str, Any], place: Path, limit: float | None, cold: bool) -> Outcome:
+def _work(module: str, job: Mapping[str, object], place: Path, limit: float | None, cold: bool) -> Outcome:
     (place / "job.json").write_text(json.dumps(dict(job)))
     environment = {**os.environ, "TMPDIR": str(place)}
     if cold:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,6 +31,8 @@ from ips2_dask.params import Params
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
+Operator = MatrixOperator | NeighborhoodOperator
+
 ROWS = 1 << 14
 """Neighbourhoods whose owned subsets are unpacked at once."""
 
@@ -38,17 +40,17 @@ ROWS = 1 << 14
 class Tensor(NamedTuple):
     """The indecomposable tensor of the neighbourhoods N (m, k), by its parts, with the default sigma and epsilon."""
 
-    N: Int32
+    N: Int32  # (m, k)
     pairs: Int32  # (P, 2)
     blocks: Float32  # (m, k (k - 1) / 2)
     owned: NDArray[np.uint8]  # (m, bytes)
-    ids: Any  # (m, q)
+    ids: Int32  # (m, q)
     unit: NDArray[np.float64]  # (P,), docs/method.md, Unfolding and active pairs
     degrees: NDArray[np.float64]  # (P,)
 
 
 def tensor_of(X: Float32, N: Int32) -> Tensor:
-    """Everything that the operators below are made of."""
+    """The parts of the tensor from which the operators below are built."""
     m = len(N)
     reverse = reverse_lists(N)
     pairs = owned_pairs(N, reverse, 0, m)
@@ -59,9 +61,13 @@ def tensor_of(X: Float32, N: Int32) -> Tensor:
     return parts._replace(degrees=degrees)
 
 
-def _neighborhood_operator(tensor: Tensor, kind: type[NeighborhoodOperator], **how: Any) -> NeighborhoodOperator:
-    sigma, epsilon = Params().sigma, Params().epsilon
-    return kind(tensor.blocks, tensor.owned, tensor.ids, len(tensor.pairs), tensor.N.shape[1], sigma, epsilon, **how)
+def _neighborhood_operator(
+    tensor: Tensor, kind: type[NeighborhoodOperator], *, elements: bool = False, dtype: type = np.float32
+) -> NeighborhoodOperator:
+    return kind(
+        tensor.blocks, tensor.owned, tensor.ids, len(tensor.pairs), tensor.N.shape[1], Params().sigma, Params().epsilon,
+        elements=elements, dtype=dtype,
+    )  # fmt: skip
 
 
 def laplacian(
@@ -119,8 +125,8 @@ def measure(
     """A record for each k and operator, on generated data.
 
     Our operators run on ``n_threads`` threads (all cores by default), SciPy's product on one, as it always does. All
-    are timed by turns, after a product that is not counted; times are medians. What owns an entry (W_p) is decided
-    beforehand, once, as in a run; each product applies it.
+    are timed by turns, after a product that is not counted; times are medians. The owner of each
+    entry (W_p) is determined once, before the clock starts, as in a run; each product applies it.
 
     Parameters
     ----------
@@ -172,15 +178,15 @@ def _levels(
         }
 
 
-def _operator(name: str, tensor: Tensor, csr: sp.csr_array) -> Any:
+def _operator(name: str, tensor: Tensor, csr: sp.csr_array) -> Operator:
     return MatrixOperator(csr) if name == "triplets" else laplacian(tensor, elements=name == "elements")
 
 
-def _product(operator: Any, x: NDArray[np.float32]) -> Product:
+def _product(operator: Operator, x: NDArray[np.float32]) -> Product:
     return lambda: operator.matmat(x)
 
 
-def _bytes(operator: Any) -> int:
+def _bytes(operator: Operator) -> int:
     """Bytes of all arrays that an operator keeps."""
     arrays = list(vars(operator).values())
     if isinstance(operator, MatrixOperator):

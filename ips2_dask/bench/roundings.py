@@ -12,7 +12,7 @@ import importlib.util
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,13 +46,13 @@ LENGTH_1 = "-l2"
 """Suffix of the names of sets whose rows are scaled to length 1."""
 
 SHARE = 0.8
-"""Of the samples of a set that a draw holds."""
+"""Share of the samples of a set that a draw holds."""
 
 LARGE = 1_000
 """Samples of a set that has a group of its own in the tables, at least."""
 
 TOL = 1e-3
-"""The tolerance of earlier versions: where it is asked for, no solve stops for another reason."""
+"""The tolerance of earlier versions: with it a solve stops at the tolerance and for no other reason."""
 
 SCORES = ("nmi", "acc", "ari")
 
@@ -68,7 +68,7 @@ class LabelledData(NamedTuple):
 
     @property
     def classes(self) -> int:
-        """How many of them there are, which systems are told."""
+        """Number of known classes, the c that every system is given."""
         return len(np.unique(self.known))
 
 
@@ -80,7 +80,7 @@ class Rounded(NamedTuple):
 
 
 class Peer(NamedTuple):
-    """Another way to cluster that is told c."""
+    """Another clustering method, which is given c."""
 
     name: str
     call: str
@@ -100,16 +100,16 @@ def labelled_data(name: str, draw: int = 0, seed: int = 0) -> LabelledData:
     seed : int
     """
     dataset = load(name.removesuffix(LENGTH_1))
-    X, known = np.asarray(dataset.X, np.float64), np.unique(dataset.labels, return_inverse=True)[1]
+    X, true_labels = np.asarray(dataset.X, np.float64), np.unique(dataset.labels, return_inverse=True)[1]
     if draw:
         rows = np.random.default_rng([seed, draw]).choice(len(X), round(SHARE * len(X)), replace=False)
         rows.sort()
-        X, known = X[rows], known[rows]
+        X, true_labels = X[rows], true_labels[rows]
     if name.endswith(LENGTH_1):
-        return LabelledData(name, draw, normalize(X), known, "l2")
+        return LabelledData(name, draw, normalize(X), true_labels, "l2")
     if name in SCALED:
-        return LabelledData(name, draw, StandardScaler().fit_transform(X), known, "zscore")
-    return LabelledData(name, draw, X, known, "none")
+        return LabelledData(name, draw, StandardScaler().fit_transform(X), true_labels, "zscore")
+    return LabelledData(name, draw, X, true_labels, "none")
 
 
 # ---- ours
@@ -140,17 +140,17 @@ def chosen(found: Sequence[Rounded], n_clusters: int, most_cut: float) -> Rounde
     of = {one.candidate: one for one in found}
     best = rounding.choose([one for one in of if one.rounding == "kmeans"])
     dense = rounding.eligible(list(of), n_clusters)
-    kept = dense is not None and dense.cut <= most_cut * best.cut  # type: ignore[operator]
-    return of[dense if kept and dense is not None else best]
+    within_limit = dense is not None and dense.cut <= most_cut * best.cut  # type: ignore[operator]
+    return of[dense if within_limit and dense is not None else best]
 
 
 def _facts(finished: Run, one: rounding.Candidate | None = None) -> Record:
     """Fields of a candidate, by default of the one that the run chose, and of both of the run's solves."""
     facts = {stage["name"]: stage["facts"] for stage in finished.manifest["stages"]}
     (winner,) = (each for each in facts["label"]["roundings"] if each["chosen"])
-    said = winner if one is None else one._asdict()
+    fields = winner if one is None else one._asdict()
     return {
-        **{name: said[name] for name in ("rounding", "columns", "cut", "left_out")},
+        **{name: fields[name] for name in ("rounding", "columns", "cut", "left_out")},
         "products": facts["eigen"]["products"], "embedding_products": facts["label"]["embedding_products"],
     }  # fmt: skip
 
@@ -169,24 +169,26 @@ def _ours(data: LabelledData, seed: int) -> list[Record]:
     begun = time.perf_counter()
     finished = run(data.X, Params(n_clusters=data.classes, random_state=seed))
     seconds = time.perf_counter() - begun
-    out = [{**_record(data, "default", finished.labels), **_facts(finished), "seconds": seconds}]
+    records = [{**_record(data, "default", finished.labels), **_facts(finished), "seconds": seconds}]
     all_of_them = candidates(finished)
     by_way = {(one.candidate.rounding, one.candidate.columns): one for one in all_of_them}
     widths = sorted({one.candidate.columns for one in all_of_them}, reverse=True)
     for variant, (way, place) in WAYS.items():
         if way == "density" and not density.available():
-            out.append({**_record(data, variant), "outcome": "skipped: fast_plscan is not installed"})
+            records.append({**_record(data, variant), "outcome": "skipped: fast_plscan is not installed"})
             continue
         if (one := by_way.get((way, widths[place]))) is not None:
-            out.append({**_record(data, variant, one.labels), **_facts(finished, one.candidate)})
-        else:  # as a run does that is asked for a density
+            records.append({**_record(data, variant, one.labels), **_facts(finished, one.candidate)})
+        else:  # a run that asks for a density falls back in the same way
             one = by_way["kmeans", widths[place]]
-            said = "k-means, for no cut has c clusters"
-            out.append({**_record(data, variant, one.labels), **_facts(finished, one.candidate), "outcome": said})
-    kept = {variant: chosen(all_of_them, data.classes, most) for variant, most in RULES.items()}
-    kept["oracle"] = max(all_of_them, key=lambda one: sum(_scores(data, one.labels).values()))
-    return out + [
-        {**_record(data, variant, one.labels), **_facts(finished, one.candidate)} for variant, one in kept.items()
+            outcome = "k-means, for no cut has c clusters"
+            records.append(
+                {**_record(data, variant, one.labels), **_facts(finished, one.candidate), "outcome": outcome}
+            )
+    winners = {variant: chosen(all_of_them, data.classes, most) for variant, most in RULES.items()}
+    winners["oracle"] = max(all_of_them, key=lambda one: sum(_scores(data, one.labels).values()))
+    return records + [
+        {**_record(data, variant, one.labels), **_facts(finished, one.candidate)} for variant, one in winners.items()
     ]
 
 
@@ -229,12 +231,12 @@ def _evoc(X: Floats, c: int, seed: int) -> Labels:
 
 
 def without_noise(X: Floats, labels: Labels) -> Labels:
-    """Labels where samples without one (below 0) have that of the nearest sample with one; all 0 where none has."""
+    """Labels (m,) in which each sample without one (below 0) gets that of the nearest labelled sample; 0 if none is."""
     labelled = np.asarray(labels) >= 0
-    out = np.where(labelled, labels, 0)
+    result = np.where(labelled, labels, 0)
     if labelled.any() and not labelled.all():
-        out[~labelled] = KNeighborsClassifier(1).fit(X[labelled], out[labelled]).predict(X[~labelled])
-    return out
+        result[~labelled] = KNeighborsClassifier(1).fit(X[labelled], result[labelled]).predict(X[~labelled])
+    return result
 
 
 PEERS = {
@@ -260,7 +262,7 @@ VARIANTS = {
     "oracle": "of the default run's candidates: the best by the known classes, so no rule but an oracle",
     **{peer.name: peer.call for peer in PEERS.values()},
 }
-"""All that is measured, and what it is."""
+"""Every variant that is measured, and its description."""
 
 
 def _peer(name: str, data: LabelledData, seed: int) -> list[Record]:
@@ -279,7 +281,7 @@ def _peer(name: str, data: LabelledData, seed: int) -> list[Record]:
 
 @contextlib.contextmanager
 def measuring() -> Iterator[None]:
-    """All cores, and no warnings: what a result is worth is measured here."""
+    """Use all cores, and ignore warnings about a result's quality, which the benchmark measures."""
     with warnings.catch_warnings(), threads(usable_cores()):
         warnings.simplefilter("ignore")
         yield
@@ -312,12 +314,12 @@ def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS
             data = labelled_data(name, draw, seed)
             for fit in (_ours, _tight):
                 with measuring():
-                    found = fit(data, seed)
-                yield from found
+                    records = fit(data, seed)
+                yield from records
             for peer in peers:
                 with measuring():
-                    found = _peer(peer, data, seed)
-                yield from found
+                    records = _peer(peer, data, seed)
+                yield from records
 
 
 # ---- tables
@@ -325,7 +327,8 @@ def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS
 RIVALS = ("KMeans(c)", "SpectralClustering(c)", "EVoC(c)", "kmeans c+8")
 """Other methods that the default is compared with, set by set."""
 
-Scored = Mapping[tuple[str, str], Any]  # of data set and variant: NMI, ACC and ARI, means over draws
+Means = NDArray[np.floating]  # (3,): NMI, ACC and ARI, means over draws
+Scored = Mapping[tuple[str, str], Means]  # by data set and variant
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -344,13 +347,15 @@ def markdown(records: Sequence[Record]) -> str:
     return "\n".join(parts)
 
 
-def _scored(records: Sequence[Record], draws: Sequence[int]) -> dict[tuple[str, str], Any]:
+def _scored(records: Sequence[Record], draws: Sequence[int]) -> dict[tuple[str, str], Means]:
     """Means over the draws; a set is left out where one of them has no scores."""
-    held: dict[tuple[str, str], list[list[float]]] = {}
+    score_rows: dict[tuple[str, str], list[list[float]]] = {}
     for r in records:
         if r["draw"] in draws and r.get("nmi") is not None:
-            held.setdefault((str(r["data"]), str(r["variant"])), []).append([float(str(r[name])) for name in SCORES])
-    return {key: np.mean(values, axis=0) for key, values in held.items() if len(values) == len(draws)}
+            score_rows.setdefault((str(r["data"]), str(r["variant"])), []).append(
+                [float(str(r[name])) for name in SCORES]
+            )
+    return {key: np.mean(values, axis=0) for key, values in score_rows.items() if len(values) == len(draws)}
 
 
 def _groups(records: Sequence[Record]) -> dict[str, list[str]]:
@@ -364,9 +369,10 @@ def _groups(records: Sequence[Record]) -> dict[str, list[str]]:
     return {title: names for title, names in groups.items() if names}
 
 
-def _means(said: str, of: Scored, groups: Mapping[str, list[str]], variants: Sequence[str], errors: bool) -> str:
+def _means(heading: str, of: Scored, groups: Mapping[str, list[str]], variants: Sequence[str], errors: bool) -> str:
     lines = [
-        said, "", "| labels by | " + " | ".join(f"{title} ({len(names)})" for title, names in groups.items()) + " |",
+        heading, "",
+        "| labels by | " + " | ".join(f"{title} ({len(names)})" for title, names in groups.items()) + " |",
         "|---|" + "---|" * len(groups),
     ]  # fmt: skip
     for variant in variants:
@@ -380,7 +386,7 @@ def _means(said: str, of: Scored, groups: Mapping[str, list[str]], variants: Seq
     return "\n".join(lines) + "\n"
 
 
-def _cell(rows: Sequence[Any], errors: bool, signed: bool = False) -> str:
+def _cell(rows: Sequence[Means], errors: bool, signed: bool = False) -> str:
     """Means of the three scores, with standard errors where there are several rows."""
     if not rows:
         return "–"
@@ -417,7 +423,7 @@ def _difference(measured: Mapping[str, Scored], groups: Mapping[str, list[str]])
 
 
 class Loss(NamedTuple):
-    """Where the default is furthest below the best of its rivals."""
+    """The score in which the default is furthest below the best of its rivals."""
 
     size: float  # of one score; below 0 where it is above all of them
     score: str
@@ -430,9 +436,9 @@ def _worst_loss(of: Scored, name: str) -> Loss | None:
     if (name, "default") not in of or not rivals:
         return None
     return max(
-        Loss(float(of[name, rival][at] - of[name, "default"][at]), score.upper(), rival)
+        Loss(float(of[name, rival][index] - of[name, "default"][index]), score.upper(), rival)
         for rival in rivals
-        for at, score in enumerate(SCORES)
+        for index, score in enumerate(SCORES)
     )
 
 

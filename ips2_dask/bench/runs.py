@@ -7,7 +7,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 
@@ -59,6 +59,20 @@ class Clock(Progress):
             self.reused.append(stage)
 
 
+class Job(TypedDict):
+    """The argument of `work`: the fields of an `Input`, and the arguments of the run on it."""
+
+    name: str
+    source: str
+    labels: str | None
+    labels_column: str | None
+    transpose: bool
+    store: str | None  # None for a temporary run directory
+    params: dict[str, Any]  # arguments of `Params`
+    resources: dict[str, Any]  # and of `Resources`
+    serial: bool
+
+
 def run_apart(
     source: Input,
     params: Params,
@@ -70,7 +84,8 @@ def run_apart(
 ) -> Outcome:
     """A run in a fresh process on a cluster of its own, or serially; its directory goes when it is done.
 
-    With ``keep`` the directory is that, stays, and is gone on with where it is there: seconds are those of this time.
+    With ``keep`` that directory is used and stays; if it holds an earlier run, that run is resumed, and seconds are
+    those of the resumed part.
     """
     job = {
         **source._asdict(),
@@ -82,7 +97,7 @@ def run_apart(
     return work_apart("runs", job, folder, limit)
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> dict[str, object]:
     """The run, in a process of its own."""
     clock = Clock()
     with tempfile.TemporaryDirectory() as folder:
@@ -100,8 +115,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
         )
         ended = time.monotonic()
         report = finished.report()
-        known = np.load(job["labels"]) if job["labels"] else finished.known_labels
-        facts: dict[str, Any] = {
+        true_labels = np.load(job["labels"]) if job["labels"] else finished.known_labels
+        facts: dict[str, object] = {
             "builder": report["builder"],
             "recall": report["recall"],
             "P": report["P"],
@@ -114,8 +129,8 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
             "peak_process_rss_bytes": report["peak_rss_bytes"],
             "disk_bytes": sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file()),
         }
-        if known is not None:
-            measures = scores(known, finished.labels)
+        if true_labels is not None:
+            measures = scores(true_labels, finished.labels)
             facts |= {"nmi": measures["nmi"], "acc": measures["acc"]}
     first, last = clock.spans[RUN_STAGES[0]][0], clock.spans[RUN_STAGES[-1]][1]
     spans = {START: [begun, first], **clock.spans, STAGES: [first, last], TOTAL: [begun, ended]}
@@ -130,8 +145,9 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
     "start" is all before the first stage (the input opened, workers started), "stages" from the first stage's
     beginning to the last one's end, "total" by the clock from call to return. ``peak_bytes`` is the summed PSS of all
     processes of the run, ``peak_client_bytes`` and ``peak_worker_bytes`` that of one; None where a stage was too short
-    for a sample. ``peak_process_rss_bytes`` is the system's own figure of the largest process. Where a run was gone on
-    with, ``seconds`` are those of this time, and ``computed_seconds`` what a stage took when it was computed.
+    for a sample. ``peak_process_rss_bytes`` is the system's own figure of the largest process. If a run was
+    resumed, ``seconds`` are those of the resumed part, and ``computed_seconds`` what each stage took when it was
+    computed.
     """
     source = open_source(given.source, labels_column=given.labels_column, transpose=given.transpose)
     plan = plan_run(source, params, resources)

@@ -60,8 +60,8 @@ def measure(
     """Records of kind "time" for each size and stage, and one of kind "growth" for each stage and the total.
 
     Data are `datasets.curved_gaussians` with as many clusters as ``params`` asks for, written before the clock starts.
-    Each size is a fresh process on a cluster of its own; what Numba keeps on disk was compiled before, by small runs
-    with the choices that the sizes will make.
+    Each size is a fresh process on a cluster of its own; before it, small runs with the choices that the sizes
+    will make compile the kernels that Numba caches on disk.
 
     Parameters
     ----------

@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import scipy.sparse.linalg as spla
@@ -57,14 +57,26 @@ class Counted(NeighborhoodOperator):
 
 
 class Problem(NamedTuple):
-    """The Laplacian without what is known of it, and where to start."""
+    """The Laplacian, its known eigenvectors, which solvers leave out, and the block that they start from."""
 
-    operator: Any  # Counted
+    operator: Any  # Counted, whose dtype mypy infers too narrowly for `kernels.operator.Operator`
     known: Known
     start: Float  # (P, width)
     wanted: int
     tol: float
     seed: int
+    blas_threads: int
+
+
+class Job(TypedDict):
+    """The argument of `work`: the files of `problem_files`, and one solver with its arguments."""
+
+    X: str
+    N: str
+    c: int
+    tol: float
+    seed: int
+    solver: str
     blas_threads: int
 
 
@@ -107,8 +119,8 @@ def measure(
     job = problem_files(data, folder, neighbors)
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "k": neighbors, "c": c, "tol": tol}
     for solver, blas in variants(solvers):
-        asked = {**job, "c": c, "tol": tol, "seed": seed, "solver": solver, "blas_threads": blas}
-        outcome = work_apart("solve", asked, folder, limit)
+        solver_job = {**job, "c": c, "tol": tol, "seed": seed, "solver": solver, "blas_threads": blas}
+        outcome = work_apart("solve", solver_job, folder, limit)
         most = peak(outcome.samples)
         yield {
             **shape, "solver": solver, "threads": usable_cores(), "blas_threads": blas, "outcome": outcome.word,
@@ -116,7 +128,7 @@ def measure(
         }  # fmt: skip
 
 
-def problem_files(data: Data, folder: Path, k: int) -> dict[str, Any]:
+def problem_files(data: Data, folder: Path, k: int) -> dict[str, str]:
     """Files of X, in a run's numbering, and of its neighbourhoods (m, k)."""
     X = centred(np.load(data.X))
     lists = lists_of(choose(data.m, data.f, Params()).graph, X, k)
@@ -134,7 +146,7 @@ def variants(solvers: Sequence[str]) -> list[tuple[str, int]]:
     return [(solver, blas) for solver in solvers for blas in ([1] if solver == "ips2" else cores)]
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
+def work(job: Job) -> Record:
     """One solver, in a process of its own."""
     with threads(usable_cores()):
         tensor = tensor_of(np.load(job["X"]), np.load(job["N"]))
@@ -159,29 +171,29 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _problem(tensor: Tensor, operator: Any, job: dict[str, Any]) -> Problem:
-    """The problem that every solver gets; eigsh has no use for a block to start from."""
+def _problem(tensor: Tensor, operator: Any, job: Job) -> Problem:
+    """The problem that every solver gets; for eigsh, which takes no block to start from, ``start`` is (P, 0)."""
     label, count = neighborhood_components(tensor.N)
     root = np.sqrt(tensor.degrees) * tensor.unit
-    known = Known(root, label[tensor.pairs[:, 0]], count)
+    known_vectors = Known(root, label[tensor.pairs[:, 0]], count)
     wanted = (job["c"] - count if count < job["c"] else job["c"]) + 1
     start: Float = np.empty((len(root), 0), np.float32)
     if job["solver"] != "eigsh":
         width = min(block_width(wanted), len(root))
-        start = ArraySpace(operator, known).random(width, job["seed"])
-        found = graph_start(tensor.N, Components(label, count, count), width, job["seed"])
-        start[:, : found.shape[1]] = start_on_pairs(found, tensor.pairs, root)
-    return Problem(operator, known, start, wanted, job["tol"], job["seed"], job["blas_threads"])
+        start = ArraySpace(operator, known_vectors).random(width, job["seed"])
+        sample_start = graph_start(tensor.N, Components(label, count, count), width, job["seed"])
+        start[:, : sample_start.shape[1]] = start_on_pairs(sample_start, tensor.pairs, root)
+    return Problem(operator, known_vectors, start, wanted, job["tol"], job["seed"], job["blas_threads"])
 
 
 def _ours(problem: Problem) -> tuple[Float, Float]:
     space = ArraySpace(problem.operator, problem.known)
-    found = leading_eigenpairs(space, problem.wanted, problem.start, tol=problem.tol, seed=problem.seed)
-    return found.values[: problem.wanted], found.vectors[:, : problem.wanted]
+    eigenpairs = leading_eigenpairs(space, problem.wanted, problem.start, tol=problem.tol, seed=problem.seed)
+    return eigenpairs.values[: problem.wanted], eigenpairs.vectors[:, : problem.wanted]
 
 
-def _deflated(problem: Problem) -> Any:
-    """SciPy's view of the operator outside the known vectors: there eigenvalue 0 stands for them."""
+def _deflated(problem: Problem) -> spla.LinearOperator:
+    """The operator (P, P) for SciPy with the known eigenvectors projected out: their eigenvalue becomes 0."""
 
     def product(x: Float) -> Float:
         block = np.ascontiguousarray(x.reshape(len(x), -1), np.float32)
@@ -193,7 +205,7 @@ def _deflated(problem: Problem) -> Any:
 def _lobpcg(problem: Problem) -> tuple[Float, Float]:
     start = problem.known.project_out(problem.start)[:, : problem.wanted]
     with warnings.catch_warnings(), threadpool_limits(problem.blas_threads):
-        warnings.simplefilter("ignore")  # that it did not converge is said by the residual
+        warnings.simplefilter("ignore")  # the residual shows whether it has converged
         values, vectors = spla.lobpcg(_deflated(problem), start, tol=problem.tol, maxiter=MOST_ROUNDS)
     return values, vectors
 
@@ -208,7 +220,7 @@ def _eigsh(problem: Problem) -> tuple[Float, Float]:
             return error.eigenvalues, error.eigenvectors
 
 
-def _residual(operator: Any, values: Float, vectors: Float) -> float:
+def _residual(operator: NeighborhoodOperator, values: Float, vectors: Float) -> float:
     """The largest ||L y - lambda y||, y of norm 1."""
     y = np.ascontiguousarray(vectors, np.float32)
     y /= np.linalg.norm(y, axis=0)

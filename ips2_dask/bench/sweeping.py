@@ -8,7 +8,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import psutil
 
@@ -34,6 +34,15 @@ class SweptValues(NamedTuple):
     sigma: Sequence[float]
 
 
+class Job(TypedDict):
+    """The argument of `work`: a run's input and arguments, and for a sweep the swept values."""
+
+    source: str
+    params: dict[str, Any]  # arguments of `Params`
+    resources: dict[str, Any]  # and of `Resources`
+    swept: NotRequired[dict[str, Any]]  # fields of `SweptValues`
+
+
 def measure(
     data: Data, swept: SweptValues, params: Params, resources: Resources, folder: Path, limit: float | None = None
 ) -> Iterator[Record]:
@@ -41,14 +50,14 @@ def measure(
 
     ``seconds`` go from the call to its return, the cluster's start included, and for the sweep its table, figure and
     page too. The ratio is that of the sweep to the mean of the two runs around it. Between them stand records of kind
-    "part": seconds of each stage over all points, and of judging them, which other processes do meanwhile.
+    "part": seconds of each stage over all points, and of the criteria, which other processes compute meanwhile.
     ``cpu_seconds`` are those of all processes.
     """
     alone = dataclasses.replace(params, n_clusters=max(swept.clusters), n_neighbors=max(swept.neighbors))
     shape: Record = {"data": data.name, "m": data.m, "f": data.f, "workers": resources.n_workers}
-    given = {"source": data.X, "resources": dataclasses.asdict(resources)}
-    single = {**given, "params": alone.as_dict()}
-    many = {**given, "params": params.as_dict(), "swept": swept._asdict()}
+    common = {"source": data.X, "resources": dataclasses.asdict(resources)}
+    single = {**common, "params": alone.as_dict()}
+    many = {**common, "params": params.as_dict(), "swept": swept._asdict()}
     times: dict[str, list[float]] = {"run": [], "sweep": []}
     for kind, job in (("first run", single), ("run", single), ("sweep", many), ("run", single)):
         outcome = work_apart("sweeping", job, folder, limit)
@@ -69,10 +78,10 @@ def _record(outcome: Outcome) -> Record:
     return {"outcome": outcome.word, "seconds": None, **plain, "peak_bytes": most.tree if most else None}
 
 
-def work(job: dict[str, Any]) -> dict[str, Any]:
-    """A run, or a sweep where there are swept, in a process of its own."""
+def work(job: Job) -> dict[str, object]:
+    """Do a run, or a sweep if the job has swept values, in a process of its own."""
     params, resources = Params(**job["params"]), Resources(**job["resources"])
-    answer: dict[str, Any] = {}
+    answer: dict[str, object] = {}
     with tempfile.TemporaryDirectory() as folder:
         begun, store = time.perf_counter(), f"{folder}/run"
         if "swept" in job:
@@ -85,12 +94,12 @@ def work(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def parts(points: Sequence[Point]) -> dict[str, float]:
-    """Seconds of each stage for all points together, and of judging them."""
-    found = {
+    """Seconds of each stage summed over all points, and of the criteria that compare the points."""
+    seconds = {
         stage: sum(p.stages[stage]["seconds"] for p in points if p.stages[stage]["state"] != "reused")
         for stage in STAGES
     }
-    return {**found, "criteria": sum(point.facts["seconds"]["criteria"] for point in points)}
+    return {**seconds, "criteria": sum(point.facts["seconds"]["criteria"] for point in points)}
 
 
 def _used() -> float:

@@ -8,11 +8,11 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.paper.experiments import Scope, chosen, experiments, quick
+from ips2_dask.paper.experiments import Record, Scope, chosen, experiments, quick
 from ips2_dask.paper.experiments.catalog import Progress
 from ips2_dask.paper.experiments.tasks import Done
 from ips2_dask.paper.report import check_matplotlib, write_report
@@ -21,7 +21,7 @@ from ips2_dask.store.files import write_atomically
 
 
 class Reproduced(NamedTuple):
-    """Where the results are, how many records there are, and what the report says of IPS2's cells of Table 2."""
+    """The files of the results, the number of records, and how many of IPS2's cells in Table 2 are reached."""
 
     results: Path
     report: Path
@@ -44,7 +44,7 @@ class Lines:
 
 
 class Quiet:
-    """Progress that nobody looks at."""
+    """Progress that prints nothing."""
 
     def begin(self, total: int) -> None:
         """Say nothing."""
@@ -141,6 +141,6 @@ def _check_folder(folder: Path) -> None:
         )  # fmt: skip
 
 
-def _pretty(records: Sequence[dict[str, Any]]) -> str:
-    """A record a line."""
+def _pretty(records: Sequence[Record]) -> str:
+    """JSON with one record on each line."""
     return "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n"

@@ -125,8 +125,8 @@ def read_config(path: str | Path) -> Study:
             "check the path",
         ) from None  # fmt: skip
     except yaml.YAMLError as error:
-        at = getattr(error, "problem_mark", None)
-        where = f"line {at.line + 1}" if at is not None else "it"
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}" if mark is not None else "it"
         raise BadInput(
             str(path), f"what is no YAML ({where})", "keys with values", "its settings would be guessed at",
             f"mend {where}",
@@ -138,34 +138,34 @@ def read_config(path: str | Path) -> Study:
             str(path), f"a {type(content).__name__}", "keys with values", "nothing would say what to measure",
             "write lines such as `sizes: [2000, 20000]`",
         )  # fmt: skip
-    known = {field.name for field in dataclasses.fields(Study)}
+    names = {field.name for field in dataclasses.fields(Study)}
     for key in content:
-        if key not in known:
-            near = difflib.get_close_matches(str(key), known, 1)
+        if key not in names:
+            near = difflib.get_close_matches(str(key), names, 1)
             raise BadInput(
-                f"{path}: {key}", "an unknown key", ", ".join(sorted(known)), "it would count for nothing",
+                f"{path}: {key}", "an unknown key", ", ".join(sorted(names)), "it would count for nothing",
                 f"write {near[0]}" if near else "take it out",
             )  # fmt: skip
     return Study(**content)
 
 
-def _bad(name: str, found: Any, allowed: str) -> BadInput:
-    return BadInput(name, repr(found), allowed, "the study could not be made", "give such a value")
+def _bad(name: str, value: object, allowed: str) -> BadInput:
+    return BadInput(name, repr(value), allowed, "the study could not be made", "give such a value")
 
 
-def _whole(name: str, value: Any, low: int) -> int:
+def _whole(name: str, value: object, low: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < low:
         raise _bad(name, value, f"a whole number of at least {low}")
     return value
 
 
-def _numbers(name: str, values: Any, low: int) -> tuple[int, ...]:
+def _numbers(name: str, values: object, low: int) -> tuple[int, ...]:
     if not isinstance(values, list | tuple) or not values:
         raise _bad(name, values, "a list of whole numbers")
     return tuple(_whole(name, value, low) for value in values)
 
 
-def _words(name: str, values: Any, allowed: tuple[str, ...]) -> tuple[str, ...]:
+def _words(name: str, values: object, allowed: tuple[str, ...]) -> tuple[str, ...]:
     if not isinstance(values, list | tuple) or not values or not set(values) <= set(allowed):
         raise _bad(name, values, f"a list of {', '.join(allowed)}")
     return tuple(values)

@@ -41,31 +41,31 @@ class PlannedRun(NamedTuple):
 def planned_runs(study: Study) -> list[PlannedRun]:
     """All runs of a study, in their order."""
     k, operator = study.neighbors[0], study.operators[0]
-    out = [
+    runs = [
         PlannedRun("growth", m, each_k, each, study.workers)
         for each in study.operators
         for each_k in study.neighbors
         for m in study.sizes
     ]
     if study.strong_samples:
-        out += [PlannedRun("strong", study.strong_samples, k, operator, w) for w in study.strong_workers]
+        runs += [PlannedRun("strong", study.strong_samples, k, operator, w) for w in study.strong_workers]
     if study.weak_samples:
-        out += [PlannedRun("weak", study.weak_samples * w, k, operator, w) for w in study.weak_workers]
-    return out
+        runs += [PlannedRun("weak", study.weak_samples * w, k, operator, w) for w in study.weak_workers]
+    return runs
 
 
 def results_file(study: Study, results: str | Path) -> Path:
-    """Where a study's records are."""
+    """The file of a study's records."""
     return Path(results) / f"{study.name}.jsonl"
 
 
 def kept(study: Study, results: str | Path) -> list[Record]:
     """The records of a study that are in its file, the last ones of each run."""
-    asked = {json.dumps(planned.key(study), sort_keys=True) for planned in planned_runs(study)}
+    keys = {json.dumps(planned.key(study), sort_keys=True) for planned in planned_runs(study)}
     return [
         r
         for key, results_of_run in _by_run(results_file(study, results)).items()
-        if key in asked
+        if key in keys
         for r in results_of_run
     ]
 
@@ -79,10 +79,10 @@ def read_bench(path: str | Path) -> list[Record]:
         Where it is no such file.
     """
     try:
-        found = json.loads(Path(path).read_text(encoding="utf-8"))
+        document = json.loads(Path(path).read_text(encoding="utf-8"))
         return [
-            {**r, "part": "growth", "operator": "auto", "where": found["machine"]["cpu"]}
-            for r in found["results"]
+            {**r, "part": "growth", "operator": "auto", "where": document["machine"]["cpu"]}
+            for r in document["results"]
             if r["kind"] == "time"
         ]
     except (OSError, ValueError, KeyError, TypeError):
@@ -126,13 +126,13 @@ def measure(
                 sizes = [run.m for run in todo if (run.operator, run.k) == (operator, k)]
                 params, resources = _params(study, k, operator), _resources(study, study.workers)
                 compile_kernels(sizes, study.features, params, resources, study.workers == 0, folder)
-        for at, run in enumerate(todo, 1):
+        for number, run in enumerate(todo, 1):
             measured = list(_run(study, run, folder))
             with file.open("a", encoding="utf-8") as lines:
                 lines.writelines(
                     json.dumps({**r, **run.key(study), "where": here, "when": _now()}) + "\n" for r in measured
                 )
-            report(f"{at}/{len(todo)} {_said(run, measured)}")
+            report(f"{number}/{len(todo)} {_said(run, measured)}")
     if not todo:
         report("all runs were there already")
     return kept(study, results)
@@ -157,7 +157,7 @@ def _run(study: Study, run: PlannedRun, folder: Path) -> Iterator[Record]:
     try:
         outcome = run_apart(source, params, resources, serial, folder, study.limit)
         for record in records(source, params, resources, serial, outcome):
-            # `operator` is what was asked for; what a run made of "auto" has a name of its own
+            # `operator` is the requested one; the one that a run chose for "auto" is stored as `chosen_operator`
             chosen = {"chosen_operator": record["operator"]} if "operator" in record else {}
             yield {**record, **chosen}
     finally:
@@ -181,7 +181,7 @@ def _by_run(file: Path) -> dict[str, list[Record]]:
     BadInput
         Where a line is no record.
     """
-    out: dict[str, list[Record]] = {}
+    by_key: dict[str, list[Record]] = {}
     when: dict[str, object] = {}
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     for number, line in enumerate(text.splitlines(), 1):
@@ -189,17 +189,17 @@ def _by_run(file: Path) -> dict[str, list[Record]]:
             record = json.loads(line)
             key = json.dumps({n: record[n] for n in ("part", "m", "k", "operator", "workers", "f", "c", "seed",
                                                      "cluster")}, sort_keys=True)  # fmt: skip
-            stage, at = record["stage"], record["when"]
+            stage, moment = record["stage"], record["when"]
         except (ValueError, KeyError, TypeError):
             raise BadInput(
                 str(file), f"line {number}, which is no record", "a record of `ips2 study` a line",
                 "figures would be made of something else", "take that line out",
             ) from None  # fmt: skip
-        if any(old["stage"] == stage for old in out.get(key, ())) and when[key] != at:
-            out[key] = []
-        out.setdefault(key, []).append(record)
-        when[key] = at
-    return out
+        if any(old["stage"] == stage for old in by_key.get(key, ())) and when[key] != moment:
+            by_key[key] = []
+        by_key.setdefault(key, []).append(record)
+        when[key] = moment
+    return by_key
 
 
 def _here() -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable
 from importlib.resources import as_file, files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ips2_dask.bench.study.config import Study
 from ips2_dask.bench.study.fits import growth_table, memory_table, stage_table, strong_table, weak_table
@@ -22,7 +22,7 @@ NOTEBOOK = "scaling_study.ipynb"
 
 
 class Studied(NamedTuple):
-    """Where everything is."""
+    """The files that a study has written."""
 
     notebook: Path
     page: Path | None  # None without nbconvert
@@ -73,9 +73,9 @@ def study(asked: Study, out: str | Path, *, again: bool = False, progress: Calla
     return Studied(executed, _page(executed), results_file(asked, folder), folder / f"{asked.name}.json")
 
 
-def _parameters(asked: Study) -> dict[str, Any]:
+def _parameters(settings: Study) -> dict[str, object]:
     """Parameters of the notebook; a cluster's file by its whole path, for the notebook runs elsewhere."""
-    values = asked.as_dict()
+    values = settings.as_dict()
     for name in ("cluster", "scratch"):
         if values[name] is not None and Path(values[name]).exists():
             values[name] = str(Path(values[name]).absolute())
@@ -91,7 +91,7 @@ def _check_packages() -> None:
         )  # fmt: skip
 
 
-def _execute(executed: Path, parameters: dict[str, Any], progress: Callable[[str], None]) -> None:
+def _execute(executed: Path, parameters: dict[str, object], progress: Callable[[str], None]) -> None:
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")  # a warning of the debugger that nobody asked for
     import papermill  # noqa: PLC0415  the extra [notebooks]
 

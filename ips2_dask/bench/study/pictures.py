@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.study.fits import growth_table, memory_table, stage_table, strong_table, weak_table
+from ips2_dask.bench.study.fits import Row, growth_table, memory_table, stage_table, strong_table, weak_table
 from ips2_dask.plots.style import HATCHES, INK, MARKERS, MUTED, PALETTE, axis, titled
 from ips2_dask.store.layout import STAGES
 
@@ -23,11 +23,11 @@ def draw_growth(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     ax = axis(ax)
     ax.set(xscale="log", yscale="log")
     fits = {(f["k"], f["operator"]): f for f in growth_table(records) if f["stage"] == "stages"}
-    for at, (k, operator) in enumerate(sorted({(row["k"], row["operator"]) for row in stage_table(records)})):
+    for index, (k, operator) in enumerate(sorted({(row["k"], row["operator"]) for row in stage_table(records)})):
         rows = [r for r in stage_table(records) if (r["k"], r["operator"]) == (k, operator) and r.get("stages")]
         m, seconds = np.array([[r["m"], r["stages"]] for r in rows], float).T
-        color, fit = PALETTE[at % len(PALETTE)], fits.get((k, operator))
-        ax.plot(m, seconds, MARKERS[at % len(MARKERS)], color=color, label=f"k = {k}, {operator}")
+        color, fit = PALETTE[index % len(PALETTE)], fits.get((k, operator))
+        ax.plot(m, seconds, MARKERS[index % len(MARKERS)], color=color, label=f"k = {k}, {operator}")
         if fit is not None:
             b = fit["exponent"]
             level = np.exp(np.mean(np.log(seconds) - b * np.log(m)))
@@ -37,18 +37,18 @@ def draw_growth(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     return titled(ax, "Time over samples", "samples m", "seconds")
 
 
-def _interval(fit: dict[str, Any]) -> str:
+def _interval(fit: Row) -> str:
     return "" if fit["low"] is None else f" ({fit['low']:.2f} to {fit['high']:.2f})"
 
 
 def draw_workers(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     """Efficiency over the number of workers: of one size (strong), and of sizes that grow with them (weak)."""
     ax = axis(ax)
-    for at, (name, rows) in enumerate((("strong", strong_table(records)), ("weak", weak_table(records)))):
+    for index, (name, rows) in enumerate((("strong", strong_table(records)), ("weak", weak_table(records)))):
         if rows:
             label = f"{name}: {rows[0]['m']:,} samples" + (" a worker" if name == "weak" else "")
             x, y = [r["workers"] for r in rows], [r["efficiency"] for r in rows]
-            ax.plot(x, y, marker=MARKERS[at], color=PALETTE[at], label=label)
+            ax.plot(x, y, marker=MARKERS[index], color=PALETTE[index], label=label)
     ax.axhline(1, color=MUTED, linestyle=":", linewidth=1)
     ax.set_ylim(0, 1.15)
     ax.locator_params(axis="x", integer=True)
@@ -61,10 +61,10 @@ def draw_memory(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     ax = axis(ax)
     ax.set(xscale="log", yscale="log")
     rows = memory_table(records)
-    for at, (k, operator) in enumerate(sorted({(r["k"], r["operator"]) for r in rows})):
+    for index, (k, operator) in enumerate(sorted({(r["k"], r["operator"]) for r in rows})):
         own = [r for r in rows if (r["k"], r["operator"]) == (k, operator)]
         m = [r["m"] for r in own]
-        color, marker = PALETTE[at % len(PALETTE)], MARKERS[at % len(MARKERS)]
+        color, marker = PALETTE[index % len(PALETTE)], MARKERS[index % len(MARKERS)]
         ax.plot(m, [r["planned_bytes"] / GIB for r in own], "--", color=color, label=f"planned, k = {k}, {operator}")
         ax.plot(m, [r["peak_bytes"] / GIB for r in own], marker=marker, color=color, label=f"peak, k = {k}, {operator}")
     ax.legend(frameon=False, labelcolor=INK, fontsize="small")
@@ -78,12 +78,12 @@ def draw_stages(records: Sequence[Record], ax: Axes | None = None) -> Axes:
     first = min(((r["k"], r["operator"]) for r in table), default=None)
     rows = sorted((r for r in table if (r["k"], r["operator"]) == first), key=lambda r: r["m"])
     left = np.zeros(len(rows))
-    for at, stage in enumerate(STAGES):
+    for index, stage in enumerate(STAGES):
         seconds = np.array([r.get(stage) or 0.0 for r in rows])
         share = seconds / np.array([sum(r.get(s) or 0.0 for s in STAGES) for r in rows])
         ax.barh(
-            range(len(rows)), share, 0.7, left=left, color=PALETTE[at % len(PALETTE)], label=stage, edgecolor="white",
-            hatch=HATCHES[at % len(HATCHES)], linewidth=0.5,
+            range(len(rows)), share, 0.7, left=left, color=PALETTE[index % len(PALETTE)], label=stage,
+            edgecolor="white", hatch=HATCHES[index % len(HATCHES)], linewidth=0.5,
         )  # fmt: skip
         left += share
     ax.set_yticks(range(len(rows)), [f"{r['m']:,}" for r in rows])

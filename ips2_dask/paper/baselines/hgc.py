@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -113,14 +113,14 @@ class HGC(ClusterMixin, BaseEstimator):
         rng = check_random_state(self.random_state)
         A = self._incidence(data)
         starts = (rng.uniform(size=(A.shape[0], K)) for _ in range(n_init))
-        best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda found: found.elbo[-1])
+        best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda attempt: attempt.elbo[-1])
         self.membership_, self.elbo_path_ = best
         self.elbo_, self.n_iter_ = float(best.elbo[-1]), len(best.elbo)
         groups, self.labels_ = np.unique(best.q.argmax(axis=1), return_inverse=True)
         self.n_groups_ = len(groups)
         return self
 
-    def _incidence(self, X: Any) -> sp.csr_array:
+    def _incidence(self, X: Floats | sp.csr_array) -> sp.csr_array:
         if self.incidence == "precomputed":
             return _checked_incidence(X)
         m, others = len(X), self.incidence == "knn-others"
@@ -232,7 +232,7 @@ def _elbo_of(q: Floats, posterior: Posterior, prior: Prior) -> float:
     return entropy + theta + float(pi)
 
 
-def _checked_incidence(X: Any) -> sp.csr_array:
+def _checked_incidence(X: Floats | sp.csr_array) -> sp.csr_array:
     """The given incidence, if it is one."""
     A = sp.csr_array(X)
     A.eliminate_zeros()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,7 @@ class SC(ClusterMixin, BaseEstimator):
         self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
         return self
 
-    def _affinity(self, X: Any, rng: np.random.RandomState) -> Affinity:
+    def _affinity(self, X: Affinity, rng: np.random.RandomState) -> Affinity:
         if self.affinity == "precomputed":
             return _checked_affinity(X)
         if self.affinity == "heat-knn":
@@ -120,7 +120,7 @@ def _heat_knn(X: Floats, k: int, t: float) -> sp.csr_array:
     return sp.csr_array(graph.maximum(graph.T))
 
 
-def _checked_affinity(W: Any) -> Affinity:
+def _checked_affinity(W: Affinity) -> Affinity:
     """The given affinity, if it is one."""
     thing = "affinity='precomputed'"
     if W.shape[0] != W.shape[1]:

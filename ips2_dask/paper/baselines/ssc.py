@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, Self
+from collections.abc import Callable
+from typing import NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -26,13 +27,12 @@ from ips2_dask.paper.baselines._common import (
 )
 from ips2_dask.readers.objects import refuse_masked
 
-MOTION: dict[str, Any] = {
-    "alpha": 800.0,
-    "affine": True,
-    "outliers": False,
-    "keep": 0.7,
-}  # the authors' settings for Hopkins 155
-FACES: dict[str, Any] = {"alpha": 20.0, "affine": False, "outliers": True, "keep": 1.0}  # and for Extended Yale B
+MOTION: dict[str, float | bool] = {"alpha": 800.0, "affine": True, "outliers": False, "keep": 0.7}
+"""The authors' settings for Hopkins 155."""
+
+FACES: dict[str, float | bool] = {"alpha": 20.0, "affine": False, "outliers": True, "keep": 1.0}
+"""The authors' settings for Extended Yale B."""
+
 ROUNDING = 1e-8  # products of unit vectors below this are taken for 0
 
 
@@ -162,7 +162,7 @@ class Expression(NamedTuple):
     converged: bool
 
 
-def _or_one(x: Any) -> float:
+def _or_one(x: np.floating) -> float:
     """A scale of the data, or 1 where all of it is 0 and no scale matters."""
     return float(x) if x > 0 else 1.0
 
@@ -235,7 +235,7 @@ def _largest(A: Floats) -> float:
     return float(np.abs(A).max())
 
 
-def _ridge_solver(Z: Floats, rho: float) -> Any:
+def _ridge_solver(Z: Floats, rho: float) -> Callable[[Floats], Floats]:
     """R -> (Z Z' + rho I)^-1 R for Z (m, q), by one singular value decomposition; in factors where that is cheaper."""
     U, s, _ = svd(Z, full_matrices=False, check_finite=False)
     shares = s**2 / (s**2 + rho)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from ips2_dask.metrics import scores
 from ips2_dask.paper.experiments.methods import Fitted
 from ips2_dask.paper.experiments.records import SETTINGS, Record, of_summary, record
 from ips2_dask.paper.experiments.settings import METHODS, Setting, default
 from ips2_dask.paper.experiments.tables import COST, table2_cell, time_records, timing_task
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
-from ips2_dask.paper.experiments.trials import load, score, seeds_of, summary
+from ips2_dask.paper.experiments.trials import Summary, load, score, seeds_of, summary
 
 SMALL = ("wine", "glass", "lung", "colon", "allaml")
 LARGE = ("digits", "usps", "pendigits", "mnist10k", "letter")
@@ -23,13 +21,13 @@ def _large_setting(method: str) -> Setting:
     return {**default(method), "solver": "omp"} if method == "SSC" else default(method)
 
 
-def _by_default(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+def _by_default(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Summary]:
     """A method's default setting alone."""
     setting = default(method)
     return {"default": summary(setting, score(method, setting, load(dataset, context.data), seeds_of(seed, runs)))}
 
 
-def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Any]:
+def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int) -> dict[str, Summary | float]:
     """A method's default setting on large data, and how long its first fit took."""
     data, setting = load(dataset, context.data), _large_setting(method)
     fitted = Fitted(method, setting, data.X, data.n_clusters)
@@ -42,22 +40,22 @@ def large(context: TaskContext, dataset: str, method: str, runs: int, seed: int)
 
 def tasks(scope: Scope) -> list[Task]:
     """One for each data set and method; and one for the times of each small data set."""
-    out = []
+    all_tasks = []
     for name in SMALL:
         for method in METHODS:
             common = {"dataset": name, "method": method, "runs": scope.runs, "seed": scope.seed}
             if scope.tunes_beyond:
                 arguments = {**common, "budget": scope.budget}
-                out.append(Task(f"beyond/{name}/{method}", table2_cell, arguments, weight=3 * COST[method]))
+                all_tasks.append(Task(f"beyond/{name}/{method}", table2_cell, arguments, weight=3 * COST[method]))
             else:
-                out.append(Task(f"beyond/{name}/{method}", _by_default, common))
-        out.append(timing_task(f"beyond/{name}/times", name, scope, REPEATS))
+                all_tasks.append(Task(f"beyond/{name}/{method}", _by_default, common))
+        all_tasks.append(timing_task(f"beyond/{name}/times", name, scope, REPEATS))
     for name in LARGE:
         for method in METHODS:
             arguments = {"dataset": name, "method": method, "runs": scope.large_runs, "seed": scope.seed}
             timed = scope.large_alone
-            out.append(Task(f"beyond/{name}/{method}", large, arguments, weight=2 * COST[method], timed=timed))
-    return out
+            all_tasks.append(Task(f"beyond/{name}/{method}", large, arguments, weight=2 * COST[method], timed=timed))
+    return all_tasks
 
 
 def scores_of(results: Results) -> list[Record]:
@@ -74,14 +72,14 @@ def scores_of(results: Results) -> list[Record]:
 def records(scope: Scope, results: Results) -> list[Record]:
     """The measures, and seconds."""
     del scope
-    out = scores_of(results)
+    all_records = scores_of(results)
     for name in SMALL:
-        out += time_records("beyond", name, results[f"beyond/{name}/times"])
+        all_records += time_records("beyond", name, results[f"beyond/{name}/times"])
     for name in LARGE:
         for method in METHODS:
             taken = results[f"beyond/{name}/{method}"]["seconds"]
-            out.append(record("beyond", name, method, "seconds", mean=taken, params=_large_setting(method)))
-    return out
+            all_records.append(record("beyond", name, method, "seconds", mean=taken, params=_large_setting(method)))
+    return all_records
 
 
 FAMILY = Family("Beyond the paper: ten more data sets", (*SMALL, *LARGE), tasks, records)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import dask
 from dask.delayed import Delayed, delayed
@@ -99,7 +99,7 @@ def run_tasks(tasks: Iterable[Task], out: Path, data: str | None, jobs: int, pro
 
 
 def _perform(
-    task: Task, out: Path, data: str | None, digest_of: Mapping[str, str], earlier: Mapping[str, Task], *waits: Any
+    task: Task, out: Path, data: str | None, digest_of: Mapping[str, str], earlier: Mapping[str, Task], *waits: Done
 ) -> Done:
     """`perform` as a Dask task; ``waits`` orders it behind the tasks it needs, whose results it reads from files."""
     del waits

@@ -6,20 +6,21 @@ import contextlib
 import time
 import warnings
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
+from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.estimator import IPS2, PPC
 from ips2_dask.kernels import ingest
 from ips2_dask.paper.baselines import CAVE, HGC, SC, SSC
-from ips2_dask.paper.baselines._common import ALL_PAIRS, bandwidth_of, spectral_labels
+from ips2_dask.paper.baselines._common import ALL_PAIRS, Affinity, bandwidth_of, spectral_labels
 from ips2_dask.paper.experiments.settings import Setting
 
 
@@ -31,20 +32,20 @@ class Tie(NamedTuple):
     size: int  # samples of the loose component
 
 
-def _central(X: Any, members: NDArray[np.intp]) -> int:
+def _central(X: Floats, members: NDArray[np.intp]) -> int:
     """The member nearest to the mean."""
     center = X[members].mean(axis=0, dtype=np.float64)
     return int(members[np.argmin(np.square(X[members] - center).sum(axis=1))])
 
 
-def _nearest_outside(X: Any, row: int, label: NDArray[np.int32]) -> int:
+def _nearest_outside(X: Floats, row: int, label: NDArray[np.int32]) -> int:
     """The nearest sample of another component (ties: smallest id)."""
     squares = np.square(X - X[row]).sum(axis=1)
     squares[label == label[row]] = np.inf
     return int(np.argmin(squares))
 
 
-def tie_components(U: sp.csr_array, X: Any, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
+def tie_components(U: sp.csr_array, X: Floats, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
     """U with each loose component joined to its nearest one by a single edge, the edges, and the components before.
 
     Loose are components of fewer than m / (10 c) samples, and the smallest ones while there are more than c: a
@@ -80,7 +81,7 @@ def tie_components(U: sp.csr_array, X: Any, n_clusters: int) -> tuple[sp.csr_arr
 Floats = npt.NDArray[np.float64]
 Labels = npt.NDArray[np.integer]
 
-ESTIMATORS: dict[str, Any] = {"SC": SC, "SSC": SSC, "CAVE": CAVE, "HGC": HGC, "PPC": PPC, "IPS2": IPS2}
+ESTIMATORS: dict[str, type[BaseEstimator]] = {"SC": SC, "SSC": SSC, "CAVE": CAVE, "HGC": HGC, "PPC": PPC, "IPS2": IPS2}
 BY_AFFINITY = ("SC", "SSC", "CAVE")
 """Methods that are an affinity and its spectral clustering: a seed changes the second alone (see `Fitted`)."""
 
@@ -103,7 +104,7 @@ def scaled(X: npt.ArrayLike, scale: str) -> Floats:
     return (X - center) / spread
 
 
-def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int) -> tuple[Any, Floats]:
+def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int) -> tuple[BaseEstimator, Floats]:
     """An unfitted estimator of a setting, and the data to fit it on.
 
     Parameters
@@ -132,7 +133,7 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Leave out what estimators say of a result's worth, which is measured here, and k-means of equal points."""
+    """Ignore warnings about a result's quality, which is measured here, and k-means' about equal points."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", IPS2Warning)
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -158,7 +159,7 @@ class Fitted:
     def __init__(self, method: str, setting: Setting, X: npt.ArrayLike, c: int) -> None:
         self.method, self.setting, self.X, self.c = method, setting, np.asarray(X), c
         self.seconds = 0.0  # of the last fit, preprocessing and scoring left out
-        self.affinity: Any = None  # of SC, SSC and CAVE
+        self.affinity: Affinity | None = None  # of SC, SSC and CAVE
         self.once = method == "SSC" or (method in BY_AFFINITY and len(self.X) <= ALL_PAIRS)
 
     def labels(self, seed: int) -> Labels:
@@ -170,14 +171,14 @@ class Fitted:
                 self.affinity = self._affinity(seed)
             return spectral_labels(self.affinity, self.c, np.random.RandomState(seed))
 
-    def _fit(self, seed: int) -> tuple[Any, Floats]:
+    def _fit(self, seed: int) -> tuple[BaseEstimator, Floats]:
         unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
         begun = time.perf_counter()
         fitted = unfitted.fit(data)
         self.seconds = time.perf_counter() - begun
         return fitted, data
 
-    def _affinity(self, seed: int) -> Any:
+    def _affinity(self, seed: int) -> Affinity:
         fitted, data = self._fit(seed)
         W = fitted.affinity_matrix_
         if sp.issparse(W):

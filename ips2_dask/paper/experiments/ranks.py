@@ -48,7 +48,7 @@ def ranks(scored: list[Record], setting: str, measure: str) -> tuple[list[str], 
 
 def of_scores(scored: list[Record]) -> list[Record]:
     """Mean ranks of the scores in the records of Table 2 and beyond, critical differences, and the test's p."""
-    out = []
+    rank_records = []
     for setting in SETTINGS:
         for measure in MEASURES:
             names, table = ranks(scored, setting, measure)
@@ -57,12 +57,14 @@ def of_scores(scored: list[Record]) -> list[Record]:
             common: dict[str, Any] = {"runs": len(names), "setting": setting}
             for method, column in zip(METHODS, table.T, strict=True):
                 mean, std = float(column.mean()), float(column.std())
-                out.append(record("ranks", "all", method, f"rank_{measure}", mean=mean, std=std, **common))
+                rank_records.append(record("ranks", "all", method, f"rank_{measure}", mean=mean, std=std, **common))
             distance = critical_difference(len(METHODS), len(names))
             p = float(friedmanchisquare(*table.T).pvalue)
-            out.append(record("ranks", "all", "all", f"critical_difference_{measure}", mean=distance, **common))
-            out.append(record("ranks", "all", "all", f"friedman_p_{measure}", mean=p, **common))
-    return out
+            rank_records.append(
+                record("ranks", "all", "all", f"critical_difference_{measure}", mean=distance, **common)
+            )
+            rank_records.append(record("ranks", "all", "all", f"friedman_p_{measure}", mean=p, **common))
+    return rank_records
 
 
 def records(scope: Scope, results: Results) -> list[Record]:

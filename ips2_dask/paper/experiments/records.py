@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ips2_dask.paper.experiments.settings import Setting
 from ips2_dask.paper.experiments.trials import Summary
 
 FIELDS = (
@@ -25,7 +26,7 @@ def record(
     std: float | None = None,
     runs: int = 1,
     setting: str = "default",
-    params: dict[str, Any] | None = None,
+    params: Setting | None = None,
     paper: float | None = None,
 ) -> Record:
     """One record, with all ``FIELDS``; ``paper`` is None where the paper prints nothing."""
@@ -54,12 +55,12 @@ def of_summary(
     ]
 
 
-def select(records: list[Record], **wanted: Any) -> list[Record]:
+def select(records: list[Record], **wanted: object) -> list[Record]:
     """The records whose fields have these values; a tuple stands for any of its members."""
     return [r for r in records if all(r[k] in v if isinstance(v, tuple) else r[k] == v for k, v in wanted.items())]
 
 
-def mean_of(records: list[Record], **wanted: Any) -> float | None:
+def mean_of(records: list[Record], **wanted: object) -> float | None:
     """The mean of the one record with these values, or None."""
     matches = select(records, **wanted)
     return float(matches[0]["mean"]) if matches else None

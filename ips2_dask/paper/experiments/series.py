@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from ips2_dask.paper.experiments import tables
 from ips2_dask.paper.experiments.records import Record, of_summary, record
 from ips2_dask.paper.experiments.settings import COMPARED, Setting, default, printed
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
-from ips2_dask.paper.experiments.trials import score_drawn, seconds, seeds_of, summary
+from ips2_dask.paper.experiments.trials import Summary, score_drawn, seconds, seeds_of, summary
 
 FEATURES = (20, 30, 40, 50, *USDATA1_FEATURES)
 """USdata1's, and fewer: from 260 on it is too easy to tell methods apart."""
@@ -21,7 +22,7 @@ FEATURES = (20, 30, 40, 50, *USDATA1_FEATURES)
 NOISES = ("uniform", "gaussian", "rayleigh", "gamma")
 NOISY_FEATURES = 60
 
-POINTS: dict[str, dict[str, dict[str, Any]]] = {
+POINTS: dict[str, dict[str, Mapping[str, object]]] = {
     "usdata1": {str(f): {"kind": "usdata1", "n_features": f} for f in FEATURES},
     "usdata2": {str(n): {"kind": "usdata2", "n_third": n} for n in USDATA2_THIRDS},
     "noises": {noise: {"kind": "usdata1", "n_features": NOISY_FEATURES, "noise": noise} for noise in NOISES},
@@ -43,7 +44,7 @@ def draw(kind: str, seed: int, **arguments: Any) -> Dataset:
     return datasets.usdata1(seed=seed, **arguments) if kind == "usdata1" else datasets.usdata2(seed=seed, **arguments)
 
 
-def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> dict[str, Any]:
+def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> dict[str, dict[str, Summary]]:
     """All methods in both variants at one point: each run has data of its own, the same for all of them."""
     del context
     return {
@@ -63,12 +64,12 @@ def point(context: TaskContext, drawn: dict[str, Any], runs: int, seed: int) -> 
 def _tasks(name: str, scope: Scope) -> list[Task]:
     return [
         Task(
-            f"{name}/{at}",
+            f"{name}/{label}",
             point,
             {"drawn": drawn, "runs": scope.runs, "seed": scope.seed},
             weight=30.0 if name == "usdata2" else 8.0,
         )
-        for at, drawn in POINTS[name].items()
+        for label, drawn in POINTS[name].items()
     ]
 
 
@@ -84,19 +85,19 @@ def dataset_name(name: str, at: str) -> str:
 
 
 def _records(name: str, results: Results) -> list[Record]:
-    out = []
+    records = []
     for variant in VARIANTS:
         experiment = experiment_name(name, variant)
-        for at in POINTS[name]:
-            result = results[f"{name}/{at}"][variant]
-            dataset = dataset_name(name, at)
+        for label in POINTS[name]:
+            result = results[f"{name}/{label}"][variant]
+            dataset = dataset_name(name, label)
             for method in COMPARED:
-                theirs = {"acc": tables.PRINTED_LEVELS.get((at, method))} if name == "levels" else {}
-                out += of_summary(experiment, dataset, method, "default", result[method], theirs)
+                theirs = {"acc": tables.PRINTED_LEVELS.get((label, method))} if name == "levels" else {}
+                records += of_summary(experiment, dataset, method, "default", result[method], theirs)
             gain = result["IPS2"]["mean"]["acc"] - result["SC"]["mean"]["acc"]
             params, runs = result["IPS2"]["params"], result["IPS2"]["runs"]
-            out.append(record(experiment, dataset, "IPS2", "gain", mean=gain, runs=runs, params=params))
-    return out
+            records.append(record(experiment, dataset, "IPS2", "gain", mean=gain, runs=runs, params=params))
+    return records
 
 
 def family(name: str, title: str) -> Family:
@@ -120,7 +121,7 @@ def _neighbors_setting(variant: str, k: int) -> Setting:
     return {**_setting_of(variant, "IPS2"), "n_neighbors": k}
 
 
-def _neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> dict[str, Any]:
+def _neighbors_accuracy(context: TaskContext, k: int, runs: int, seed: int) -> dict[str, Summary]:
     """IPS2 with this k, in both variants, each run on data of its own."""
     del context
     seeds = seeds_of(seed, runs)
@@ -144,24 +145,27 @@ def _neighbors_times(context: TaskContext, repeats: int, seed: int) -> dict[str,
 
 
 def _neighbors_tasks(scope: Scope) -> list[Task]:
-    """One for each k, and one for all _neighbors_times."""
+    """One for each k, and one for the times of all k."""
     arguments = {"runs": scope.runs, "seed": scope.seed}
-    out = [Task(f"neighbors/{k}", _neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
-    return [*out, Task("neighbors/times", _neighbors_times, {"repeats": scope.repeats, "seed": scope.seed}, timed=True)]
+    tasks = [Task(f"neighbors/{k}", _neighbors_accuracy, {"k": k, **arguments}, weight=k / 2) for k in K]
+    return [
+        *tasks,
+        Task("neighbors/times", _neighbors_times, {"repeats": scope.repeats, "seed": scope.seed}, timed=True),
+    ]
 
 
 def _neighbors_records(scope: Scope, results: Results) -> list[Record]:
     """The measures and the seconds of each k, which is among the parameters."""
     del scope
-    out = []
+    records = []
     for variant in VARIANTS:
         name = experiment_name("neighbors", variant)
         for k in K:
             result = results[f"neighbors/{k}"][variant]
             taken = results["neighbors/times"][variant][str(k)]
-            out += of_summary(name, NEIGHBORS_DATASET, "IPS2", "default", result, {})
+            records += of_summary(name, NEIGHBORS_DATASET, "IPS2", "default", result, {})
             common: dict[str, Any] = {"runs": len(taken), "params": result["params"]}
-            out.append(
+            records.append(
                 record(
                     name,
                     NEIGHBORS_DATASET,
@@ -172,10 +176,10 @@ def _neighbors_records(scope: Scope, results: Results) -> list[Record]:
                     **common,
                 )
             )
-            out.append(
+            records.append(
                 record(name, NEIGHBORS_DATASET, "IPS2", "seconds_median", mean=float(np.median(taken)), **common)
             )
-    return out
+    return records
 
 
 NEIGHBORS = Family("Accuracy and time over k", (), _neighbors_tasks, _neighbors_records)

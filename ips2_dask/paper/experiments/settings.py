@@ -53,7 +53,7 @@ PUBLISHED: dict[str, tuple[Setting, ...]] = {
 """Settings that a method's paper or authors name: in every grid, with each scale, before the rest is cut off."""
 
 
-def _cross(**choices: tuple[Any, ...]) -> Iterator[Setting]:
+def _cross(**choices: tuple[object, ...]) -> Iterator[Setting]:
     return (dict(zip(choices, values, strict=True)) for values in product(*choices.values()))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,26 @@ CELLS = 250
 
 BINS = 40
 KINDS = {"SC": "pairwise", "PPC": "high_order", "IPS2": "fused"}
-"""Whose similarity each is."""
+"""The similarity that each method clusters."""
 
 SHOWN = ("bbcsport60", "yale5")
+
+
+class Similarities(TypedDict):
+    """The three similarities of a data set, each field but ``params`` by the kind of similarity."""
+
+    params: Setting
+    cells: dict[str, list[list[float]]]  # (m, m), samples in order of their classes
+    auc: dict[str, float]
+    largest: dict[str, float]
+    histogram: dict[str, list[int]]  # (BINS,)
+
+
+class Tensors(TypedDict):
+    """S and two unfolded tensors: their variation, and their cells for the heat maps."""
+
+    variation: dict[str, float]
+    cells: dict[str, list[list[float]]]  # (CELLS, CELLS) at most
 
 
 def _cells(M: npt.ArrayLike, digits: int = 4) -> list[list[float]]:
@@ -55,7 +72,7 @@ def _counts(values: Floats, most: float) -> list[int]:
     return counts
 
 
-def tensors(context: TaskContext, seed: int) -> dict[str, Any]:
+def tensors(context: TaskContext, seed: int) -> Tensors:
     """Section 3.4's three clusters: S and both unfolded tensors of all quadruples, coarse, and how they vary."""
     del context
     data = datasets.three_clusters(seed)
@@ -69,7 +86,7 @@ def tensors(context: TaskContext, seed: int) -> dict[str, Any]:
     }
 
 
-def _three(dataset: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
+def _three(dataset: Dataset, setting: Setting, seed: int) -> Similarities:
     """S, V and U of a data set, samples sorted by class, and how well each tells classes apart."""
     order = np.argsort(dataset.labels, kind="stable")
     with quiet():
@@ -94,13 +111,13 @@ def _three(dataset: Dataset, setting: Setting, seed: int) -> dict[str, Any]:
     }
 
 
-def similarities(context: TaskContext, seed: int) -> dict[str, Any]:
+def similarities(context: TaskContext, seed: int) -> Similarities:
     """The two-cluster set with the paper's printed settings: the three similarities and their distributions."""
     del context
     return _three(datasets.two_clusters(seed), printed()["IPS2"], seed)
 
 
-def heatmaps(context: TaskContext, dataset: str, chosen: str, seed: int) -> dict[str, Any]:
+def heatmaps(context: TaskContext, dataset: str, chosen: str, seed: int) -> Similarities:
     """A real data set with the setting that Table 2 tuned for IPS2."""
     return _three(load(dataset, context.data), context.earlier[chosen]["tuned"]["params"], seed)
 
@@ -114,12 +131,12 @@ def _similarity_tasks(scope: Scope) -> list[Task]:
 
 
 def _heatmap_tasks(scope: Scope) -> list[Task]:
-    out = []
+    tasks = []
     for name in SHOWN:
         cell = tables.table2_task(scope, name, "IPS2")
         arguments = {"dataset": name, "chosen": cell.name, "seed": scope.seed}
-        out += [cell, Task(f"heatmaps/{name}", heatmaps, arguments, after=(cell.name,))]
-    return out
+        tasks += [cell, Task(f"heatmaps/{name}", heatmaps, arguments, after=(cell.name,))]
+    return tasks
 
 
 def _tensor_records(scope: Scope, results: Results) -> list[Record]:
@@ -128,7 +145,7 @@ def _tensor_records(scope: Scope, results: Results) -> list[Record]:
     return [record("tensors", "three_clusters", name, "variation", mean=value) for name, value in variation.items()]
 
 
-def _auc_records(experiment: str, dataset: str, setting: str, result: dict[str, Any]) -> list[Record]:
+def _auc_records(experiment: str, dataset: str, setting: str, result: Similarities) -> list[Record]:
     return [
         record(experiment, dataset, method, "auc", mean=result["auc"][kind], setting=setting, params=result["params"])
         for method, kind in KINDS.items()

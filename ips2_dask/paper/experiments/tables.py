@@ -9,7 +9,7 @@ import numpy as np
 from ips2_dask.paper.experiments.records import SETTINGS, Record, of_summary, record
 from ips2_dask.paper.experiments.settings import METHODS, Setting, default, printed
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
-from ips2_dask.paper.experiments.trials import load, score, seconds, seeds_of, summary, three_settings
+from ips2_dask.paper.experiments.trials import Summary, Tuning, load, score, seconds, seeds_of, summary, three_settings
 
 MEASURES = ("acc", "ari", "fscore", "nmi", "purity")
 
@@ -57,10 +57,10 @@ _PRINTED_SCORES: dict[str, dict[str, tuple[float, ...]]] = {
 }
 
 SCADI70 = ("SSC", "CAVE", "HGC")
-"""Whose SCADI figures are those of 70 samples in 7 classes: .371 is 26/70; the others' .877 is 50/57."""
+"""Methods whose SCADI figures are those of 70 samples in 7 classes: .371 is 26/70; the others' .877 is 50/57."""
 
 SAME_AS = {"bbcsport-draws": "bbcsport60", "scadi": "scadi57"}
-"""Data sets that the paper's figures of another one may be of."""
+"""Data sets, and the one whose printed figures they are compared with."""
 
 PRINTED_SECONDS: dict[str, tuple[float, ...]] = {
     "soybean": (1.54, 803.11, 3.54, 4.47, 15.46, 16.52),
@@ -108,12 +108,12 @@ def _table1_tasks(scope: Scope) -> list[Task]:
 def _table1_records(scope: Scope, results: Results) -> list[Record]:
     """A record for each number."""
     del scope
-    out = []
+    records = []
     for name, numbers in results["table1"].items():
-        printed: tuple[Any, ...] = PRINTED_SIZES.get(name, (None, None, None))
+        printed: tuple[int | None, ...] = PRINTED_SIZES.get(name, (None, None, None))
         for count, ours, theirs in zip(COUNTS, numbers, printed, strict=True):
-            out.append(record("table1", name, "data", count, mean=ours, paper=theirs))
-    return out
+            records.append(record("table1", name, "data", count, mean=ours, paper=theirs))
+    return records
 
 
 TABLE1 = Family("Table 1: the data", TABLE1_DATASETS, _table1_tasks, _table1_records)
@@ -127,15 +127,17 @@ DRAWS = "bbcsport-draws"
 COST = {"SSC": 30.0, "CAVE": 12.0, "PPC": 20.0, "IPS2": 20.0, "HGC": 4.0, "SC": 6.0}
 
 
-def table2_cell(context: TaskContext, dataset: str, method: str, runs: int, seed: int, budget: int) -> dict[str, Any]:
+def table2_cell(context: TaskContext, dataset: str, method: str, runs: int, seed: int, budget: int) -> Tuning:
     """A method's three settings on a data set, and its whole grid."""
     return three_settings(method, load(dataset, context.data), runs, seed, budget)
 
 
-def _table2_draws(context: TaskContext, method: str, chosen: str, runs: int, seed: int, draws: int) -> dict[str, Any]:
+def _table2_draws(
+    context: TaskContext, method: str, chosen: str, runs: int, seed: int, draws: int
+) -> dict[str, Summary]:
     """The three settings chosen on the first 60 documents, on random draws of 60: none is chosen on a draw."""
     each = max(1, runs // draws)
-    out = {}
+    summaries = {}
     for setting in SETTINGS:
         params = context.earlier[chosen][setting]["params"]
         measured = [
@@ -143,8 +145,8 @@ def _table2_draws(context: TaskContext, method: str, chosen: str, runs: int, see
             for draw in range(draws)
             for run in score(method, params, load(f"bbcsport-draw{draw}", context.data), seeds_of(seed, each))
         ]
-        out[setting] = summary(params, measured)
-    return out
+        summaries[setting] = summary(params, measured)
+    return summaries
 
 
 def table2_task(scope: Scope, dataset: str, method: str, weight: float = 1.0) -> Task:
@@ -155,23 +157,23 @@ def table2_task(scope: Scope, dataset: str, method: str, weight: float = 1.0) ->
 
 def table2_tasks(scope: Scope) -> list[Task]:
     """One for each data set and method, and one for each method's draws."""
-    out = [table2_task(scope, dataset, method) for dataset in TABLE2_DATASETS for method in METHODS]
+    tasks = [table2_task(scope, dataset, method) for dataset in TABLE2_DATASETS for method in METHODS]
     for method in METHODS:
         chosen = f"table2/bbcsport60/{method}"
         arguments = {"method": method, "chosen": chosen, "runs": scope.runs, "seed": scope.seed, "draws": scope.draws}
-        out.append(Task(f"table2/{DRAWS}/{method}", _table2_draws, arguments, after=(chosen,), weight=COST[method]))
-    return out
+        tasks.append(Task(f"table2/{DRAWS}/{method}", _table2_draws, arguments, after=(chosen,), weight=COST[method]))
+    return tasks
 
 
 def table2_records_of(dataset: str, results: Results) -> list[Record]:
-    """The _table2_records of one data set: each method, setting and measure."""
-    out = []
+    """The records of Table 2 for one data set: each method, setting and measure."""
+    records = []
     for method in METHODS:
         printed = {measure: printed_score(dataset, method, measure) for measure in MEASURES}
         result = results[f"table2/{dataset}/{method}"]
         for setting in SETTINGS:
-            out += of_summary("table2", dataset, method, setting, result[setting], printed)
-    return out
+            records += of_summary("table2", dataset, method, setting, result[setting], printed)
+    return records
 
 
 def _table2_records(scope: Scope, results: Results) -> list[Record]:
@@ -189,9 +191,9 @@ TABLE3_DATASETS = ("soybean", "scadi57", "scadi", "bbcsport60", "yale5")
 
 
 def _time_methods(
-    context: TaskContext, dataset: str, settings: dict[str, list[Any]], repeats: int, seed: int
-) -> dict[str, Any]:
-    """Seconds of each fit by name; the methods take turns, so that whatever else the machine does meets them all.
+    context: TaskContext, dataset: str, settings: dict[str, tuple[str, Setting]], repeats: int, seed: int
+) -> dict[str, list[float]]:
+    """Seconds of each fit by name; the methods take turns, so that other load on the machine affects all of them.
 
     Parameters
     ----------
@@ -227,18 +229,18 @@ def _table3_tasks(scope: Scope) -> list[Task]:
 
 def time_records(experiment: str, dataset: str, times: dict[str, list[float]]) -> list[Record]:
     """Mean and median seconds; those of the printed settings under a name of their own."""
-    out = []
+    records = []
     for key, taken in times.items():
         method, _, variant = key.partition("-")
         params = printed()[method] if variant else default(method)
         theirs = printed_seconds(dataset, method)
         name = f"{experiment}-printed" if variant else experiment
         common: dict[str, Any] = {"runs": len(taken), "params": params, "paper": theirs}
-        out.append(
+        records.append(
             record(name, dataset, method, "seconds", mean=float(np.mean(taken)), std=float(np.std(taken)), **common)
         )
-        out.append(record(name, dataset, method, "seconds_median", mean=float(np.median(taken)), **common))
-    return out
+        records.append(record(name, dataset, method, "seconds_median", mean=float(np.median(taken)), **common))
+    return records
 
 
 def _table3_records(scope: Scope, results: Results) -> list[Record]:

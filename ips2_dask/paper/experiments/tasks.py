@@ -52,18 +52,18 @@ class Task:
 
     name: str
     function: Callable[..., Json]
-    arguments: Mapping[str, Any] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
     after: tuple[str, ...] = ()
     timed: bool = False
     weight: float = 1.0
 
     def file(self, out: Path) -> Path:
-        """Where its result is."""
+        """The file of its result below the output directory."""
         return out / "tasks" / f"{self.name}.json"
 
 
 class Done(NamedTuple):
-    """A finished task: how long it took, and whether it had been there."""
+    """A finished task: how long it took, and whether an earlier call had already done it."""
 
     name: str
     seconds: float

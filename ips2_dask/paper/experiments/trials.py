@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeAlias, TypedDict
 
 import numpy as np
 import numpy.typing as npt
@@ -16,8 +16,21 @@ from ips2_dask.metrics import Average, nmi, scores
 from ips2_dask.paper.experiments.methods import Fitted, estimator, quiet
 from ips2_dask.paper.experiments.settings import Setting, default, grid
 
-Summary = dict[str, Any]
-"""``params``, ``runs``, and ``mean`` and ``std`` of each measure."""
+
+class Summary(TypedDict):
+    """The runs of one setting: their number, and mean and standard deviation of each measure by its name."""
+
+    params: Setting
+    runs: int
+    mean: dict[str, float]
+    std: dict[str, float]
+
+
+Trial: TypeAlias = dict[str, Any]
+"""One run of a setting: ``params``, ``agreement`` with the other settings of the grid, and its scores by name."""
+
+Tuning: TypeAlias = dict[str, Any]
+"""``tried``, a list of `Trial`, and a `Summary` under each name of `records.SETTINGS`."""
 
 
 def load(name: str, data: str | None) -> Dataset:
@@ -75,7 +88,7 @@ AVERAGES: tuple[Average, ...] = ("geometric", "max", "min")
 """NMI's other means, kept to see which one the paper used."""
 
 
-def three_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: int) -> dict[str, Any]:
+def three_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: int) -> Tuning:
     """Try a method's whole grid once, and run the settings that come out of it.
 
     ``default`` is the method's one setting for all data sets. ``tuned`` is the best mean ACC of the ten settings that
@@ -98,17 +111,17 @@ def three_settings(method: str, dataset: Dataset, runs: int, seed: int, budget: 
 
     order = np.argsort([-entry["acc"] for entry in tried], kind="stable")[:FINALISTS]
     finalists = [run(tried[i]["params"]) for i in order]
-    tuned = max(finalists, key=lambda found: found["mean"]["acc"])  # the first of several
-    known = {repr(found["params"]): found for found in finalists}
+    tuned = max(finalists, key=lambda finalist: finalist["mean"]["acc"])  # the first of several
+    summaries = {repr(finalist["params"]): finalist for finalist in finalists}
     once = tried[int(np.argmax(agreement))]["params"]
     chosen = {"default": default(method), "unsupervised": once}
-    others = {name: known.get(repr(setting)) or run(setting) for name, setting in chosen.items()}
+    others = {name: summaries.get(repr(setting)) or run(setting) for name, setting in chosen.items()}
     return {"tried": tried, "tuned": tuned, **others}
 
 
 def try_grid(
     method: str, dataset: Dataset, seed: int, budget: int
-) -> tuple[list[dict[str, Any]], list[npt.NDArray[np.integer]]]:
+) -> tuple[list[Trial], list[npt.NDArray[np.integer]]]:
     """Each setting's scores with one seed, and its labels; settings that the data do not allow are left out."""
     tried, labels = [], []
     for setting in grid(method, budget):

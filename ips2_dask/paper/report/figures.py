@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from ips2_dask.paper.experiments import series
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
 from ips2_dask.paper.experiments.series import K
 from ips2_dask.paper.experiments.settings import COMPARED, METHODS
+from ips2_dask.paper.experiments.similarities import Similarities
 from ips2_dask.paper.experiments.tables import PRINTED_LEVELS
 from ips2_dask.paper.report.drawing import COLORS, MARKERS
 from ips2_dask.plots.figures import Figure, canvas, save
@@ -38,7 +40,7 @@ AXES = {
 }
 
 
-def heat_maps(folder: Path, name: str, caption: str, rows: Mapping[str, Mapping[str, Any]]) -> Figure:
+def heat_maps(folder: Path, name: str, caption: str, rows: Mapping[str, Mapping[str, ArrayLike]]) -> Figure:
     """Matrices side by side, a row for each data set, each on a scale from 0 to its own largest entry."""
     first = next(iter(rows.values()))
     with canvas(3.1 * len(first), 2.8 * len(rows), len(rows), len(first)) as (sheet, axes):
@@ -52,7 +54,7 @@ def heat_maps(folder: Path, name: str, caption: str, rows: Mapping[str, Mapping[
         return save(sheet, folder, name, caption)
 
 
-def distributions(folder: Path, name: str, caption: str, result: Mapping[str, Any]) -> Figure:
+def distributions(folder: Path, name: str, caption: str, result: Similarities) -> Figure:
     """How often each value of a similarity occurs among the pairs."""
     with canvas(9.3, 2.4, 1, 3) as (sheet, axes):
         for (kind, counts), ax in zip(result["histogram"].items(), axes[0], strict=True):
@@ -89,12 +91,13 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
         for variant, ax in zip(series.VARIANTS, axes[0], strict=True):
             experiment = series.experiment_name(name, variant)
             records_at = {
-                at: select(list(records), experiment=experiment, dataset=series.dataset_name(name, at)) for at in points
+                point: select(list(records), experiment=experiment, dataset=series.dataset_name(name, point))
+                for point in points
             }
-            gains = [mean_of(records_at[at], measure="gain") for at in points]
+            gains = [mean_of(records_at[point], measure="gain") for point in points]
             ax.bar(range(len(points)), gains, color="#dddddd", label="gain of IPS2 over SC")
             for method in COMPARED:
-                of = [select(records_at[at], method=method, measure="acc")[0] for at in points]
+                of = [select(records_at[point], method=method, measure="acc")[0] for point in points]
                 mean, std = (np.array([r[key] for r in of]) for key in ("mean", "std"))
                 line = {"color": COLORS[method], "marker": MARKERS[method], "label": method}
                 ax.errorbar(range(len(points)), mean, std / np.sqrt(of[0]["runs"]), capsize=2, linewidth=1.2, **line)
@@ -108,8 +111,8 @@ def curves(folder: Path, records: Sequence[Record], name: str, caption: str) -> 
 
 
 def _printed_levels(ax: Axes, points: list[str]) -> None:
-    for (at, method), value in PRINTED_LEVELS.items():
-        ax.plot(points.index(at), value, "x", color=COLORS[method], markersize=8)
+    for (point, method), value in PRINTED_LEVELS.items():
+        ax.plot(points.index(point), value, "x", color=COLORS[method], markersize=8)
 
 
 def over_k(folder: Path, records: Sequence[Record], measure: str, name: str, caption: str) -> Figure:
@@ -152,9 +155,9 @@ def mean_ranks(folder: Path, records: Sequence[Record], measure: str, name: str,
 
 def groups(ranked: Sequence[float], distance: float) -> list[tuple[float, float]]:
     """The longest stretches of sorted ranks that lie within a distance, of two or more methods, none inside another."""
-    out: list[tuple[float, float]] = []
+    stretches: list[tuple[float, float]] = []
     for i, low in enumerate(ranked):
         inside = [rank for rank in ranked[i:] if rank - low < distance]
-        if len(inside) > 1 and (not out or inside[-1] > out[-1][1]):
-            out.append((low, inside[-1]))
-    return out
+        if len(inside) > 1 and (not stretches or inside[-1] > stretches[-1][1]):
+            stretches.append((low, inside[-1]))
+    return stretches

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from ips2_dask.paper.experiments import series
 from ips2_dask.paper.experiments.ranks import PAPER_SETS
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
-from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.experiments.settings import METHODS, Setting
 from ips2_dask.paper.experiments.tables import MEASURES, SCADI70, printed_score
+from ips2_dask.paper.experiments.tasks import Results
 
 WITHIN = 0.10
 """How far a baseline's ACC may be from the paper's before it is explained."""
@@ -52,7 +53,7 @@ def targets(records: Sequence[Record]) -> list[Target]:
 
 
 def targets_text(records: Sequence[Record]) -> str:
-    """How many of them are reached."""
+    """A sentence that counts the cells that IPS2 reaches, and names the others."""
     cells = targets(records)
     missed = [f"{t.dataset} {NAMES[t.measure]} {t.found:.3f} < {t.paper:.3f}" for t in cells if not t.reached]
     text = (
@@ -73,7 +74,7 @@ def rivals(records: Sequence[Record], experiment: str, dataset: str, setting: st
 
 
 def rivals_text(records: Sequence[Record], experiment: str) -> list[str]:
-    """For each data set and setting who ties or beats IPS2, in ACC."""
+    """A line for each data set and setting in which some method ties or beats IPS2 in ACC."""
     lines = []
     for dataset in dict.fromkeys(r["dataset"] for r in select(list(records), experiment=experiment, measure="acc")):
         for setting in SETTINGS:
@@ -109,28 +110,28 @@ class Deviation(NamedTuple):
     low: float
     high: float
     nearest: float
-    params: Mapping[str, Any]
+    params: Setting
 
 
-def deviations(records: Sequence[Record], results: Mapping[str, Any]) -> list[Deviation]:
+def deviations(records: Sequence[Record], results: Results) -> list[Deviation]:
     """Baselines whose default is more than ``WITHIN`` from the paper's ACC, and the setting that comes nearest."""
-    out = []
+    cells = []
     for dataset in PAPER_SETS:
         for method in METHODS:
             if method in OURS:
                 continue
             of = "scadi" if dataset == "scadi57" and method in SCADI70 else dataset
-            printed, found = printed_score(of, method, "acc"), mean_of(
+            printed, own = printed_score(of, method, "acc"), mean_of(
                 list(records), experiment="table2", dataset=of, method=method, measure="acc", setting="default"
             )  # fmt: skip
-            if printed is None or found is None or abs(found - printed) <= WITHIN:
+            if printed is None or own is None or abs(own - printed) <= WITHIN:
                 continue
             tried = results[f"table2/{of}/{method}"]["tried"]
             reached = [entry["acc"] for entry in tried]
             near = min(tried, key=lambda entry: abs(entry["acc"] - printed))
             spread = (min(reached), max(reached))
-            out.append(Deviation(of, method, printed, found, *spread, near["acc"], near["params"]))
-    return out
+            cells.append(Deviation(of, method, printed, own, *spread, near["acc"], near["params"]))
+    return cells
 
 
 class Match(NamedTuple):
@@ -142,8 +143,8 @@ class Match(NamedTuple):
     averages: Mapping[str, float]
 
 
-def matches(results: Mapping[str, Any]) -> list[Match]:
-    """Labellings of the grids that have all of a printed cell's ACC, ARI and F-score: what their NMIs are."""
+def matches(results: Results) -> list[Match]:
+    """Labellings of the grids that have all of a printed cell's ACC, ARI and F-score, with their NMIs."""
     cells = []
     for dataset in PAPER_SETS:
         tried = [entry for method in METHODS for entry in results[f"table2/{dataset}/{method}"]["tried"]]
@@ -159,7 +160,7 @@ def matches(results: Mapping[str, Any]) -> list[Match]:
 
 
 def matches_text(cells: Sequence[Match]) -> str:
-    """Which average the paper's NMI has."""
+    """A sentence that names the average of entropies which the paper's NMI fits."""
     if not cells:
         return "No labelling that was tried has a printed cell's ACC, ARI and F-score, so NMI's average can't be told."
     worst = {name: max(abs(m.averages[name] - m.printed) for m in cells) for name in cells[0].averages}
@@ -173,18 +174,18 @@ def matches_text(cells: Sequence[Match]) -> str:
 
 
 def series_text(records: Sequence[Record], name: str, variant: str) -> str:
-    """Where IPS2 is above SC along a series, and where not."""
+    """A sentence that counts the points where IPS2 is above SC, and names those where it is level or below."""
     experiment = series.experiment_name(name, variant)
     above: list[str] = []
     tied: list[str] = []
     below: list[str] = []
-    for at in series.POINTS[name]:
-        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, at), measure="acc")
+    for point in series.POINTS[name]:
+        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, point), measure="acc")
         own, other = mean_of(of, method="IPS2"), mean_of(of, method="SC")
         if own is None or other is None:
             continue
         side = tied if abs(own - other) < SAME else above if own > other else below
-        side.append(f"{at} ({own:.3f} against {other:.3f})")
+        side.append(f"{point} ({own:.3f} against {other:.3f})")
     parts = [f"IPS2 is above SC at {len(above)} of {len(above) + len(tied) + len(below)} points"]
     parts += [f"level with it at {', '.join(tied)}"] if tied else []
     parts += [f"below it at {', '.join(below)}"] if below else []

@@ -91,7 +91,7 @@ def _score(line: dict[str, Record], method: str) -> Cell:
 
 
 def target_table(targets: Sequence[Target]) -> Markup:
-    """The twenty cells of IPS2."""
+    """The twenty cells of IPS2 in Table 2: the paper's figure, ours, and whether ours reaches it."""
     rows = [
         Row(
             [
@@ -108,7 +108,7 @@ def target_table(targets: Sequence[Target]) -> Markup:
 
 
 def deviation_table(deviations: Sequence[Deviation]) -> Markup:
-    """Baselines that are far from the paper's ACC, and what was tried."""
+    """Baselines whose default ACC is far from the paper's, with the range of their grid."""
     rows = [
         Row(
             [
@@ -168,12 +168,12 @@ def points(records: Sequence[Record], name: str, variant: str) -> Markup:
     """ACC along a series."""
     experiment = series.experiment_name(name, variant)
     rows = []
-    for at in series.POINTS[name]:
-        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, at))
+    for point in series.POINTS[name]:
+        of = select(list(records), experiment=experiment, dataset=series.dataset_name(name, point))
         line = {r["method"]: r for r in select(of, measure="acc")}
         gain = mean_of(of, measure="gain")
         cells = [_score(line, method) for method in COMPARED]
-        rows.append(Row([at, *cells, "–" if gain is None else f"{round(gain, 3) + 0.0:+.3f}"]))
+        rows.append(Row([point, *cells, "–" if gain is None else f"{round(gain, 3) + 0.0:+.3f}"]))
     caption = f"ACC with {VARIANT[variant]}, mean ± standard deviation"
     return table(caption, [AXES[name], *COMPARED, "gain over SC"], rows)
 
@@ -219,7 +219,7 @@ def grid_table(method: str, budget: int) -> Markup:
 
 
 def chosen(records: Sequence[Record], experiment: str) -> Markup:
-    """Which settings were chosen."""
+    """The tuned and unsupervised setting of each data set and method."""
     rows = []
     for name in _datasets(records, experiment):
         for method in METHODS:
