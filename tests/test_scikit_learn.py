@@ -116,7 +116,7 @@ from ips2_dask import IPS2, PAPER, PPC, BadInput, Params, Resources, Run, open_r
 def cluster(X: NDArray[np.float64], folder: str) -> NDArray[np.int32]:
     found = run(X, Params(n_clusters=3, metric="cosine"), Resources(memory_limit=2**30), store=folder)
     assert_type(found, Run)
-    assert_type(found.neighbors.distances, NDArray[np.float32])
+    assert_type(found.neighbors.distances, NDArray[np.floating])
     path = open_run(folder).write_labels(folder + "/labels.csv")
     print(path.name, found.report()["m"])
     return found.labels

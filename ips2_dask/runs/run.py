@@ -46,7 +46,7 @@ class Neighbors(NamedTuple):
     """The graph: column 0 is the sample itself."""
 
     indices: Int32  # (m, k)
-    distances: Float32 | Float64  # (m, k) in the units of the (scaled) data; float64 where float32 can't hold them
+    distances: NDArray[np.floating]  # (m, k) in the units of the (scaled) data; float64 where float32 can't hold them
 
 
 class Run:
