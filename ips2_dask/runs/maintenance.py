@@ -85,8 +85,8 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        found = dataclasses.asdict(self)
-        return {**found, "faults": [fault.as_dict() for fault in self.faults], "sound": self.sound}
+        fields = dataclasses.asdict(self)
+        return {**fields, "faults": [fault.as_dict() for fault in self.faults], "sound": self.sound}
 
 
 def verify(path: str | Path) -> Verification:
@@ -144,30 +144,30 @@ def _key_faults(name: str, manifest: dict[str, Any]) -> list[Fault]:
     return [Fault("", "", f"manifest.json, stage {name}", text) for text in faults]
 
 
-def _verify_stage(store: ZarrStore, folder: str, entry: dict[str, Any] | None, out: Verification) -> None:
+def _verify_stage(store: ZarrStore, folder: str, entry: dict[str, Any] | None, verification: Verification) -> None:
     """One stage: its document against the manifest, its receipts against the layout, its parts."""
     document, whole = store.document(f"{folder}/stage.json")
     name = folder.rpartition("-")[0]
     where = f"{folder}/stage.json"
     if document is not None and not whole:
-        out.faults.append(Fault(folder, "", where, "it is not what was written"))
+        verification.faults.append(Fault(folder, "", where, "it is not what was written"))
         document = None
     elif document is None and (entry is not None or store.files.read(where) is not None):
-        out.faults.append(Fault(folder, "", where, "it is missing or can't be read"))
+        verification.faults.append(Fault(folder, "", where, "it is missing or can't be read"))
     if document is not None:
         if folder_of(name, document["key"]) != folder:
-            out.faults.append(Fault(folder, "", where, "its key is not that of its folder"))
+            verification.faults.append(Fault(folder, "", where, "its key is not that of its folder"))
         if entry is not None and entry["facts"] != document["facts"]:
-            out.faults.append(Fault(folder, "", where, "its facts are not those of the manifest"))
+            verification.faults.append(Fault(folder, "", where, "its facts are not those of the manifest"))
     scan = store.scan(folder, document["parts"] if document else None, True)
-    out.faults += scan.faults
+    verification.faults += scan.faults
     for part, receipt in sorted(scan.receipts.items()):
-        out.faults += _layout_faults(name, folder, part, receipt)
-    out.stages += document is not None
-    out.parts += len(scan.receipts)
-    out.arrays += scan.arrays
-    out.chunks += scan.chunks
-    out.bytes += scan.octets
+        verification.faults += _layout_faults(name, folder, part, receipt)
+    verification.stages += document is not None
+    verification.parts += len(scan.receipts)
+    verification.arrays += scan.arrays
+    verification.chunks += scan.chunks
+    verification.bytes += scan.octets
 
 
 def _layout_faults(name: str, folder: str, part: str, receipt: Receipt) -> list[Fault]:

@@ -403,8 +403,8 @@ class Run:
     @property
     def choice(self) -> dict[str, Any] | None:
         """Why there are as many clusters, where that was chosen: eigenvalues, relative gaps, candidates; else None."""
-        found: dict[str, Any] | None = self.manifest.get("choice")
-        return found
+        choice: dict[str, Any] | None = self.manifest.get("choice")
+        return choice
 
     @cached_property
     def embedding(self) -> Float64 | None:

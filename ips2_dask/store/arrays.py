@@ -189,16 +189,18 @@ def read_rows(location: str, described: StoredArray, low: int, high: int, kind: 
         Of whatever kind a damaged file makes Zarr, a codec or a parser raise; ValueError where a digest differs.
     """
     touched = [
-        (at, chunk) for at, chunk in enumerate(chunks_of(described)) if low < chunk.high and chunk.low < max(high, low)
+        (number, chunk)
+        for number, chunk in enumerate(chunks_of(described))
+        if low < chunk.high and chunk.low < max(high, low)
     ]
     if not described["shape"]:
         touched = list(enumerate(chunks_of(described)))
     start, end = (touched[0][1].low, touched[-1][1].high) if touched else (low, high)
     selection = slice(start, end) if described["shape"] else ...
     array = np.asarray(sync(_read(location, described, kind, selection)))
-    for at, chunk in touched:
+    for number, chunk in touched:
         moved = Chunk(chunk.key, chunk.low - start, chunk.high - start)
-        if crc32c(_cut(array, moved)) != described["crc32c"][at]:
+        if crc32c(_cut(array, moved)) != described["crc32c"][number]:
             raise ValueError(f"chunk {chunk.key} holds other bytes than were written")
     return array[low - start : high - start] if described["shape"] else array
 
@@ -227,21 +229,21 @@ def faults_of(
         faults.append((METADATA, "is missing"))
     elif deep and (metadata is None or crc32c(metadata) != described["metadata"]):
         faults.append((METADATA, "is not what was written"))
-    for at, chunk in enumerate(chunks_of(described)):
-        wanted = described["bytes"][at]
+    for number, chunk in enumerate(chunks_of(described)):
+        size = described["bytes"][number]
         if chunk.key not in sizes:
             faults.append((chunk.key, "is missing"))
-        elif sizes[chunk.key] != wanted:
-            faults.append((chunk.key, f"has {sizes[chunk.key]} bytes, and {wanted} were written"))
+        elif sizes[chunk.key] != size:
+            faults.append((chunk.key, f"has {sizes[chunk.key]} bytes, and {size} were written"))
         elif deep and METADATA in sizes:
             try:
                 read_rows(location, described, chunk.low, chunk.high)
             except Exception as error:  # whatever a damaged file makes a codec or a parser raise
-                faults.append((chunk.key, _found(error, chunk.key)))
+                faults.append((chunk.key, _difference(error, chunk.key)))
     return faults
 
 
-def _found(error: Exception, key: str) -> str:
+def _difference(error: Exception, key: str) -> str:
     """The message of an error of a chunk, in a few words."""
     text = " ".join(str(error).split())
     if text.startswith(f"chunk {key} "):

@@ -74,7 +74,7 @@ class MemoryStore:
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name."""
         del cached
-        return {part: receipt for (held, part), receipt in self._receipts.items() if held == folder}
+        return {part: receipt for (part_folder, part), receipt in self._receipts.items() if part_folder == folder}
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
         """Nothing gets lost here."""
@@ -86,8 +86,8 @@ class MemoryStore:
 
     def clear(self) -> None:
         """Forget everything."""
-        for held in (self._parts, self._receipts, self._documents, self.made):
-            held.clear()
+        for mapping in (self._parts, self._receipts, self._documents, self.made):
+            mapping.clear()
 
     def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
         """Nobody else can write here."""

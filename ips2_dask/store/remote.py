@@ -115,9 +115,9 @@ def check_url(url: str) -> None:
         signed = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name not in PLAIN_QUERIES]
         if "@" not in parts.netloc and not signed:
             continue
-        found = f"a URL with the parameter {signed[0]!r}" if signed else "a URL with a user's name or password in it"
+        fault = f"a URL with the parameter {signed[0]!r}" if signed else "a URL with a user's name or password in it"
         raise BadInput(
-            plain(url), found, "a URL without credentials",
+            plain(url), fault, "a URL without credentials",
             "they would be written into the manifest and shown in lists of processes",
             "leave them out, and put them where the tools of that store look for them (environment variables, ~/.aws)",
         )  # fmt: skip

@@ -86,9 +86,9 @@ class ZarrStore:
         """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
         parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
         receipts = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
-        asked = {part: f"{folder}/{part}.json" for part in parts if part not in receipts}
-        texts = self.files.read_many(list(asked.values()))
-        for part, name in asked.items():
+        receipt_names = {part: f"{folder}/{part}.json" for part in parts if part not in receipts}
+        texts = self.files.read_many(list(receipt_names.values()))
+        for part, name in receipt_names.items():
             receipt = _receipt(texts.get(name))
             if receipt is not None:
                 receipts[part] = receipt
@@ -256,12 +256,12 @@ class ZarrStore:
 
         A root that was made for the lock and is empty afterwards is removed.
         """
-        made = self.files.make_root()
+        is_new = self.files.make_root()
         try:
-            with lock.lock(self.files, self._root) as held:
-                yield held.check
+            with lock.lock(self.files, self._root) as holding:
+                yield holding.check
         finally:
-            if made and not self.files.names(""):
+            if is_new and not self.files.names(""):
                 self.files.remove("")
 
     def document(self, name: str) -> tuple[dict[str, Any] | None, bool]:
