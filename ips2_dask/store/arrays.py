@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import zarr
 import zarr.api.asynchronous
-from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
-from ips2_dask.store.integrity import StoredArray, crc32c
+from ips2_dask.store.base import AnyArray
+from ips2_dask.store.integrity import Document, StoredArray, crc32c
 from ips2_dask.store.layout import Array
 from ips2_dask.store.remote import FreshStore, is_remote, open_zarr
 
 if TYPE_CHECKING:
-    from zarr.abc.store import ByteRequest
-    from zarr.core.buffer import Buffer, BufferPrototype
+    from types import EllipsisType
 
-AnyArray = NDArray[Any]
+    from zarr.abc.store import ByteRequest
+    from zarr.core.buffer import Buffer, BufferPrototype, NDArrayLikeOrScalar
 
 CHUNK_BYTES = 4 << 20
 """Most arrays are one chunk; longer ones are cut by rows, at a size that is written twice as fast as 16 MiB."""
@@ -71,20 +71,20 @@ def place(location: str, *, fresh: bool = False) -> LocalStore | FsspecStore:
     return _Local(location)
 
 
-def _fill_of(dtype: np.dtype[Any]) -> Any:
+def _fill_of(dtype: np.dtype[Any]) -> float:
     """Fill value of an array, which readers without the receipt see in a missing chunk: no value that we store."""
     if dtype.kind == "f":
         return np.nan
     return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
 
 
-def _metadata_crc(node: Any) -> int:
+def _metadata_crc(node: zarr.AsyncArray[Any] | zarr.AsyncGroup) -> int:
     """CRC-32C of the ``zarr.json`` of an array or a group."""
     return crc32c(node.metadata.to_buffer_dict(default_buffer_prototype())[METADATA].to_bytes())
 
 
 def write_group(
-    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
+    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: Document
 ) -> tuple[dict[str, StoredArray], int]:
     """Store arrays as a group; returns what a receipt says of each and of the group.
 
@@ -100,7 +100,7 @@ def write_group(
 
 
 async def _write_group(
-    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
+    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: Document
 ) -> tuple[dict[str, StoredArray], int, dict[str, int] | None]:
     """One coroutine, since each call from outside of Zarr's loop costs milliseconds."""
     store = place(location, fresh=True)
@@ -132,7 +132,7 @@ async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: An
     return {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows, "metadata": _metadata_crc(stored)}
 
 
-def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[Any], rows: int) -> dict[str, Any]:
+def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[np.generic], rows: int) -> dict[str, Any]:
     """How an array is stored, besides its shape and dtype."""
     return {
         "chunks": (rows, *(max(1, n) for n in shape[1:])) if shape else (),
@@ -169,7 +169,9 @@ async def _foreseen(location: str, described: StoredArray, kind: Array) -> zarr.
     return zarr.AsyncArray(metadata=blank.metadata, store_path=StorePath(place(location)))
 
 
-async def _read(location: str, described: StoredArray, kind: Array | None, selection: Any) -> Any:
+async def _read(
+    location: str, described: StoredArray, kind: Array | None, selection: slice | EllipsisType
+) -> NDArrayLikeOrScalar:
     stored = await _foreseen(location, described, kind) if kind is not None and is_remote(location) else None
     if stored is None:
         stored = await zarr.api.asynchronous.open_array(store=place(location), mode="r", zarr_format=3)

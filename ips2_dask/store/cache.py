@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from ips2_dask.kernels import buffers
 from ips2_dask.plan.memory import CACHE_BYTES
 
-Key = tuple[Any, ...]
+Key = tuple[str | int | None, ...]
+Value = TypeVar("Value")
 
 
 class Cache:
@@ -29,7 +30,9 @@ class Cache:
         self._unpinned = 0  # bytes of what is not pinned
         self.limit = CACHE_BYTES
 
-    def get(self, key: Key, make: Callable[[], Any], size: Callable[[Any], int], more: int = 0, pin: str = "") -> Any:
+    def get(
+        self, key: Key, make: Callable[[], Value], size: Callable[[Value], int], more: int = 0, pin: str = ""
+    ) -> Value:
         """The value of a key; where there is none, one of the threads that ask makes it while the others wait.
 
         Parameters
@@ -62,6 +65,7 @@ class Cache:
         return value
 
     def _used(self, key: Key, pin: str, more: int) -> Any:
+        """The value of a key that is in the cache, now the one used last; pinned under ``pin``, if that is a name."""
         self._entries.move_to_end(key)
         before = self._pins.get(pin)
         if pin and before != key:

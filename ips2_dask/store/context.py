@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from ips2_dask.kernels.metrics import METRICS, Metric
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.store.base import Store
+from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.cache import cache
-from ips2_dask.store.integrity import Receipt
+from ips2_dask.store.integrity import Facts, Receipt
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.remote import is_remote
 
-AnyArray = NDArray[Any]
+Value = TypeVar("Value")
 
 PINNED = frozenset(
     {
@@ -136,7 +136,7 @@ class Context:
         parts = [self.store.read(folder, part_name(b), name) for b in range(self.n_partitions)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def adopt(self, facts: dict[str, Any]) -> None:
+    def adopt(self, facts: Facts) -> None:
         """Go over to the partitions that a stage made: a sharded graph renumbers the samples."""
         if "bounds" in facts:
             self.bounds = tuple(facts["bounds"])
@@ -232,7 +232,7 @@ class Context:
         """The receipt of a part, or None."""
         return self.store.receipt(self.folders[stage], part_name(part))
 
-    def cached(self, stage: str, name: str, make: Callable[[], Any], size: int, pin: str = "") -> Any:
+    def cached(self, stage: str, name: str, make: Callable[[], Value], size: int, pin: str = "") -> Value:
         """A value made from a stage's arrays, made once in this process for as long as the cache keeps it.
 
         Parameters

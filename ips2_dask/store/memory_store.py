@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Any
 
 from ips2_dask.store.base import AnyArray, Parts
-from ips2_dask.store.integrity import Receipt, Scan
+from ips2_dask.store.integrity import Document, Receipt, Scan
 
 
 class MemoryStore:
@@ -18,15 +18,15 @@ class MemoryStore:
         self.location: str | None = None
         self._parts: dict[tuple[str, str], dict[str, AnyArray]] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
-        self._documents: dict[str, dict[str, Any]] = {}
+        self._documents: dict[str, Document] = {}
         self.made: dict[str, Any] = {}
         self.making = RLock()
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         """All but the lock, and what can be made again."""
         return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, made={}, making=RLock())
 
     def create(self) -> None:
@@ -36,7 +36,7 @@ class MemoryStore:
         """The receipt of a finished part, or None."""
         return self._receipts.get((folder, part))
 
-    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Keep a part's arrays as they are."""
         receipt: Receipt = {
             "arrays": {name: {"shape": list(a.shape), "dtype": a.dtype.str} for name, a in arrays.items()},
@@ -93,11 +93,11 @@ class MemoryStore:
         """Nobody else can write here."""
         return contextlib.nullcontext(_nothing)
 
-    def get_document(self, name: str) -> dict[str, Any] | None:
+    def get_document(self, name: str) -> Document | None:
         """A document of the run, or None."""
         return self._documents.get(name)
 
-    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
+    def put_document(self, name: str, content: Mapping[str, object]) -> None:
         """Keep a document of the run."""
         self._documents[name] = dict(content)
 

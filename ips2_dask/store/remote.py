@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
 import fsspec
@@ -15,6 +15,9 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from ips2_dask.errors import BadInput
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 EXTRAS = {"s3": "s3", "s3a": "s3"}
 """The extra of this package that brings a protocol."""
@@ -31,7 +34,7 @@ def is_remote(place: str) -> bool:
     return "://" in place
 
 
-def open_system(url: str, *, asynchronous: bool = False) -> tuple[Any, str]:
+def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSystem, str]:
     """The filesystem of a URL and the path in it; credentials come from where its own tools look for them.
 
     Raises
@@ -40,7 +43,7 @@ def open_system(url: str, *, asynchronous: bool = False) -> tuple[Any, str]:
         Where the package of that protocol is missing, or the URL itself holds credentials.
     """
     check_url(url)
-    options: dict[str, Any] = {"asynchronous": asynchronous, "use_listings_cache": False}
+    options: dict[str, bool | int] = {"asynchronous": asynchronous, "use_listings_cache": False}
     if _protocol(url) in ("s3", "s3a"):
         options["max_concurrency"] = 1  # or each read asks for the size first
     try:

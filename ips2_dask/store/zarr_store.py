@@ -20,7 +20,7 @@ from ips2_dask.store import lock
 from ips2_dask.store.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
 from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
-from ips2_dask.store.integrity import Fault, Receipt, Scan, content_of, crc32c, opened, sealed
+from ips2_dask.store.integrity import Document, Fault, Receipt, Scan, content_of, crc32c, opened, sealed
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.remote import is_remote
 
@@ -43,7 +43,7 @@ class ZarrStore:
         self._files: Files | None = None
         self._receipts: dict[tuple[str, str], Receipt] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"location": self.location, "_root": self._root, "_files": None, "_receipts": {}}
 
     @property
@@ -94,7 +94,7 @@ class ZarrStore:
                 receipts[part] = receipt
         return {part: receipts[part] for part in parts if part in receipts}
 
-    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Store a part's arrays under a new attempt, then its receipt.
 
         Raises
@@ -264,16 +264,16 @@ class ZarrStore:
             if is_new and not self.files.names(""):
                 self.files.remove("")
 
-    def document(self, name: str) -> tuple[dict[str, Any] | None, bool]:
+    def document(self, name: str) -> tuple[Document | None, bool]:
         """A JSON document as it is, or None where it is none; and whether it is as it was written."""
         return opened(self.files.read(name))
 
-    def get_document(self, name: str) -> dict[str, Any] | None:
+    def get_document(self, name: str) -> Document | None:
         """A JSON document of the run, or None where it is missing or damaged."""
         content, whole = self.document(name)
         return content if whole else None
 
-    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
+    def put_document(self, name: str, content: Mapping[str, object]) -> None:
         """Write a JSON document of the run, whole."""
         self.files.write(name, sealed(content, indent=1))
 
@@ -295,7 +295,7 @@ def _receipt(text: str | None) -> Receipt | None:
     return cast(Receipt, content) if complete else None
 
 
-def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Document:
     """The binsparse descriptor of a part of a symmetric COO matrix."""
     n = int(facts.get("n_pairs_total", 0))
     return {
