@@ -7,7 +7,7 @@ the active pairs alone, for any number of samples; docs/method.md has the mathem
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -380,7 +380,7 @@ def _check_numbers(sigma: float, epsilon: float) -> None:
         raise BadInput("epsilon", str(epsilon), "between 0 and .001, both excluded", otherwise, "give epsilon=1e-4")
 
 
-def _checked_neighbors(n_neighbors: Any, m: int) -> int:
+def _checked_neighbors(n_neighbors: int, m: int) -> int:
     if isinstance(n_neighbors, bool) or int(n_neighbors) != n_neighbors or not 2 <= n_neighbors <= m:
         otherwise = "a neighbourhood would hold no pair, or samples that do not exist"
         raise BadInput("n_neighbors", str(n_neighbors), f"2 to m = {m}, or None", otherwise, "give n_neighbors=5")

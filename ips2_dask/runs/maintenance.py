@@ -9,7 +9,7 @@ from typing import Any
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.runs.directory import read_manifest
 from ips2_dask.store import lock
-from ips2_dask.store.integrity import Fault, Receipt
+from ips2_dask.store.integrity import Document, Fault, Receipt
 from ips2_dask.store.layout import ARRAYS, STAGES, folder_of, key_digest
 from ips2_dask.store.zarr_store import FOLDER, ROOT, ZarrStore, is_receipt
 
@@ -37,7 +37,7 @@ def status(path: str | Path) -> dict[str, Any]:
     running = lock.describe(owner) if owner is not None and lock.is_alive(owner) else None
     done = {stage["name"]: stage for stage in manifest["stages"]}
     fields = ("name", "state", "why", "seconds", "peak_rss_bytes")
-    undone: dict[str, Any] = {"state": "to do", "why": [], "seconds": None, "peak_rss_bytes": None}
+    undone: dict[str, object] = {"state": "to do", "why": [], "seconds": None, "peak_rss_bytes": None}
     return {
         "directory": str(path),
         "input": manifest["input"],
@@ -129,7 +129,7 @@ def verify(path: str | Path) -> Verification:
     return result
 
 
-def _key_faults(name: str, manifest: dict[str, Any]) -> list[Fault]:
+def _key_faults(name: str, manifest: Document) -> list[Fault]:
     """Whether a stage's folder is named by its key, and its key made of the keys that it reads."""
     keys = manifest["keys"]
     content = {what: keys[name][what] for what in ("inputs", "params", "version", "format")}
@@ -144,7 +144,7 @@ def _key_faults(name: str, manifest: dict[str, Any]) -> list[Fault]:
     return [Fault("", "", f"manifest.json, stage {name}", text) for text in faults]
 
 
-def _verify_stage(store: ZarrStore, folder: str, entry: dict[str, Any] | None, verification: Verification) -> None:
+def _verify_stage(store: ZarrStore, folder: str, entry: Document | None, verification: Verification) -> None:
     """One stage: its document against the manifest, its receipts against the layout, its parts."""
     document, whole = store.document(f"{folder}/stage.json")
     name = folder.rpartition("-")[0]

@@ -16,6 +16,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.validity import CENTRES_FROM, RESAMPLED_TOL, SHARE, STARTS
 from ips2_dask.params import Params
 from ips2_dask.runs.run import Run
+from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -43,7 +44,7 @@ class JudgeSettings(NamedTuple):
     resamples: int
     seed: int
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, str | float]:
         """Everything that the criteria depend on besides the run, as it is stored."""
         return {
             **self._asdict(),
@@ -100,14 +101,14 @@ class Point:
     name: str
     params: Params
     criteria: Mapping[str, float]
-    facts: Mapping[str, Any]
-    stages: Mapping[str, Mapping[str, Any]]
-    manifest: Mapping[str, Any] = dataclasses.field(repr=False)
+    facts: Facts
+    stages: Mapping[str, Document]
+    manifest: Document = dataclasses.field(repr=False)
     rank: int = 0
     mean_rank: float = 0.0
 
     @classmethod
-    def of_run(cls, name: str, run: Run, judgement: dict[str, Any]) -> Point:
+    def of_run(cls, name: str, run: Run, judgement: Document) -> Point:
         """The point of a finished run and its judgement, as `judge.judge_run` gives it."""
         stages = {
             stage["name"]: {"state": stage["state"], "folder": stage["folder"], "seconds": stage["seconds"]}
