@@ -50,7 +50,7 @@ class Report(Protocol):
 
 
 MOST_AT_ONCE = 4
-"""Tasks that one process works on at a time without a cluster: the plan's memory counts so many partitions."""
+"""Tasks that one process works on at a time without a cluster; the plan counts the memory of as many partitions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -220,7 +220,7 @@ class SerialExecutor(Executor):
                 for done, future in enumerate(concurrent.futures.as_completed(futures)):
                     future.result()
                     report(done + 1, len(items))
-            except BaseException as error:  # an interrupt as well: what has begun ends, what has not is not begun
+            except BaseException as error:  # an interrupt as well: tasks that have begun end, and no other one begins
                 pool.shutdown(cancel_futures=True)
                 for future in futures if isinstance(error, Exception) else ():
                     if not future.cancelled():

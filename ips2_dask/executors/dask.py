@@ -80,7 +80,7 @@ class DaskExecutor(BlockExecutor):
         return len(self._workers())
 
     def _workers(self) -> dict[str, Any]:
-        """What the scheduler says of each worker, by address."""
+        """The scheduler's record of each worker, by the worker's address."""
         workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
         return workers
 

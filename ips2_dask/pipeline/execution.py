@@ -279,7 +279,7 @@ class _Execution:
         """Run a stage; returns the content of its ``stage.json``."""
         facts = self._work(name)
         if max(self._prepared.plan.worker_bytes, self._prepared.plan.client_bytes) > MIN_BYTES_TO_TIDY:
-            self._executor.free_memory()  # the plan counts each stage without what the one before it left
+            self._executor.free_memory()  # the plan counts each stage without memory that the one before it left
         key = self._prepared.keys[name]
         receipts = self._store.parts(key.folder, cached=True)
         return {

@@ -69,7 +69,7 @@ class Manifest:
     generation : int
         Raised whenever a stage has given other bytes than before, which outdates everything made from it.
     stages : list of StageEntry
-        Of this run so far, in the order of the stages.
+        The stages that this run has finished so far, in their order.
     keys : dict
         Key and folder of every stage, also of those that are not reached yet.
     done : dict
@@ -125,7 +125,7 @@ class Manifest:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def write(self, store: Store) -> None:
-        """Store it in place of the one before."""
+        """Store the manifest in place of the one before."""
         store.put_document(MANIFEST, self.as_dict())
 
     def enter(self, entry: StageEntry, content: Content) -> None:

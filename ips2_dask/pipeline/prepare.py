@@ -27,7 +27,7 @@ GivenMatrix: TypeAlias = Matrix | str | Path
 
 
 class Shaped(Protocol):
-    """The part of a source that a plan depends on."""
+    """The properties of a source that a plan depends on."""
 
     @property
     def name(self) -> str:
@@ -180,7 +180,7 @@ class Prepared:
         self.inputs.side_inputs(self.requested)
 
     def for_distinct(self, m: int, n_clusters: int | None = None) -> Prepared:
-        """The same for m distinct samples, with the number of clusters where that is chosen already.
+        """This run for m distinct samples, and for ``n_clusters`` clusters if that number is chosen already.
 
         The stages after the ingest are planned as if the input held no other rows.
         """
@@ -190,11 +190,11 @@ class Prepared:
         return dataclasses.replace(self, params=params, plan=self.plan.of_distinct(m, params))
 
     def with_clusters(self, n_clusters: int) -> Prepared:
-        """The same with the number of clusters that was chosen."""
+        """This run with the number of clusters that was chosen."""
         return dataclasses.replace(self, params=dataclasses.replace(self.params, n_clusters=n_clusters))
 
     def as_resumed(self, store: Store) -> Prepared:
-        """The same as the ingest of an earlier run leaves it: for distinct samples, where that has counted them."""
+        """This run for the distinct samples that the ingest of an earlier run has counted; itself if none has."""
         document = store.get_document(f"{self.keys[STAGES[0]].folder}/stage.json")
         bounds = None if document is None else document["facts"].get("bounds")
         return self if bounds is None else self.for_distinct(bounds[-1])

@@ -177,7 +177,7 @@ def _predict_rows(context: Context, name: str, features: list[str] | None, first
 
 
 def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Predicted:
-    """The same of rows of these numbers that lack nothing."""
+    """Predictions for rows without a missing value; ``numbers``, (n,) int64, are their positions in the source."""
     with threads(context.threads):
         extended = _extend_rows(context, _standardized(context, name, numbers, rows))
         points = extended.points

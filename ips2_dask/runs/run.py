@@ -40,7 +40,7 @@ Float64 = NDArray[np.float64]
 
 
 MOST_ENTRIES = 1 << 28
-"""Of a similarity of all rows, where equal rows repeat those of distinct ones."""
+"""Most entries of a similarity of all rows, in which equal rows repeat the entries of distinct ones."""
 
 
 class Neighbors(NamedTuple):
@@ -145,7 +145,7 @@ class Run:
 
     @cached_property
     def clustered(self) -> Run:
-        """The same run as if its input had had the rows alone that were clustered; itself where none was left out.
+        """This run as if its input held only the rows that were clustered; the run itself if no row was left out.
 
         Labels, places and similarities are those of these rows, and rows are numbered among them; `rows` says which of
         the input's they are.

@@ -1,4 +1,4 @@
-"""One array of a part as Zarr chunks: written whole, read against its receipt, and looked at chunk by chunk."""
+"""One array of a part as Zarr chunks: written whole, read against its receipt, and scanned for faults by chunks."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class _Local(LocalStore):
 
 
 class _Remote(FsspecStore):
-    """The same behind a URL."""
+    """A store behind a URL that raises for a missing chunk, as `_Local` does."""
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """The value of a key."""
@@ -86,9 +86,9 @@ def _metadata_crc(node: zarr.AsyncArray[Any] | zarr.AsyncGroup) -> int:
 def write_group(
     location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: Document
 ) -> tuple[dict[str, StoredArray], int]:
-    """Store arrays as a group; returns what a receipt says of each and of the group.
+    """Store arrays as a group; returns a receipt's description of each, and the CRC-32C of the group's metadata.
 
-    The stored bytes are among it where nobody need be asked for them: behind a URL.
+    Behind a URL the number of stored bytes is included, because the store has counted them as it wrote.
     """
     written, group, sizes = sync(_write_group(location, arrays, kinds, attributes))
     for name, described in written.items():
@@ -160,7 +160,7 @@ def _cut(array: AnyArray, chunk: Chunk) -> AnyArray:
 
 
 async def _foreseen(location: str, described: StoredArray, kind: Array) -> zarr.AsyncArray[Any] | None:
-    """An array behind a URL without a request: its metadata follow from its receipt; None where they are others."""
+    """An array behind a URL, without a request: its receipt gives its metadata; None if the stored ones differ."""
     shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
     settings = _settings(kind, shape, dtype, described["rows"])
     blank = await zarr.api.asynchronous.create_array(store=MemoryStore(), shape=shape, dtype=dtype, **settings)
@@ -224,7 +224,7 @@ def faults_of(
     sizes : mapping
         Bytes of each of its files, by name.
     deep : bool
-        Whether every byte is read; else files and their sizes are looked at.
+        Whether to read every byte; otherwise only names and sizes of files are checked.
     """
     faults = []
     if METADATA not in sizes:
@@ -240,7 +240,7 @@ def faults_of(
         elif deep and METADATA in sizes:
             try:
                 read_rows(location, described, chunk.low, chunk.high)
-            except Exception as error:  # whatever a damaged file makes a codec or a parser raise
+            except Exception as error:  # a damaged file makes codecs and parsers raise errors of any kind
                 faults.append((chunk.key, _difference(error, chunk.key)))
     return faults
 

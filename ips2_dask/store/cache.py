@@ -27,7 +27,7 @@ class Cache:
         self._entries: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._making: dict[Key, Lock] = {}
         self._pins: dict[str, Key] = {}
-        self._unpinned = 0  # bytes of what is not pinned
+        self._unpinned = 0  # bytes of the values that are not pinned
         self.limit = CACHE_BYTES
 
     def get(
@@ -78,7 +78,7 @@ class Cache:
         return self._entries[key][0]
 
     def _shrink(self, latest: Key | None, more: int) -> None:
-        """Drop what was used least recently and is not pinned; ``latest`` stays, whatever its size."""
+        """Drop the values used least recently that are not pinned; ``latest`` stays, whatever its size."""
         staying, going = {latest, *self._pins.values()}, []
         for key, (_, size) in self._entries.items():  # thousands: only the first few are looked at
             if self._unpinned <= self.limit + more:
@@ -90,7 +90,7 @@ class Cache:
             del self._entries[key]
 
     def unpin_all(self) -> None:
-        """Treat what was pinned like any other entry from now on."""
+        """Treat the pinned values like all others from now on."""
         with self._lock:
             self._pins.clear()
             self._unpinned = sum(size for _, size in self._entries.values())

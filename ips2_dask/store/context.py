@@ -34,7 +34,7 @@ PINNED = frozenset(
 
 @dataclasses.dataclass
 class Context:
-    """Everything that a task may look at.
+    """Everything that a task may read.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Context:
     source : Source, optional
         The input, for the ingest stage.
     generation : int
-        Number that grows when a stage that was computed again has given other bytes: entries of the cache are of one.
+        Number that grows when a stage that was computed again has given other bytes; it is part of the cache's keys.
     there : frozenset of str, optional
         Names of the parts of the stage that may be finished; None where each task looks for its own.
     kept : int
@@ -122,7 +122,7 @@ class Context:
         return array
 
     def fetch(self, stage: str, part: int | str, name: str) -> AnyArray:
-        """The same past the cache, so that an array that is needed once displaces none that is needed again.
+        """One stored array, read past the cache: an array that is needed once shall displace none that is needed again.
 
         From a remote store it is cached all the same, since another task would have to transfer it again.
         """
@@ -137,7 +137,7 @@ class Context:
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def adopt(self, facts: Facts) -> None:
-        """Go over to the partitions that a stage made: a sharded graph renumbers the samples."""
+        """Take the partitions of a stage that made new ones: a sharded graph renumbers the samples."""
         if "bounds" in facts:
             self.bounds = tuple(facts["bounds"])
 
@@ -148,7 +148,7 @@ class Context:
 
     @property
     def samples_prefix(self) -> str:
-        """Prefix of the names of its parts."""
+        """Prefix of the names of the parts of `samples_stage`."""
         return "samples-" if self.samples_stage == "neighbors" else self._ingested
 
     @property
@@ -160,7 +160,7 @@ class Context:
         return self.read(self.samples_stage, self.samples_prefix + part_name(b), "samples")
 
     def ingested(self, b: int) -> AnyArray:
-        """The same by the partitions that ingest made, which a sharded graph replaces."""
+        """X of partition b of the ingest, (rows, f) float32, cached; a sharded graph replaces these partitions."""
         return self.read("ingest", self._ingested + part_name(b), "samples")
 
     def samples(self, rows: NDArray[np.integer]) -> AnyArray:

@@ -23,7 +23,7 @@ REFUSALS = {
     errno.EIO: ("a device that fails", "mend the device, or copy the directory to another one"),
     errno.ESTALE: ("a file system that is gone", "mount it again"),
 }
-"""Errors of a file system that refuses a write: what is found, and the remedy."""
+"""By the number of an error with which a file system refuses a write: the fault, and the remedy."""
 
 
 @contextlib.contextmanager
@@ -80,7 +80,7 @@ class Files(Protocol):
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path there."""
+        """Bytes of every file below a folder, by its path below that folder."""
         ...
 
     def remove(self, name: str) -> None:
@@ -165,7 +165,7 @@ class LocalFiles:
             return []
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path there."""
+        """Bytes of every file below a folder, by its path below that folder."""
         sizes: dict[str, int] = {}
         folders = [(str(Path(self.root, folder)), "")]
         while folders:
@@ -196,7 +196,7 @@ class RemoteFiles:
         self._system, self._path = open_system(self.root)
 
     def make_root(self) -> bool:
-        """Nothing to make: a key's folders are part of its name."""
+        """Make nothing, and return False: a key's folders are part of its name."""
         return False
 
     def _at(self, name: str) -> str:
@@ -258,7 +258,7 @@ class RemoteFiles:
         return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path there; one listing, a thousand files a request."""
+        """Bytes of every file below a folder, by its path below that folder; a request lists a thousand files."""
         path = self._at(folder)
         self._system.invalidate_cache(path)
         try:

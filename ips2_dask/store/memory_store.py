@@ -23,14 +23,14 @@ class MemoryStore:
         self.making = RLock()
 
     def __getstate__(self) -> dict[str, object]:
-        """All but the lock, and what can be made again."""
+        """All attributes but the lock, and the values that can be made again."""
         return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, made={}, making=RLock())
 
     def create(self) -> None:
-        """Nothing to make: parts are in this process."""
+        """Do nothing: parts are in this process."""
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
@@ -65,10 +65,10 @@ class MemoryStore:
         self._receipts.pop((folder, part), None)
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
-        """Nothing to keep: no receipt is far."""
+        """Do nothing: all receipts are in this process."""
 
     def listed(self, folder: str) -> frozenset[str] | None:
-        """None: looking for a part costs nothing."""
+        """Return None: a look for a part costs no request."""
         return None
 
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
@@ -77,7 +77,7 @@ class MemoryStore:
         return {part: receipt for (part_folder, part), receipt in self._receipts.items() if part_folder == folder}
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
-        """Nothing gets lost here."""
+        """Return a scan without faults: memory loses no part."""
         return Scan()
 
     def stage_folders(self) -> list[str]:
@@ -90,7 +90,7 @@ class MemoryStore:
             mapping.clear()
 
     def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """Nobody else can write here."""
+        """Lock nothing: no other run can write into this process."""
         return contextlib.nullcontext(_nothing)
 
     def get_document(self, name: str) -> Document | None:
@@ -109,4 +109,4 @@ class MemoryStore:
 
 
 def _nothing() -> None:
-    """The check of a lock that nobody needs."""
+    """The check of a run's lock, which never raises."""

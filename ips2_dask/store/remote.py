@@ -66,7 +66,7 @@ def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = Fs
 
 
 class FreshStore(FsspecStore):
-    """A Zarr store under a name that nobody has used: it knows all that exists there, and never asks the server.
+    """A Zarr store under a name that nobody has used: it knows every key that exists, and asks the server for none.
 
     Attributes
     ----------

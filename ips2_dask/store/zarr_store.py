@@ -165,11 +165,11 @@ class ZarrStore:
             return array(receipt)
         except MemoryError:
             raise
-        except Exception as error:  # whatever a damaged file makes a codec or a parser raise
+        except Exception as error:  # a damaged file makes codecs and parsers raise errors of any kind
             faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
             if faults:
                 raise faults[0].error(self._root, len(faults) - 1) from error
-        return array(receipt)  # nothing is wrong with it: what failed was the reading
+        return array(receipt)  # the array is sound: only the first reading failed
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
         """Check the parts of a finished stage, or all with a receipt, for faults; ``deep`` reads every byte.

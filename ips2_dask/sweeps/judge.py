@@ -29,7 +29,8 @@ Judgement = dict[str, Any]
 """The criteria of a run and a few facts about it, as plain values."""
 
 PRIORITY = -10
-"""Of a judgement on the workers: nobody waits for it, and the next run waits for its own tasks."""
+"""Priority of a judgement on the workers, below that of the tasks of the next run: the run waits for its tasks, and
+nothing waits for the judgement."""
 
 
 def judge_run(run: Run, settings: JudgeSettings) -> Judgement:
@@ -170,7 +171,7 @@ class Judge:
         return point
 
     def stop(self) -> None:
-        """Give up what is waiting."""
+        """Cancel the judgements that have not ended."""
         if self._client is not None and self._client.status == "running":
             self._client.cancel([future for _, _, future in self._waiting])
         self._waiting.clear()

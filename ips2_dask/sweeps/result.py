@@ -35,7 +35,7 @@ CRITERIA = {"stability": 1.0, "silhouette": 1.0, "conductance": -1.0}
 """The criteria that points are ranked by: 1 where more is better, -1 where less is."""
 
 DIGITS = 3
-"""Decimals: values that agree to so many share a rank."""
+"""Decimals that criteria are rounded to: equal ones share a rank."""
 
 
 class JudgeSettings(NamedTuple):
@@ -45,7 +45,7 @@ class JudgeSettings(NamedTuple):
     seed: int
 
     def as_dict(self) -> dict[str, str | float]:
-        """Everything that the criteria depend on besides the run, as it is stored."""
+        """The settings and constants that the criteria depend on besides the run, as a point stores them."""
         return {
             **self._asdict(),
             "share": SHARE,
@@ -203,7 +203,7 @@ class Sweep:
 
     @property
     def states(self) -> dict[str, dict[str, int]]:
-        """Of each stage, for how many points it was ``computed``, and for how many it was ``reused``."""
+        """Number of points that each stage was ``computed`` for, and number that it was ``reused`` for."""
         return {
             stage: dict(Counter(point.stages[stage]["state"].removesuffix(" again") for point in self.points))
             for stage in STAGES
