@@ -7,7 +7,7 @@ the active pairs alone, for any number of samples; docs/method.md has the mathem
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -195,8 +195,8 @@ def laplacian(M: npt.ArrayLike) -> Array:
     M = _square(M, "M")
     degree = M.sum(axis=1)
     if (degree < 0).any():
-        found = f"the sum {degree.min():.3g} of row {int(degree.argmin())}"
-        raise BadInput("M", found, "no negative row sum", "its root would be complex", "pass a similarity")
+        row_sum = f"the sum {degree.min():.3g} of row {int(degree.argmin())}"
+        raise BadInput("M", row_sum, "no negative row sum", "its root would be complex", "pass a similarity")
     root = np.sqrt(degree)
     inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0)
     return np.asarray(M * inverse[:, None] * inverse[None, :])
@@ -247,9 +247,9 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     if r == 0:
         raise BadInput("T", "zeros alone", "a similarity of some pair", "V would be zero", "pass another tensor")
     if r >= n_clusters and not is_tensor:
-        found = f"L-hat with {r} components for {n_clusters} clusters"
+        counts = f"L-hat with {r} components for {n_clusters} clusters"
         otherwise = "the components' shares of the volume, which L-hat has lost, would be guessed"
-        raise BadInput("T", found, "fewer components than clusters", otherwise, "pass the tensor")
+        raise BadInput("T", counts, "fewer components than clusters", otherwise, "pass the tensor")
     weights = np.ones(len(values))
     if r >= n_clusters:
         weights[:r] = np.sqrt([M[rows].sum() / M.sum() for rows in components])
@@ -344,14 +344,14 @@ def _distances(X: npt.ArrayLike) -> Array:
     refuse_masked(X, "X")
     X = np.asarray(X)
     if X.ndim != 2 or len(X) < 2 or X.dtype.kind not in "fiub":
-        found = f"shape {X.shape} of {X.dtype}"
-        raise BadInput("X", found, "(m, f) real numbers, m >= 2", "there would be no pair", "pass a matrix of numbers")
+        fault = f"shape {X.shape} of {X.dtype}"
+        raise BadInput("X", fault, "(m, f) real numbers, m >= 2", "there would be no pair", "pass a matrix of numbers")
     X = X.astype(np.float64)
     if not np.isfinite(X).all():
         row, column = np.argwhere(~np.isfinite(X))[0]
-        found = f"{X[row, column]} in row {row}, column {column}"
+        fault = f"{X[row, column]} in row {row}, column {column}"
         raise BadInput(
-            "X", found, "finite numbers", "every distance to it would be undefined", "fill it or drop the row"
+            "X", fault, "finite numbers", "every distance to it would be undefined", "fill it or drop the row"
         )
     return np.asarray(squareform(pdist(X)))
 
@@ -380,7 +380,7 @@ def _check_numbers(sigma: float, epsilon: float) -> None:
         raise BadInput("epsilon", str(epsilon), "between 0 and .001, both excluded", otherwise, "give epsilon=1e-4")
 
 
-def _checked_neighbors(n_neighbors: Any, m: int) -> int:
+def _checked_neighbors(n_neighbors: int, m: int) -> int:
     if isinstance(n_neighbors, bool) or int(n_neighbors) != n_neighbors or not 2 <= n_neighbors <= m:
         otherwise = "a neighbourhood would hold no pair, or samples that do not exist"
         raise BadInput("n_neighbors", str(n_neighbors), f"2 to m = {m}, or None", otherwise, "give n_neighbors=5")

@@ -96,7 +96,7 @@ def _real(name: str, value: Any, low: float, high: float, *, closed: bool = Fals
     return number
 
 
-def _choice(name: str, value: Any) -> str:
+def _choice(name: str, value: object) -> str:
     if value not in CHOICES[name]:
         allowed = ", ".join(CHOICES[name])
         raise BadInput(name, repr(value), f"one of {allowed}", "there would be no rule for it", "choose one of them")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 
 class Progress:
@@ -18,7 +17,7 @@ class Progress:
     def advance(self, stage: str, done: int, total: int) -> None:
         """A stage has done this many of its tasks; one that starts another round of tasks counts from 0 again."""
 
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+    def note(self, stage: str, facts: Mapping[str, object]) -> None:
         """A stage has numbers to show: the solver's products, residual and tolerance."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
@@ -43,7 +42,7 @@ class Relay(Progress):
         """Pass it on."""
         self._send("advance", stage, done, total)
 
-    def note(self, stage: str, facts: Mapping[str, Any]) -> None:
+    def note(self, stage: str, facts: Mapping[str, object]) -> None:
         """Pass it on."""
         self._send("note", stage, facts)
 
@@ -68,6 +67,6 @@ class Reporter:
         """The stage has done this many of its tasks."""
         self._progress.advance(self._name, done, total)
 
-    def note(self, facts: Mapping[str, Any]) -> None:
+    def note(self, facts: Mapping[str, object]) -> None:
         """The stage has numbers to show."""
         self._progress.note(self._name, facts)

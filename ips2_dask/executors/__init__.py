@@ -1,1 +1,1 @@
-"""Who computes the tasks of a stage: this process, or the workers of a Dask cluster."""
+"""Executors: this process, or the workers of a Dask cluster, compute the tasks of a stage."""

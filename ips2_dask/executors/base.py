@@ -14,19 +14,23 @@ import contextvars
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-from ips2_dask.executors.placement import Item
+from ips2_dask.executors.placement import Item, ItemKey
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels import buffers
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.readers import Source
 from ips2_dask.readers.base import LazySource
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
-PartFunction = Callable[..., tuple[dict[str, Any], dict[str, Any]]]
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
+PartFunction = Callable[..., TaskResult]
 """A task of a job: from a context, an item and, while a source is staged, its rows, to a part's arrays and facts."""
 
 Handle = Any
@@ -40,13 +44,13 @@ class Report(Protocol):
         """Receive that ``done`` of ``total`` tasks are done."""
         ...
 
-    def note(self, facts: Mapping[str, Any]) -> None:
+    def note(self, facts: Mapping[str, object]) -> None:
         """Receive intermediate numbers of the stage, such as the solver's residual."""
         ...
 
 
 MOST_AT_ONCE = 4
-"""Tasks that one process works on at a time without a cluster: the plan's memory counts so many partitions."""
+"""Tasks that one process works on at a time without a cluster; the plan counts the memory of as many partitions."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,19 +78,19 @@ class Job:
     over: str = "partitions"
     placed_with: Callable[[Context, Any], Item] | None = None
 
-    def placement_items(self, context: Context, items: Sequence[Any]) -> list[Item]:
+    def placement_items(self, context: Context, items: Sequence[ItemKey]) -> list[Item]:
         """The items as `ips2_dask.executors.placement` knows them: with their kind."""
         if self.over == "partitions":
             return [partition_item(context, b) for b in items]
         return [(self.over, item) for item in items]
 
 
-def partition_item(context: Context, b: int) -> Item:
+def partition_item(context: Context, b: ItemKey) -> Item:
     """Partition b as an item that a worker may own: another one when the samples are renumbered."""
     return f"partitions-{hash(context.bounds)}", b
 
 
-def compute_part(item: Any, job: Job, context: Context, *rows: Any) -> Receipt:
+def compute_part(item: ItemKey, job: Job, context: Context, *rows: AnyArray) -> Receipt:
     """Run one task and store its result, unless its part is stored already; returns the part's receipt."""
     name = job.prefix + part_name(item)
     folder = context.folders[job.stage]
@@ -114,21 +118,21 @@ class Executor(abc.ABC):
         return 1
 
     @abc.abstractmethod
-    def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
+    def map(self, job: Job, context: Context, items: Sequence[ItemKey], report: Report) -> list[Receipt]:
         """Run a job; returns the receipts of its parts in the order of ``items``.
 
         ``report(done, total)`` is called as the parts are finished.
         """
 
-    def share(self, value: Any) -> Handle:
+    def share(self, value: object) -> Handle:
         """A handle of a value that many submitted tasks take as an argument, such as the context."""
         return value
 
     def submit(
         self,
         name: str,
-        function: Callable[..., Any],
-        *arguments: Any,
+        function: Callable[..., object],
+        *arguments: object,
         placed_with: Item | Handle | None = None,
         urgent: bool = False,
     ) -> Handle:
@@ -190,7 +194,7 @@ class BlockExecutor(Executor):
 
     @abc.abstractmethod
     def map_blocks(
-        self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
+        self, job: Job, context: Context, blocks: Sequence[Delayed], report: Report, wanted: Sequence[int]
     ) -> None:
         """Run a job on the rows of the ``wanted`` partitions; ``blocks[b]`` is a delayed value of partition b's."""
 
@@ -198,7 +202,7 @@ class BlockExecutor(Executor):
 class SerialExecutor(Executor):
     """Runs tasks in this process: those of a job side by side on a few threads, each with its share of the cores."""
 
-    def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
+    def map(self, job: Job, context: Context, items: Sequence[ItemKey], report: Report) -> list[Receipt]:
         """As of `Executor`."""
         context = dataclasses.replace(context, there=context.store.listed(context.folders[job.stage]))
         report(0, len(items))
@@ -216,7 +220,7 @@ class SerialExecutor(Executor):
                 for done, future in enumerate(concurrent.futures.as_completed(futures)):
                     future.result()
                     report(done + 1, len(items))
-            except BaseException as error:  # an interrupt as well: what has begun ends, what has not is not begun
+            except BaseException as error:  # an interrupt as well: tasks that have begun end, and no other one begins
                 pool.shutdown(cancel_futures=True)
                 for future in futures if isinstance(error, Exception) else ():
                     if not future.cancelled():

@@ -6,23 +6,25 @@ import contextlib
 import dataclasses
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import dask
 import dask.bag
 import numpy as np
-from dask.delayed import delayed
+from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
 from distributed import Client, Future, as_completed, get_worker, wait
 from distributed.scheduler import KilledWorker
 
 from ips2_dask.executors.base import BlockExecutor, Handle, Job, Report, compute_part
 from ips2_dask.executors.failures import GONE, RETRIES, losses, patience_of
-from ips2_dask.executors.placement import Item, Placement, PreferredWorkers
+from ips2_dask.executors.placement import Item, ItemKey, Placement, PreferredWorkers
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.remote import is_remote
+
+Value = TypeVar("Value")
 
 FREE_MEMORY_SECONDS = 5.0
 """How long `DaskExecutor.free_memory` waits for a worker that does not answer."""
@@ -38,7 +40,7 @@ class _UnsentTask(NamedTuple):
     """A submitted task that has not been sent to the scheduler yet."""
 
     key: str
-    task: tuple[Any, ...]
+    task: tuple[object, ...]
     workers: list[str]
     urgent: bool
 
@@ -78,11 +80,11 @@ class DaskExecutor(BlockExecutor):
         return len(self._workers())
 
     def _workers(self) -> dict[str, Any]:
-        """What the scheduler says of each worker, by address."""
+        """The scheduler's record of each worker, by the worker's address."""
         workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
         return workers
 
-    def map(self, job: Job, context: Context, items: Sequence[Any], report: Report) -> list[Receipt]:
+    def map(self, job: Job, context: Context, items: Sequence[ItemKey], report: Report) -> list[Receipt]:
         """As of `Executor`."""
         if not items:
             return []
@@ -102,14 +104,14 @@ class DaskExecutor(BlockExecutor):
         return [receipt for receipt, _ in results]
 
     def map_blocks(
-        self, job: Job, context: Context, blocks: Sequence[Any], report: Report, wanted: Sequence[int]
+        self, job: Job, context: Context, blocks: Sequence[Delayed], report: Report, wanted: Sequence[int]
     ) -> None:
         """As of `BlockExecutor`; rows stay on the worker that computes them."""
         shared = self._shared(job, context)
         missing = [b for b in wanted if context.receipt(job.stage, job.prefix + part_name(b)) is None]
         self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
 
-    def share(self, value: Any) -> Handle:
+    def share(self, value: object) -> Handle:
         """As of `Executor`: the result of a task, so that it is made again when the worker that holds it is lost."""
         if isinstance(value, Context):
             value = dataclasses.replace(value, threads=self._threads)
@@ -118,8 +120,8 @@ class DaskExecutor(BlockExecutor):
     def submit(
         self,
         name: str,
-        function: Callable[..., Any],
-        *arguments: Any,
+        function: Callable[..., object],
+        *arguments: object,
         placed_with: Item | Handle | None = None,
         urgent: bool = False,
     ) -> Handle:
@@ -226,7 +228,7 @@ class DaskExecutor(BlockExecutor):
             ]
             wait(futures, timeout=FREE_MEMORY_SECONDS)
 
-    def _shared(self, job: Job, context: Context) -> Any:
+    def _shared(self, job: Job, context: Context) -> Delayed:
         """The context as one task, on which all tasks of the job depend.
 
         Its key is never used again: a scheduler that serves several runs at once takes equal keys for equal tasks.
@@ -234,7 +236,7 @@ class DaskExecutor(BlockExecutor):
         name = f"{job.stage}-context-{uuid.uuid4().hex}"
         return delayed(dataclasses.replace(context, threads=self._threads), name=name)
 
-    def _retry_alone(self, tasks: Sequence[Any], futures: list[Any]) -> None:
+    def _retry_alone(self, tasks: Sequence[Delayed], futures: list[Future]) -> None:
         """Try tasks again, one by one, that failed because the workers that ran them died.
 
         All tasks of such a worker fail, though one alone may have ended it. The others succeed now, and the one fails
@@ -248,7 +250,7 @@ class DaskExecutor(BlockExecutor):
                 if futures[i].exception() is not None:  # waits, for success too
                     return
 
-    def _gather(self, tasks: Sequence[Any], report: Report, workers: PreferredWorkers | None = None) -> list[Any]:
+    def _gather(self, tasks: Sequence[Delayed], report: Report, workers: PreferredWorkers | None = None) -> list[Any]:
         """Compute delayed tasks; returns their results in order, or raises an error when all of them have ended."""
         annotations = (
             contextlib.nullcontext() if workers is None else dask.annotate(workers=workers, allow_other_workers=True)
@@ -284,9 +286,9 @@ class _StageTask:
     def __init__(self, stage: str) -> None:
         self.__name__ = stage
 
-    def __call__(self, item: Any, job: Job, context: Context) -> tuple[Receipt, str]:
+    def __call__(self, item: ItemKey, job: Job, context: Context) -> tuple[Receipt, str]:
         return compute_part(item, job, context), get_worker().address
 
 
-def _identity(value: Any) -> Any:
+def _identity(value: Value) -> Value:
     return value

@@ -65,7 +65,7 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Future]
     """
     watch = _Watch(client, patience, futures)
     try:
-        if client.status != "running":  # what is sent now would wait for a scheduler that may never come back
+        if client.status != "running":  # a task sent now would wait for a scheduler that may never come back
             raise CommClosedError(client.status)
         with watch:
             yield
@@ -121,10 +121,10 @@ class _Watch:
                 return
 
     def _missing(self, period: float) -> tuple[str, str] | None:
-        """What the tasks wait for, and the remedy; None if a worker is running."""
+        """The reason why no task runs, and the remedy; None if a worker is running."""
         try:
             identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=period)
-        except (Exception, *GONE):  # no answer in time, or whatever a client that is being closed raises
+        except (Exception, *GONE):  # no answer in time, or any error of a client that is being closed
             return f"scheduler {_address(self._client)}: it has not answered", "end it, start a scheduler and workers"
         states = [worker["status"] for worker in identity["workers"].values()]
         if not states:

@@ -8,10 +8,12 @@ store behind a URL is equally far from all workers, so parts written there give 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-Item = tuple[str, Any]
-"""The subject of a task: its kind, such as ``chunks``, and its number or key among those of the kind."""
+ItemKey = int | str
+"""The number or the name of an item, among those of its kind."""
+
+Item = tuple[str, ItemKey]
+"""The subject of a task: its kind, such as ``chunks``, and its number or name."""
 
 
 class PreferredWorkers:
@@ -26,7 +28,7 @@ class PreferredWorkers:
     def __init__(self, addresses: Mapping[int, str]) -> None:
         self._addresses = dict(addresses)
 
-    def __call__(self, key: Any) -> list[str]:
+    def __call__(self, key: object) -> list[str]:
         """Addresses for the task of this Dask key: one, or none where any worker will do."""
         address = self._addresses.get(key[-1]) if isinstance(key, tuple) else None
         return [] if address is None else [address]

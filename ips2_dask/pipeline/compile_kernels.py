@@ -8,15 +8,18 @@ import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
 
+if TYPE_CHECKING:
+    from distributed import Worker
 
-def dask_setup(worker: Any) -> None:
+
+def dask_setup(worker: Worker) -> None:
     """Fill the cache; Dask calls this in each worker process."""
     del worker
     with _one_process_of_the_node():

@@ -20,7 +20,6 @@ from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.pipeline.keys import MODULES, changes
 from ips2_dask.pipeline.manifest import (
     ChoiceDocument,
-    Facts,
     Manifest,
     StageDocument,
     now,
@@ -36,7 +35,7 @@ from ips2_dask.stages import choose, side_inputs
 from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.context import Context, part_name
-from ips2_dask.store.integrity import Receipt, Scan, content_of
+from ips2_dask.store.integrity import Facts, Receipt, Scan, content_of
 from ips2_dask.store.layout import STAGES, key_digest
 
 MIN_BYTES_TO_TIDY = 1 << 30
@@ -280,7 +279,7 @@ class _Execution:
         """Run a stage; returns the content of its ``stage.json``."""
         facts = self._work(name)
         if max(self._prepared.plan.worker_bytes, self._prepared.plan.client_bytes) > MIN_BYTES_TO_TIDY:
-            self._executor.free_memory()  # the plan counts each stage without what the one before it left
+            self._executor.free_memory()  # the plan counts each stage without memory that the one before it left
         key = self._prepared.keys[name]
         receipts = self._store.parts(key.folder, cached=True)
         return {

@@ -4,14 +4,33 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict
 
 from ips2_dask.params import Params
 from ips2_dask.plan.plan import Plan
 from ips2_dask.stages import degrees, eigen, fuse, ingest, label, neighbors, tensor
 from ips2_dask.store.layout import FORMAT, STAGES, folder_of, key_digest
 
-MODULES: dict[str, Any] = {
+if TYPE_CHECKING:
+    from ips2_dask.executors.base import Executor, Report
+    from ips2_dask.plan.choices import Choices
+    from ips2_dask.store.context import Context
+    from ips2_dask.store.integrity import Facts
+
+
+class StageModule(Protocol):
+    """A module of a stage, as `ips2_dask.stages` describes it."""
+
+    VERSION: int
+
+    def depends_on(self, params: Params, choices: Choices) -> dict[str, Any]:
+        """The stage's own parameters, for its key."""
+
+    def run(self, context: Context, executor: Executor, report: Report) -> Facts:
+        """Compute the stage."""
+
+
+MODULES: dict[str, StageModule] = {
     "ingest": ingest,
     "neighbors": neighbors,
     "tensor": tensor,
@@ -117,6 +136,6 @@ def _changes(old: Content, new: Content, above: Mapping[str, list[str]]) -> list
     return texts
 
 
-def _value(params: Mapping[str, Any], name: str) -> str:
+def _value(params: Mapping[str, object], name: str) -> str:
     value = params.get(name, "nothing")
     return value if isinstance(value, str) else repr(value)

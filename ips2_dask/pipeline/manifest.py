@@ -8,17 +8,15 @@ import functools
 import importlib.metadata
 import platform
 from collections.abc import Mapping, Sequence
-from typing import Any, TypedDict, cast
+from typing import TypedDict, cast
 
 from ips2_dask import __version__
 from ips2_dask.pipeline.keys import Content, Key
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.readers import features_of
 from ips2_dask.store.base import Parts, Store
+from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import FORMAT, STAGES
-
-Facts = dict[str, Any]
-"""What a stage reports of itself; each stage has keys of its own."""
 
 MANIFEST = "manifest.json"
 
@@ -48,6 +46,12 @@ class StageEntry(TypedDict):
     facts: Facts
 
 
+class StoredKey(Content):
+    """The key of a stage in the manifest, with the folder that it names."""
+
+    folder: str
+
+
 class ChoiceDocument(TypedDict):
     """The number of clusters that was chosen; the evidence of `stages.choose` stands beside these keys."""
 
@@ -65,7 +69,7 @@ class Manifest:
     generation : int
         Raised whenever a stage has given other bytes than before, which outdates everything made from it.
     stages : list of StageEntry
-        Of this run so far, in the order of the stages.
+        The stages that this run has finished so far, in their order.
     keys : dict
         Key and folder of every stage, also of those that are not reached yet.
     done : dict
@@ -74,23 +78,23 @@ class Manifest:
 
     format: int
     created: str
-    params: dict[str, Any]
-    input: dict[str, Any]
+    params: Document
+    input: Document
     bounds: list[int]
-    choices: dict[str, Any]
-    plan: list[dict[str, Any]]
+    choices: Document
+    plan: list[Document]
     beside: dict[str, str]
     generation: int
     versions: dict[str, str]
     started: str
     finished: str | None
     stages: list[StageEntry]
-    keys: dict[str, dict[str, Any]]
+    keys: dict[str, StoredKey]
     choice: ChoiceDocument | None
     done: dict[str, Content]
 
     @classmethod
-    def begin(cls, prepared: Prepared, earlier: Mapping[str, Any] | None) -> Manifest:
+    def begin(cls, prepared: Prepared, earlier: Document | None) -> Manifest:
         """The manifest of a run that begins, in a store that may hold the manifest of an earlier run."""
         previous = earlier or {"created": now()}
         source, plan, features = prepared.source, prepared.plan, features_of(prepared.source)
@@ -116,12 +120,12 @@ class Manifest:
             done=dict(previous.get("done", {})),
         )  # fmt: skip
 
-    def as_dict(self) -> dict[str, Any]:
-        """What is stored."""
+    def as_dict(self) -> Document:
+        """The document that is stored."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def write(self, store: Store) -> None:
-        """Store it in place of the one before."""
+        """Store the manifest in place of the one before."""
         store.put_document(MANIFEST, self.as_dict())
 
     def enter(self, entry: StageEntry, content: Content) -> None:
@@ -136,7 +140,7 @@ class Manifest:
         self.plan = [dataclasses.asdict(stage) for stage in prepared.plan.stages]
         self.keys = _described(prepared.keys)
 
-    def take_choice(self, prepared: Prepared, choice: ChoiceDocument, earlier: Mapping[str, Any] | None) -> None:
+    def take_choice(self, prepared: Prepared, choice: ChoiceDocument, earlier: Document | None) -> None:
         """Record the number of clusters that was chosen; stages that served the choice alone are left out."""
         self.stages = [stage for stage in self.stages if stage["folder"] == prepared.keys[stage["name"]].folder]
         names = {stage["name"] for stage in self.stages}
@@ -145,7 +149,7 @@ class Manifest:
         self.done = {**(earlier or {}).get("done", {}), **done}
 
 
-def read_manifest(store: Store) -> dict[str, Any] | None:
+def read_manifest(store: Store) -> Document | None:
     """The manifest of an earlier run as it is stored; None where there is none, or one of another format."""
     content = store.get_document(MANIFEST)
     return content if content is not None and content.get("format") == FORMAT else None
@@ -166,7 +170,7 @@ def unfinished_stages(store: Store, keys: Mapping[str, Key]) -> Sequence[str]:
     return [name for name in STAGES if read_stage(store, keys[name].folder) is None]
 
 
-def _described(keys: Mapping[str, Key]) -> dict[str, dict[str, Any]]:
+def _described(keys: Mapping[str, Key]) -> dict[str, StoredKey]:
     """The keys as the manifest stores them."""
     return {name: {**key.content, "folder": key.folder} for name, key in keys.items()}
 

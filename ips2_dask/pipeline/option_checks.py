@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Params, Resources
@@ -24,13 +23,13 @@ MACHINES = ("n_workers", "scratch", "scheduler", "cluster", "tls", "insecure")
 """Fields of `Resources` that describe a cluster which is started, or connected to, for the run."""
 
 
-def _changed(record: Any, names: Sequence[str]) -> list[str]:
-    """The names of those fields of a dataclass instance that are not at their default."""
+def _changed(record: Params | Resources, names: Sequence[str]) -> list[str]:
+    """The names of those fields of a record that are not at their default."""
     defaults = {field.name: field.default for field in dataclasses.fields(record)}
     return [name for name in names if getattr(record, name) != defaults[name]]
 
 
-def _no_effect(name: str, value: Any, other: str, allowed: str, why: str) -> BadInput:
+def _no_effect(name: str, value: object, other: str, allowed: str, why: str) -> BadInput:
     """The error for an option that has no effect with another one."""
     return BadInput(name, f"{value!r} with {other}", allowed, f"it would count for nothing: {why}", f"leave {name} out")
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from ips2_dask import clusters
 from ips2_dask.errors import BadInput
@@ -18,13 +18,16 @@ from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.readers.features import Features
-from ips2_dask.stages.side_inputs import SideInputs, open_side_inputs
+from ips2_dask.stages.side_inputs import Matrix, SideInputs, open_side_inputs
 from ips2_dask.store.base import Store
 from ips2_dask.store.layout import STAGES
 
+GivenMatrix: TypeAlias = Matrix | str | Path
+"""An (m, m) matrix as the caller gives it with the samples: dense, sparse, or the path of a file."""
+
 
 class Shaped(Protocol):
-    """The part of a source that a plan depends on."""
+    """The properties of a source that a plan depends on."""
 
     @property
     def name(self) -> str:
@@ -53,10 +56,14 @@ class Inputs:
     """
 
     def __init__(
-        self, source: Source, similarity: Any = None, knn_graph: Any = None, reading: Mapping[str, Any] | None = None
+        self,
+        source: Source,
+        similarity: GivenMatrix | None = None,
+        knn_graph: GivenMatrix | None = None,
+        reading: Mapping[str, object] | None = None,
     ) -> None:
         self.source, self.similarity, self.knn_graph = source, similarity, knn_graph
-        self.reading: Mapping[str, Any] = reading or {}
+        self.reading: Mapping[str, object] = reading or {}
         self._side_inputs: dict[tuple[str, ...], SideInputs] = {}
         self._digests: dict[tuple[str, ...], dict[str, str]] = {}
 
@@ -92,8 +99,8 @@ def open_inputs(
     labels_column: str | int | None = None,
     transpose: bool = False,
     features: Features | None = None,
-    similarity: Any = None,
-    knn_graph: Any = None,
+    similarity: GivenMatrix | None = None,
+    knn_graph: GivenMatrix | None = None,
 ) -> Inputs:
     """Open a source; parameters as of `ips2_dask.run`.
 
@@ -103,7 +110,7 @@ def open_inputs(
         Where the source can't be read, or would lose rows that similarity or graph have.
     """
     location = str(source) if isinstance(source, str | Path) else None
-    reading: dict[str, Any] = {"location": location, "labels_column": labels_column, "transpose": transpose}
+    reading: dict[str, object] = {"location": location, "labels_column": labels_column, "transpose": transpose}
     if features is not None and not features.is_default:
         reading["features"] = features.as_dict()
     if not isinstance(source, Source):
@@ -112,7 +119,7 @@ def open_inputs(
     return Inputs(source, similarity, knn_graph, reading)
 
 
-def _check_no_row_is_dropped(source: Source, similarity: Any, knn_graph: Any) -> None:
+def _check_no_row_is_dropped(source: Source, similarity: GivenMatrix | None, knn_graph: GivenMatrix | None) -> None:
     """Refuse to leave rows out of a table that comes with a matrix of all rows."""
     fitted = features_of(source)
     if fitted is not None and fitted.missing == "drop" and not (similarity is None and knn_graph is None):
@@ -173,7 +180,7 @@ class Prepared:
         self.inputs.side_inputs(self.requested)
 
     def for_distinct(self, m: int, n_clusters: int | None = None) -> Prepared:
-        """The same for m distinct samples, with the number of clusters where that is chosen already.
+        """This run for m distinct samples, and for ``n_clusters`` clusters if that number is chosen already.
 
         The stages after the ingest are planned as if the input held no other rows.
         """
@@ -183,11 +190,11 @@ class Prepared:
         return dataclasses.replace(self, params=params, plan=self.plan.of_distinct(m, params))
 
     def with_clusters(self, n_clusters: int) -> Prepared:
-        """The same with the number of clusters that was chosen."""
+        """This run with the number of clusters that was chosen."""
         return dataclasses.replace(self, params=dataclasses.replace(self.params, n_clusters=n_clusters))
 
     def as_resumed(self, store: Store) -> Prepared:
-        """The same as the ingest of an earlier run leaves it: for distinct samples, where that has counted them."""
+        """This run for the distinct samples that the ingest of an earlier run has counted; itself if none has."""
         document = store.get_document(f"{self.keys[STAGES[0]].folder}/stage.json")
         bounds = None if document is None else document["facts"].get("bounds")
         return self if bounds is None else self.for_distinct(bounds[-1])

@@ -17,7 +17,7 @@ from ips2_dask.pipeline.cluster_choice import is_worth_a_cluster, names_machines
 from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.manifest import versions
 from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.prepare import Prepared, Shaped, open_inputs, plan_run, prepare
+from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, open_inputs, plan_run, prepare
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features
 from ips2_dask.runs.directory import check_directory
@@ -44,8 +44,8 @@ def run(
     features: Features | None = None,
     progress: Progress | None = None,
     own_cluster: bool = False,
-    similarity: Any = None,
-    knn_graph: Any = None,
+    similarity: GivenMatrix | None = None,
+    knn_graph: GivenMatrix | None = None,
     fresh: bool = False,
     verify: bool = False,
     performance_report: str | Path | None = None,

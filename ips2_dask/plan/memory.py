@@ -139,8 +139,8 @@ def _chunks_operator_bytes(sizes: Sizes) -> int:
 def _kept_operator_bytes(sizes: Sizes) -> int:
     """Bytes of the operators that a worker keeps for its chunks, with neighbourhoods that two chunks share."""
     once = 8 * sizes.local_pairs * sizes.m if sizes.choices.operator != "triplets" else 0
-    kept = _chunks_operator_bytes(sizes) - once + REMEMBERED * sizes.n_pairs
-    return 5 * kept // (4 * max(1, sizes.n_workers))
+    operator_bytes = _chunks_operator_bytes(sizes) - once + REMEMBERED * sizes.n_pairs
+    return 5 * operator_bytes // (4 * max(1, sizes.n_workers))
 
 
 def _degrees_bytes(sizes: Sizes) -> int:

@@ -33,7 +33,7 @@ class StagePlan:
 
 @dataclasses.dataclass(frozen=True)
 class PlanRequest:
-    """What the caller of a plan has asked for, besides the shape of the data and the parameters; see `make_plan`."""
+    """The arguments of `make_plan` other than the shape of the data and the parameters."""
 
     rows: int | None = None
     resident: int = 0
@@ -62,7 +62,7 @@ class Plan:
     exact_seconds: float = 0.0
 
     def of_distinct(self, m: int, params: Params) -> Plan:
-        """The same with choices and projections for m distinct samples, which the ingest has found among the rows."""
+        """This plan with choices and projections for the m distinct samples that the ingest has counted."""
         f = m if params.metric == "precomputed" else self.f
         distinct = make_plan(m, f, params, **dataclasses.asdict(self.request))
         stages = (self.stages[0], *distinct.stages[1:])
@@ -70,7 +70,7 @@ class Plan:
         return plan.of_given_graph() if self.choices.graph == "given" else plan
 
     def of_given_graph(self) -> Plan:
-        """The same without a search for neighbours, as the caller gives their candidates."""
+        """This plan without a search for neighbours, whose candidates the caller gives."""
         choices = dataclasses.replace(self.choices, graph="given", n_shards=0, exact_after=False)
         return dataclasses.replace(self, choices=choices, exact_seconds=0.0)
 
@@ -146,7 +146,7 @@ def _stages(sizes: Sizes, resident: int) -> tuple[StagePlan, ...]:
 
 
 def _purposes(sizes: Sizes) -> dict[str, str]:
-    """What each stage does, in the words of `ips2 plan`."""
+    """The purpose of each stage, in the words of `ips2 plan`."""
     tol = sizes.params.tol
     return {
         "ingest": "check, centre and scale X",

@@ -16,12 +16,12 @@ Int32 = NDArray[np.int32]
 
 
 def _tree_part(columns: int) -> str:
-    """The part that holds the tree on so many columns of the embedding."""
+    """The part that holds the tree of this number of columns of the embedding."""
     return f"rounding-density-{columns:04d}-00"
 
 
 def cut_clusters(context: Context, n_clusters: int) -> Int32:
-    """Labels of so many clusters in the user's numbering: (m,).
+    """Labels of this number of clusters in the user's numbering: (m,).
 
     Raises
     ------

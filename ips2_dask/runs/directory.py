@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 from ips2_dask.errors import BadInput
 from ips2_dask.store import lock
 from ips2_dask.store.base import Store
-from ips2_dask.store.integrity import Fault
+from ips2_dask.store.integrity import Document, Fault
 from ips2_dask.store.layout import FORMAT
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -70,7 +69,7 @@ def _check_place(path: Path) -> None:
         )
 
 
-def withdraw(store: Store, folder: str, before: dict[str, Any] | None) -> None:
+def withdraw(store: Store, folder: str, before: Document | None) -> None:
     """Take back a stage that refused its input: its folder goes, and the manifest is again what it was before.
 
     Where there was no manifest, nothing of the run stays, nor its directory if the run made it.
@@ -83,7 +82,7 @@ def withdraw(store: Store, folder: str, before: dict[str, Any] | None) -> None:
         store.remove("zarr.json")
 
 
-def read_manifest(store: ZarrStore) -> dict[str, Any]:
+def read_manifest(store: ZarrStore) -> Document:
     """The manifest of a run directory, checked.
 
     Raises
@@ -105,7 +104,7 @@ def read_manifest(store: ZarrStore) -> dict[str, Any]:
     return manifest
 
 
-def check_format(store: ZarrStore, manifest: dict[str, Any]) -> None:
+def check_format(store: ZarrStore, manifest: Document) -> None:
     """Refuse a run directory of another version.
 
     Raises

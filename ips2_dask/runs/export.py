@@ -8,7 +8,7 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import h5py
 import numpy as np
@@ -20,6 +20,8 @@ from ips2_dask.store.base import AnyArray
 from ips2_dask.store.files import partial_file
 
 if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetWriter
+
     from ips2_dask.runs.run import Run
 
 Node: TypeAlias = h5py.Group | h5py.Dataset
@@ -160,7 +162,7 @@ def _origin(run: Run) -> Path | None:
     return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
 
 
-def _encoded(node: Node, kind: str, version: str, **more: Any) -> Node:
+def _encoded(node: Node, kind: str, version: str, **more: object) -> Node:
     node.attrs["encoding-type"], node.attrs["encoding-version"] = kind, version
     for name, value in more.items():
         node.attrs[name] = value
@@ -275,7 +277,7 @@ class _TextWriter:
         words = [[self._word(value) for value in values.tolist()] for values in columns.values()]
         self._stream.writelines(self._mark.join(row) + "\n" for row in zip(*words, strict=True))
 
-    def _word(self, value: Any) -> str:
+    def _word(self, value: object) -> str:
         if isinstance(value, float):
             return f"{value:.9g}"
         text = str(value)
@@ -289,7 +291,7 @@ class _TextWriter:
 class _ParquetWriter:
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._writer: Any = None
+        self._writer: ParquetWriter | None = None
 
     def write(self, columns: Columns) -> None:
         import pyarrow  # noqa: PLC0415  it takes a while, and other formats do without

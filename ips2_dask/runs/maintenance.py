@@ -9,7 +9,7 @@ from typing import Any
 from ips2_dask.errors import BadInput, Damaged
 from ips2_dask.runs.directory import read_manifest
 from ips2_dask.store import lock
-from ips2_dask.store.integrity import Fault, Receipt
+from ips2_dask.store.integrity import Document, Fault, Receipt
 from ips2_dask.store.layout import ARRAYS, STAGES, folder_of, key_digest
 from ips2_dask.store.zarr_store import FOLDER, ROOT, ZarrStore, is_receipt
 
@@ -37,7 +37,7 @@ def status(path: str | Path) -> dict[str, Any]:
     running = lock.describe(owner) if owner is not None and lock.is_alive(owner) else None
     done = {stage["name"]: stage for stage in manifest["stages"]}
     fields = ("name", "state", "why", "seconds", "peak_rss_bytes")
-    undone: dict[str, Any] = {"state": "to do", "why": [], "seconds": None, "peak_rss_bytes": None}
+    undone: dict[str, object] = {"state": "to do", "why": [], "seconds": None, "peak_rss_bytes": None}
     return {
         "directory": str(path),
         "input": manifest["input"],
@@ -85,8 +85,8 @@ class Verification:
 
     def as_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
-        found = dataclasses.asdict(self)
-        return {**found, "faults": [fault.as_dict() for fault in self.faults], "sound": self.sound}
+        fields = dataclasses.asdict(self)
+        return {**fields, "faults": [fault.as_dict() for fault in self.faults], "sound": self.sound}
 
 
 def verify(path: str | Path) -> Verification:
@@ -129,7 +129,7 @@ def verify(path: str | Path) -> Verification:
     return result
 
 
-def _key_faults(name: str, manifest: dict[str, Any]) -> list[Fault]:
+def _key_faults(name: str, manifest: Document) -> list[Fault]:
     """Whether a stage's folder is named by its key, and its key made of the keys that it reads."""
     keys = manifest["keys"]
     content = {what: keys[name][what] for what in ("inputs", "params", "version", "format")}
@@ -144,30 +144,30 @@ def _key_faults(name: str, manifest: dict[str, Any]) -> list[Fault]:
     return [Fault("", "", f"manifest.json, stage {name}", text) for text in faults]
 
 
-def _verify_stage(store: ZarrStore, folder: str, entry: dict[str, Any] | None, out: Verification) -> None:
+def _verify_stage(store: ZarrStore, folder: str, entry: Document | None, verification: Verification) -> None:
     """One stage: its document against the manifest, its receipts against the layout, its parts."""
     document, whole = store.document(f"{folder}/stage.json")
     name = folder.rpartition("-")[0]
     where = f"{folder}/stage.json"
     if document is not None and not whole:
-        out.faults.append(Fault(folder, "", where, "it is not what was written"))
+        verification.faults.append(Fault(folder, "", where, "it is not what was written"))
         document = None
     elif document is None and (entry is not None or store.files.read(where) is not None):
-        out.faults.append(Fault(folder, "", where, "it is missing or can't be read"))
+        verification.faults.append(Fault(folder, "", where, "it is missing or can't be read"))
     if document is not None:
         if folder_of(name, document["key"]) != folder:
-            out.faults.append(Fault(folder, "", where, "its key is not that of its folder"))
+            verification.faults.append(Fault(folder, "", where, "its key is not that of its folder"))
         if entry is not None and entry["facts"] != document["facts"]:
-            out.faults.append(Fault(folder, "", where, "its facts are not those of the manifest"))
+            verification.faults.append(Fault(folder, "", where, "its facts are not those of the manifest"))
     scan = store.scan(folder, document["parts"] if document else None, True)
-    out.faults += scan.faults
+    verification.faults += scan.faults
     for part, receipt in sorted(scan.receipts.items()):
-        out.faults += _layout_faults(name, folder, part, receipt)
-    out.stages += document is not None
-    out.parts += len(scan.receipts)
-    out.arrays += scan.arrays
-    out.chunks += scan.chunks
-    out.bytes += scan.octets
+        verification.faults += _layout_faults(name, folder, part, receipt)
+    verification.stages += document is not None
+    verification.parts += len(scan.receipts)
+    verification.arrays += scan.arrays
+    verification.chunks += scan.chunks
+    verification.bytes += scan.octets
 
 
 def _layout_faults(name: str, folder: str, part: str, receipt: Receipt) -> list[Fault]:

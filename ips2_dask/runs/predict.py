@@ -124,7 +124,7 @@ def blocks(context: Context, source: Source, client: Client | None = None) -> It
 def predict(context: Context, source: Source, client: Client | None = None) -> Predicted:
     """Predictions for all of a source's samples, in memory."""
     parts = list(blocks(context, source, client))
-    labels, probabilities = (np.concatenate([part[at] for part in parts]) for at in (0, 1))
+    labels, probabilities = (np.concatenate([part[field] for part in parts]) for field in (0, 1))
     points = [part.embedding for part in parts if part.embedding is not None]
     return Predicted(labels, probabilities, np.concatenate(points) if points else None)
 
@@ -169,15 +169,15 @@ def _predict_rows(context: Context, name: str, features: list[str] | None, first
     shares = np.full((len(rows), c), np.nan)
     points = None if width is None else np.full((len(rows), width), np.nan)
     if complete.any():
-        found = _predict_complete(context, name, numbers[complete], rows[complete])
-        labels[complete], shares[complete] = found.labels, found.probabilities
-        if points is not None and found.embedding is not None:
-            points[complete] = found.embedding
+        predicted = _predict_complete(context, name, numbers[complete], rows[complete])
+        labels[complete], shares[complete] = predicted.labels, predicted.probabilities
+        if points is not None and predicted.embedding is not None:
+            points[complete] = predicted.embedding
     return Predicted(labels, shares, points)
 
 
 def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], rows: AnyArray) -> Predicted:
-    """The same of rows of these numbers that lack nothing."""
+    """Predictions for rows without a missing value; ``numbers``, (n,) int64, are their positions in the source."""
     with threads(context.threads):
         extended = _extend_rows(context, _standardized(context, name, numbers, rows))
         points = extended.points
@@ -265,8 +265,8 @@ def _shares(context: Context) -> Float32:
         folder, parts = context.folders["label"], range(context.n_partitions)
         return np.concatenate([context.store.read(folder, f"shares-{part_name(b)}", "shares") for b in parts])
 
-    found: Float32 = context.cached("label", "shares", whole, 4 * context.m * context.params.n_clusters)
-    return found
+    shares: Float32 = context.cached("label", "shares", whole, 4 * context.m * context.params.n_clusters)
+    return shares
 
 
 def _labels(context: Context) -> NDArray[np.int32]:

@@ -16,7 +16,7 @@ class Stop(TypedDict):
 
 
 class Check(TypedDict):
-    """One promise of a run: ``found`` is to be ``rule`` ``wanted``."""
+    """One promise of a run: ``found`` shall be at most, or at least (``rule``), the value ``wanted``."""
 
     promise: str
     rule: str
@@ -61,7 +61,7 @@ def _residual(wanted: float, found: float) -> Stop:
 
 
 def _stop(what: str, stop: Stop) -> Check:
-    """That a solve was as exact as it was to be: by the measure that it ended by."""
+    """The check that a solve was exact enough, by the measure that it ended by."""
     return _at_most(f"{what}: {stop['measure']}", stop["wanted"], stop["found"])
 
 

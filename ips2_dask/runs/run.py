@@ -27,6 +27,7 @@ from ips2_dask.stages.similarity_views import Similarities, read_similarity, sim
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
 from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -39,7 +40,7 @@ Float64 = NDArray[np.float64]
 
 
 MOST_ENTRIES = 1 << 28
-"""Of a similarity of all rows, where equal rows repeat those of distinct ones."""
+"""Most entries of a similarity of all rows, in which equal rows repeat the entries of distinct ones."""
 
 
 class Neighbors(NamedTuple):
@@ -60,7 +61,7 @@ class Run:
         Something that must live as long as the run, such as its temporary folder.
     """
 
-    def __init__(self, store: Store, manifest: dict[str, Any], keep: Any = None) -> None:
+    def __init__(self, store: Store, manifest: Document, keep: object = None) -> None:
         self._store, self.manifest, self._keep = store, manifest, keep
         self.params = Params.of_manifest(manifest["params"])
         self._context = Context(
@@ -144,7 +145,7 @@ class Run:
 
     @cached_property
     def clustered(self) -> Run:
-        """The same run as if its input had had the rows alone that were clustered; itself where none was left out.
+        """This run as if its input held only the rows that were clustered; the run itself if no row was left out.
 
         Labels, places and similarities are those of these rows, and rows are numbered among them; `rows` says which of
         the input's they are.
@@ -266,7 +267,7 @@ class Run:
         renamed = np.sort(self._order[read_pairs(self._context)], axis=1)
         return np.lexsort((renamed[:, 1], renamed[:, 0]))
 
-    def _by_pair(self, stored: Any) -> Any:
+    def _by_pair(self, stored: AnyArray) -> AnyArray:
         return stored if self._pair_order is None else stored[self._pair_order]
 
     @cached_property
@@ -403,8 +404,8 @@ class Run:
     @property
     def choice(self) -> dict[str, Any] | None:
         """Why there are as many clusters, where that was chosen: eigenvalues, relative gaps, candidates; else None."""
-        found: dict[str, Any] | None = self.manifest.get("choice")
-        return found
+        choice: dict[str, Any] | None = self.manifest.get("choice")
+        return choice
 
     @cached_property
     def embedding(self) -> Float64 | None:
@@ -562,7 +563,7 @@ class Run:
             )  # fmt: skip
 
 
-def _n_dropped(facts: dict[str, Any]) -> int:
+def _n_dropped(facts: Facts) -> int:
     """Rows that the ingest left out for missing values."""
     missing = facts.get("missing") or {"rule": "refuse"}
     return int(missing["rows"]) if missing["rule"] == "drop" else 0

@@ -1,4 +1,4 @@
-"""One array of a part as Zarr chunks: written whole, read against its receipt, and looked at chunk by chunk."""
+"""One array of a part as Zarr chunks: written whole, read against its receipt, and scanned for faults by chunks."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import zarr
 import zarr.api.asynchronous
-from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
-from ips2_dask.store.integrity import StoredArray, crc32c
+from ips2_dask.store.base import AnyArray
+from ips2_dask.store.integrity import Document, StoredArray, crc32c
 from ips2_dask.store.layout import Array
 from ips2_dask.store.remote import FreshStore, is_remote, open_zarr
 
 if TYPE_CHECKING:
-    from zarr.abc.store import ByteRequest
-    from zarr.core.buffer import Buffer, BufferPrototype
+    from types import EllipsisType
 
-AnyArray = NDArray[Any]
+    from zarr.abc.store import ByteRequest
+    from zarr.core.buffer import Buffer, BufferPrototype, NDArrayLikeOrScalar
 
 CHUNK_BYTES = 4 << 20
 """Most arrays are one chunk; longer ones are cut by rows, at a size that is written twice as fast as 16 MiB."""
@@ -51,7 +51,7 @@ class _Local(LocalStore):
 
 
 class _Remote(FsspecStore):
-    """The same behind a URL."""
+    """A store behind a URL that raises for a missing chunk, as `_Local` does."""
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
         """The value of a key."""
@@ -71,24 +71,24 @@ def place(location: str, *, fresh: bool = False) -> LocalStore | FsspecStore:
     return _Local(location)
 
 
-def _fill_of(dtype: np.dtype[Any]) -> Any:
+def _fill_of(dtype: np.dtype[Any]) -> float:
     """Fill value of an array, which readers without the receipt see in a missing chunk: no value that we store."""
     if dtype.kind == "f":
         return np.nan
     return np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
 
 
-def _metadata_crc(node: Any) -> int:
+def _metadata_crc(node: zarr.AsyncArray[Any] | zarr.AsyncGroup) -> int:
     """CRC-32C of the ``zarr.json`` of an array or a group."""
     return crc32c(node.metadata.to_buffer_dict(default_buffer_prototype())[METADATA].to_bytes())
 
 
 def write_group(
-    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
+    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: Document
 ) -> tuple[dict[str, StoredArray], int]:
-    """Store arrays as a group; returns what a receipt says of each and of the group.
+    """Store arrays as a group; returns a receipt's description of each, and the CRC-32C of the group's metadata.
 
-    The stored bytes are among it where nobody need be asked for them: behind a URL.
+    Behind a URL the number of stored bytes is included, because the store has counted them as it wrote.
     """
     written, group, sizes = sync(_write_group(location, arrays, kinds, attributes))
     for name, described in written.items():
@@ -100,7 +100,7 @@ def write_group(
 
 
 async def _write_group(
-    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: dict[str, Any]
+    location: str, arrays: Mapping[str, AnyArray], kinds: Mapping[str, Array], attributes: Document
 ) -> tuple[dict[str, StoredArray], int, dict[str, int] | None]:
     """One coroutine, since each call from outside of Zarr's loop costs milliseconds."""
     store = place(location, fresh=True)
@@ -132,7 +132,7 @@ async def _write_array(group: zarr.AsyncGroup, name: str, kind: Array, array: An
     return {"shape": list(array.shape), "dtype": array.dtype.str, "rows": rows, "metadata": _metadata_crc(stored)}
 
 
-def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[Any], rows: int) -> dict[str, Any]:
+def _settings(kind: Array, shape: Sequence[int], dtype: np.dtype[np.generic], rows: int) -> dict[str, Any]:
     """How an array is stored, besides its shape and dtype."""
     return {
         "chunks": (rows, *(max(1, n) for n in shape[1:])) if shape else (),
@@ -160,7 +160,7 @@ def _cut(array: AnyArray, chunk: Chunk) -> AnyArray:
 
 
 async def _foreseen(location: str, described: StoredArray, kind: Array) -> zarr.AsyncArray[Any] | None:
-    """An array behind a URL without a request: its metadata follow from its receipt; None where they are others."""
+    """An array behind a URL, without a request: its receipt gives its metadata; None if the stored ones differ."""
     shape, dtype = tuple(described["shape"]), np.dtype(described["dtype"])
     settings = _settings(kind, shape, dtype, described["rows"])
     blank = await zarr.api.asynchronous.create_array(store=MemoryStore(), shape=shape, dtype=dtype, **settings)
@@ -169,7 +169,9 @@ async def _foreseen(location: str, described: StoredArray, kind: Array) -> zarr.
     return zarr.AsyncArray(metadata=blank.metadata, store_path=StorePath(place(location)))
 
 
-async def _read(location: str, described: StoredArray, kind: Array | None, selection: Any) -> Any:
+async def _read(
+    location: str, described: StoredArray, kind: Array | None, selection: slice | EllipsisType
+) -> NDArrayLikeOrScalar:
     stored = await _foreseen(location, described, kind) if kind is not None and is_remote(location) else None
     if stored is None:
         stored = await zarr.api.asynchronous.open_array(store=place(location), mode="r", zarr_format=3)
@@ -189,16 +191,18 @@ def read_rows(location: str, described: StoredArray, low: int, high: int, kind: 
         Of whatever kind a damaged file makes Zarr, a codec or a parser raise; ValueError where a digest differs.
     """
     touched = [
-        (at, chunk) for at, chunk in enumerate(chunks_of(described)) if low < chunk.high and chunk.low < max(high, low)
+        (number, chunk)
+        for number, chunk in enumerate(chunks_of(described))
+        if low < chunk.high and chunk.low < max(high, low)
     ]
     if not described["shape"]:
         touched = list(enumerate(chunks_of(described)))
     start, end = (touched[0][1].low, touched[-1][1].high) if touched else (low, high)
     selection = slice(start, end) if described["shape"] else ...
     array = np.asarray(sync(_read(location, described, kind, selection)))
-    for at, chunk in touched:
+    for number, chunk in touched:
         moved = Chunk(chunk.key, chunk.low - start, chunk.high - start)
-        if crc32c(_cut(array, moved)) != described["crc32c"][at]:
+        if crc32c(_cut(array, moved)) != described["crc32c"][number]:
             raise ValueError(f"chunk {chunk.key} holds other bytes than were written")
     return array[low - start : high - start] if described["shape"] else array
 
@@ -220,28 +224,28 @@ def faults_of(
     sizes : mapping
         Bytes of each of its files, by name.
     deep : bool
-        Whether every byte is read; else files and their sizes are looked at.
+        Whether to read every byte; otherwise only names and sizes of files are checked.
     """
     faults = []
     if METADATA not in sizes:
         faults.append((METADATA, "is missing"))
     elif deep and (metadata is None or crc32c(metadata) != described["metadata"]):
         faults.append((METADATA, "is not what was written"))
-    for at, chunk in enumerate(chunks_of(described)):
-        wanted = described["bytes"][at]
+    for number, chunk in enumerate(chunks_of(described)):
+        size = described["bytes"][number]
         if chunk.key not in sizes:
             faults.append((chunk.key, "is missing"))
-        elif sizes[chunk.key] != wanted:
-            faults.append((chunk.key, f"has {sizes[chunk.key]} bytes, and {wanted} were written"))
+        elif sizes[chunk.key] != size:
+            faults.append((chunk.key, f"has {sizes[chunk.key]} bytes, and {size} were written"))
         elif deep and METADATA in sizes:
             try:
                 read_rows(location, described, chunk.low, chunk.high)
-            except Exception as error:  # whatever a damaged file makes a codec or a parser raise
-                faults.append((chunk.key, _found(error, chunk.key)))
+            except Exception as error:  # a damaged file makes codecs and parsers raise errors of any kind
+                faults.append((chunk.key, _difference(error, chunk.key)))
     return faults
 
 
-def _found(error: Exception, key: str) -> str:
+def _difference(error: Exception, key: str) -> str:
     """The message of an error of a chunk, in a few words."""
     text = " ".join(str(error).split())
     if text.startswith(f"chunk {key} "):

@@ -8,13 +8,15 @@ from typing import Any, Protocol
 
 from numpy.typing import NDArray
 
-from ips2_dask.store.integrity import Receipt, Scan
+from ips2_dask.store.integrity import Document, Facts, Receipt, Scan
 
 AnyArray = NDArray[Any]
+"""An array of any shape and dtype."""
+
 Parts = dict[str, dict[str, str]]
 """Parts of a finished stage: the ``attempt`` that wrote each, and ``content``, the digest of its arrays."""
 
-TaskResult = tuple[dict[str, AnyArray], dict[str, Any]]
+TaskResult = tuple[dict[str, AnyArray], Facts]
 """Result of a task: the arrays to store as a part, by name, and the facts for its receipt."""
 
 
@@ -31,7 +33,7 @@ class Store(Protocol):
         """The receipt of a finished part, or None."""
         ...
 
-    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Store a part's arrays, then its receipt."""
         ...
 
@@ -79,11 +81,11 @@ class Store(Protocol):
         """Lock out other runs for a block; gives a function that raises where another run has taken the lock."""
         ...
 
-    def get_document(self, name: str) -> dict[str, Any] | None:
+    def get_document(self, name: str) -> Document | None:
         """A JSON document of the run, or None."""
         ...
 
-    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
+    def put_document(self, name: str, content: Mapping[str, object]) -> None:
         """Write a JSON document of the run, whole."""
         ...
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable
 from threading import Lock
-from typing import Any
+from typing import Any, TypeVar
 
 from ips2_dask.kernels import buffers
 from ips2_dask.plan.memory import CACHE_BYTES
 
-Key = tuple[Any, ...]
+Key = tuple[str | int | None, ...]
+Value = TypeVar("Value")
 
 
 class Cache:
@@ -26,10 +27,12 @@ class Cache:
         self._entries: OrderedDict[Key, tuple[Any, int]] = OrderedDict()
         self._making: dict[Key, Lock] = {}
         self._pins: dict[str, Key] = {}
-        self._unpinned = 0  # bytes of what is not pinned
+        self._unpinned = 0  # bytes of the values that are not pinned
         self.limit = CACHE_BYTES
 
-    def get(self, key: Key, make: Callable[[], Any], size: Callable[[Any], int], more: int = 0, pin: str = "") -> Any:
+    def get(
+        self, key: Key, make: Callable[[], Value], size: Callable[[Value], int], more: int = 0, pin: str = ""
+    ) -> Value:
         """The value of a key; where there is none, one of the threads that ask makes it while the others wait.
 
         Parameters
@@ -62,6 +65,7 @@ class Cache:
         return value
 
     def _used(self, key: Key, pin: str, more: int) -> Any:
+        """The value of a key that is in the cache, now the one used last; pinned under ``pin``, if that is a name."""
         self._entries.move_to_end(key)
         before = self._pins.get(pin)
         if pin and before != key:
@@ -74,7 +78,7 @@ class Cache:
         return self._entries[key][0]
 
     def _shrink(self, latest: Key | None, more: int) -> None:
-        """Drop what was used least recently and is not pinned; ``latest`` stays, whatever its size."""
+        """Drop the values used least recently that are not pinned; ``latest`` stays, whatever its size."""
         staying, going = {latest, *self._pins.values()}, []
         for key, (_, size) in self._entries.items():  # thousands: only the first few are looked at
             if self._unpinned <= self.limit + more:
@@ -86,7 +90,7 @@ class Cache:
             del self._entries[key]
 
     def unpin_all(self) -> None:
-        """Treat what was pinned like any other entry from now on."""
+        """Treat the pinned values like all others from now on."""
         with self._lock:
             self._pins.clear()
             self._unpinned = sum(size for _, size in self._entries.values())

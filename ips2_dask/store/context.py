@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 from ips2_dask.kernels.metrics import METRICS, Metric
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.store.base import Store
+from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.cache import cache
-from ips2_dask.store.integrity import Receipt
+from ips2_dask.store.integrity import Facts, Receipt
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.remote import is_remote
 
-AnyArray = NDArray[Any]
+Value = TypeVar("Value")
 
 PINNED = frozenset(
     {
@@ -34,7 +34,7 @@ PINNED = frozenset(
 
 @dataclasses.dataclass
 class Context:
-    """Everything that a task may look at.
+    """Everything that a task may read.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Context:
     source : Source, optional
         The input, for the ingest stage.
     generation : int
-        Number that grows when a stage that was computed again has given other bytes: entries of the cache are of one.
+        Number that grows when a stage that was computed again has given other bytes; it is part of the cache's keys.
     there : frozenset of str, optional
         Names of the parts of the stage that may be finished; None where each task looks for its own.
     kept : int
@@ -122,7 +122,7 @@ class Context:
         return array
 
     def fetch(self, stage: str, part: int | str, name: str) -> AnyArray:
-        """The same past the cache, so that an array that is needed once displaces none that is needed again.
+        """One stored array, read past the cache: an array that is needed once shall displace none that is needed again.
 
         From a remote store it is cached all the same, since another task would have to transfer it again.
         """
@@ -136,8 +136,8 @@ class Context:
         parts = [self.store.read(folder, part_name(b), name) for b in range(self.n_partitions)]
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
-    def adopt(self, facts: dict[str, Any]) -> None:
-        """Go over to the partitions that a stage made: a sharded graph renumbers the samples."""
+    def adopt(self, facts: Facts) -> None:
+        """Take the partitions of a stage that made new ones: a sharded graph renumbers the samples."""
         if "bounds" in facts:
             self.bounds = tuple(facts["bounds"])
 
@@ -148,7 +148,7 @@ class Context:
 
     @property
     def samples_prefix(self) -> str:
-        """Prefix of the names of its parts."""
+        """Prefix of the names of the parts of `samples_stage`."""
         return "samples-" if self.samples_stage == "neighbors" else self._ingested
 
     @property
@@ -160,7 +160,7 @@ class Context:
         return self.read(self.samples_stage, self.samples_prefix + part_name(b), "samples")
 
     def ingested(self, b: int) -> AnyArray:
-        """The same by the partitions that ingest made, which a sharded graph replaces."""
+        """X of partition b of the ingest, (rows, f) float32, cached; a sharded graph replaces these partitions."""
         return self.read("ingest", self._ingested + part_name(b), "samples")
 
     def samples(self, rows: NDArray[np.integer]) -> AnyArray:
@@ -232,7 +232,7 @@ class Context:
         """The receipt of a part, or None."""
         return self.store.receipt(self.folders[stage], part_name(part))
 
-    def cached(self, stage: str, name: str, make: Callable[[], Any], size: int, pin: str = "") -> Any:
+    def cached(self, stage: str, name: str, make: Callable[[], Value], size: int, pin: str = "") -> Value:
         """A value made from a stage's arrays, made once in this process for as long as the cache keeps it.
 
         Parameters

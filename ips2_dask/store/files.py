@@ -23,7 +23,7 @@ REFUSALS = {
     errno.EIO: ("a device that fails", "mend the device, or copy the directory to another one"),
     errno.ESTALE: ("a file system that is gone", "mount it again"),
 }
-"""Errors of a file system that refuses a write: what is found, and the remedy."""
+"""By the number of an error with which a file system refuses a write: the fault, and the remedy."""
 
 
 @contextlib.contextmanager
@@ -42,9 +42,9 @@ def writing(where: str) -> Iterator[None]:
             code = errno.EACCES
         if code is None:
             raise
-        found, remedy = REFUSALS[code]
+        fault, remedy = REFUSALS[code]
         raise StoreFailure(
-            f"{where}: found {found} ({' '.join(str(error.strerror or error).split())}), allowed is a place that can "
+            f"{where}: found {fault} ({' '.join(str(error.strerror or error).split())}), allowed is a place that can "
             f"be written; otherwise results would be lost. What was finished is kept, and nothing half-written counts. "
             f"Remedy: {remedy}, and run the same command again, which continues."
         ) from error
@@ -80,7 +80,7 @@ class Files(Protocol):
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path there."""
+        """Bytes of every file below a folder, by its path below that folder."""
         ...
 
     def remove(self, name: str) -> None:
@@ -165,8 +165,8 @@ class LocalFiles:
             return []
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path there."""
-        out: dict[str, int] = {}
+        """Bytes of every file below a folder, by its path below that folder."""
+        sizes: dict[str, int] = {}
         folders = [(str(Path(self.root, folder)), "")]
         while folders:
             path, prefix = folders.pop()
@@ -175,8 +175,8 @@ class LocalFiles:
                     if entry.is_dir(follow_symlinks=False):
                         folders.append((entry.path, f"{prefix}{entry.name}/"))
                     else:
-                        out[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
-        return out
+                        sizes[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
+        return sizes
 
     def remove(self, name: str) -> None:
         """Remove a file or a whole folder, if it exists."""
@@ -196,7 +196,7 @@ class RemoteFiles:
         self._system, self._path = open_system(self.root)
 
     def make_root(self) -> bool:
-        """Nothing to make: a key's folders are part of its name."""
+        """Make nothing, and return False: a key's folders are part of its name."""
         return False
 
     def _at(self, name: str) -> str:
@@ -214,11 +214,11 @@ class RemoteFiles:
         """The texts of the files that exist, many requests at a time."""
         if not names:
             return {}
-        asked = {self._at(name): name for name in names}
+        names_by_path = {self._at(name): name for name in names}
         with reaching(self.root):
-            found = self._system.cat(list(asked), on_error="omit")
-        by_path = {path.strip("/"): name for path, name in asked.items()}
-        return {by_path[path.strip("/")]: bytes(data).decode(errors="replace") for path, data in found.items()}
+            contents = self._system.cat(list(names_by_path), on_error="omit")
+        plain_names = {path.strip("/"): name for path, name in names_by_path.items()}
+        return {plain_names[path.strip("/")]: bytes(data).decode(errors="replace") for path, data in contents.items()}
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file at once."""
@@ -252,22 +252,22 @@ class RemoteFiles:
         """Names in a folder, sorted; none where it is missing."""
         try:
             with reaching(self.root):
-                found = self._system.ls(self._at(folder), detail=False, refresh=True)
+                paths = self._system.ls(self._at(folder), detail=False, refresh=True)
         except FileNotFoundError:
             return []
-        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in found)
+        return sorted(str(path).rstrip("/").rsplit("/", 1)[-1] for path in paths)
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Bytes of every file below a folder, by its path there; one listing, a thousand files a request."""
+        """Bytes of every file below a folder, by its path below that folder; a request lists a thousand files."""
         path = self._at(folder)
         self._system.invalidate_cache(path)
         try:
             with reaching(self.root):
-                found = self._system.find(path, detail=True)
+                infos = self._system.find(path, detail=True)
         except FileNotFoundError:
             return {}
         cut = len(path.strip("/")) + 1
-        return {name.strip("/")[cut:]: int(info["size"]) for name, info in found.items()}
+        return {name.strip("/")[cut:]: int(info["size"]) for name, info in infos.items()}
 
     def remove(self, name: str) -> None:
         """Remove a file or a whole folder, if it exists."""

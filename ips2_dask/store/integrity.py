@@ -14,6 +14,12 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import Damaged
 
+Facts = dict[str, Any]
+"""The numbers and words that a task or a stage reports about its result; each stage has keys of its own."""
+
+Document = dict[str, Any]
+"""The content of a JSON document: plain values by name."""
+
 
 class StoredArray(TypedDict):
     """Description of one array in a receipt; a store in memory gives its shape and dtype alone."""
@@ -30,7 +36,7 @@ class Receipt(TypedDict):
     """The seal of a finished part: its arrays and facts, and the attempt whose files they are."""
 
     arrays: dict[str, StoredArray]
-    facts: dict[str, Any]
+    facts: Facts
     attempt: NotRequired[str]
     group: NotRequired[int]  # CRC-32C of the ``zarr.json`` of the attempt's group
 
@@ -42,7 +48,7 @@ OPEN = "0" * 8
 """Placeholder of the seal while its digest is computed."""
 
 
-def crc32c(octets: bytes | NDArray[Any]) -> int:
+def crc32c(octets: bytes | NDArray[np.generic]) -> int:
     """CRC-32C of bytes, or of an array's bytes in C order."""
     if isinstance(octets, np.ndarray):
         octets = np.ascontiguousarray(octets).reshape(-1).view(np.uint8).view()
@@ -51,17 +57,17 @@ def crc32c(octets: bytes | NDArray[Any]) -> int:
     return int(google_crc32c.value(octets))
 
 
-def _canonical(content: Mapping[str, Any]) -> str:
+def _canonical(content: Mapping[str, object]) -> str:
     return json.dumps(content, sort_keys=True, separators=(",", ":"))
 
 
-def sealed(content: Mapping[str, Any], indent: int | None = None) -> str:
+def sealed(content: Mapping[str, object], indent: int | None = None) -> str:
     """The JSON text of a document with its own digest as its last value."""
     text = json.dumps({**content, SEAL: OPEN}, indent=indent)
     return _with_seal(text, OPEN, _digest(text))
 
 
-def opened(text: str | None) -> tuple[dict[str, Any] | None, bool]:
+def opened(text: str | None) -> tuple[Document | None, bool]:
     """A document's content without its seal, None for a text that is no document; and whether the seal is right."""
     try:
         content = json.loads(text) if text is not None else None
@@ -120,7 +126,7 @@ class Fault:
         """One line without the remedy."""
         return f"{self.place}: {f'chunk {self.chunk} ' if self.chunk else ''}{self.found}"
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, str]:
         """Plain values, with the remedy."""
         return {**dataclasses.asdict(self), "remedy": remedy(self)}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 FORMAT = 2
 """Version of the run directory; another one is refused."""
@@ -141,11 +141,11 @@ ARRAYS: dict[str, dict[str, Array]] = {
 }
 
 
-def key_digest(content: Mapping[str, Any]) -> str:
+def key_digest(content: Mapping[str, object]) -> str:
     """Digest of what a stage's results depend on."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def folder_of(stage: str, content: Mapping[str, Any]) -> str:
+def folder_of(stage: str, content: Mapping[str, object]) -> str:
     """The folder of a stage's results: named by its key."""
     return f"{stage}-{key_digest(content)[:16]}"

@@ -19,13 +19,12 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from ips2_dask.errors import BadInput, StoreFailure
 from ips2_dask.store.files import Files
-from ips2_dask.store.integrity import opened, sealed
+from ips2_dask.store.integrity import Document, opened, sealed
 
 NAME = "lock.json"
 
@@ -35,7 +34,7 @@ HEARTBEAT = 10.0
 STALE = 300.0
 """Seconds without a heartbeat after which an owner on another machine counts as dead."""
 
-Owner = dict[str, Any]
+Owner = Document
 
 _held_here: set[str] = set()
 """Tokens of the locks that this process holds: another lock with its number is of an earlier process."""

@@ -8,7 +8,7 @@ from threading import RLock
 from typing import Any
 
 from ips2_dask.store.base import AnyArray, Parts
-from ips2_dask.store.integrity import Receipt, Scan
+from ips2_dask.store.integrity import Document, Receipt, Scan
 
 
 class MemoryStore:
@@ -18,25 +18,25 @@ class MemoryStore:
         self.location: str | None = None
         self._parts: dict[tuple[str, str], dict[str, AnyArray]] = {}
         self._receipts: dict[tuple[str, str], Receipt] = {}
-        self._documents: dict[str, dict[str, Any]] = {}
+        self._documents: dict[str, Document] = {}
         self.made: dict[str, Any] = {}
         self.making = RLock()
 
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the lock, and what can be made again."""
+    def __getstate__(self) -> dict[str, object]:
+        """All attributes but the lock, and the values that can be made again."""
         return {name: value for name, value in vars(self).items() if name not in ("made", "making")}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
+    def __setstate__(self, state: dict[str, object]) -> None:
         vars(self).update(state, made={}, making=RLock())
 
     def create(self) -> None:
-        """Nothing to make: parts are in this process."""
+        """Do nothing: parts are in this process."""
 
     def receipt(self, folder: str, part: str) -> Receipt | None:
         """The receipt of a finished part, or None."""
         return self._receipts.get((folder, part))
 
-    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Keep a part's arrays as they are."""
         receipt: Receipt = {
             "arrays": {name: {"shape": list(a.shape), "dtype": a.dtype.str} for name, a in arrays.items()},
@@ -65,19 +65,19 @@ class MemoryStore:
         self._receipts.pop((folder, part), None)
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
-        """Nothing to keep: no receipt is far."""
+        """Do nothing: all receipts are in this process."""
 
     def listed(self, folder: str) -> frozenset[str] | None:
-        """None: looking for a part costs nothing."""
+        """Return None: a look for a part costs no request."""
         return None
 
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name."""
         del cached
-        return {part: receipt for (held, part), receipt in self._receipts.items() if held == folder}
+        return {part: receipt for (part_folder, part), receipt in self._receipts.items() if part_folder == folder}
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
-        """Nothing gets lost here."""
+        """Return a scan without faults: memory loses no part."""
         return Scan()
 
     def stage_folders(self) -> list[str]:
@@ -86,18 +86,18 @@ class MemoryStore:
 
     def clear(self) -> None:
         """Forget everything."""
-        for held in (self._parts, self._receipts, self._documents, self.made):
-            held.clear()
+        for mapping in (self._parts, self._receipts, self._documents, self.made):
+            mapping.clear()
 
     def lock(self) -> contextlib.AbstractContextManager[Callable[[], None]]:
-        """Nobody else can write here."""
+        """Lock nothing: no other run can write into this process."""
         return contextlib.nullcontext(_nothing)
 
-    def get_document(self, name: str) -> dict[str, Any] | None:
+    def get_document(self, name: str) -> Document | None:
         """A document of the run, or None."""
         return self._documents.get(name)
 
-    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
+    def put_document(self, name: str, content: Mapping[str, object]) -> None:
         """Keep a document of the run."""
         self._documents[name] = dict(content)
 
@@ -109,4 +109,4 @@ class MemoryStore:
 
 
 def _nothing() -> None:
-    """The check of a lock that nobody needs."""
+    """The check of a run's lock, which never raises."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
 import fsspec
@@ -15,6 +15,9 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from ips2_dask.errors import BadInput
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 EXTRAS = {"s3": "s3", "s3a": "s3"}
 """The extra of this package that brings a protocol."""
@@ -31,7 +34,7 @@ def is_remote(place: str) -> bool:
     return "://" in place
 
 
-def open_system(url: str, *, asynchronous: bool = False) -> tuple[Any, str]:
+def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSystem, str]:
     """The filesystem of a URL and the path in it; credentials come from where its own tools look for them.
 
     Raises
@@ -40,7 +43,7 @@ def open_system(url: str, *, asynchronous: bool = False) -> tuple[Any, str]:
         Where the package of that protocol is missing, or the URL itself holds credentials.
     """
     check_url(url)
-    options: dict[str, Any] = {"asynchronous": asynchronous, "use_listings_cache": False}
+    options: dict[str, bool | int] = {"asynchronous": asynchronous, "use_listings_cache": False}
     if _protocol(url) in ("s3", "s3a"):
         options["max_concurrency"] = 1  # or each read asks for the size first
     try:
@@ -63,7 +66,7 @@ def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = Fs
 
 
 class FreshStore(FsspecStore):
-    """A Zarr store under a name that nobody has used: it knows all that exists there, and never asks the server.
+    """A Zarr store under a name that nobody has used: it knows every key that exists, and asks the server for none.
 
     Attributes
     ----------
@@ -115,9 +118,9 @@ def check_url(url: str) -> None:
         signed = [name for name, _ in parse_qsl(parts.query, keep_blank_values=True) if name not in PLAIN_QUERIES]
         if "@" not in parts.netloc and not signed:
             continue
-        found = f"a URL with the parameter {signed[0]!r}" if signed else "a URL with a user's name or password in it"
+        fault = f"a URL with the parameter {signed[0]!r}" if signed else "a URL with a user's name or password in it"
         raise BadInput(
-            plain(url), found, "a URL without credentials",
+            plain(url), fault, "a URL without credentials",
             "they would be written into the manifest and shown in lists of processes",
             "leave them out, and put them where the tools of that store look for them (environment variables, ~/.aws)",
         )  # fmt: skip

@@ -20,7 +20,7 @@ from ips2_dask.store import lock
 from ips2_dask.store.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
 from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
-from ips2_dask.store.integrity import Fault, Receipt, Scan, content_of, crc32c, opened, sealed
+from ips2_dask.store.integrity import Document, Fault, Receipt, Scan, content_of, crc32c, opened, sealed
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.remote import is_remote
 
@@ -43,7 +43,7 @@ class ZarrStore:
         self._files: Files | None = None
         self._receipts: dict[tuple[str, str], Receipt] = {}
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {"location": self.location, "_root": self._root, "_files": None, "_receipts": {}}
 
     @property
@@ -86,15 +86,15 @@ class ZarrStore:
         """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
         parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
         receipts = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
-        asked = {part: f"{folder}/{part}.json" for part in parts if part not in receipts}
-        texts = self.files.read_many(list(asked.values()))
-        for part, name in asked.items():
+        receipt_names = {part: f"{folder}/{part}.json" for part in parts if part not in receipts}
+        texts = self.files.read_many(list(receipt_names.values()))
+        for part, name in receipt_names.items():
             receipt = _receipt(texts.get(name))
             if receipt is not None:
                 receipts[part] = receipt
         return {part: receipts[part] for part in parts if part in receipts}
 
-    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Receipt:
+    def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Store a part's arrays under a new attempt, then its receipt.
 
         Raises
@@ -165,11 +165,11 @@ class ZarrStore:
             return array(receipt)
         except MemoryError:
             raise
-        except Exception as error:  # whatever a damaged file makes a codec or a parser raise
+        except Exception as error:  # a damaged file makes codecs and parsers raise errors of any kind
             faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
             if faults:
                 raise faults[0].error(self._root, len(faults) - 1) from error
-        return array(receipt)  # nothing is wrong with it: what failed was the reading
+        return array(receipt)  # the array is sound: only the first reading failed
 
     def scan(self, folder: str, parts: Parts | None, deep: bool) -> Scan:
         """Check the parts of a finished stage, or all with a receipt, for faults; ``deep`` reads every byte.
@@ -256,24 +256,24 @@ class ZarrStore:
 
         A root that was made for the lock and is empty afterwards is removed.
         """
-        made = self.files.make_root()
+        is_new = self.files.make_root()
         try:
-            with lock.lock(self.files, self._root) as held:
-                yield held.check
+            with lock.lock(self.files, self._root) as holding:
+                yield holding.check
         finally:
-            if made and not self.files.names(""):
+            if is_new and not self.files.names(""):
                 self.files.remove("")
 
-    def document(self, name: str) -> tuple[dict[str, Any] | None, bool]:
+    def document(self, name: str) -> tuple[Document | None, bool]:
         """A JSON document as it is, or None where it is none; and whether it is as it was written."""
         return opened(self.files.read(name))
 
-    def get_document(self, name: str) -> dict[str, Any] | None:
+    def get_document(self, name: str) -> Document | None:
         """A JSON document of the run, or None where it is missing or damaged."""
         content, whole = self.document(name)
         return content if whole else None
 
-    def put_document(self, name: str, content: Mapping[str, Any]) -> None:
+    def put_document(self, name: str, content: Mapping[str, object]) -> None:
         """Write a JSON document of the run, whole."""
         self.files.write(name, sealed(content, indent=1))
 
@@ -295,7 +295,7 @@ def _receipt(text: str | None) -> Receipt | None:
     return cast(Receipt, content) if complete else None
 
 
-def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> dict[str, Any]:
+def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Document:
     """The binsparse descriptor of a part of a symmetric COO matrix."""
     n = int(facts.get("n_pairs_total", 0))
     return {

@@ -12,7 +12,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.prepare import Prepared, open_inputs, prepare
+from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, open_inputs, prepare
 from ips2_dask.pipeline.run import on_client, run_each
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
@@ -57,8 +57,8 @@ def sweep(
     transpose: bool = False,
     features: Features | None = None,
     own_cluster: bool = False,
-    similarity: Any = None,
-    knn_graph: Any = None,
+    similarity: GivenMatrix | None = None,
+    knn_graph: GivenMatrix | None = None,
     resamples: int = RESAMPLES,
     progress: Progress | None = None,
     on_point: OnPoint | None = None,

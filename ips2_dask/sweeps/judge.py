@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from distributed import Client
+from distributed import Client, Future
 
 from ips2_dask.executors.failures import RETRIES, losses
 from ips2_dask.kernels.parallel import threads, usable_cores
@@ -17,17 +17,23 @@ from ips2_dask.kernels.validity import conductances, replicate
 from ips2_dask.metrics import scores
 from ips2_dask.plots.points import points, silhouette
 from ips2_dask.runs.run import Run
+from ips2_dask.store.base import AnyArray
+from ips2_dask.store.integrity import Document
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps.result import SILHOUETTES, JudgeSettings, Point
 
 WAITING_RUNS = 2
 """Runs that may wait for each worker's judgement."""
 
+Judgement = dict[str, Any]
+"""The criteria of a run and a few facts about it, as plain values."""
+
 PRIORITY = -10
-"""Of a judgement on the workers: nobody waits for it, and the next run waits for its own tasks."""
+"""Priority of a judgement on the workers, below that of the tasks of the next run: the run waits for its tasks, and
+nothing waits for the judgement."""
 
 
-def judge_run(run: Run, settings: JudgeSettings) -> dict[str, Any]:
+def judge_run(run: Run, settings: JudgeSettings) -> Judgement:
     """The criteria of a run and a few facts about it, as plain values.
 
     ``stability`` is the mean adjusted Rand index with partitions of subsamples, ``silhouette`` the mean one of a sample
@@ -41,12 +47,12 @@ def judge_run(run: Run, settings: JudgeSettings) -> dict[str, Any]:
     return {**judgement, "seconds": time.perf_counter() - begun}
 
 
-def _judge_stored(location: str, manifest: dict[str, Any], settings: JudgeSettings) -> dict[str, Any]:
+def _judge_stored(location: str, manifest: Document, settings: JudgeSettings) -> Judgement:
     """`judge_run` of a run in a directory: the task of a worker."""
     return judge_run(Run(ZarrStore(location), manifest), settings)
 
 
-def _judge(run: Run, settings: JudgeSettings) -> dict[str, Any]:
+def _judge(run: Run, settings: JudgeSettings) -> Judgement:
     run = run.clustered
     labels, c = run.labels, run.params.n_clusters
     distinct = run.distinct
@@ -90,8 +96,8 @@ def _rounding(run: Run) -> tuple[str, int | None]:
     return "kmeans", None
 
 
-def _edges(run: Run) -> Iterator[tuple[Any, Any, Any]]:
-    """The edges of S, part by part."""
+def _edges(run: Run) -> Iterator[tuple[AnyArray, AnyArray, AnyArray]]:
+    """The edges i < j of S, part by part: i and j, (n,) int64, and their weights, (n,)."""
     for part in run.iter_similarities():
         yield part.i, part.j, part.pairwise
 
@@ -144,7 +150,7 @@ class Judge:
         while self._waiting:
             yield self._finish(store)
 
-    def _begin(self, run: Run) -> Any:
+    def _begin(self, run: Run) -> Judgement | Future:
         """A run's judgement, or a future of it."""
         if self._client is None:
             return judge_run(run, self._settings)
@@ -165,7 +171,7 @@ class Judge:
         return point
 
     def stop(self) -> None:
-        """Give up what is waiting."""
+        """Cancel the judgements that have not ended."""
         if self._client is not None and self._client.status == "running":
             self._client.cancel([future for _, _, future in self._waiting])
         self._waiting.clear()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ips2_dask.plots.style import INK, MARKERS, MUTED, PALETTE, axis, titled
 from ips2_dask.sweeps.result import Point, Sweep
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 PANELS = {
     "stability": "Stability (more is better)",
@@ -19,7 +22,7 @@ PANELS = {
 LINES = ("-", "--", ":", "-.")
 
 
-def draw(sweep: Sweep, axes: Sequence[Any]) -> None:
+def draw(sweep: Sweep, axes: Sequence[Axes]) -> None:
     """Draw on four axes; the best point is ringed in all of them.
 
     Parameters
@@ -50,24 +53,27 @@ def value(point: Point, name: str) -> float:
     return point.mean_rank if name == "mean_rank" else point.criteria[name]
 
 
-def _panel(ax: Any, sweep: Sweep, name: str) -> None:
+def _panel(ax: Axes, sweep: Sweep, name: str) -> None:
     families = _families(sweep)
     ks = sorted({k for k, _ in families})
     sigmas = sorted({sigma for _, sigma in families})
     for (k, sigma), points in families.items():
-        c = [one.params.n_clusters for one in points]
-        style = {
-            "color": PALETTE[ks.index(k) % len(PALETTE)],
-            "linestyle": LINES[sigmas.index(sigma) % len(LINES)],
-            "marker": MARKERS[sigmas.index(sigma) % len(MARKERS)],
-        }
-        ax.plot(c, [value(one, name) for one in points], markersize=4, label=f"k = {k}, sigma = {sigma:g}", **style)
+        c = [point.params.n_clusters for point in points]
+        ax.plot(
+            c,
+            [value(point, name) for point in points],
+            markersize=4,
+            label=f"k = {k}, sigma = {sigma:g}",
+            color=PALETTE[ks.index(k) % len(PALETTE)],
+            linestyle=LINES[sigmas.index(sigma) % len(LINES)],
+            marker=MARKERS[sigmas.index(sigma) % len(MARKERS)],
+        )
     best = sweep.best
     position = best.params.n_clusters, value(best, name)
     ax.plot(*position, marker="o", markersize=12, markerfacecolor="none", color=INK, linestyle="none")
     ax.annotate(f"{position[1]:.3g}", position, (9, 6), textcoords="offset points", color=INK, fontsize="small")
     ax.margins(y=0.12)
-    counts = np.unique([one.params.n_clusters for one in sweep.points])
+    counts = np.unique([point.params.n_clusters for point in sweep.points])
     if len(counts) <= 16:
         ax.set_xticks(counts)
     ax.tick_params(colors=MUTED)

@@ -16,6 +16,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.validity import CENTRES_FROM, RESAMPLED_TOL, SHARE, STARTS
 from ips2_dask.params import Params
 from ips2_dask.runs.run import Run
+from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -34,7 +35,7 @@ CRITERIA = {"stability": 1.0, "silhouette": 1.0, "conductance": -1.0}
 """The criteria that points are ranked by: 1 where more is better, -1 where less is."""
 
 DIGITS = 3
-"""Decimals: values that agree to so many share a rank."""
+"""Decimals that criteria are rounded to: equal ones share a rank."""
 
 
 class JudgeSettings(NamedTuple):
@@ -43,8 +44,8 @@ class JudgeSettings(NamedTuple):
     resamples: int
     seed: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Everything that the criteria depend on besides the run, as it is stored."""
+    def as_dict(self) -> dict[str, str | float]:
+        """The settings and constants that the criteria depend on besides the run, as a point stores them."""
         return {
             **self._asdict(),
             "share": SHARE,
@@ -100,14 +101,14 @@ class Point:
     name: str
     params: Params
     criteria: Mapping[str, float]
-    facts: Mapping[str, Any]
-    stages: Mapping[str, Mapping[str, Any]]
-    manifest: Mapping[str, Any] = dataclasses.field(repr=False)
+    facts: Facts
+    stages: Mapping[str, Document]
+    manifest: Document = dataclasses.field(repr=False)
     rank: int = 0
     mean_rank: float = 0.0
 
     @classmethod
-    def of_run(cls, name: str, run: Run, judgement: dict[str, Any]) -> Point:
+    def of_run(cls, name: str, run: Run, judgement: Document) -> Point:
         """The point of a finished run and its judgement, as `judge.judge_run` gives it."""
         stages = {
             stage["name"]: {"state": stage["state"], "folder": stage["folder"], "seconds": stage["seconds"]}
@@ -202,7 +203,7 @@ class Sweep:
 
     @property
     def states(self) -> dict[str, dict[str, int]]:
-        """Of each stage, for how many points it was ``computed``, and for how many it was ``reused``."""
+        """Number of points that each stage was ``computed`` for, and number that it was ``reused`` for."""
         return {
             stage: dict(Counter(point.stages[stage]["state"].removesuffix(" again") for point in self.points))
             for stage in STAGES

@@ -52,12 +52,12 @@ def write(result: Sweep) -> Path:
 def explained(result: Sweep) -> dict[str, str]:
     """An explanation of each column of the ranking."""
     m = result.shape[0]
-    seen = "all samples" if m <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
-    asked = result.settings
+    samples = "all samples" if m <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
+    settings = result.settings
     return {
-        "stability": f"mean adjusted Rand index of the labels and those of {count(asked.resamples, 'subsample')} of "
-        f"{SHARE:.0%} of the samples, embedded and clustered anew (seed {asked.seed})",
-        "silhouette": f"mean silhouette of {seen} in the embedding",
+        "stability": f"mean adjusted Rand index of the labels and those of {count(settings.resamples, 'subsample')} of "
+        f"{SHARE:.0%} of the samples, embedded and clustered anew (seed {settings.seed})",
+        "silhouette": f"mean silhouette of {samples} in the embedding",
         "conductance": "mean over the clusters of the weight of edges of S that leave the cluster, divided by the "
         "smaller volume, its own or the rest's",
         "mean_rank": f"mean of the ranks by the three; values that agree to {DIGITS} decimals share a rank, and of "
