@@ -130,8 +130,8 @@ def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int
 def _scadi57(content: bytes) -> tuple[Array, Array]:
     X, labels = _table(content, label=-1, header=1)
     classes, sizes = np.unique(labels, return_counts=True)
-    kept = np.isin(labels, classes[sizes >= SCADI_SMALLEST])
-    return X[kept], labels[kept]
+    in_large_class = np.isin(labels, classes[sizes >= SCADI_SMALLEST])
+    return X[in_large_class], labels[in_large_class]
 
 
 def _stored(content: bytes) -> dict[str, Array]:

@@ -140,8 +140,8 @@ def match_columns(
         missing = [str(column) for column in column_names if column not in places]
         if missing:
             near = nearest_names(missing[0], [title for title in names if title])
-            found = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
-            raise _unmatched_columns(name, found, "samples would be compared in different spaces")
+            problem = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
+            raise _unmatched_columns(name, problem, "samples would be compared in different spaces")
         return tuple(places[str(column)] for column in column_names)
     candidates = [place for place in range(n_columns) if place != label and place not in hidden]
     run_columns = [place for place in range(fitted.n_columns) if place != fitted.label]
@@ -152,9 +152,9 @@ def match_columns(
         return tuple(numbers)
     if len(candidates) == len(numbers):
         return tuple(candidates)
-    found = f"{len(candidates)} columns without names that could be matched"
+    problem = f"{len(candidates)} columns without names that could be matched"
     raise BadInput(
-        name, found, f"the {fitted.n_columns} columns of the run's input, or the {len(numbers)} that it clustered",
+        name, problem, f"the {fitted.n_columns} columns of the run's input, or the {len(numbers)} that it clustered",
         "samples would be compared in different spaces", "give the columns that the run was given",
     )  # fmt: skip
 
@@ -291,19 +291,19 @@ class CategorySet:
         BadInput
             Where no value is there.
         """
-        found = self._found
-        if all(isinstance(value, float) or is_number(value) for value in found):
-            numbers = {float(value) + 0.0 for value in found}
+        values = self._found
+        if all(isinstance(value, float) or is_number(value) for value in values):
+            numbers = {float(value) + 0.0 for value in values}
             if any(math.isinf(number) for number in numbers):
                 raise faults.missing_value(self._name, self._title, "an infinite value")
-            found = set(numbers)
+            values = set(numbers)
         lacking = (None,) if self._lacking and self._missing == "median" else ()
-        if not found and not lacking:
+        if not values and not lacking:
             raise BadInput(
                 self._name, f"no value in {self._title}", "a value in some rows", "there would be no category",
                 "drop the column (drop_columns, --drop-columns)",
             )  # fmt: skip
-        return (*sorted(found), *lacking)
+        return (*sorted(values), *lacking)
 
 
 def are_text(categories: tuple[Category, ...] | None) -> bool:
@@ -334,8 +334,8 @@ def category_codes(
     import pyarrow as pa  # noqa: PLC0415  arrays in memory, which hold no text, need not wait for it
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    known = [category for category in categories if isinstance(category, str)]
-    indices = pc.index_in(texts, value_set=pa.array(known, pa.string()))
+    words = [category for category in categories if isinstance(category, str)]
+    indices = pc.index_in(texts, value_set=pa.array(words, pa.string()))
     numbers = np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
     for row in np.flatnonzero(numbers < 0).tolist() if (numbers < 0).any() else ():
         text = texts[row].as_py()
@@ -400,11 +400,11 @@ class FeatureRows(Rows):
     def _indicators(self, values: Block, column: Column, first_row: int) -> Block:
         """Return one column a category, 1 where it is the row's; NaN in all of them where a value is missing."""
         assert column.categories is not None
-        known = [category for category in column.categories if category is not None]
+        known_categories = [category for category in column.categories if category is not None]
         if are_text(column.categories):
             codes = values.astype(np.float64)
         else:
-            numbers = np.array(known, np.float64)
+            numbers = np.array(known_categories, np.float64)
             positions = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
             matching = numbers[positions] == values if len(numbers) else np.zeros(len(values), np.bool_)
             codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, -1.0))
@@ -414,7 +414,7 @@ class FeatureRows(Rows):
                 raise unknown_category(self.name, float(values[row]), where, first_row + row, column.categories)
         missing = np.isnan(codes)
         if None in column.categories:
-            codes = np.where(missing, len(known), codes)
+            codes = np.where(missing, len(known_categories), codes)
         indicators = (codes[:, None] == np.arange(len(column.categories))).astype(np.float64)
         if None not in column.categories:
             indicators[missing] = np.nan

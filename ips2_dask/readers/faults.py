@@ -108,10 +108,10 @@ def absent(name: str, kind: str, wanted: str, there: Sequence[str]) -> BadInput:
 
 def undecided(name: str, kind: str, suitable: Sequence[str], there: Sequence[str]) -> BadInput:
     """Return the fault of a file that was named alone but does not hold exactly one matrix."""
-    found = f"{len(suitable)} of them ({listing(suitable)})" if suitable else f"none (it holds {listing(there)})"
+    count = f"{len(suitable)} of them ({listing(suitable)})" if suitable else f"none (it holds {listing(there)})"
     return BadInput(
         name,
-        f"{found} where one {kind} of two dimensions, with numbers and with several rows and columns, was looked for",
+        f"{count} where one {kind} of two dimensions, with numbers and with several rows and columns, was looked for",
         "exactly one, or one that is named",
         "the wrong data might be clustered",
         f"name it after '::', as in file::{(suitable or there or ['name'])[0].split()[0]}",

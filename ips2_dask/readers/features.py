@@ -157,7 +157,7 @@ class FittedFeatures:
     @property
     def numeric(self) -> list[int]:
         """The features that are numbers of a column, and not categories."""
-        return [at for at, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]
+        return [first for first, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]
 
     @property
     def firsts(self) -> list[int]:

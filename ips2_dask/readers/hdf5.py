@@ -125,7 +125,7 @@ def find_dataset(file: h5py.File, path: str, name: str) -> h5py.Dataset:
     """
     located = find(file, path, name)
     if located is None or not isinstance(located[0], h5py.Dataset):
-        raise faults.absent(name, "dataset", path, [known.split()[0] for known in describe(file)])
+        raise faults.absent(name, "dataset", path, [description.split()[0] for description in describe(file)])
     check_inside(located[0], name)
     return located[0]
 
@@ -453,8 +453,8 @@ def _obs_label_column(file: h5py.File, frame: str, request: Request) -> str:
     located = find(file, frame, request.name)
     group = located[0] if located else None
     index = _index_path(file, frame, request.name)
-    known = list(group) if isinstance(group, h5py.Group) else []
-    columns = [key for key in known if f"{frame}/{key}" != index and key != "__categories"]
+    keys = list(group) if isinstance(group, h5py.Group) else []
+    columns = [key for key in keys if f"{frame}/{key}" != index and key != "__categories"]
     column: str = columns[find_column(f"{request.name}, {frame}", str(request.labels_column), columns, len(columns))]
     return column
 
@@ -487,8 +487,8 @@ def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
 def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
     """Return the category of each code, None where it is -1."""
     values = np.full(len(codes), None, dtype=object)
-    known = codes >= 0
-    values[known] = categories[codes[known]]
+    has_category = codes >= 0
+    values[has_category] = categories[codes[has_category]]
     return values
 
 

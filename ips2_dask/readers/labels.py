@@ -36,7 +36,7 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
     BadInput
         If no column, or more than one, is called that.
     """
-    matches = [position for position, known in enumerate(names or ()) if known == str(wanted)]
+    matches = [position for position, title in enumerate(names or ()) if title == str(wanted)]
     if len(matches) == 1:
         return matches[0]
     number = whole_number(wanted)
@@ -44,14 +44,14 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
         return number % n_columns
     numbers = f"a number from {-n_columns} to {n_columns - 1}"
     if matches:
-        found = f"{len(matches)} columns named {str(wanted)!r}"
+        problem = f"{len(matches)} columns named {str(wanted)!r}"
     elif number is not None:
-        found = f"no column {number}, as there are {n_columns}"
+        problem = f"no column {number}, as there are {n_columns}"
     else:
-        found = f"no column {wanted!r} to take the labels from"
+        problem = f"no column {wanted!r} to take the labels from"
     raise BadInput(
         name,
-        found,
+        problem,
         f"{numbers}, or a name ({nearest_names(str(wanted), names)})",
         "the result would be scored against nothing",
         "correct labels_column (--labels-column), or leave it out",

@@ -117,12 +117,12 @@ def _matrix_variable(variable: Variable, element: int | None, name: str) -> Vari
         cells = _cells_of(variable)
         if element is not None and element < len(cells):
             return cells[element]
-        parts = faults.listing([f"{title}[{at}] {cell.shape}" for at, cell in enumerate(cells)])
-        found = f"{title!r}, a cell of {len(cells)} ({parts})"
-        raise BadInput(name, found, "one of its elements", "it would be unclear what to read", f"name {title}[0]")
+        parts = faults.listing([f"{title}[{number}] {cell.shape}" for number, cell in enumerate(cells)])
+        problem = f"{title!r}, a cell of {len(cells)} ({parts})"
+        raise BadInput(name, problem, "one of its elements", "it would be unclear what to read", f"name {title}[0]")
     if element is not None:
-        found = f"{title!r}, which is no cell but a {variable.kind} of shape {variable.shape}"
-        raise BadInput(name, found, "an element of a cell", "there would be nothing to read", f"name {title} itself")
+        problem = f"{title!r}, which is no cell but a {variable.kind} of shape {variable.shape}"
+        raise BadInput(name, problem, "an element of a cell", "there would be nothing to read", f"name {title} itself")
     if variable.kind != "sparse" and variable.kind not in NUMERIC_CLASSES:
         raise faults.textual(name, f"{title!r}, a {variable.kind} and no matrix of numbers")
     return variable
@@ -265,11 +265,14 @@ def _numbers(element: Element) -> NDArray[Any]:
     return np.frombuffer(element.data, kind.newbyteorder(element.order)).astype(kind, copy=False)
 
 
-def _part_values(variable: Variable, at: int) -> NDArray[Any]:
-    """Return the values that start at a part, in the type they are stored as, which may be smaller than the class."""
-    values = _numbers(variable.parts[at])
+def _part_values(variable: Variable, first_part: int) -> NDArray[Any]:
+    """Return the values of a part, and the imaginary ones of the next, in the stored type.
+
+    That type may be smaller than MATLAB's class of the variable.
+    """
+    values = _numbers(variable.parts[first_part])
     if variable.flags & COMPLEX:
-        return values + 1j * _numbers(variable.parts[at + 1])
+        return values + 1j * _numbers(variable.parts[first_part + 1])
     return values.astype(np.bool_) if variable.flags & LOGICAL else values
 
 

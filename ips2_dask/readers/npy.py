@@ -99,13 +99,13 @@ class RemoteStamp:
         try:
             with reaching(url):
                 system, path = open_system(url)
-                known = system.info(path)
+                metadata = system.info(path)
         except FileNotFoundError:
             faults.throw(_no_object(name))
-        size = known.get("size")
+        size = metadata.get("size")
         if size is None:
             faults.throw(_no_ranges(name, "a server that does not say how long it is"))
-        return cls(name, url, int(size), tuple(str(known[tag]) for tag in TAGS if tag in known))
+        return cls(name, url, int(size), tuple(str(metadata[tag]) for tag in TAGS if tag in metadata))
 
     def digest(self, kind: str, *options: object) -> str:
         """Return the fingerprint of the object as read with these options."""

@@ -119,7 +119,7 @@ def refuse_masked(values: Any, name: str) -> None:
 
     Parameters
     ----------
-    given : array or list of rows
+    values : array or list of rows
     name : str
         What the message calls it.
 
@@ -131,8 +131,8 @@ def refuse_masked(values: Any, name: str) -> None:
     if isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values):
         for number, row in enumerate(values):
             if np.ma.is_masked(row):
-                at = (number, *(int(index) for index in np.argwhere(np.ma.getmaskarray(row))[0]))
-                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in values), at)
+                first_masked = (number, *(int(index) for index in np.argwhere(np.ma.getmaskarray(row))[0]))
+                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in values), first_masked)
     elif np.ma.is_masked(values):
         masked = np.ma.getmaskarray(values)
         raise _masked_values(name, int(masked.sum()), tuple(int(index) for index in np.argwhere(masked)[0]))
@@ -176,9 +176,11 @@ def open_frame(
         selected = [column.number for column in fitted.columns]
     check_shape(FRAME_NAME, (len(frame), len(selected)))
     columns = [_column_values(frame.iloc[:, position]) for position in selected]
-    for at, column in enumerate(() if fitted is None else fitted.columns):
+    for position, column in enumerate(() if fitted is None else fitted.columns):
         if column.categories is not None:
-            columns[at] = _category_codes(frame.iloc[:, selected[at]], column, fitted, titles[selected[at]])
+            columns[position] = _category_codes(
+                frame.iloc[:, selected[position]], column, fitted, titles[selected[position]]
+            )
     _check_column_types(columns, [titles[position] for position in selected])
     matrix = np.empty((len(frame), len(selected)), np.result_type(*columns))
     for position, values in enumerate(columns):
@@ -230,7 +232,9 @@ def _category_words(column: Any) -> list[str | None]:
 def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures | None, title: str) -> NDArray[Any]:
     """Return the number of each value's category, or the value itself where categories are numbers; NaN if missing."""
     categories, words = fitted_column.categories or (), _category_words(column)
-    code_of: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
+    code_of: dict[Any, float] = {
+        category: float(code) for code, category in enumerate(categories) if category is not None
+    }
     ignore = fitted is not None and fitted.handle_unknown == "ignore"
     text = are_text(categories)
     codes = np.empty(len(words))

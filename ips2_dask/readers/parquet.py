@@ -75,8 +75,8 @@ class ParquetRows(Rows):
             for column, values in enumerate(batch.columns):
                 title = self.columns[column]
                 if values.null_count and not self.gaps:
-                    at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-                    raise faults.missing_value(name, f"row {at}, column {title!r}", "a missing value (null)")
+                    null_row = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+                    raise faults.missing_value(name, f"row {null_row}, column {title!r}", "a missing value (null)")
                 if title in self.categories:
                     texts, where = _as_texts(values, name, title), f"column {title!r}"
                     piece[:, column] = category_codes(
@@ -162,17 +162,19 @@ def _fitted(
         return None
     if isinstance(features, FittedFeatures):
         again = match_columns(request.name, features, names, len(names), place)
-        columns = tuple(replace(one, name=names[at]) for one, at in zip(features.columns, again, strict=True))
+        columns = tuple(
+            replace(one, name=names[position]) for one, position in zip(features.columns, again, strict=True)
+        )
         return replace(features, columns=columns)
     selected, one_hot = select_columns(request.name, features, names, len(names), place)
-    asked = [names[at] for at in sorted(one_hot)]
-    category_sets = {title: CategorySet(request.name, f"column {title!r}", features.missing) for title in asked}
+    encoded = [names[position] for position in sorted(one_hot)]
+    category_sets = {title: CategorySet(request.name, f"column {title!r}", features.missing) for title in encoded}
     row = 0
-    for batch in batches(stamp, list(range(len(starts) - 1)), asked) if asked else ():
-        for title, values in zip(asked, batch.columns, strict=True):
+    for batch in batches(stamp, list(range(len(starts) - 1)), encoded) if encoded else ():
+        for title, values in zip(encoded, batch.columns, strict=True):
             if values.null_count and features.missing == "refuse":
-                at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-                raise faults.missing_value(request.name, f"row {at}, column {title!r}", "a missing value (null)")
+                null_row = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+                raise faults.missing_value(request.name, f"row {null_row}, column {title!r}", "a missing value (null)")
             if not _holds_numbers(schema.field(title).type):
                 category_sets[title].add(_as_texts(values, request.name, title).unique().to_pylist())
             else:
@@ -196,8 +198,8 @@ def _as_texts(values: pa.Array, name: str, title: str) -> pa.StringArray:
     try:
         return pc.utf8_trim_whitespace(values.cast(pa.string()))
     except pa.ArrowException:
-        found = f"values of type {values.type} in column {title!r}"
-    raise faults.textual(name, found)
+        problem = f"values of type {values.type} in column {title!r}"
+    raise faults.textual(name, problem)
 
 
 # A row group has to be decoded from its start; with larger ones, reading ranges would cost far more than the rows.

@@ -83,13 +83,15 @@ class TextRows(StreamedRows):
         features = np.empty((len(numbers), len(layout.features)))
         of_texts = dict(zip(layout.texts, texts, strict=True))
         of_numbers = iter(numbers.T)
-        for at, column in enumerate(layout.features):
+        for position, column in enumerate(layout.features):
             if column not in of_texts:
-                features[:, at] = next(of_numbers)
+                features[:, position] = next(of_numbers)
                 continue
-            categories = self.columns[at].categories or ()
+            categories = self.columns[position].categories or ()
             where = layout.title(column)
-            features[:, at] = category_codes(of_texts[column], categories, self.ignore_unknown, name, where, first_row)
+            features[:, position] = category_codes(
+                of_texts[column], categories, self.ignore_unknown, name, where, first_row
+            )
         return features
 
 
@@ -113,7 +115,9 @@ def open_text(request: Request) -> Table:
     rows = TextRows(stamp, layout, block_index)
     if fitted is not None:
         # columns whose categories are numbers are read as numbers
-        texts = tuple(at for at, one in zip(layout.features, fitted.columns, strict=True) if are_text(one.categories))
+        texts = tuple(
+            place for place, one in zip(layout.features, fitted.columns, strict=True) if are_text(one.categories)
+        )
         rows = TextRows(
             stamp, replace(layout, texts=texts), block_index, fitted.columns, fitted.handle_unknown == "ignore"
         )
@@ -368,9 +372,9 @@ def _check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout
     number, line = list(_lines_of(block))[row]
     column = layout.numbers[position]
     field = layout.split(line)[column].strip()
-    found = f"a missing value ({field!r})" if field in MISSING_WORDS else f"the value {field!r}"
+    problem = f"a missing value ({field!r})" if field in MISSING_WORDS else f"the value {field!r}"
     more = f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
-    raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", found)
+    raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", problem)
 
 
 def _check_texts(texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
@@ -399,10 +403,10 @@ def _ragged_line(name: str, number: int, count: int, layout: Layout) -> BadInput
 def _text_columns(name: str, text: dict[int, str], layout: Layout) -> BadInput:
     columns = sorted(text)
     titles = faults.listing([layout.title(column) for column in columns])
-    found = f"text in {len(columns)} column{'s' * (len(columns) > 1)} ({titles}), the first is {text[columns[0]]}"
+    problem = f"text in {len(columns)} column{'s' * (len(columns) > 1)} ({titles}), the first is {text[columns[0]]}"
     if layout.delimiter == ";" and all("," in value for value in text.values()):
-        found += "; decimal commas have to be points"
-    return faults.textual(name, found)
+        problem += "; decimal commas have to be points"
+    return faults.textual(name, problem)
 
 
 def head_of(path: str, name: str) -> bytes:

@@ -71,7 +71,7 @@ def open_zarr_path(request: Request) -> Table:
     with faults.reading(name):
         array = root.get(chosen) if chosen else root
     if not isinstance(array, zarr.Array):
-        raise faults.absent(name, "array", chosen, [known.split()[0] for known in _describe(root)])
+        raise faults.absent(name, "array", chosen, [description.split()[0] for description in _describe(root)])
     table = _table(name, array, partial(_open_node, root_path, chosen, name), request.transpose)
     labels_column = request.labels_column
     with faults.reading(name):
@@ -228,7 +228,9 @@ def _objects(place: Any) -> list[tuple[str, ...]]:
     except Exception:  # plain HTTP has no listing: then the array's metadata and URL have to do
         return [(root,)]
     keys = ("size", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
-    return sorted((path.removeprefix(root), *(str(known.get(key)) for key in keys)) for path, known in objects.items())
+    return sorted(
+        (path.removeprefix(root), *(str(details.get(key)) for key in keys)) for path, details in objects.items()
+    )
 
 
 def _read_labels(path: str, member: str, name: str) -> NDArray[Any]:
