@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,10 @@ from ips2_dask.datasets.files import content, directory, find
 from ips2_dask.datasets.sources import PublishedFile
 from ips2_dask.errors import BadInput
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from sklearn.utils import Bunch
+
+Array = npt.NDArray[Any]  # float64 or float32 where it holds samples, int64 or str where it holds labels
 Data = str | os.PathLike[str] | None
 
 SCADI_SMALLEST = 12  # samples of the smallest class that the paper's 57 have (12 + 29 + 16)
@@ -135,8 +138,7 @@ def _scadi57(content: bytes) -> tuple[Array, Array]:
 
 
 def _stored(content: bytes) -> dict[str, Array]:
-    file: Any = io.BytesIO(content)  # SciPy takes open files; its stubs know of paths alone
-    return dict(loadmat(file))
+    return dict(loadmat(io.BytesIO(content)))
 
 
 def _matlab(content: bytes) -> tuple[Array, Array]:
@@ -208,7 +210,7 @@ def _satimage(*contents: bytes) -> tuple[Array, Array]:
     return np.ascontiguousarray(rows[:, :-1]), rows[:, -1].astype(np.int64)
 
 
-def _shipped(read: Callable[[], Any]) -> tuple[Array, Array]:
+def _shipped(read: Callable[[], Bunch]) -> tuple[Array, Array]:
     """Return a set that comes with scikit-learn."""
     bunch = read()
     return bunch.data, bunch.target

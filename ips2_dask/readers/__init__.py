@@ -99,7 +99,7 @@ PICKLES = frozenset({".pkl", ".pickle", ".joblib", ".pt", ".pth"})
 
 
 def open_source(
-    spec: Any,
+    spec: object,
     *,
     labels_column: str | int | None = None,
     transpose: bool = False,
@@ -138,7 +138,7 @@ def open_source(
 
 
 def _open(
-    spec: Any, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
+    spec: object, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
 ) -> Table:
     """Return a table; of features already, if its format has a way of its own to them."""
     if isinstance(spec, str | os.PathLike):
@@ -155,7 +155,7 @@ def _open(
     return open_array(spec, labels_column, transpose)
 
 
-def is_chunked(spec: Any) -> bool:
+def is_chunked(spec: object) -> bool:
     """Return whether something is a Dask collection or a zarr.Array, which are never to be read as a whole."""
     return is_dask(spec) or _is_zarr_array(spec)
 
@@ -165,7 +165,7 @@ def features_of(source: Source) -> FittedFeatures | None:
     return source.fitted if isinstance(source, Table) else None
 
 
-def named_like(table: Source, spec: Any) -> Source:
+def named_like(table: Source, spec: object) -> Source:
     """Return a table with the sample names of the data frame that its values came from, if it was one that has them."""
     names = index_names(spec.index) if is_frame(spec) else None
     if names is None or not isinstance(table, Table):
@@ -173,7 +173,7 @@ def named_like(table: Source, spec: Any) -> Source:
     return replace(table, read_sample_names=partial(np.array, names))
 
 
-def _is_zarr_array(spec: Any) -> bool:
+def _is_zarr_array(spec: object) -> bool:
     zarr = sys.modules.get("zarr")  # nobody holds a zarr.Array before zarr is imported
     return zarr is not None and isinstance(spec, zarr.Array)
 

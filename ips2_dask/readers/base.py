@@ -19,7 +19,9 @@ from ips2_dask.readers.features import Features, FittedFeatures
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
-Block = NDArray[Any]
+Block = NDArray[Any]  # (rows, f) of the dtype of a table: bool, integers or floats of at most 64 bits
+DType = np.dtype[np.generic]
+Labels = NDArray[np.int64] | NDArray[np.str_]  # (m,), as `labels.as_labels` returns them
 PIECE_BYTES = 4 << 20  # a streaming reader reads so many bytes of its file at a time
 GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
 # Well inside float64's range: differences of such values, and sums of these, can be represented.
@@ -43,7 +45,7 @@ class Source(Protocol):
         """(m, f): samples, and features without the label column."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """Type of the values, in native byte order: bool, an integer, or a float of at most 64 bits."""
 
     @property
@@ -72,7 +74,7 @@ class Source(Protocol):
     def blocks(self, rows: int) -> Iterator[Block]:
         """Yield all rows in order as arrays (rows, f) of `dtype`, the last one shorter."""
 
-    def labels(self) -> NDArray[Any] | None:
+    def labels(self) -> Labels | None:
         """Return the known labels, an array (m,) of int64 or strings, or None if no label column was named."""
 
 
@@ -189,14 +191,14 @@ class Table:
 
     name: str
     shape: tuple[int, int]
-    dtype: np.dtype[Any]
+    dtype: DType
     rows: Rows
     parallel: bool
     resident_bytes: int
     fingerprint: str
     feature_names: list[str] | None = None
     read_sample_names: Callable[[], NDArray[np.str_] | None] | None = None
-    read_labels: Callable[[], NDArray[Any]] | None = None
+    read_labels: Callable[[], Labels] | None = None
     label: int | None = None
     fitted: FittedFeatures | None = None
 
@@ -220,7 +222,7 @@ class Table:
         for block in self.rows.blocks(rows):
             yield np.ascontiguousarray(block, dtype=self.dtype)
 
-    def labels(self) -> NDArray[Any] | None:
+    def labels(self) -> Labels | None:
         """Return the known labels as `Source.labels` promises."""
         return self.read_labels() if self.read_labels else None
 
@@ -313,12 +315,12 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     return rows, columns
 
 
-def is_matrix(shape: tuple[int, ...] | None, dtype: np.dtype[Any]) -> bool:
+def is_matrix(shape: tuple[int, ...] | None, dtype: DType) -> bool:
     """Return whether an array of a file may be the one to cluster: numbers in several rows and several columns."""
     return shape is not None and len(shape) == 2 and min(shape) > 1 and dtype.kind in "biuf"
 
 
-def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+def check_dtype(name: str, dtype: DType) -> DType:
     """Return ``dtype`` in native byte order, or raise ``BadInput`` unless it is a real number type up to 64 bits."""
     if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
         return dtype.newbyteorder("=")

@@ -6,9 +6,9 @@ import csv
 import dataclasses
 import io
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ips2_dask.errors import BadInput
 
@@ -64,9 +64,9 @@ class Features:
     ('age', '7-9')
     """
 
-    columns: Any = None
-    drop_columns: Any = ()
-    one_hot: Any = ()
+    columns: str | Sequence[str | int] | None = None
+    drop_columns: str | Sequence[str | int] = ()
+    one_hot: str | Sequence[str | int] = ()
     missing: str = "refuse"
 
     def __post_init__(self) -> None:
@@ -91,7 +91,7 @@ class Features:
         """All columns that are named or numbered, and ranges of them."""
         return (*(self.columns or ()), *self.drop_columns, *self.one_hot)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain values that JSON can hold."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
 
@@ -169,7 +169,7 @@ class FittedFeatures:
         """The columns that hold categories."""
         return tuple(column for column in self.columns if column.categories is not None)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> dict[str, object]:
         """Plain values that JSON can hold; what is done about unknown categories is no part of a run."""
         columns = [
             {**vars(c), "categories": None if c.categories is None else list(c.categories)} for c in self.columns
@@ -224,7 +224,7 @@ def joined_list(entries: Iterable[str | int]) -> str:
     return stream.getvalue()
 
 
-def _items(name: str, value: Any) -> tuple[str | int, ...]:
+def _items(name: str, value: object) -> tuple[str | int, ...]:
     if isinstance(value, str):
         return split_list(value, name)
     if not isinstance(value, Iterable):
@@ -232,7 +232,7 @@ def _items(name: str, value: Any) -> tuple[str | int, ...]:
     return tuple(_item(name, item) for item in value)
 
 
-def _item(name: str, item: Any) -> str | int:
+def _item(name: str, item: str | SupportsIndex) -> str | int:
     if isinstance(item, str):
         return str(item)
     try:
@@ -243,14 +243,14 @@ def _item(name: str, item: Any) -> str | int:
     raise _no_column(name, item)
 
 
-def _no_column(name: str, value: Any) -> BadInput:
+def _no_column(name: str, value: object) -> BadInput:
     return BadInput(
         name, repr(value), "a list of names and whole numbers", "it would be unclear which column is meant",
         f"give {name}=['A', 5, '7-20'], for instance",
     )  # fmt: skip
 
 
-def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> None:
+def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
     """Refuse a word that is none of those allowed.
 
     Raises

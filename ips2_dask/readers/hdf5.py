@@ -21,6 +21,7 @@ from ips2_dask.readers.base import (
     GRAIN_BYTES,
     Block,
     FileStamp,
+    Labels,
     Request,
     Rows,
     Table,
@@ -158,7 +159,7 @@ def _check_checksums(dataset: h5py.Dataset, name: str) -> None:
     """
     short: list[int] = []
 
-    def look(chunk: Any) -> None:
+    def look(chunk: h5py.h5d.StoreInfo) -> None:
         if chunk.size < FLETCHER32_BYTES:
             short.append(chunk.size)
 
@@ -264,7 +265,7 @@ def _read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
     return np.asarray(dataset[...])
 
 
-def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
+def _read_labels(stamp: FileStamp, path: str) -> Labels:
     stamp.check()
     with open_hdf5_file(stamp.path, stamp.name) as file:
         values = _read_values(find_dataset(file, path, stamp.name), stamp.name)
@@ -459,7 +460,7 @@ def _obs_label_column(file: h5py.File, frame: str, request: Request) -> str:
     return column
 
 
-def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
+def _column_values(file: h5py.File, path: str, name: str) -> NDArray[np.generic]:
     """Return a column of a data frame: plain, categorical (codes into categories) or nullable (values and mask)."""
     located = find(file, path, name)
     if located is None or isinstance(located[0], h5py.Dataset):
@@ -484,7 +485,7 @@ def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
     )
 
 
-def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
+def _decode(codes: NDArray[np.integer], categories: NDArray[np.generic]) -> NDArray[np.object_]:
     """Return the category of each code, None where it is -1."""
     values = np.full(len(codes), None, dtype=object)
     has_category = codes >= 0
@@ -492,7 +493,7 @@ def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
     return values
 
 
-def _read_obs_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
+def _read_obs_labels(stamp: FileStamp, path: str) -> Labels:
     stamp.check()
     with open_hdf5_file(stamp.path, stamp.name) as file:
         values = _column_values(file, path, stamp.name)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, Rows, Table, check_shape, digest
+from ips2_dask.readers.base import Block, Labels, Rows, Table, check_shape, digest
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer that was printed as a float
@@ -81,7 +81,7 @@ def take_label_column(table: Table, wanted: str | int | None) -> Table:
     )
 
 
-def take_label_variable(table: Table, variable: str, count: int, read_labels: Callable[[], NDArray[Any]]) -> Table:
+def take_label_variable(table: Table, variable: str, count: int, read_labels: Callable[[], Labels]) -> Table:
     """Return ``table`` with the labels that another variable of its file holds, after checking their number."""
     m, f = table.shape
     if count != m:
@@ -115,13 +115,13 @@ class WithoutColumn(Rows):
         return (np.delete(block, self.position, axis=1) for block in self.inner.blocks(rows))
 
 
-def _column_labels(name: str, rows: Rows, position: int) -> NDArray[Any]:
+def _column_labels(name: str, rows: Rows, position: int) -> Labels:
     """Return one column of a table of numbers as labels."""
     column = np.concatenate([block[:, position].copy() for block in rows.blocks(8192)])
     return as_labels(column, name)
 
 
-def as_labels(values: NDArray[Any], name: str) -> NDArray[Any]:
+def as_labels(values: NDArray[Any], name: str) -> Labels:
     """Return labels as int64 where all of them are whole numbers, else as strings.
 
     Parameters

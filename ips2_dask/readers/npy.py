@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from ips2_dask.readers import faults
 from ips2_dask.readers.base import (
     PIECE_BYTES,
     Block,
+    DType,
     FileStamp,
+    Labels,
     Request,
     Rows,
     StreamedRows,
@@ -39,7 +41,7 @@ class NpyLayout:
     """Where the values of an array are in its file, and in which order."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: DType
     fortran: bool
     offset: int
 
@@ -351,13 +353,13 @@ class MemberRows(StreamedRows):
                 stream.read()  # to the member's end, where its checksum is compared
 
 
-def _load_array(stamp: FileStamp, member: str, transpose: bool = False) -> NDArray[Any]:
+def _load_array(stamp: FileStamp, member: str, transpose: bool = False) -> NDArray[np.generic]:
     with faults.reading(stamp.name), np.load(stamp.path, allow_pickle=False) as archive:
-        array: NDArray[Any] = archive[member]
+        array: NDArray[np.generic] = archive[member]
     return array.T if transpose else array
 
 
-def _load_labels(stamp: FileStamp, member: str) -> NDArray[Any]:
+def _load_labels(stamp: FileStamp, member: str) -> Labels:
     stamp.check()
     return as_labels(_load_array(stamp, member), stamp.name)
 

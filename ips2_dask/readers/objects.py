@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import FileStamp, Request, Table, check_dtype, check_shape, digest
+from ips2_dask.readers.base import Block, DType, FileStamp, Request, Table, check_dtype, check_shape, digest
 from ips2_dask.readers.columns import (
     UNKNOWN_CODE,
     CategorySet,
@@ -29,13 +30,16 @@ from ips2_dask.readers.columns import (
     select_columns,
     unknown_category,
 )
-from ips2_dask.readers.features import Column, Features, FittedFeatures
+from ips2_dask.readers.features import Category, Column, Features, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column
 from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse, matrix_table, transposed
 from ips2_dask.readers.npy import NpyLayout, npy_table
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> Table:
+
+def open_array(spec: object, labels_column: str | int | None, transpose: bool) -> Table:
     """Return the table of an array in memory, of which one column may hold the labels.
 
     A read-only ``numpy.memmap`` is read from its file by each process; everything else is pickled with the table.
@@ -50,7 +54,7 @@ def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> T
     return take_label_column(table, labels_column)
 
 
-def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
+def _dense(spec: object, name: str, transpose: bool) -> Block:
     refuse_masked(spec, name)
     spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
     array = _rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
@@ -59,7 +63,7 @@ def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
     return array.T if transpose else array
 
 
-def _array_of(spec: Any, name: str) -> NDArray[Any]:
+def _array_of(spec: object, name: str) -> NDArray[Any]:
     """Return an array, or what other libraries give as one, as a plain array."""
     if not hasattr(spec, "__array__"):
         raise BadInput(
@@ -73,11 +77,11 @@ def _array_of(spec: Any, name: str) -> NDArray[Any]:
         return np.asarray(spec)
 
 
-def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:
+def _mapped_table(array: np.memmap[tuple[int, ...], DType], name: str) -> Table | None:
     """Return the table of a memory map's file, or None where the map is not a whole block of it in order."""
     if array.ndim != 2 or not (array.flags.c_contiguous or array.flags.f_contiguous):
         return None
-    root: Any = array
+    root: NDArray[np.generic] = array
     while isinstance(root.base, np.ndarray):
         root = root.base
     if not isinstance(root.base, mmap.mmap) or not isinstance(root, np.memmap):
@@ -92,7 +96,7 @@ def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:
     return npy_table(FileStamp.of(Request(name, str(path))), layout)
 
 
-def _rectangle(rows: Any, name: str) -> NDArray[Any]:
+def _rectangle(rows: Sequence[Any], name: str) -> NDArray[Any]:
     """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
     uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
@@ -151,13 +155,13 @@ def _masked_values(name: str, count: int, where: tuple[int, ...]) -> BadInput:
 FRAME_NAME = "the data frame given"
 
 
-def is_frame(spec: Any) -> bool:
+def is_frame(spec: object) -> TypeGuard[pd.DataFrame]:
     """Return whether something is a data frame, without importing pandas."""
     return all(hasattr(spec, part) for part in ("iloc", "columns", "index", "dtypes"))
 
 
 def open_frame(
-    frame: Any,
+    frame: pd.DataFrame,
     labels_column: str | int | None,
     transpose: bool,
     features: Features | FittedFeatures | None = None,
@@ -200,7 +204,7 @@ def open_frame(
 
 
 def _fit_features(
-    frame: Any, titles: list[str], label: int | None, features: Features | FittedFeatures | None
+    frame: pd.DataFrame, titles: list[str], label: int | None, features: Features | FittedFeatures | None
 ) -> FittedFeatures | None:
     """Return which columns become features, with their categories."""
     if not isinstance(features, Features):
@@ -222,17 +226,19 @@ def _fit_features(
     )
 
 
-def _category_words(column: Any) -> list[str | None]:
+def _category_words(column: pd.Series) -> list[str | None]:
     """Return a column of categories as text, None where a value is missing; numbers as Python writes them."""
     missing = np.asarray(column.isna(), np.bool_).tolist()
     words = (str(value).strip() for value in column.to_numpy(dtype=object).tolist())
     return [None if gone else word for gone, word in zip(missing, words, strict=True)]
 
 
-def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures | None, title: str) -> NDArray[Any]:
+def _category_codes(
+    column: pd.Series, fitted_column: Column, fitted: FittedFeatures | None, title: str
+) -> NDArray[np.float64]:
     """Return the number of each value's category, or the value itself where categories are numbers; NaN if missing."""
     categories, words = fitted_column.categories or (), _category_words(column)
-    code_of: dict[Any, float] = {
+    code_of: dict[Category, float] = {
         category: float(code) for code, category in enumerate(categories) if category is not None
     }
     ignore = fitted is not None and fitted.handle_unknown == "ignore"
@@ -252,7 +258,7 @@ def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures |
     return codes
 
 
-def _column_values(column: Any) -> NDArray[Any]:
+def _column_values(column: pd.Series) -> NDArray[Any]:
     """Return a column's values; missing ones of a nullable column of numbers become NaN."""
     dtype = column.dtype
     if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf":
@@ -262,7 +268,7 @@ def _column_values(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def _check_column_types(columns: list[NDArray[Any]], titles: list[str]) -> None:
+def _check_column_types(columns: Sequence[NDArray[np.generic]], titles: list[str]) -> None:
     """Raise ``BadInput`` that names the columns that hold no numbers, and the first text in them."""
     text = [position for position, values in enumerate(columns) if values.dtype.kind in "OUST"]
     for position in text:
@@ -277,7 +283,7 @@ def _check_column_types(columns: list[NDArray[Any]], titles: list[str]) -> None:
         check_dtype(f"{FRAME_NAME}, column {position} ({titles[position]!r})", values.dtype)
 
 
-def index_names(index: Any) -> NDArray[np.str_] | None:
+def index_names(index: pd.Index) -> NDArray[np.str_] | None:
     """Return the names of rows or columns, or None where they only count them."""
     names = np.asarray(index)
     if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
@@ -288,7 +294,7 @@ def index_names(index: Any) -> NDArray[np.str_] | None:
 ANNDATA_NAME = "the AnnData given"
 
 
-def is_anndata(spec: Any) -> bool:
+def is_anndata(spec: object) -> bool:
     """Return whether something is an AnnData, without importing anndata."""
     return all(hasattr(spec, part) for part in ("obs_names", "var_names", "obsm", "X"))
 

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,18 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, FileStamp, Request, Rows, Table, check_dtype, check_shape, rebatch
+from ips2_dask.readers.base import (
+    Block,
+    DType,
+    FileStamp,
+    Labels,
+    Request,
+    Rows,
+    Table,
+    check_dtype,
+    check_shape,
+    rebatch,
+)
 from ips2_dask.readers.columns import (
     CategorySet,
     are_text,
@@ -39,7 +49,7 @@ class ParquetRows(Rows):
 
     stamp: FileStamp
     columns: list[str]
-    dtype: np.dtype[Any]
+    dtype: DType
     group_starts: list[int]  # the first row of each row group, and the number of rows
     categories: dict[str, tuple[Category, ...]] = field(default_factory=dict)  # of columns that hold text
     gaps: bool = False  # whether values may be missing
@@ -219,10 +229,10 @@ def _index_columns(schema: pa.Schema) -> list[str]:
     return [name for name in names if isinstance(name, str) and name in schema.names]
 
 
-def _number_type(kind: pa.DataType) -> np.dtype[Any] | None:
+def _number_type(kind: pa.DataType) -> DType | None:
     """Return the NumPy type of a column's values, or None if they are not numbers."""
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        dtype: DType = np.dtype(kind.to_pandas_dtype())
         return dtype
     return None
 
@@ -250,15 +260,15 @@ def _check_types(stamp: FileStamp, schema: pa.Schema, columns: list[str]) -> Non
     raise faults.textual(stamp.name, f"no numbers in the columns {titles}, the first is {str(first)[:40]!r} in row 0")
 
 
-def _column(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[Any]:
+def _column(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[np.object_]:
     stamp.check()
-    values: list[Any] = []
+    values: list[object] = []
     for batch in batches(stamp, list(range(len(starts) - 1)), [column]):
         values += batch.column(0).to_pylist()
     return np.array(values, dtype=object)
 
 
-def _read_labels(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[Any]:
+def _read_labels(stamp: FileStamp, column: str, starts: list[int]) -> Labels:
     return as_labels(_column(stamp, column, starts), stamp.name)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import PIECE_BYTES, Block, FileStamp, Request, StreamedRows, Table, check_block, check_shape
+from ips2_dask.readers.base import (
+    PIECE_BYTES,
+    Block,
+    FileStamp,
+    Labels,
+    Request,
+    StreamedRows,
+    Table,
+    check_block,
+    check_shape,
+)
 from ips2_dask.readers.columns import (
     MISSING_WORDS,
     NAN_WORDS,
@@ -189,7 +199,7 @@ def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, colum
     return np.array(texts, dtype=np.str_)
 
 
-def read_labels(column_of: Callable[[int], NDArray[np.str_]], column: int, name: str) -> NDArray[Any]:
+def read_labels(column_of: Callable[[int], NDArray[np.str_]], column: int, name: str) -> Labels:
     """Return a column as labels."""
     return as_labels(column_of(column), name)
 
