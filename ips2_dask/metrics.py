@@ -99,6 +99,7 @@ def contingency(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> csr_a
 
 
 def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple[Codes, Codes]:
+    """Return both labellings as `_codes`, after checking that they are equally long."""
     true, pred = _codes(labels_true, "labels_true"), _codes(labels_pred, "labels_pred")
     if len(true) != len(pred):
         problem = f"{len(pred)} labels for {len(true)} samples"
@@ -109,6 +110,7 @@ def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple
 
 
 def _codes(labels: npt.ArrayLike, name: str) -> Codes:
+    """Return labels as integers 0, 1, 2, ..., int64 (m,), in sorted order, objects in the order they appear in."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or len(labels) == 0:
         problem = f"shape {labels.shape}"
@@ -120,5 +122,5 @@ def _codes(labels: npt.ArrayLike, name: str) -> Codes:
 
 
 def _pairs(sizes: npt.NDArray[np.int64]) -> int:
-    """How many pairs groups of these sizes hold; in Python's integers, which don't overflow."""
+    """Return the number of pairs within groups of these sizes, summed in Python's integers, which don't overflow."""
     return sum(int(size) * (int(size) - 1) // 2 for size in np.asarray(sizes).ravel())

@@ -41,7 +41,7 @@ def content(source: PublishedFile, data: str | os.PathLike[str] | None = None, d
     data : path, optional
         The directory of data; by default that of the environment variable IPS2_DATA.
     download : bool
-        Fetch it with pooch and keep it if it is not there; without a directory, in pooch's cache.
+        Fetch a missing file with pooch and keep it in the directory of data, or without one in pooch's cache.
 
     Returns
     -------

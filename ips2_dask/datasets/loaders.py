@@ -46,7 +46,7 @@ class Dataset:
     description : str
         One sentence: what the samples, features and classes are.
     addresses : tuple of str
-        Where the publisher's files are from; empty for generated data.
+        URLs of the publisher's files; empty for generated data.
     """
 
     name: str
@@ -77,7 +77,7 @@ def load(name: str, data: Data = None, *, download: bool = False) -> Dataset:
     data : path, optional
         The directory of data; by default that of the environment variable IPS2_DATA.
     download : bool
-        Fetch what is not there (needs pooch and a network).
+        Fetch missing files (needs pooch and a network).
 
     Returns
     -------
@@ -122,7 +122,7 @@ def bbcsport_draw(seed: int, data: Data = None, *, download: bool = False) -> Da
 
 
 def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int = 0) -> tuple[Array, Array]:
-    """Read CSV without quotes; the column ``label`` is the class, integers where they are all integers."""
+    """Read CSV without quotes: X float64 (m, f), and the column ``label``, int64 if all of it are digits, else str."""
     rows = [line.split(",") for text in contents for line in text.decode("ascii").splitlines()[header:] if line]
     cells = np.char.strip(np.array(rows))
     labels = cells[:, label]

@@ -1,4 +1,4 @@
-"""What all readers share: the `Source` they give, the `Rows` they implement, and checks of shape, type and values."""
+"""Shared by all readers: the protocol `Source`, the base class `Rows`, and checks of shape, dtype and values."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGEST = 2.0**1000
 
 @runtime_checkable
 class Source(Protocol):
-    """A table of m samples by f features, read by ranges of rows; all that the rest of the package knows of an input.
+    """A table of m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.
 
     It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0. `Table` is
     the implementation that all formats share.
@@ -171,7 +171,7 @@ class StreamedRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The `Source` of every format: the facts about a table, and the `Rows` that read its values.
+    """The `Source` of every format: shape, dtype and names of a table, and the `Rows` that read its values.
 
     Attributes
     ----------
@@ -246,7 +246,7 @@ def rebatch(pieces: Iterable[Block], rows: int) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class FileStamp:
-    """A file as it was when it was opened: where it is, how long, and when it was written."""
+    """A file's path, size and modification time, taken when the file was opened."""
 
     name: str
     path: str
@@ -255,7 +255,7 @@ class FileStamp:
 
     @classmethod
     def of(cls, request: Request) -> FileStamp:
-        """Return the stamp of the file that is there now."""
+        """Return the stamp of the file as it is on disk now."""
         with faults.reading(request.name):
             status = os.stat(request.path)
         # Absolute, because a worker's folder need not be the client's.

@@ -103,7 +103,7 @@ def open_dask_array(
 
 
 def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: int | None) -> FittedFeatures | None:
-    """Return which columns become features.
+    """Return which columns become features; None if the user chose none.
 
     Raises
     ------

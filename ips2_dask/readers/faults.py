@@ -38,10 +38,10 @@ def unreadable(name: str, error: BaseException) -> BadInput:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn what a library raises over the bytes of ``name`` into a ``BadInput`` that says what it said.
+    """Raise a library's exceptions about the bytes of ``name`` as a ``BadInput`` that quotes them.
 
-    Whatever is raised counts: on damaged bytes the libraries raise anything from KeyError to AssertionError.
-    So keep the body down to the library's own calls.
+    It catches every `Exception`, as libraries raise anything from KeyError to AssertionError for damaged bytes. So the
+    body should hold the library's calls alone.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def throw(fault: BadInput) -> NoReturn:
 
 
 def changed(name: str) -> BadInput:
-    """Return the fault of a file that is not what it was when it was opened."""
+    """Return the fault of a file that changed after it was opened."""
     return BadInput(
         name,
         "another size or modification time than when it was opened",
@@ -130,7 +130,7 @@ def outside(name: str, what: str) -> BadInput:
 
 
 def pickled(name: str, what: str) -> BadInput:
-    """Return the fault of data that could be read only by running what is in them."""
+    """Return the fault of data that could be read only by running code that they hold."""
     return BadInput(
         name,
         what,

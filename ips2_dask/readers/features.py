@@ -1,4 +1,4 @@
-"""How the columns of a table become features: which are taken, which hold categories, and what a missing value does."""
+"""Settings of how a table's columns become features: selection, one-hot encoding, treatment of missing values."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class Features:
         return (*(self.columns or ()), *self.drop_columns, *self.one_hot)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values that JSON can hold."""
+        """Return plain values that JSON can hold."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
 
 
@@ -156,12 +156,12 @@ class FittedFeatures:
 
     @property
     def numeric(self) -> list[int]:
-        """The features that are numbers of a column, and not categories."""
+        """Positions of the features that are numbers, and not indicators of a category."""
         return [first for first, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]
 
     @property
     def firsts(self) -> list[int]:
-        """The first feature of each column; where a column of categories lacks a value, all of its features do."""
+        """The position of each column's first feature; a row without the column's value lacks all of its features."""
         return [0, *accumulate(column.width for column in self.columns)][:-1]
 
     @property
@@ -170,7 +170,7 @@ class FittedFeatures:
         return tuple(column for column in self.columns if column.categories is not None)
 
     def as_dict(self) -> dict[str, object]:
-        """Plain values that JSON can hold; what is done about unknown categories is no part of a run."""
+        """Return plain values that JSON can hold, without ``handle_unknown``, which is no part of a run."""
         columns = [
             {**vars(c), "categories": None if c.categories is None else list(c.categories)} for c in self.columns
         ]
@@ -187,14 +187,14 @@ class FittedFeatures:
 
 
 def category_text(category: Category) -> str:
-    """A category as scikit-learn writes it; whole numbers without a point."""
+    """Return a category as scikit-learn writes it, but whole numbers without a point."""
     if isinstance(category, float):
         return str(int(category)) if category.is_integer() else repr(category)
     return "nan" if category is None else category
 
 
 def split_list(text: str, name: str) -> tuple[str, ...]:
-    """The entries of a list as it is written on the command line: divided by commas, those with a comma in quotes.
+    """Split a list from the command line at its commas, except at those between double quotes.
 
     Raises
     ------
@@ -218,7 +218,7 @@ def split_list(text: str, name: str) -> tuple[str, ...]:
 
 
 def joined_list(entries: Iterable[str | int]) -> str:
-    """Entries as they are written on the command line; what `split_list` takes apart."""
+    """Join entries to a list for the command line: the inverse of `split_list`."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="").writerow(entries)
     return stream.getvalue()
@@ -251,7 +251,7 @@ def _no_column(name: str, value: object) -> BadInput:
 
 
 def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Refuse a word that is none of those allowed.
+    """Raise ``BadInput`` if a value is none of the allowed words.
 
     Raises
     ------

@@ -45,10 +45,10 @@ HEAPS_BYTES = 1 << 28
 
 @contextmanager
 def open_hdf5_file(path: str, name: str) -> Iterator[h5py.File]:
-    """Open an HDF5 file read only; what h5py raises in the body becomes a ``BadInput``.
+    """Open an HDF5 file read only; any exception of h5py in the body becomes a ``BadInput``.
 
-    The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
-    this one links to is opened with it: `find` alone follows links.
+    The whole body is covered, because in a damaged file reading any shape, type or attribute may fail. Files that this
+    one links to are not opened: `find` alone follows links.
     """
     _check_heaps(path, name)
     with faults.reading(name), h5py.File(path, "r", locking="best-effort") as file:
@@ -85,7 +85,7 @@ def _heap_loops(data: mmap.mmap, start: int) -> bool:
 
 
 def find(file: h5py.File, path: str, name: str) -> tuple[h5py.Group | h5py.Dataset, str] | None:
-    """Return the object at ``path`` and the path it really has, or None if there is none.
+    """Return the object at ``path`` and its path with links resolved, or None if there is none.
 
     Raises
     ------
@@ -258,7 +258,7 @@ def open_hdf5(request: Request) -> Table:
 
 
 def _read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
-    """Return all values of a dataset, strings as str, after `check_inside`."""
+    """Return all values of a dataset, in its shape, strings as str, after `check_inside`."""
     check_inside(dataset, name)
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return np.asarray(dataset.asstr()[...])
@@ -424,7 +424,7 @@ def _matrices(file: h5py.File) -> list[str]:
 
 
 def _index_path(file: h5py.File, frame: str, name: str) -> str | None:
-    """Return where the index of a data frame is."""
+    """Return the path of the index of a data frame."""
     located = find(file, frame, name)
     if located is None or not isinstance(located[0], h5py.Group):
         return None
@@ -486,7 +486,7 @@ def _column_values(file: h5py.File, path: str, name: str) -> NDArray[np.generic]
 
 
 def _decode(codes: NDArray[np.integer], categories: NDArray[np.generic]) -> NDArray[np.object_]:
-    """Return the category of each code, None where it is -1."""
+    """Return the category of each code, object (m,), None where the code is -1."""
     values = np.full(len(codes), None, dtype=object)
     has_category = codes >= 0
     values[has_category] = categories[codes[has_category]]

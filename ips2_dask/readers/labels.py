@@ -1,4 +1,4 @@
-"""Known labels: finding their column, taking it out of a table, and turning what is stored into integers or strings."""
+"""Known labels: finding their column, taking it out of a table, and converting stored values to integers or strings."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
     Raises
     ------
     BadInput
-        If no column, or more than one, is called that.
+        If no column, or more than one, has that name.
     """
     matches = [position for position, title in enumerate(names or ()) if title == str(wanted)]
     if len(matches) == 1:
@@ -59,7 +59,7 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
 
 
 def nearest_names(wanted: str, names: Sequence[str] | None) -> str:
-    """Return what to say of the names there are."""
+    """Return a clause for messages: the names most like ``wanted``, or that the columns have no names."""
     return faults.nearest(wanted, list(names)) if names else "but its columns have no names"
 
 
@@ -116,13 +116,13 @@ class WithoutColumn(Rows):
 
 
 def _column_labels(name: str, rows: Rows, position: int) -> Labels:
-    """Return one column of a table of numbers as labels."""
+    """Return one column of a table of numbers as labels, (m,)."""
     column = np.concatenate([block[:, position].copy() for block in rows.blocks(8192)])
     return as_labels(column, name)
 
 
 def as_labels(values: NDArray[Any], name: str) -> Labels:
-    """Return labels as int64 where all of them are whole numbers, else as strings.
+    """Return labels, (m,), as int64 where all of them are whole numbers, else as strings.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Matrices that are in memory whole: held by the caller, or loaded once per process as they can't be read in parts."""
+"""Matrices that are in memory whole: the caller's, or from files that can't be read in parts, once in each process."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _too_sparse(name: str, rows: int, entries: int) -> BadInput:
 
 
 def _matrix_bytes(matrix: Matrix) -> int:
-    """Return what a dense or CSR matrix takes in memory."""
+    """Return the bytes that a dense or CSR matrix takes in memory."""
     if is_sparse(matrix):
         return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)
     return int(matrix.nbytes)
@@ -141,7 +141,7 @@ def content_digest(matrix: Matrix) -> str:
 
 
 def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str) -> Table:
-    """Return the table of a file that is read whole; reads it now, so that a damaged one is found now."""
+    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run."""
     rows = LoadedRows(load, stamp)
     matrix = rows.matrix()
     return Table(
@@ -174,6 +174,7 @@ def transposed(table: Table) -> Table:
 
 
 def _load_transposed(table: Table) -> Block:
+    """Return all values of a table of shape (m, f) as an array (f, m)."""
     with faults.reading(table.name):
         whole = np.empty((table.shape[1], table.shape[0]), table.dtype)
     start = 0

@@ -100,7 +100,7 @@ def _n_fields(header: Header) -> int:
 
 
 def _body(stamp: FileStamp, header: Header) -> Iterator[NDArray[np.float64]]:
-    """Yield the lines of the body as numbers, block by block, and check how many there are."""
+    """Yield the lines of the body as numbers, float64 (lines, fields), block by block, and check their number."""
     layout = Layout(None, _n_fields(header), None, None, None, header.offset, header.first_line)
     count = 0
     for block in text_blocks(stamp.path, stamp.name, header.offset, header.first_line):

@@ -38,7 +38,7 @@ from ips2_dask.store.remote import check_url, open_system, plain, reaching
 
 @dataclass(frozen=True)
 class NpyLayout:
-    """Where the values of an array are in its file, and in which order."""
+    """Shape, dtype and order of an array, and the offset of its values in the file, in bytes."""
 
     shape: tuple[int, ...]
     dtype: DType
@@ -47,7 +47,7 @@ class NpyLayout:
 
     @property
     def n_bytes(self) -> int:
-        """Length of the values."""
+        """Length of the values in the file."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
     def transposed(self) -> NpyLayout:
@@ -88,7 +88,7 @@ TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified
 
 @dataclass(frozen=True)
 class RemoteStamp:
-    """An object as it was when it was opened: its URL, how long it is, and its tags."""
+    """An object's URL, size and tags, taken when the object was opened."""
 
     name: str
     url: str
@@ -97,7 +97,7 @@ class RemoteStamp:
 
     @classmethod
     def of(cls, name: str, url: str) -> RemoteStamp:
-        """Return the stamp of the object that is there now."""
+        """Return the stamp of the object that the URL has now."""
         try:
             with reaching(url):
                 system, path = open_system(url)

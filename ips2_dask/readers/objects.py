@@ -1,6 +1,6 @@
 """Objects that a caller has in memory: arrays, lists of rows, sparse matrices, data frames and AnnData objects.
 
-pandas and anndata are never imported here: a data frame and an AnnData object are known by their parts.
+pandas and anndata are never imported at run time: data frames and AnnData objects are recognised by their attributes.
 """
 
 from __future__ import annotations
@@ -55,6 +55,7 @@ def open_array(spec: object, labels_column: str | int | None, transpose: bool) -
 
 
 def _dense(spec: object, name: str, transpose: bool) -> Block:
+    """Return an array or a list of rows as a matrix (m, f) of native byte order."""
     refuse_masked(spec, name)
     spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
     array = _rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
@@ -64,7 +65,7 @@ def _dense(spec: object, name: str, transpose: bool) -> Block:
 
 
 def _array_of(spec: object, name: str) -> NDArray[Any]:
-    """Return an array, or what other libraries give as one, as a plain array."""
+    """Return an object that has ``__array__`` as a NumPy array of any shape."""
     if not hasattr(spec, "__array__"):
         raise BadInput(
             name,
@@ -97,7 +98,7 @@ def _mapped_table(array: np.memmap[tuple[int, ...], DType], name: str) -> Table 
 
 
 def _rectangle(rows: Sequence[Any], name: str) -> NDArray[Any]:
-    """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
+    """Return a list of rows as an array (m, f), or raise ``BadInput`` that names the first ragged row or text value."""
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
     uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
     if uneven:
@@ -227,7 +228,7 @@ def _fit_features(
 
 
 def _category_words(column: pd.Series) -> list[str | None]:
-    """Return a column of categories as text, None where a value is missing; numbers as Python writes them."""
+    """Return a column's m values as text without outer blanks, None where missing; numbers as Python writes them."""
     missing = np.asarray(column.isna(), np.bool_).tolist()
     words = (str(value).strip() for value in column.to_numpy(dtype=object).tolist())
     return [None if gone else word for gone, word in zip(missing, words, strict=True)]
@@ -259,7 +260,7 @@ def _category_codes(
 
 
 def _column_values(column: pd.Series) -> NDArray[Any]:
-    """Return a column's values; missing ones of a nullable column of numbers become NaN."""
+    """Return a column's values, (m,); missing ones of a nullable column of numbers become NaN."""
     dtype = column.dtype
     if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf":
         if column.isna().any():
@@ -284,7 +285,7 @@ def _check_column_types(columns: Sequence[NDArray[np.generic]], titles: list[str
 
 
 def index_names(index: pd.Index) -> NDArray[np.str_] | None:
-    """Return the names of rows or columns, or None where they only count them."""
+    """Return the names of rows or columns as strings, or None where the index is 0, 1, 2, ..."""
     names = np.asarray(index)
     if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
         return None

@@ -101,7 +101,7 @@ class ParquetRows(Rows):
 
 
 def batches(stamp: FileStamp, groups: list[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of some row groups and columns, turning what pyarrow raises into ``BadInput``."""
+    """Yield the record batches of some row groups and columns, with pyarrow's exceptions as ``BadInput``."""
     with faults.reading(stamp.name):
         file = pq.ParquetFile(stamp.path)
     with file:
@@ -261,6 +261,7 @@ def _check_types(stamp: FileStamp, schema: pa.Schema, columns: list[str]) -> Non
 
 
 def _column(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[np.object_]:
+    """Return all values of a column as Python objects, (m,)."""
     stamp.check()
     values: list[object] = []
     for batch in batches(stamp, list(range(len(starts) - 1)), [column]):

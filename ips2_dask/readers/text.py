@@ -50,7 +50,7 @@ from ips2_dask.readers.matrices import transposed
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """Where each block of lines starts: its first row, its offset in the unpacked text and its first line."""
+    """The start of each block of lines: its first row, its byte offset in the unpacked text, and its first line."""
 
     rows: list[int]
     offsets: list[int]
@@ -85,7 +85,7 @@ class TextRows(StreamedRows):
             yield values[max(0, start - (row - len(values))) :]
 
     def _values(self, block: TextBlock, first_row: int) -> Block:
-        """Return the features of a block of lines, text as the number of its category."""
+        """Return the features of a block of lines, float64 (rows, f); a text becomes the number of its category."""
         layout, name = self.layout, self.stamp.name
         if not layout.texts:
             return parse_numbers(block, layout, name, first_row)
@@ -148,7 +148,7 @@ def open_text(request: Request) -> Table:
 
 
 def _selected(layout: Layout, features: Features | FittedFeatures, name: str) -> Layout:
-    """Return the layout with the columns that become features, and those that are read as text, as they may hold it."""
+    """Return the layout with the columns that become features, and those of them that are read as text."""
     hidden = () if layout.index is None else (layout.index,)
     gaps = features.missing != "refuse"
     if isinstance(features, Features):
@@ -191,7 +191,7 @@ def scan(
 
 
 def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[np.str_]:
-    """Return one column of a text table as strings."""
+    """Return one column of a text table as strings, (m,)."""
     stamp.check()
     texts: list[str] = []
     for block in text_blocks(stamp.path, stamp.name, block_index.offsets[0], block_index.lines[0]):
@@ -339,7 +339,7 @@ def _single_blanks(data: bytes) -> bytes:
 
 
 def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> ParsedColumns:
-    """Return the features of a block as `parse_columns` does, field by field, and raise what is wrong with it."""
+    """Return the features of a block as `parse_columns` does, field by field, and raise its first fault."""
     rows: list[list[float]] = []
     categories: list[list[str]] = [[] for _ in layout.texts]
     text: dict[int, str] = {}  # column: the first text in it, and where
@@ -369,7 +369,7 @@ def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -
 
 
 def _check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
-    """Raise ``BadInput`` for a missing, infinite or too large value; says the line and what is written there."""
+    """Raise ``BadInput`` for a missing, infinite or too large value; says the line and quotes the field."""
     finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
     if finite.all():
         names = layout.names
@@ -441,8 +441,8 @@ class Layout:
     index: int | None  # a column without a name that holds row names, as pandas and R write it
     offset: int
     first_line: int
-    selected: tuple[int, ...] | None = None  # the columns that are features, where not all others are
-    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
+    selected: tuple[int, ...] | None = None  # the features; None: all columns but label and index
+    texts: tuple[int, ...] = ()  # the features that are read as text, as they hold categories
     gaps: bool = False  # whether values may be missing
 
     @cached_property
@@ -454,7 +454,7 @@ class Layout:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Those that are read as numbers."""
+        """The columns of features that are read as numbers."""
         return [column for column in self.features if column not in self.texts]
 
     def feature_names(self) -> list[str] | None:
@@ -462,7 +462,7 @@ class Layout:
         return [self.names[column] for column in self.features] if self.names else None
 
     def title(self, column: int) -> str:
-        """Return what a message calls a column."""
+        """Return the name of a column for messages."""
         return f"column {column}" + (f" ({self.names[column]!r})" if self.names else "")
 
     def split(self, line: str) -> list[str]:
@@ -489,7 +489,7 @@ def _find_layout(
     labels_column : str or int, optional
         Name or number of the column that holds the labels.
     named : collection of str
-        Names of other columns that must be there, if any are known: a first row that holds one of them is a header.
+        Names of further columns that the caller expects: a first row that holds one of them is a header.
 
     Raises
     ------
