@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, ClusterMixin, TransformerMixin, clone
@@ -17,12 +17,26 @@ from ips2_dask.progress import Progress
 from ips2_dask.readers import is_chunked, named_like, open_source
 from ips2_dask.readers.objects import refuse_masked
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import dask.array as da
+    import numpy.typing as npt
+    import pandas as pd
+    from distributed import Client
+    from scipy.sparse import csr_array, sparray, spmatrix
+    from sklearn.utils import Tags
+
+    SparseMatrix: TypeAlias = "sparray | spmatrix"
+    Samples: TypeAlias = "npt.ArrayLike | SparseMatrix | pd.DataFrame | da.Array"  # a zarr.Array is an ArrayLike
+    Similarity: TypeAlias = "csr_array | npt.NDArray[np.floating]"
+
 
 class _Spoken(Progress):
-    """What ``verbose`` shows: a line a stage."""
+    """Progress that prints a line for each stage, for ``verbose=True``."""
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Say what the stage took."""
+        """Print the time that the stage took, or that its result was stored already."""
         print(f"[IPS2] {stage}: {'there already' if skipped else f'{seconds:.2f} s'}", flush=True)
 
 
@@ -141,9 +155,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         operator: str = "auto",
         tol: float | None = None,
         max_clusters: int = MAX_CLUSTERS,
-        random_state: Any = 0,
-        client: Any = None,
-        store: Any = None,
+        random_state: int | np.random.RandomState | None = 0,
+        client: Client | None = None,
+        store: str | Path | None = None,
         memory_limit: int | str | None = None,
         verbose: bool = False,
     ) -> None:
@@ -172,7 +186,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.memory_limit = memory_limit
         self.verbose = verbose
 
-    def __sklearn_tags__(self) -> Any:
+    def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
         tags.input_tags.pairwise = self.metric == "precomputed"
@@ -199,7 +213,14 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             chosen |= {"n_clusters": 2, "max_clusters": self.max_clusters}
         return Params(**chosen, scale=self.scale or "none", method=self._method, random_state=self._seed())
 
-    def fit(self, X: Any, y: Any = None, *, similarity: Any = None, knn_graph: Any = None) -> Self:
+    def fit(
+        self,
+        X: Samples,
+        y: object = None,
+        *,
+        similarity: npt.ArrayLike | SparseMatrix | None = None,
+        knn_graph: SparseMatrix | None = None,
+    ) -> Self:
         """Cluster the rows of X.
 
         Parameters
@@ -251,33 +272,34 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.certainty_ = self.run_.certainty
         return self
 
-    def predict(self, X: Any) -> Any:
+    def predict(self, X: Samples) -> npt.NDArray[np.int32]:
         """Cluster of each new sample, (n_samples,) int32; one that equals a training sample gets its label."""
         return self._new(X, "predict")
 
-    def predict_proba(self, X: Any) -> Any:
+    def predict_proba(self, X: Samples) -> npt.NDArray[np.float64]:
         """Probability of each cluster for each new sample, (n_samples, n_clusters); see `Run.predict_proba`."""
         return self._new(X, "predict_proba")
 
-    def transform(self, X: Any) -> Any:
+    def transform(self, X: Samples) -> npt.NDArray[np.float64]:
         """Extension of ``embedding_`` to new samples, (n_samples, n_components), rows of length 1."""
         return self._new(X, "transform")
 
-    def _new(self, X: Any, what: str) -> Any:
-        """The result of the run's method ``what`` on new samples, which are checked as scikit-learn does."""
+    def _new(self, X: Samples, method: Literal["predict", "predict_proba", "transform"]) -> Any:
+        """Return the result of a method of `Run` for new samples, after scikit-learn's checks of them."""
         check_is_fitted(self, "run_")
         if is_chunked(X):
             validate_data(self, X, skip_check_array=True, reset=False)
         else:
             refuse_masked(X, "X")
             X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
-        return getattr(self.run_, what)(X, client=self.client)
+        return getattr(self.run_, method)(X, client=self.client)
 
     @property
     def _n_features_out(self) -> int:
         """Number of columns of the embedding, which scikit-learn names after the class."""
         return 0 if self.embedding_ is None else int(self.embedding_.shape[1])
 
+    # Dense or CSR by the data. As a union, every caller would have to test for a type it knows by its settings.
     @property
     def affinity_matrix_(self) -> Any:
         """The fused similarity U."""
@@ -293,7 +315,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         """The high-order similarity V, maximum 1."""
         return self._fitted("high_order")
 
-    def _fitted(self, kind: str) -> Any:
+    def _fitted(self, kind: str) -> Similarity:
         check_is_fitted(self, "run_")
         return self.run_.similarity(kind)
 

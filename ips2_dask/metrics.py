@@ -99,18 +99,22 @@ def contingency(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> csr_a
 
 
 def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple[Codes, Codes]:
+    """Return both labellings as `_codes`, after checking that they are equally long."""
     true, pred = _codes(labels_true, "labels_true"), _codes(labels_pred, "labels_pred")
     if len(true) != len(pred):
-        found = f"{len(pred)} labels for {len(true)} samples"
-        raise BadInput("labels_pred", found, "one a sample", "labels would be compared with others'", "pass both whole")
+        problem = f"{len(pred)} labels for {len(true)} samples"
+        raise BadInput(
+            "labels_pred", problem, "one a sample", "labels would be compared with others'", "pass both whole"
+        )
     return true, pred
 
 
 def _codes(labels: npt.ArrayLike, name: str) -> Codes:
+    """Return labels as integers 0, 1, 2, ..., int64 (m,), in sorted order, objects in the order they appear in."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or len(labels) == 0:
-        found = f"shape {labels.shape}"
-        raise BadInput(name, found, "(m,), m >= 1", "there would be nothing to compare", "pass one label a sample")
+        problem = f"shape {labels.shape}"
+        raise BadInput(name, problem, "(m,), m >= 1", "there would be nothing to compare", "pass one label a sample")
     if labels.dtype == object:  # mixed kinds can't be sorted, but counted they can be
         seen: dict[object, int] = {}
         return np.array([seen.setdefault(label, len(seen)) for label in labels], dtype=np.int64)
@@ -118,5 +122,5 @@ def _codes(labels: npt.ArrayLike, name: str) -> Codes:
 
 
 def _pairs(sizes: npt.NDArray[np.int64]) -> int:
-    """How many pairs groups of these sizes hold; in Python's integers, which don't overflow."""
+    """Return the number of pairs within groups of these sizes, summed in Python's integers, which don't overflow."""
     return sum(int(size) * (int(size) - 1) // 2 for size in np.asarray(sizes).ravel())

@@ -41,7 +41,7 @@ def content(source: PublishedFile, data: str | os.PathLike[str] | None = None, d
     data : path, optional
         The directory of data; by default that of the environment variable IPS2_DATA.
     download : bool
-        Fetch it with pooch and keep it if it is not there; without a directory, in pooch's cache.
+        Fetch a missing file with pooch and keep it in the directory of data, or without one in pooch's cache.
 
     Returns
     -------
@@ -90,10 +90,10 @@ def _checked(source: PublishedFile, packed: bytes, origin: str) -> bytes:
         raise BadInput(origin, f"a broken archive ({error})", "a whole one", otherwise, "fetch it again") from error
     digest = hashlib.sha256(unpacked).hexdigest()
     if digest != source.sha256:
-        found = f"content of sha256 {digest[:16]}... ({len(unpacked):,} bytes)"
+        problem = f"content of sha256 {digest[:16]}... ({len(unpacked):,} bytes)"
         otherwise = "scores would not be those of the published data"
         remedy = f"fetch the publisher's file, {source.address}, or load yours as a file of your own"
-        raise BadInput(origin, found, f"sha256 {source.sha256[:16]}...", otherwise, remedy)
+        raise BadInput(origin, problem, f"sha256 {source.sha256[:16]}...", otherwise, remedy)
     return unpacked
 
 
@@ -109,9 +109,9 @@ def _unpacked(source: PublishedFile, packed: bytes) -> bytes:
 def _missing(source: PublishedFile, folder: Path | None) -> BadInput:
     whence = f"{source.member} in {source.address}" if source.member else source.address
     if folder is None:
-        found = f"no directory of data to look for {source.path} in"
+        problem = f"no directory of data to look for {source.path} in"
         remedy = f"give data=, or set {VARIABLE}, to a directory with {source.path} (from {whence}), or download=True"
-        return BadInput("data", found, "a directory", "there would be nothing to load", remedy)
+        return BadInput("data", problem, "a directory", "there would be nothing to load", remedy)
     remedy = f"fetch {whence} and put it there, or pass download=True (needs pooch and a network)"
     return BadInput(
         str(folder / source.path), "no such file", "the publisher's", "there would be nothing to load", remedy

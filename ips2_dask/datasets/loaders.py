@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +20,10 @@ from ips2_dask.datasets.files import content, directory, find
 from ips2_dask.datasets.sources import PublishedFile
 from ips2_dask.errors import BadInput
 
-Array = npt.NDArray[Any]
+if TYPE_CHECKING:
+    from sklearn.utils import Bunch
+
+Array = npt.NDArray[Any]  # float64 or float32 where it holds samples, int64 or str where it holds labels
 Data = str | os.PathLike[str] | None
 
 SCADI_SMALLEST = 12  # samples of the smallest class that the paper's 57 have (12 + 29 + 16)
@@ -43,7 +46,7 @@ class Dataset:
     description : str
         One sentence: what the samples, features and classes are.
     addresses : tuple of str
-        Where the publisher's files are from; empty for generated data.
+        URLs of the publisher's files; empty for generated data.
     """
 
     name: str
@@ -74,7 +77,7 @@ def load(name: str, data: Data = None, *, download: bool = False) -> Dataset:
     data : path, optional
         The directory of data; by default that of the environment variable IPS2_DATA.
     download : bool
-        Fetch what is not there (needs pooch and a network).
+        Fetch missing files (needs pooch and a network).
 
     Returns
     -------
@@ -119,7 +122,7 @@ def bbcsport_draw(seed: int, data: Data = None, *, download: bool = False) -> Da
 
 
 def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int = 0) -> tuple[Array, Array]:
-    """Read CSV without quotes; the column ``label`` is the class, integers where they are all integers."""
+    """Read CSV without quotes: X float64 (m, f), and the column ``label``, int64 if all of it are digits, else str."""
     rows = [line.split(",") for text in contents for line in text.decode("ascii").splitlines()[header:] if line]
     cells = np.char.strip(np.array(rows))
     labels = cells[:, label]
@@ -130,13 +133,12 @@ def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int
 def _scadi57(content: bytes) -> tuple[Array, Array]:
     X, labels = _table(content, label=-1, header=1)
     classes, sizes = np.unique(labels, return_counts=True)
-    kept = np.isin(labels, classes[sizes >= SCADI_SMALLEST])
-    return X[kept], labels[kept]
+    in_large_class = np.isin(labels, classes[sizes >= SCADI_SMALLEST])
+    return X[in_large_class], labels[in_large_class]
 
 
 def _stored(content: bytes) -> dict[str, Array]:
-    file: Any = io.BytesIO(content)  # SciPy takes open files; its stubs know of paths alone
-    return dict(loadmat(file))
+    return dict(loadmat(io.BytesIO(content)))
 
 
 def _matlab(content: bytes) -> tuple[Array, Array]:
@@ -208,7 +210,7 @@ def _satimage(*contents: bytes) -> tuple[Array, Array]:
     return np.ascontiguousarray(rows[:, :-1]), rows[:, -1].astype(np.int64)
 
 
-def _shipped(read: Callable[[], Any]) -> tuple[Array, Array]:
+def _shipped(read: Callable[[], Bunch]) -> tuple[Array, Array]:
     """Return a set that comes with scikit-learn."""
     bunch = read()
     return bunch.data, bunch.target

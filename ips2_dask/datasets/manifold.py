@@ -57,7 +57,7 @@ def curved_gaussians(
     seed : int
         Not negative.
     rows : slice
-        Which rows of the whole, without a step; all by default. It needs memory for these and one block.
+        Which rows of the whole, without a step; all by default. Memory is needed for these and one block.
 
     Returns
     -------
@@ -88,6 +88,7 @@ def curved_gaussians(
 
 
 def _shape(f: int, c: int, seed: int) -> _Shape:
+    """Draw the clusters and waves of a seed."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(0,)))
     along, other = rng.standard_normal((2, c, INTRINSIC))
     along /= np.linalg.norm(along, axis=1, keepdims=True)
@@ -105,6 +106,7 @@ def _shape(f: int, c: int, seed: int) -> _Shape:
 
 
 def _block(shape: _Shape, seed: int, number: int, taken: slice) -> tuple[Floats, Labels]:
+    """Draw a block, and return X (rows, f) and labels (rows,) of the rows of it that are taken."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1, number)))
     # every draw is of the whole block, so that a row does not depend on which rows are taken
     labels = np.searchsorted(shape.until[:-1], rng.random(BLOCK), side="right")[taken]

@@ -30,7 +30,7 @@ def usdata1(n_features: int, noise: Noise = "gaussian", level: float = 0.5, seed
     n_features : int
         Features; ``USDATA1_FEATURES`` are the paper's.
     noise : {"gaussian", "uniform", "rayleigh", "gamma", "none"}
-        What is added. The paper's four at level .5: N(0, .5), U(0, 1), Rayleigh with B = .5, Gamma with
+        The distribution of the noise. The paper's four at level .5: N(0, .5), U(0, 1), Rayleigh with B = .5, Gamma with
         A = 5 and B = 10.
     level : float
         The strength: each noise is proportional to it. ``NOISE_LEVELS`` are the paper's.
@@ -81,18 +81,20 @@ def three_clusters(seed: int = 0) -> Dataset:
 
 
 def two_clusters(seed: int = 0) -> Dataset:
-    """Its two-cluster version: the first two clusters of `three_clusters` of the same seed, 34 samples."""
+    """The two-cluster version: the first two clusters of `three_clusters` of the same seed, 34 samples."""
     whole = three_clusters(seed)
-    kept = whole.labels < 2
-    return Dataset("two_clusters", whole.X[kept], whole.labels[kept], f"{whole.description}, the third left out")
+    in_first_two = whole.labels < 2
+    return Dataset(
+        "two_clusters", whole.X[in_first_two], whole.labels[in_first_two], f"{whole.description}, the third left out"
+    )
 
 
 def _clusters(
     name: str, sizes: Sequence[int], means: Sequence[float], f: int, noise: Noise, level: float, seed: int
 ) -> Dataset:
     if min(*sizes, f) < 1:
-        found = f"{sizes[-1]} samples and {f} features"
-        raise BadInput(name, found, "one or more of both", "there would be nothing to cluster", "raise them")
+        problem = f"{sizes[-1]} samples and {f} features"
+        raise BadInput(name, problem, "one or more of both", "there would be nothing to cluster", "raise them")
     rng = np.random.default_rng(seed)
     labels = np.repeat(np.arange(len(sizes)), sizes)
     X = np.array(means)[labels][:, None] + DEVIATION * rng.standard_normal((len(labels), f))

@@ -1,4 +1,4 @@
-"""Readers of the input formats: `open_source` gives a `Source` for whatever a user names or has in memory.
+"""Readers of the input formats: `open_source` returns a `Source` for a file, a URL or an object in memory.
 
 ============================  ==========================================  =================================
 format                        what may follow ``::``                      read in parts
@@ -93,13 +93,13 @@ FORMATS = {
     ".h5ad": Format("hdf5.open_h5ad", has_members=True),
     ".zarr": ZARR,
 }
-# What the text files of older collections are called; ".data" may have a tail, as in kddcup.data_10_percent.gz.
+# Endings of text files in older collections; ".data" may have a tail, as in kddcup.data_10_percent.gz.
 OTHER_TEXT = frozenset({".dat", ".train", ".test", ".tra", ".tes"})
 PICKLES = frozenset({".pkl", ".pickle", ".joblib", ".pt", ".pth"})
 
 
 def open_source(
-    spec: Any,
+    spec: object,
     *,
     labels_column: str | int | None = None,
     transpose: bool = False,
@@ -111,19 +111,20 @@ def open_source(
     ----------
     spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame, AnnData, zarr.Array or
         Dask array
-        A file may be followed by ``::`` and the name of what is in it; a URL is one of Zarr or of a .npy file.
+        A file's path may be followed by ``::`` and the name of a table in it; a URL names a Zarr array, a Zarr group or
+        a .npy file.
     labels_column : str or int, optional
         Column that holds known labels, by name or by number, negative from the end; or, in a file with several
-        variables, the name of that which holds them.
+        variables, the name of the variable that holds them.
     transpose : bool
         Whether the columns are the samples.
     features : Features or FittedFeatures, optional
-        Which columns become features, and how; for new samples, what they became with those of a run.
+        Which columns become features, and how; for new samples, the features that a run was fitted with.
 
     Returns
     -------
     Source
-        Its `labels` should be asked for early: it is then that labels are read and checked.
+        Labels are read and checked when its `labels` is called: call it early.
 
     Raises
     ------
@@ -138,9 +139,9 @@ def open_source(
 
 
 def _open(
-    spec: Any, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
+    spec: object, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
 ) -> Table:
-    """Return a table; of features already, if its format has a way of its own to them."""
+    """Return a table; its columns are features already if its format selects and encodes them itself."""
     if isinstance(spec, str | os.PathLike):
         return _open_named(os.fspath(spec), labels_column, transpose, features)
     if is_dask(spec):  # first, as a Delayed claims to have every attribute
@@ -155,7 +156,7 @@ def _open(
     return open_array(spec, labels_column, transpose)
 
 
-def is_chunked(spec: Any) -> bool:
+def is_chunked(spec: object) -> bool:
     """Return whether something is a Dask collection or a zarr.Array, which are never to be read as a whole."""
     return is_dask(spec) or _is_zarr_array(spec)
 
@@ -165,7 +166,7 @@ def features_of(source: Source) -> FittedFeatures | None:
     return source.fitted if isinstance(source, Table) else None
 
 
-def named_like(table: Source, spec: Any) -> Source:
+def named_like(table: Source, spec: object) -> Source:
     """Return a table with the sample names of the data frame that its values came from, if it was one that has them."""
     names = index_names(spec.index) if is_frame(spec) else None
     if names is None or not isinstance(table, Table):
@@ -173,7 +174,7 @@ def named_like(table: Source, spec: Any) -> Source:
     return replace(table, read_sample_names=partial(np.array, names))
 
 
-def _is_zarr_array(spec: Any) -> bool:
+def _is_zarr_array(spec: object) -> bool:
     zarr = sys.modules.get("zarr")  # nobody holds a zarr.Array before zarr is imported
     return zarr is not None and isinstance(spec, zarr.Array)
 
@@ -236,7 +237,7 @@ def _split(name: str) -> tuple[str, str | None]:
 
 
 def _local_format(path: str, name: str) -> Format:
-    """Return the format of a path, after checking that there is something of that format.
+    """Return the format of a path, after checking that the file or folder exists, and that a file can be read.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""What all readers share: the `Source` they give, the `Rows` they implement, and checks of shape, type and values."""
+"""Shared by all readers: the protocol `Source`, the base class `Rows`, and checks of shape, dtype and values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from ips2_dask.readers.features import Features, FittedFeatures
 if TYPE_CHECKING:
     from dask.delayed import Delayed
 
-Block = NDArray[Any]
+Block = NDArray[Any]  # (rows, f) of the dtype of a table: bool, integers or floats of at most 64 bits
+DType = np.dtype[np.generic]
+Labels = NDArray[np.int64] | NDArray[np.str_]  # (m,), as `labels.as_labels` returns them
 PIECE_BYTES = 4 << 20  # a streaming reader reads so many bytes of its file at a time
 GRAIN_BYTES = 128 << 20  # `blocks` reads whole storage chunks as long as they are no larger than this
 # Well inside float64's range: differences of such values, and sums of these, can be represented.
@@ -28,7 +30,7 @@ LARGEST = 2.0**1000
 
 @runtime_checkable
 class Source(Protocol):
-    """A table of m samples by f features, read by ranges of rows; all that the rest of the package knows of an input.
+    """A table of m samples by f features, read by ranges of rows; the rest of the package knows an input by it alone.
 
     It can be pickled, and opens its file lazily, read only, in each process. Rows and columns count from 0. `Table` is
     the implementation that all formats share.
@@ -43,7 +45,7 @@ class Source(Protocol):
         """(m, f): samples, and features without the label column."""
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> DType:
         """Type of the values, in native byte order: bool, an integer, or a float of at most 64 bits."""
 
     @property
@@ -72,7 +74,7 @@ class Source(Protocol):
     def blocks(self, rows: int) -> Iterator[Block]:
         """Yield all rows in order as arrays (rows, f) of `dtype`, the last one shorter."""
 
-    def labels(self) -> NDArray[Any] | None:
+    def labels(self) -> Labels | None:
         """Return the known labels, an array (m,) of int64 or strings, or None if no label column was named."""
 
 
@@ -169,7 +171,7 @@ class StreamedRows(Rows):
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """The `Source` of every format: the facts about a table, and the `Rows` that read its values.
+    """The `Source` of every format: shape, dtype and names of a table, and the `Rows` that read its values.
 
     Attributes
     ----------
@@ -189,14 +191,14 @@ class Table:
 
     name: str
     shape: tuple[int, int]
-    dtype: np.dtype[Any]
+    dtype: DType
     rows: Rows
     parallel: bool
     resident_bytes: int
     fingerprint: str
     feature_names: list[str] | None = None
     read_sample_names: Callable[[], NDArray[np.str_] | None] | None = None
-    read_labels: Callable[[], NDArray[Any]] | None = None
+    read_labels: Callable[[], Labels] | None = None
     label: int | None = None
     fitted: FittedFeatures | None = None
 
@@ -220,7 +222,7 @@ class Table:
         for block in self.rows.blocks(rows):
             yield np.ascontiguousarray(block, dtype=self.dtype)
 
-    def labels(self) -> NDArray[Any] | None:
+    def labels(self) -> Labels | None:
         """Return the known labels as `Source.labels` promises."""
         return self.read_labels() if self.read_labels else None
 
@@ -244,7 +246,7 @@ def rebatch(pieces: Iterable[Block], rows: int) -> Iterator[Block]:
 
 @dataclass(frozen=True)
 class FileStamp:
-    """A file as it was when it was opened: where it is, how long, and when it was written."""
+    """A file's path, size and modification time, taken when the file was opened."""
 
     name: str
     path: str
@@ -253,7 +255,7 @@ class FileStamp:
 
     @classmethod
     def of(cls, request: Request) -> FileStamp:
-        """Return the stamp of the file that is there now."""
+        """Return the stamp of the file as it is on disk now."""
         with faults.reading(request.name):
             status = os.stat(request.path)
         # Absolute, because a worker's folder need not be the client's.
@@ -313,12 +315,12 @@ def check_shape(name: str, shape: tuple[int, ...]) -> tuple[int, int]:
     return rows, columns
 
 
-def is_matrix(shape: tuple[int, ...] | None, dtype: np.dtype[Any]) -> bool:
+def is_matrix(shape: tuple[int, ...] | None, dtype: DType) -> bool:
     """Return whether an array of a file may be the one to cluster: numbers in several rows and several columns."""
     return shape is not None and len(shape) == 2 and min(shape) > 1 and dtype.kind in "biuf"
 
 
-def check_dtype(name: str, dtype: np.dtype[Any]) -> np.dtype[Any]:
+def check_dtype(name: str, dtype: DType) -> DType:
     """Return ``dtype`` in native byte order, or raise ``BadInput`` unless it is a real number type up to 64 bits."""
     if dtype.kind in "biu" or (dtype.kind == "f" and dtype.itemsize <= 8):
         return dtype.newbyteorder("=")

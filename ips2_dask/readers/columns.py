@@ -1,6 +1,6 @@
-"""Columns become features: which ones are selected, what their categories are, and the rows of the features.
+"""Columns become features: functions that select them and collect categories, and the `Rows` of the features.
 
-The settings that a user gives, and what they became with a table, are in `features`.
+`Features`, the user's settings, and `FittedFeatures`, the settings fitted to a table, are in `features`.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ def match_columns(
         missing = [str(column) for column in column_names if column not in places]
         if missing:
             near = nearest_names(missing[0], [title for title in names if title])
-            found = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
-            raise _unmatched_columns(name, found, "samples would be compared in different spaces")
+            problem = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
+            raise _unmatched_columns(name, problem, "samples would be compared in different spaces")
         return tuple(places[str(column)] for column in column_names)
     candidates = [place for place in range(n_columns) if place != label and place not in hidden]
     run_columns = [place for place in range(fitted.n_columns) if place != fitted.label]
@@ -152,9 +152,9 @@ def match_columns(
         return tuple(numbers)
     if len(candidates) == len(numbers):
         return tuple(candidates)
-    found = f"{len(candidates)} columns without names that could be matched"
+    problem = f"{len(candidates)} columns without names that could be matched"
     raise BadInput(
-        name, found, f"the {fitted.n_columns} columns of the run's input, or the {len(numbers)} that it clustered",
+        name, problem, f"the {fitted.n_columns} columns of the run's input, or the {len(numbers)} that it clustered",
         "samples would be compared in different spaces", "give the columns that the run was given",
     )  # fmt: skip
 
@@ -162,7 +162,7 @@ def match_columns(
 def make_columns(
     kept: Sequence[int], names: Sequence[str] | None, categories: dict[int, tuple[str | float | None, ...]]
 ) -> tuple[Column, ...]:
-    """Return what is known of columns at these positions."""
+    """Return a `Column` for each of these positions, with its name and its categories if it has them."""
     return tuple(
         Column(number=place, name=names[place] if names else None, categories=categories.get(place)) for place in kept
     )
@@ -222,12 +222,12 @@ def _unmatched_columns(name: str, found: str, otherwise: str) -> BadInput:
     return BadInput(name, found, "the columns that the run was made of", otherwise, "give them the names they had")
 
 
-# What pandas.read_csv takes for a missing value, and the question mark of older collections.
+# The words that pandas.read_csv takes for a missing value, and the question mark of older collections.
 MISSING_WORDS = (
     "", "NA", "N/A", "?", "null", "NULL", "None", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND",
     "1.#QNAN", "-1.#QNAN",
 )  # fmt: skip
-NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # the same, but numbers of a kind where a column holds numbers
+NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # also missing values, but in a column of numbers they parse as numbers
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 
 UNKNOWN_CODE = -1.0
@@ -235,7 +235,7 @@ UNKNOWN_CODE = -1.0
 
 
 def is_number(field: str) -> bool:
-    """Return whether a field is a number or a missing one."""
+    """Return whether a field is a number or a missing value."""
     return field.strip() in MISSING_WORDS or NUMBER.fullmatch(field.strip()) is not None
 
 
@@ -245,7 +245,7 @@ def is_missing(text: str | None) -> bool:
 
 
 class CategorySet:
-    """The different values of a column as far as it has been read; the same whatever the blocks and their order."""
+    """The distinct values of a column, collected block by block; the order of the blocks does not matter."""
 
     def __init__(self, name: str, title: str, missing: str) -> None:
         self._name, self._title, self._missing = name, title, missing
@@ -289,21 +289,21 @@ class CategorySet:
         Raises
         ------
         BadInput
-            Where no value is there.
+            If the column has no value.
         """
-        found = self._found
-        if all(isinstance(value, float) or is_number(value) for value in found):
-            numbers = {float(value) + 0.0 for value in found}
+        values = self._found
+        if all(isinstance(value, float) or is_number(value) for value in values):
+            numbers = {float(value) + 0.0 for value in values}
             if any(math.isinf(number) for number in numbers):
                 raise faults.missing_value(self._name, self._title, "an infinite value")
-            found = set(numbers)
+            values = set(numbers)
         lacking = (None,) if self._lacking and self._missing == "median" else ()
-        if not found and not lacking:
+        if not values and not lacking:
             raise BadInput(
                 self._name, f"no value in {self._title}", "a value in some rows", "there would be no category",
                 "drop the column (drop_columns, --drop-columns)",
             )  # fmt: skip
-        return (*sorted(found), *lacking)
+        return (*sorted(values), *lacking)
 
 
 def are_text(categories: tuple[Category, ...] | None) -> bool:
@@ -314,17 +314,20 @@ def are_text(categories: tuple[Category, ...] | None) -> bool:
 def category_codes(
     texts: pa.StringArray, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
 ) -> NDArray[np.float64]:
-    """Return the place of each text among the categories, NaN for a missing value, `UNKNOWN_CODE` for another text.
+    """Return the position of each text among the categories, float64 (rows,), with NaN where a value is missing.
+
+    A text that is no category is `UNKNOWN_CODE` with ``ignore``.
 
     Parameters
     ----------
     texts : pyarrow.StringArray
     categories : tuple
     ignore : bool
-        Whether texts that are no category are passed over.
+        Whether a text that is no category is allowed.
     name, where : str
         The table as the user wrote it, and the title of the column, for messages.
     first_row : int
+        Row of the table that the first text is from.
 
     Raises
     ------
@@ -334,8 +337,8 @@ def category_codes(
     import pyarrow as pa  # noqa: PLC0415  arrays in memory, which hold no text, need not wait for it
     import pyarrow.compute as pc  # noqa: PLC0415
 
-    known = [category for category in categories if isinstance(category, str)]
-    indices = pc.index_in(texts, value_set=pa.array(known, pa.string()))
+    words = [category for category in categories if isinstance(category, str)]
+    indices = pc.index_in(texts, value_set=pa.array(words, pa.string()))
     numbers = np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
     for row in np.flatnonzero(numbers < 0).tolist() if (numbers < 0).any() else ():
         text = texts[row].as_py()
@@ -373,7 +376,7 @@ class FeatureRows(Rows):
         self.n_rows, self.grain, self.sparse = self.inner.n_rows, self.inner.grain, self.inner.sparse
 
     def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop, of which few are read at a time where most columns are left out."""
+        """Return rows start to stop; reads few rows at a time if most columns are left out."""
         step = max(1, 8 * PIECE_BYTES // self.width)
         pieces = [self._features(self.inner.read(row, min(row + step, stop)), row) for row in range(start, stop, step)]
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
@@ -398,13 +401,13 @@ class FeatureRows(Rows):
         return features
 
     def _indicators(self, values: Block, column: Column, first_row: int) -> Block:
-        """Return one column a category, 1 where it is the row's; NaN in all of them where a value is missing."""
+        """Return float64 (rows, categories): 1 for the row's category, NaN in the whole row if the value is missing."""
         assert column.categories is not None
-        known = [category for category in column.categories if category is not None]
+        known_categories = [category for category in column.categories if category is not None]
         if are_text(column.categories):
             codes = values.astype(np.float64)
         else:
-            numbers = np.array(known, np.float64)
+            numbers = np.array(known_categories, np.float64)
             positions = np.searchsorted(numbers, values).clip(0, max(len(numbers) - 1, 0))
             matching = numbers[positions] == values if len(numbers) else np.zeros(len(values), np.bool_)
             codes = np.where(matching, positions, np.where(np.isnan(values), np.nan, -1.0))
@@ -414,7 +417,7 @@ class FeatureRows(Rows):
                 raise unknown_category(self.name, float(values[row]), where, first_row + row, column.categories)
         missing = np.isnan(codes)
         if None in column.categories:
-            codes = np.where(missing, len(known), codes)
+            codes = np.where(missing, len(known_categories), codes)
         indicators = (codes[:, None] == np.arange(len(column.categories))).astype(np.float64)
         if None not in column.categories:
             indicators[missing] = np.nan
@@ -432,7 +435,7 @@ def feature_table(
         Numbers, or numbers of categories.
     fitted : FittedFeatures
     places : sequence of int, optional
-        Where the table's own columns have those of ``fitted``; by default in their order.
+        Position, in the table, of each column of ``fitted``; by default 0, 1, 2, ...
     key : object
         Anything else that the values depend on; part of the fingerprint.
     """

@@ -14,13 +14,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Block, Rows, Table, check_dtype, check_shape, digest, rebatch
+from ips2_dask.readers.base import Block, DType, Labels, Rows, Table, check_dtype, check_shape, digest, rebatch
 from ips2_dask.readers.columns import make_columns, match_columns, select_columns
 from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 NAME = "the Dask array given"
 
 
-def is_dask(value: Any) -> bool:
+def is_dask(value: object) -> bool:
     """Return whether something is a Dask array, data frame, bag or delayed value."""
     if "dask" not in sys.modules:  # then nobody has made one; it takes a second to import
         return False
@@ -104,7 +103,7 @@ def open_dask_array(
 
 
 def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: int | None) -> FittedFeatures | None:
-    """Return which columns become features.
+    """Return which columns become features; None if the user chose none.
 
     Raises
     ------
@@ -124,7 +123,7 @@ def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: i
     )
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     module = sys.modules.get("dask.array")  # nobody holds a Dask array before that is imported
     return module is not None and isinstance(value, module.Array)
 
@@ -158,7 +157,7 @@ class DaskTable(Table):
         return parts
 
 
-def _as_block(values: Any, dtype: np.dtype[Any]) -> Block:
+def _as_block(values: object, dtype: DType) -> Block:
     """Return a computed chunk as a plain array of ``dtype``; masked values become NaN.
 
     Raises
@@ -197,5 +196,5 @@ def _compute(array: da.Array) -> Block:
     return _as_block(array.compute(scheduler="synchronous"), array.dtype)
 
 
-def _column_labels(array: da.Array, position: int) -> NDArray[Any]:
+def _column_labels(array: da.Array, position: int) -> Labels:
     return as_labels(_compute(array[:, position]), NAME)

@@ -38,10 +38,10 @@ def unreadable(name: str, error: BaseException) -> BadInput:
 
 @contextmanager
 def reading(name: str) -> Iterator[None]:
-    """Turn what a library raises over the bytes of ``name`` into a ``BadInput`` that says what it said.
+    """Raise a library's exceptions about the bytes of ``name`` as a ``BadInput`` that quotes them.
 
-    Whatever is raised counts: on damaged bytes the libraries raise anything from KeyError to AssertionError.
-    So keep the body down to the library's own calls.
+    It catches every `Exception`, as libraries raise anything from KeyError to AssertionError for damaged bytes. So the
+    body should hold the library's calls alone.
     """
     try:
         yield
@@ -74,7 +74,7 @@ def throw(fault: BadInput) -> NoReturn:
 
 
 def changed(name: str) -> BadInput:
-    """Return the fault of a file that is not what it was when it was opened."""
+    """Return the fault of a file that changed after it was opened."""
     return BadInput(
         name,
         "another size or modification time than when it was opened",
@@ -108,10 +108,10 @@ def absent(name: str, kind: str, wanted: str, there: Sequence[str]) -> BadInput:
 
 def undecided(name: str, kind: str, suitable: Sequence[str], there: Sequence[str]) -> BadInput:
     """Return the fault of a file that was named alone but does not hold exactly one matrix."""
-    found = f"{len(suitable)} of them ({listing(suitable)})" if suitable else f"none (it holds {listing(there)})"
+    count = f"{len(suitable)} of them ({listing(suitable)})" if suitable else f"none (it holds {listing(there)})"
     return BadInput(
         name,
-        f"{found} where one {kind} of two dimensions, with numbers and with several rows and columns, was looked for",
+        f"{count} where one {kind} of two dimensions, with numbers and with several rows and columns, was looked for",
         "exactly one, or one that is named",
         "the wrong data might be clustered",
         f"name it after '::', as in file::{(suitable or there or ['name'])[0].split()[0]}",
@@ -130,7 +130,7 @@ def outside(name: str, what: str) -> BadInput:
 
 
 def pickled(name: str, what: str) -> BadInput:
-    """Return the fault of data that could be read only by running what is in them."""
+    """Return the fault of data that could be read only by running code that they hold."""
     return BadInput(
         name,
         what,

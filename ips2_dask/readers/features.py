@@ -1,4 +1,4 @@
-"""How the columns of a table become features: which are taken, which hold categories, and what a missing value does."""
+"""Settings of how a table's columns become features: selection, one-hot encoding, treatment of missing values."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import csv
 import dataclasses
 import io
 import operator
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, SupportsIndex
 
 from ips2_dask.errors import BadInput
 
@@ -64,9 +64,9 @@ class Features:
     ('age', '7-9')
     """
 
-    columns: Any = None
-    drop_columns: Any = ()
-    one_hot: Any = ()
+    columns: str | Sequence[str | int] | None = None
+    drop_columns: str | Sequence[str | int] = ()
+    one_hot: str | Sequence[str | int] = ()
     missing: str = "refuse"
 
     def __post_init__(self) -> None:
@@ -91,8 +91,8 @@ class Features:
         """All columns that are named or numbered, and ranges of them."""
         return (*(self.columns or ()), *self.drop_columns, *self.one_hot)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold."""
+    def as_dict(self) -> dict[str, object]:
+        """Return plain values that JSON can hold."""
         return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
 
 
@@ -156,12 +156,12 @@ class FittedFeatures:
 
     @property
     def numeric(self) -> list[int]:
-        """The features that are numbers of a column, and not categories."""
-        return [at for at, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]
+        """Positions of the features that are numbers, and not indicators of a category."""
+        return [first for first, column in zip(self.firsts, self.columns, strict=True) if column.categories is None]
 
     @property
     def firsts(self) -> list[int]:
-        """The first feature of each column; where a column of categories lacks a value, all of its features do."""
+        """The position of each column's first feature; a row without the column's value lacks all of its features."""
         return [0, *accumulate(column.width for column in self.columns)][:-1]
 
     @property
@@ -169,8 +169,8 @@ class FittedFeatures:
         """The columns that hold categories."""
         return tuple(column for column in self.columns if column.categories is not None)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold; what is done about unknown categories is no part of a run."""
+    def as_dict(self) -> dict[str, object]:
+        """Return plain values that JSON can hold, without ``handle_unknown``, which is no part of a run."""
         columns = [
             {**vars(c), "categories": None if c.categories is None else list(c.categories)} for c in self.columns
         ]
@@ -187,14 +187,14 @@ class FittedFeatures:
 
 
 def category_text(category: Category) -> str:
-    """A category as scikit-learn writes it; whole numbers without a point."""
+    """Return a category as scikit-learn writes it, but whole numbers without a point."""
     if isinstance(category, float):
         return str(int(category)) if category.is_integer() else repr(category)
     return "nan" if category is None else category
 
 
 def split_list(text: str, name: str) -> tuple[str, ...]:
-    """The entries of a list as it is written on the command line: divided by commas, those with a comma in quotes.
+    """Split a list from the command line at its commas, except at those between double quotes.
 
     Raises
     ------
@@ -218,13 +218,13 @@ def split_list(text: str, name: str) -> tuple[str, ...]:
 
 
 def joined_list(entries: Iterable[str | int]) -> str:
-    """Entries as they are written on the command line; what `split_list` takes apart."""
+    """Join entries to a list for the command line: the inverse of `split_list`."""
     stream = io.StringIO()
     csv.writer(stream, lineterminator="").writerow(entries)
     return stream.getvalue()
 
 
-def _items(name: str, value: Any) -> tuple[str | int, ...]:
+def _items(name: str, value: object) -> tuple[str | int, ...]:
     if isinstance(value, str):
         return split_list(value, name)
     if not isinstance(value, Iterable):
@@ -232,7 +232,7 @@ def _items(name: str, value: Any) -> tuple[str | int, ...]:
     return tuple(_item(name, item) for item in value)
 
 
-def _item(name: str, item: Any) -> str | int:
+def _item(name: str, item: str | SupportsIndex) -> str | int:
     if isinstance(item, str):
         return str(item)
     try:
@@ -243,15 +243,15 @@ def _item(name: str, item: Any) -> str | int:
     raise _no_column(name, item)
 
 
-def _no_column(name: str, value: Any) -> BadInput:
+def _no_column(name: str, value: object) -> BadInput:
     return BadInput(
         name, repr(value), "a list of names and whole numbers", "it would be unclear which column is meant",
         f"give {name}=['A', 5, '7-20'], for instance",
     )  # fmt: skip
 
 
-def check_word(name: str, value: Any, allowed: tuple[str, ...]) -> None:
-    """Refuse a word that is none of those allowed.
+def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Raise ``BadInput`` if a value is none of the allowed words.
 
     Raises
     ------

@@ -21,6 +21,7 @@ from ips2_dask.readers.base import (
     GRAIN_BYTES,
     Block,
     FileStamp,
+    Labels,
     Request,
     Rows,
     Table,
@@ -44,10 +45,10 @@ HEAPS_BYTES = 1 << 28
 
 @contextmanager
 def open_hdf5_file(path: str, name: str) -> Iterator[h5py.File]:
-    """Open an HDF5 file read only; what h5py raises in the body becomes a ``BadInput``.
+    """Open an HDF5 file read only; any exception of h5py in the body becomes a ``BadInput``.
 
-    The whole body, because in a damaged file each shape, type or attribute may be what can't be read. No file that
-    this one links to is opened with it: `find` alone follows links.
+    The whole body is covered, because in a damaged file reading any shape, type or attribute may fail. Files that this
+    one links to are not opened: `find` alone follows links.
     """
     _check_heaps(path, name)
     with faults.reading(name), h5py.File(path, "r", locking="best-effort") as file:
@@ -84,7 +85,7 @@ def _heap_loops(data: mmap.mmap, start: int) -> bool:
 
 
 def find(file: h5py.File, path: str, name: str) -> tuple[h5py.Group | h5py.Dataset, str] | None:
-    """Return the object at ``path`` and the path it really has, or None if there is none.
+    """Return the object at ``path`` and its path with links resolved, or None if there is none.
 
     Raises
     ------
@@ -125,7 +126,7 @@ def find_dataset(file: h5py.File, path: str, name: str) -> h5py.Dataset:
     """
     located = find(file, path, name)
     if located is None or not isinstance(located[0], h5py.Dataset):
-        raise faults.absent(name, "dataset", path, [known.split()[0] for known in describe(file)])
+        raise faults.absent(name, "dataset", path, [description.split()[0] for description in describe(file)])
     check_inside(located[0], name)
     return located[0]
 
@@ -158,7 +159,7 @@ def _check_checksums(dataset: h5py.Dataset, name: str) -> None:
     """
     short: list[int] = []
 
-    def look(chunk: Any) -> None:
+    def look(chunk: h5py.h5d.StoreInfo) -> None:
         if chunk.size < FLETCHER32_BYTES:
             short.append(chunk.size)
 
@@ -257,14 +258,14 @@ def open_hdf5(request: Request) -> Table:
 
 
 def _read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
-    """Return all values of a dataset, strings as str, after `check_inside`."""
+    """Return all values of a dataset, in its shape, strings as str, after `check_inside`."""
     check_inside(dataset, name)
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return np.asarray(dataset.asstr()[...])
     return np.asarray(dataset[...])
 
 
-def _read_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
+def _read_labels(stamp: FileStamp, path: str) -> Labels:
     stamp.check()
     with open_hdf5_file(stamp.path, stamp.name) as file:
         values = _read_values(find_dataset(file, path, stamp.name), stamp.name)
@@ -423,7 +424,7 @@ def _matrices(file: h5py.File) -> list[str]:
 
 
 def _index_path(file: h5py.File, frame: str, name: str) -> str | None:
-    """Return where the index of a data frame is."""
+    """Return the path of the index of a data frame."""
     located = find(file, frame, name)
     if located is None or not isinstance(located[0], h5py.Group):
         return None
@@ -453,13 +454,13 @@ def _obs_label_column(file: h5py.File, frame: str, request: Request) -> str:
     located = find(file, frame, request.name)
     group = located[0] if located else None
     index = _index_path(file, frame, request.name)
-    known = list(group) if isinstance(group, h5py.Group) else []
-    columns = [key for key in known if f"{frame}/{key}" != index and key != "__categories"]
+    keys = list(group) if isinstance(group, h5py.Group) else []
+    columns = [key for key in keys if f"{frame}/{key}" != index and key != "__categories"]
     column: str = columns[find_column(f"{request.name}, {frame}", str(request.labels_column), columns, len(columns))]
     return column
 
 
-def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
+def _column_values(file: h5py.File, path: str, name: str) -> NDArray[np.generic]:
     """Return a column of a data frame: plain, categorical (codes into categories) or nullable (values and mask)."""
     located = find(file, path, name)
     if located is None or isinstance(located[0], h5py.Dataset):
@@ -484,15 +485,15 @@ def _column_values(file: h5py.File, path: str, name: str) -> NDArray[Any]:
     )
 
 
-def _decode(codes: NDArray[Any], categories: NDArray[Any]) -> NDArray[Any]:
-    """Return the category of each code, None where it is -1."""
+def _decode(codes: NDArray[np.integer], categories: NDArray[np.generic]) -> NDArray[np.object_]:
+    """Return the category of each code, object (m,), None where the code is -1."""
     values = np.full(len(codes), None, dtype=object)
-    known = codes >= 0
-    values[known] = categories[codes[known]]
+    has_category = codes >= 0
+    values[has_category] = categories[codes[has_category]]
     return values
 
 
-def _read_obs_labels(stamp: FileStamp, path: str) -> NDArray[Any]:
+def _read_obs_labels(stamp: FileStamp, path: str) -> Labels:
     stamp.check()
     with open_hdf5_file(stamp.path, stamp.name) as file:
         values = _column_values(file, path, stamp.name)

@@ -1,4 +1,4 @@
-"""Known labels: finding their column, taking it out of a table, and turning what is stored into integers or strings."""
+"""Known labels: finding their column, taking it out of a table, and converting stored values to integers or strings."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, Rows, Table, check_shape, digest
+from ips2_dask.readers.base import Block, Labels, Rows, Table, check_shape, digest
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer that was printed as a float
@@ -34,9 +34,9 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
     Raises
     ------
     BadInput
-        If no column, or more than one, is called that.
+        If no column, or more than one, has that name.
     """
-    matches = [position for position, known in enumerate(names or ()) if known == str(wanted)]
+    matches = [position for position, title in enumerate(names or ()) if title == str(wanted)]
     if len(matches) == 1:
         return matches[0]
     number = whole_number(wanted)
@@ -44,14 +44,14 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
         return number % n_columns
     numbers = f"a number from {-n_columns} to {n_columns - 1}"
     if matches:
-        found = f"{len(matches)} columns named {str(wanted)!r}"
+        problem = f"{len(matches)} columns named {str(wanted)!r}"
     elif number is not None:
-        found = f"no column {number}, as there are {n_columns}"
+        problem = f"no column {number}, as there are {n_columns}"
     else:
-        found = f"no column {wanted!r} to take the labels from"
+        problem = f"no column {wanted!r} to take the labels from"
     raise BadInput(
         name,
-        found,
+        problem,
         f"{numbers}, or a name ({nearest_names(str(wanted), names)})",
         "the result would be scored against nothing",
         "correct labels_column (--labels-column), or leave it out",
@@ -59,7 +59,7 @@ def find_column(name: str, wanted: str | int, names: Sequence[str] | None, n_col
 
 
 def nearest_names(wanted: str, names: Sequence[str] | None) -> str:
-    """Return what to say of the names there are."""
+    """Return a clause for messages: the names most like ``wanted``, or that the columns have no names."""
     return faults.nearest(wanted, list(names)) if names else "but its columns have no names"
 
 
@@ -81,7 +81,7 @@ def take_label_column(table: Table, wanted: str | int | None) -> Table:
     )
 
 
-def take_label_variable(table: Table, variable: str, count: int, read_labels: Callable[[], NDArray[Any]]) -> Table:
+def take_label_variable(table: Table, variable: str, count: int, read_labels: Callable[[], Labels]) -> Table:
     """Return ``table`` with the labels that another variable of its file holds, after checking their number."""
     m, f = table.shape
     if count != m:
@@ -115,14 +115,14 @@ class WithoutColumn(Rows):
         return (np.delete(block, self.position, axis=1) for block in self.inner.blocks(rows))
 
 
-def _column_labels(name: str, rows: Rows, position: int) -> NDArray[Any]:
-    """Return one column of a table of numbers as labels."""
+def _column_labels(name: str, rows: Rows, position: int) -> Labels:
+    """Return one column of a table of numbers as labels, (m,)."""
     column = np.concatenate([block[:, position].copy() for block in rows.blocks(8192)])
     return as_labels(column, name)
 
 
-def as_labels(values: NDArray[Any], name: str) -> NDArray[Any]:
-    """Return labels as int64 where all of them are whole numbers, else as strings.
+def as_labels(values: NDArray[Any], name: str) -> Labels:
+    """Return labels, (m,), as int64 where all of them are whole numbers, else as strings.
 
     Parameters
     ----------

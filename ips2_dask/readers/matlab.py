@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import h5py
 import numpy as np
@@ -17,7 +17,7 @@ from scipy import io, sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import FileStamp, Request, Table, is_matrix
+from ips2_dask.readers.base import FileStamp, Labels, Request, Table, is_matrix
 from ips2_dask.readers.hdf5 import (
     Compressed,
     check_inside,
@@ -117,18 +117,18 @@ def _matrix_variable(variable: Variable, element: int | None, name: str) -> Vari
         cells = _cells_of(variable)
         if element is not None and element < len(cells):
             return cells[element]
-        parts = faults.listing([f"{title}[{at}] {cell.shape}" for at, cell in enumerate(cells)])
-        found = f"{title!r}, a cell of {len(cells)} ({parts})"
-        raise BadInput(name, found, "one of its elements", "it would be unclear what to read", f"name {title}[0]")
+        parts = faults.listing([f"{title}[{number}] {cell.shape}" for number, cell in enumerate(cells)])
+        problem = f"{title!r}, a cell of {len(cells)} ({parts})"
+        raise BadInput(name, problem, "one of its elements", "it would be unclear what to read", f"name {title}[0]")
     if element is not None:
-        found = f"{title!r}, which is no cell but a {variable.kind} of shape {variable.shape}"
-        raise BadInput(name, found, "an element of a cell", "there would be nothing to read", f"name {title} itself")
+        problem = f"{title!r}, which is no cell but a {variable.kind} of shape {variable.shape}"
+        raise BadInput(name, problem, "an element of a cell", "there would be nothing to read", f"name {title} itself")
     if variable.kind != "sparse" and variable.kind not in NUMERIC_CLASSES:
         raise faults.textual(name, f"{title!r}, a {variable.kind} and no matrix of numbers")
     return variable
 
 
-def _load_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
+def _load_labels(stamp: FileStamp, variable: str) -> Labels:
     stamp.check()
     with faults.reading(stamp.name):
         if _is_version_4(stamp):
@@ -260,16 +260,19 @@ def _variable(element: Element) -> Variable:
     )
 
 
-def _numbers(element: Element) -> NDArray[Any]:
+def _numbers(element: Element) -> NDArray[np.integer | np.floating]:
     kind = np.dtype(NUMBER_TYPES[element.kind])
     return np.frombuffer(element.data, kind.newbyteorder(element.order)).astype(kind, copy=False)
 
 
-def _part_values(variable: Variable, at: int) -> NDArray[Any]:
-    """Return the values that start at a part, in the type they are stored as, which may be smaller than the class."""
-    values = _numbers(variable.parts[at])
+def _part_values(variable: Variable, first_part: int) -> NDArray[np.number | np.bool_]:
+    """Return the values of a part, and the imaginary ones of the next, in the stored type.
+
+    That type may be smaller than MATLAB's class of the variable.
+    """
+    values = _numbers(variable.parts[first_part])
     if variable.flags & COMPLEX:
-        return values + 1j * _numbers(variable.parts[at + 1])
+        return values + 1j * _numbers(variable.parts[first_part + 1])
     return values.astype(np.bool_) if variable.flags & LOGICAL else values
 
 
@@ -387,7 +390,7 @@ def _mat73_sparse_table(stamp: FileStamp, file: h5py.File, group: h5py.Group, tr
     return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
 
 
-def _read_mat73_labels(stamp: FileStamp, variable: str) -> NDArray[Any]:
+def _read_mat73_labels(stamp: FileStamp, variable: str) -> Labels:
     stamp.check()
     name = stamp.name
     with open_hdf5_file(stamp.path, name) as file:
@@ -405,5 +408,5 @@ def _dataset_text(dataset: h5py.Dataset, name: str) -> str:
     return _text_of_codes(dataset[...].ravel()) if _matlab_class(dataset) == "char" else str(dataset[...].item())
 
 
-def _text_of_codes(codes: NDArray[Any]) -> str:
+def _text_of_codes(codes: NDArray[np.integer]) -> str:
     return "".join(map(chr, codes.tolist()))

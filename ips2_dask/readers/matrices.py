@@ -1,4 +1,4 @@
-"""Matrices that are in memory whole: held by the caller, or loaded once per process as they can't be read in parts."""
+"""Matrices that are in memory whole: the caller's, or from files that can't be read in parts, once in each process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,12 @@ from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import Block, FileStamp, Rows, Table, check_dtype, check_shape, digest
 
-Matrix = Any  # an NDArray of two dimensions, or a scipy.sparse.csr_array
+Matrix: TypeAlias = "NDArray[np.generic] | sparse.csr_array"  # two dimensions, real numbers
 HOLLOW_ROWS = 10_000_000
 LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
 
 
-def is_sparse(value: Any) -> bool:
+def is_sparse(value: object) -> TypeGuard[sparse.sparray]:
     """Return whether something is a SciPy sparse matrix or array."""
     return bool(sparse.issparse(value))
 
@@ -59,7 +59,7 @@ def _too_sparse(name: str, rows: int, entries: int) -> BadInput:
 
 
 def _matrix_bytes(matrix: Matrix) -> int:
-    """Return what a dense or CSR matrix takes in memory."""
+    """Return the bytes that a dense or CSR matrix takes in memory."""
     if is_sparse(matrix):
         return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)
     return int(matrix.nbytes)
@@ -97,7 +97,7 @@ class LoadedRows(Rows):
     def __post_init__(self) -> None:
         self._matrix: Matrix | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_matrix": None}
 
     def matrix(self) -> Matrix:
@@ -141,7 +141,7 @@ def content_digest(matrix: Matrix) -> str:
 
 
 def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str) -> Table:
-    """Return the table of a file that is read whole; reads it now, so that a damaged one is found now."""
+    """Return the table of a file that is read whole; reads it at once, so that damage shows before the run."""
     rows = LoadedRows(load, stamp)
     matrix = rows.matrix()
     return Table(
@@ -173,7 +173,8 @@ def transposed(table: Table) -> Table:
     )
 
 
-def _load_transposed(table: Table) -> NDArray[Any]:
+def _load_transposed(table: Table) -> Block:
+    """Return all values of a table of shape (m, f) as an array (f, m)."""
     with faults.reading(table.name):
         whole = np.empty((table.shape[1], table.shape[0]), table.dtype)
     start = 0

@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,7 +100,7 @@ def _n_fields(header: Header) -> int:
 
 
 def _body(stamp: FileStamp, header: Header) -> Iterator[NDArray[np.float64]]:
-    """Yield the lines of the body as numbers, block by block, and check how many there are."""
+    """Yield the lines of the body as numbers, float64 (lines, fields), block by block, and check their number."""
     layout = Layout(None, _n_fields(header), None, None, None, header.offset, header.first_line)
     count = 0
     for block in text_blocks(stamp.path, stamp.name, header.offset, header.first_line):
@@ -115,13 +114,13 @@ def _body(stamp: FileStamp, header: Header) -> Iterator[NDArray[np.float64]]:
         raise _broken(stamp.name, f"{count}{more} entries where its header promises {header.n_entries}")
 
 
-def _typed(values: NDArray[np.float64], header: Header) -> NDArray[Any]:
+def _typed(values: NDArray[np.float64], header: Header) -> NDArray[np.int64] | NDArray[np.float64]:
     """Return integers as such, unless they are too large to have passed through a float unharmed."""
     whole = header.field == "integer" and bool((np.abs(values) < 2.0**53).all())
     return values.astype(np.int64) if whole else values
 
 
-def _dense(body: NDArray[np.float64], header: Header, name: str) -> NDArray[Any]:
+def _dense(body: NDArray[np.float64], header: Header, name: str) -> NDArray[np.number]:
     values = _typed(body[:, 0], header)
     if not header.mirrored:
         return values.reshape(header.shape[::-1]).T  # by column
@@ -133,7 +132,7 @@ def _dense(body: NDArray[np.float64], header: Header, name: str) -> NDArray[Any]
     return matrix
 
 
-def _sparse(body: NDArray[np.float64], header: Header, name: str) -> Any:
+def _sparse(body: NDArray[np.float64], header: Header, name: str) -> sparse.coo_array:
     places = body[:, :2] - 1
     outside = ~((places >= 0) & (places < header.shape) & (places == np.rint(places))).all(axis=1)
     if outside.any():

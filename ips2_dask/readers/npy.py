@@ -8,7 +8,7 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,9 @@ from ips2_dask.readers import faults
 from ips2_dask.readers.base import (
     PIECE_BYTES,
     Block,
+    DType,
     FileStamp,
+    Labels,
     Request,
     Rows,
     StreamedRows,
@@ -36,16 +38,16 @@ from ips2_dask.store.remote import check_url, open_system, plain, reaching
 
 @dataclass(frozen=True)
 class NpyLayout:
-    """Where the values of an array are in its file, and in which order."""
+    """Shape, dtype and order of an array, and the offset of its values in the file, in bytes."""
 
     shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: DType
     fortran: bool
     offset: int
 
     @property
     def n_bytes(self) -> int:
-        """Length of the values."""
+        """Length of the values in the file."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
     def transposed(self) -> NpyLayout:
@@ -86,7 +88,7 @@ TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified
 
 @dataclass(frozen=True)
 class RemoteStamp:
-    """An object as it was when it was opened: its URL, how long it is, and its tags."""
+    """An object's URL, size and tags, taken when the object was opened."""
 
     name: str
     url: str
@@ -95,17 +97,17 @@ class RemoteStamp:
 
     @classmethod
     def of(cls, name: str, url: str) -> RemoteStamp:
-        """Return the stamp of the object that is there now."""
+        """Return the stamp of the object that the URL has now."""
         try:
             with reaching(url):
                 system, path = open_system(url)
-                known = system.info(path)
+                metadata = system.info(path)
         except FileNotFoundError:
             faults.throw(_no_object(name))
-        size = known.get("size")
+        size = metadata.get("size")
         if size is None:
             faults.throw(_no_ranges(name, "a server that does not say how long it is"))
-        return cls(name, url, int(size), tuple(str(known[tag]) for tag in TAGS if tag in known))
+        return cls(name, url, int(size), tuple(str(metadata[tag]) for tag in TAGS if tag in metadata))
 
     def digest(self, kind: str, *options: object) -> str:
         """Return the fingerprint of the object as read with these options."""
@@ -351,13 +353,13 @@ class MemberRows(StreamedRows):
                 stream.read()  # to the member's end, where its checksum is compared
 
 
-def _load_array(stamp: FileStamp, member: str, transpose: bool = False) -> NDArray[Any]:
+def _load_array(stamp: FileStamp, member: str, transpose: bool = False) -> NDArray[np.generic]:
     with faults.reading(stamp.name), np.load(stamp.path, allow_pickle=False) as archive:
-        array: NDArray[Any] = archive[member]
+        array: NDArray[np.generic] = archive[member]
     return array.T if transpose else array
 
 
-def _load_labels(stamp: FileStamp, member: str) -> NDArray[Any]:
+def _load_labels(stamp: FileStamp, member: str) -> Labels:
     stamp.check()
     return as_labels(_load_array(stamp, member), stamp.name)
 

@@ -1,22 +1,23 @@
 """Objects that a caller has in memory: arrays, lists of rows, sparse matrices, data frames and AnnData objects.
 
-pandas and anndata are never imported here: a data frame and an AnnData object are known by their parts.
+pandas and anndata are never imported at run time: data frames and AnnData objects are recognised by their attributes.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import FileStamp, Request, Table, check_dtype, check_shape, digest
+from ips2_dask.readers.base import Block, DType, FileStamp, Request, Table, check_dtype, check_shape, digest
 from ips2_dask.readers.columns import (
     UNKNOWN_CODE,
     CategorySet,
@@ -29,13 +30,16 @@ from ips2_dask.readers.columns import (
     select_columns,
     unknown_category,
 )
-from ips2_dask.readers.features import Column, Features, FittedFeatures
+from ips2_dask.readers.features import Category, Column, Features, FittedFeatures
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column
 from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse, matrix_table, transposed
 from ips2_dask.readers.npy import NpyLayout, npy_table
 
+if TYPE_CHECKING:
+    import pandas as pd
 
-def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> Table:
+
+def open_array(spec: object, labels_column: str | int | None, transpose: bool) -> Table:
     """Return the table of an array in memory, of which one column may hold the labels.
 
     A read-only ``numpy.memmap`` is read from its file by each process; everything else is pickled with the table.
@@ -50,7 +54,8 @@ def open_array(spec: Any, labels_column: str | int | None, transpose: bool) -> T
     return take_label_column(table, labels_column)
 
 
-def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
+def _dense(spec: object, name: str, transpose: bool) -> Block:
+    """Return an array or a list of rows as a matrix (m, f) of native byte order."""
     refuse_masked(spec, name)
     spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
     array = _rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
@@ -59,8 +64,8 @@ def _dense(spec: Any, name: str, transpose: bool) -> NDArray[Any]:
     return array.T if transpose else array
 
 
-def _array_of(spec: Any, name: str) -> NDArray[Any]:
-    """Return an array, or what other libraries give as one, as a plain array."""
+def _array_of(spec: object, name: str) -> NDArray[Any]:
+    """Return an object that has ``__array__`` as a NumPy array of any shape."""
     if not hasattr(spec, "__array__"):
         raise BadInput(
             name,
@@ -73,11 +78,11 @@ def _array_of(spec: Any, name: str) -> NDArray[Any]:
         return np.asarray(spec)
 
 
-def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:
+def _mapped_table(array: np.memmap[tuple[int, ...], DType], name: str) -> Table | None:
     """Return the table of a memory map's file, or None where the map is not a whole block of it in order."""
     if array.ndim != 2 or not (array.flags.c_contiguous or array.flags.f_contiguous):
         return None
-    root: Any = array
+    root: NDArray[np.generic] = array
     while isinstance(root.base, np.ndarray):
         root = root.base
     if not isinstance(root.base, mmap.mmap) or not isinstance(root, np.memmap):
@@ -92,8 +97,8 @@ def _mapped_table(array: np.memmap[Any, Any], name: str) -> Table | None:
     return npy_table(FileStamp.of(Request(name, str(path))), layout)
 
 
-def _rectangle(rows: Any, name: str) -> NDArray[Any]:
-    """Return a list of rows as an array, or raise ``BadInput`` that names the first ragged row or text value."""
+def _rectangle(rows: Sequence[Any], name: str) -> NDArray[Any]:
+    """Return a list of rows as an array (m, f), or raise ``BadInput`` that names the first ragged row or text value."""
     lengths = [len(row) if isinstance(row, list | tuple | np.ndarray) else None for row in rows]
     uneven = [row for row, length in enumerate(lengths) if length != lengths[0]]
     if uneven:
@@ -119,7 +124,7 @@ def refuse_masked(values: Any, name: str) -> None:
 
     Parameters
     ----------
-    given : array or list of rows
+    values : array or list of rows
     name : str
         What the message calls it.
 
@@ -131,8 +136,8 @@ def refuse_masked(values: Any, name: str) -> None:
     if isinstance(values, list | tuple) and any(isinstance(row, np.ma.MaskedArray) for row in values):
         for number, row in enumerate(values):
             if np.ma.is_masked(row):
-                at = (number, *(int(index) for index in np.argwhere(np.ma.getmaskarray(row))[0]))
-                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in values), at)
+                first_masked = (number, *(int(index) for index in np.argwhere(np.ma.getmaskarray(row))[0]))
+                raise _masked_values(name, sum(int(np.ma.getmaskarray(other).sum()) for other in values), first_masked)
     elif np.ma.is_masked(values):
         masked = np.ma.getmaskarray(values)
         raise _masked_values(name, int(masked.sum()), tuple(int(index) for index in np.argwhere(masked)[0]))
@@ -151,13 +156,13 @@ def _masked_values(name: str, count: int, where: tuple[int, ...]) -> BadInput:
 FRAME_NAME = "the data frame given"
 
 
-def is_frame(spec: Any) -> bool:
+def is_frame(spec: object) -> TypeGuard[pd.DataFrame]:
     """Return whether something is a data frame, without importing pandas."""
     return all(hasattr(spec, part) for part in ("iloc", "columns", "index", "dtypes"))
 
 
 def open_frame(
-    frame: Any,
+    frame: pd.DataFrame,
     labels_column: str | int | None,
     transpose: bool,
     features: Features | FittedFeatures | None = None,
@@ -176,9 +181,11 @@ def open_frame(
         selected = [column.number for column in fitted.columns]
     check_shape(FRAME_NAME, (len(frame), len(selected)))
     columns = [_column_values(frame.iloc[:, position]) for position in selected]
-    for at, column in enumerate(() if fitted is None else fitted.columns):
+    for position, column in enumerate(() if fitted is None else fitted.columns):
         if column.categories is not None:
-            columns[at] = _category_codes(frame.iloc[:, selected[at]], column, fitted, titles[selected[at]])
+            columns[position] = _category_codes(
+                frame.iloc[:, selected[position]], column, fitted, titles[selected[position]]
+            )
     _check_column_types(columns, [titles[position] for position in selected])
     matrix = np.empty((len(frame), len(selected)), np.result_type(*columns))
     for position, values in enumerate(columns):
@@ -198,7 +205,7 @@ def open_frame(
 
 
 def _fit_features(
-    frame: Any, titles: list[str], label: int | None, features: Features | FittedFeatures | None
+    frame: pd.DataFrame, titles: list[str], label: int | None, features: Features | FittedFeatures | None
 ) -> FittedFeatures | None:
     """Return which columns become features, with their categories."""
     if not isinstance(features, Features):
@@ -220,17 +227,21 @@ def _fit_features(
     )
 
 
-def _category_words(column: Any) -> list[str | None]:
-    """Return a column of categories as text, None where a value is missing; numbers as Python writes them."""
+def _category_words(column: pd.Series) -> list[str | None]:
+    """Return a column's m values as text without outer blanks, None where missing; numbers as Python writes them."""
     missing = np.asarray(column.isna(), np.bool_).tolist()
     words = (str(value).strip() for value in column.to_numpy(dtype=object).tolist())
     return [None if gone else word for gone, word in zip(missing, words, strict=True)]
 
 
-def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures | None, title: str) -> NDArray[Any]:
+def _category_codes(
+    column: pd.Series, fitted_column: Column, fitted: FittedFeatures | None, title: str
+) -> NDArray[np.float64]:
     """Return the number of each value's category, or the value itself where categories are numbers; NaN if missing."""
     categories, words = fitted_column.categories or (), _category_words(column)
-    code_of: dict[Any, float] = {category: float(at) for at, category in enumerate(categories) if category is not None}
+    code_of: dict[Category, float] = {
+        category: float(code) for code, category in enumerate(categories) if category is not None
+    }
     ignore = fitted is not None and fitted.handle_unknown == "ignore"
     text = are_text(categories)
     codes = np.empty(len(words))
@@ -248,8 +259,8 @@ def _category_codes(column: Any, fitted_column: Column, fitted: FittedFeatures |
     return codes
 
 
-def _column_values(column: Any) -> NDArray[Any]:
-    """Return a column's values; missing ones of a nullable column of numbers become NaN."""
+def _column_values(column: pd.Series) -> NDArray[Any]:
+    """Return a column's values, (m,); missing ones of a nullable column of numbers become NaN."""
     dtype = column.dtype
     if not isinstance(dtype, np.dtype) and getattr(dtype, "kind", "O") in "biuf":
         if column.isna().any():
@@ -258,7 +269,7 @@ def _column_values(column: Any) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def _check_column_types(columns: list[NDArray[Any]], titles: list[str]) -> None:
+def _check_column_types(columns: Sequence[NDArray[np.generic]], titles: list[str]) -> None:
     """Raise ``BadInput`` that names the columns that hold no numbers, and the first text in them."""
     text = [position for position, values in enumerate(columns) if values.dtype.kind in "OUST"]
     for position in text:
@@ -273,8 +284,8 @@ def _check_column_types(columns: list[NDArray[Any]], titles: list[str]) -> None:
         check_dtype(f"{FRAME_NAME}, column {position} ({titles[position]!r})", values.dtype)
 
 
-def index_names(index: Any) -> NDArray[np.str_] | None:
-    """Return the names of rows or columns, or None where they only count them."""
+def index_names(index: pd.Index) -> NDArray[np.str_] | None:
+    """Return the names of rows or columns as strings, or None where the index is 0, 1, 2, ..."""
     names = np.asarray(index)
     if names.dtype.kind in "iu" and np.array_equal(names, np.arange(len(names))):
         return None
@@ -284,7 +295,7 @@ def index_names(index: Any) -> NDArray[np.str_] | None:
 ANNDATA_NAME = "the AnnData given"
 
 
-def is_anndata(spec: Any) -> bool:
+def is_anndata(spec: object) -> bool:
     """Return whether something is an AnnData, without importing anndata."""
     return all(hasattr(spec, part) for part in ("obs_names", "var_names", "obsm", "X"))
 

@@ -6,7 +6,6 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -16,7 +15,18 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, FileStamp, Request, Rows, Table, check_dtype, check_shape, rebatch
+from ips2_dask.readers.base import (
+    Block,
+    DType,
+    FileStamp,
+    Labels,
+    Request,
+    Rows,
+    Table,
+    check_dtype,
+    check_shape,
+    rebatch,
+)
 from ips2_dask.readers.columns import (
     CategorySet,
     are_text,
@@ -39,7 +49,7 @@ class ParquetRows(Rows):
 
     stamp: FileStamp
     columns: list[str]
-    dtype: np.dtype[Any]
+    dtype: DType
     group_starts: list[int]  # the first row of each row group, and the number of rows
     categories: dict[str, tuple[Category, ...]] = field(default_factory=dict)  # of columns that hold text
     gaps: bool = False  # whether values may be missing
@@ -75,8 +85,8 @@ class ParquetRows(Rows):
             for column, values in enumerate(batch.columns):
                 title = self.columns[column]
                 if values.null_count and not self.gaps:
-                    at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-                    raise faults.missing_value(name, f"row {at}, column {title!r}", "a missing value (null)")
+                    null_row = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+                    raise faults.missing_value(name, f"row {null_row}, column {title!r}", "a missing value (null)")
                 if title in self.categories:
                     texts, where = _as_texts(values, name, title), f"column {title!r}"
                     piece[:, column] = category_codes(
@@ -91,7 +101,7 @@ class ParquetRows(Rows):
 
 
 def batches(stamp: FileStamp, groups: list[int], columns: list[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of some row groups and columns, turning what pyarrow raises into ``BadInput``."""
+    """Yield the record batches of some row groups and columns, with pyarrow's exceptions as ``BadInput``."""
     with faults.reading(stamp.name):
         file = pq.ParquetFile(stamp.path)
     with file:
@@ -162,17 +172,19 @@ def _fitted(
         return None
     if isinstance(features, FittedFeatures):
         again = match_columns(request.name, features, names, len(names), place)
-        columns = tuple(replace(one, name=names[at]) for one, at in zip(features.columns, again, strict=True))
+        columns = tuple(
+            replace(one, name=names[position]) for one, position in zip(features.columns, again, strict=True)
+        )
         return replace(features, columns=columns)
     selected, one_hot = select_columns(request.name, features, names, len(names), place)
-    asked = [names[at] for at in sorted(one_hot)]
-    category_sets = {title: CategorySet(request.name, f"column {title!r}", features.missing) for title in asked}
+    encoded = [names[position] for position in sorted(one_hot)]
+    category_sets = {title: CategorySet(request.name, f"column {title!r}", features.missing) for title in encoded}
     row = 0
-    for batch in batches(stamp, list(range(len(starts) - 1)), asked) if asked else ():
-        for title, values in zip(asked, batch.columns, strict=True):
+    for batch in batches(stamp, list(range(len(starts) - 1)), encoded) if encoded else ():
+        for title, values in zip(encoded, batch.columns, strict=True):
             if values.null_count and features.missing == "refuse":
-                at = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
-                raise faults.missing_value(request.name, f"row {at}, column {title!r}", "a missing value (null)")
+                null_row = row + int(np.argmax(values.is_null().to_numpy(zero_copy_only=False)))
+                raise faults.missing_value(request.name, f"row {null_row}, column {title!r}", "a missing value (null)")
             if not _holds_numbers(schema.field(title).type):
                 category_sets[title].add(_as_texts(values, request.name, title).unique().to_pylist())
             else:
@@ -196,8 +208,8 @@ def _as_texts(values: pa.Array, name: str, title: str) -> pa.StringArray:
     try:
         return pc.utf8_trim_whitespace(values.cast(pa.string()))
     except pa.ArrowException:
-        found = f"values of type {values.type} in column {title!r}"
-    raise faults.textual(name, found)
+        problem = f"values of type {values.type} in column {title!r}"
+    raise faults.textual(name, problem)
 
 
 # A row group has to be decoded from its start; with larger ones, reading ranges would cost far more than the rows.
@@ -217,10 +229,10 @@ def _index_columns(schema: pa.Schema) -> list[str]:
     return [name for name in names if isinstance(name, str) and name in schema.names]
 
 
-def _number_type(kind: pa.DataType) -> np.dtype[Any] | None:
+def _number_type(kind: pa.DataType) -> DType | None:
     """Return the NumPy type of a column's values, or None if they are not numbers."""
     if pa.types.is_boolean(kind) or pa.types.is_integer(kind) or pa.types.is_floating(kind):
-        dtype: np.dtype[Any] = np.dtype(kind.to_pandas_dtype())
+        dtype: DType = np.dtype(kind.to_pandas_dtype())
         return dtype
     return None
 
@@ -248,15 +260,16 @@ def _check_types(stamp: FileStamp, schema: pa.Schema, columns: list[str]) -> Non
     raise faults.textual(stamp.name, f"no numbers in the columns {titles}, the first is {str(first)[:40]!r} in row 0")
 
 
-def _column(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[Any]:
+def _column(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[np.object_]:
+    """Return all values of a column as Python objects, (m,)."""
     stamp.check()
-    values: list[Any] = []
+    values: list[object] = []
     for batch in batches(stamp, list(range(len(starts) - 1)), [column]):
         values += batch.column(0).to_pylist()
     return np.array(values, dtype=object)
 
 
-def _read_labels(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[Any]:
+def _read_labels(stamp: FileStamp, column: str, starts: list[int]) -> Labels:
     return as_labels(_column(stamp, column, starts), stamp.name)
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, NamedTuple, cast
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,17 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import PIECE_BYTES, Block, FileStamp, Request, StreamedRows, Table, check_block, check_shape
+from ips2_dask.readers.base import (
+    PIECE_BYTES,
+    Block,
+    FileStamp,
+    Labels,
+    Request,
+    StreamedRows,
+    Table,
+    check_block,
+    check_shape,
+)
 from ips2_dask.readers.columns import (
     MISSING_WORDS,
     NAN_WORDS,
@@ -40,7 +50,7 @@ from ips2_dask.readers.matrices import transposed
 
 @dataclass(frozen=True)
 class BlockIndex:
-    """Where each block of lines starts: its first row, its offset in the unpacked text and its first line."""
+    """The start of each block of lines: its first row, its byte offset in the unpacked text, and its first line."""
 
     rows: list[int]
     offsets: list[int]
@@ -75,7 +85,7 @@ class TextRows(StreamedRows):
             yield values[max(0, start - (row - len(values))) :]
 
     def _values(self, block: TextBlock, first_row: int) -> Block:
-        """Return the features of a block of lines, text as the number of its category."""
+        """Return the features of a block of lines, float64 (rows, f); a text becomes the number of its category."""
         layout, name = self.layout, self.stamp.name
         if not layout.texts:
             return parse_numbers(block, layout, name, first_row)
@@ -83,13 +93,15 @@ class TextRows(StreamedRows):
         features = np.empty((len(numbers), len(layout.features)))
         of_texts = dict(zip(layout.texts, texts, strict=True))
         of_numbers = iter(numbers.T)
-        for at, column in enumerate(layout.features):
+        for position, column in enumerate(layout.features):
             if column not in of_texts:
-                features[:, at] = next(of_numbers)
+                features[:, position] = next(of_numbers)
                 continue
-            categories = self.columns[at].categories or ()
+            categories = self.columns[position].categories or ()
             where = layout.title(column)
-            features[:, at] = category_codes(of_texts[column], categories, self.ignore_unknown, name, where, first_row)
+            features[:, position] = category_codes(
+                of_texts[column], categories, self.ignore_unknown, name, where, first_row
+            )
         return features
 
 
@@ -113,7 +125,9 @@ def open_text(request: Request) -> Table:
     rows = TextRows(stamp, layout, block_index)
     if fitted is not None:
         # columns whose categories are numbers are read as numbers
-        texts = tuple(at for at, one in zip(layout.features, fitted.columns, strict=True) if are_text(one.categories))
+        texts = tuple(
+            place for place, one in zip(layout.features, fitted.columns, strict=True) if are_text(one.categories)
+        )
         rows = TextRows(
             stamp, replace(layout, texts=texts), block_index, fitted.columns, fitted.handle_unknown == "ignore"
         )
@@ -134,7 +148,7 @@ def open_text(request: Request) -> Table:
 
 
 def _selected(layout: Layout, features: Features | FittedFeatures, name: str) -> Layout:
-    """Return the layout with the columns that become features, and those that are read as text, as they may hold it."""
+    """Return the layout with the columns that become features, and those of them that are read as text."""
     hidden = () if layout.index is None else (layout.index,)
     gaps = features.missing != "refuse"
     if isinstance(features, Features):
@@ -177,7 +191,7 @@ def scan(
 
 
 def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[np.str_]:
-    """Return one column of a text table as strings."""
+    """Return one column of a text table as strings, (m,)."""
     stamp.check()
     texts: list[str] = []
     for block in text_blocks(stamp.path, stamp.name, block_index.offsets[0], block_index.lines[0]):
@@ -185,7 +199,7 @@ def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, colum
     return np.array(texts, dtype=np.str_)
 
 
-def read_labels(column_of: Callable[[int], NDArray[np.str_]], column: int, name: str) -> NDArray[Any]:
+def read_labels(column_of: Callable[[int], NDArray[np.str_]], column: int, name: str) -> Labels:
     """Return a column as labels."""
     return as_labels(column_of(column), name)
 
@@ -325,7 +339,7 @@ def _single_blanks(data: bytes) -> bytes:
 
 
 def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -> ParsedColumns:
-    """Return the features of a block as `parse_columns` does, field by field, and raise what is wrong with it."""
+    """Return the features of a block as `parse_columns` does, field by field, and raise its first fault."""
     rows: list[list[float]] = []
     categories: list[list[str]] = [[] for _ in layout.texts]
     text: dict[int, str] = {}  # column: the first text in it, and where
@@ -355,7 +369,7 @@ def _parse_slowly(block: TextBlock, layout: Layout, name: str, first_row: int) -
 
 
 def _check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
-    """Raise ``BadInput`` for a missing, infinite or too large value; says the line and what is written there."""
+    """Raise ``BadInput`` for a missing, infinite or too large value; says the line and quotes the field."""
     finite = ~np.isinf(values) if layout.gaps else np.isfinite(values)
     if finite.all():
         names = layout.names
@@ -368,9 +382,9 @@ def _check_numbers(values: NDArray[np.float64], block: TextBlock, layout: Layout
     number, line = list(_lines_of(block))[row]
     column = layout.numbers[position]
     field = layout.split(line)[column].strip()
-    found = f"a missing value ({field!r})" if field in MISSING_WORDS else f"the value {field!r}"
+    problem = f"a missing value ({field!r})" if field in MISSING_WORDS else f"the value {field!r}"
     more = f", and {len(bad) - 1} more near it" if len(bad) > 1 else ""
-    raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", found)
+    raise faults.missing_value(name, f"row {first_row + row} (line {number}), {layout.title(column)}{more}", problem)
 
 
 def _check_texts(texts: list[pa.StringArray], block: TextBlock, layout: Layout, name: str, first_row: int) -> None:
@@ -399,10 +413,10 @@ def _ragged_line(name: str, number: int, count: int, layout: Layout) -> BadInput
 def _text_columns(name: str, text: dict[int, str], layout: Layout) -> BadInput:
     columns = sorted(text)
     titles = faults.listing([layout.title(column) for column in columns])
-    found = f"text in {len(columns)} column{'s' * (len(columns) > 1)} ({titles}), the first is {text[columns[0]]}"
+    problem = f"text in {len(columns)} column{'s' * (len(columns) > 1)} ({titles}), the first is {text[columns[0]]}"
     if layout.delimiter == ";" and all("," in value for value in text.values()):
-        found += "; decimal commas have to be points"
-    return faults.textual(name, found)
+        problem += "; decimal commas have to be points"
+    return faults.textual(name, problem)
 
 
 def head_of(path: str, name: str) -> bytes:
@@ -427,8 +441,8 @@ class Layout:
     index: int | None  # a column without a name that holds row names, as pandas and R write it
     offset: int
     first_line: int
-    selected: tuple[int, ...] | None = None  # the columns that are features, where not all others are
-    texts: tuple[int, ...] = ()  # those of them that are read as text, as they hold categories
+    selected: tuple[int, ...] | None = None  # the features; None: all columns but label and index
+    texts: tuple[int, ...] = ()  # the features that are read as text, as they hold categories
     gaps: bool = False  # whether values may be missing
 
     @cached_property
@@ -440,7 +454,7 @@ class Layout:
 
     @cached_property
     def numbers(self) -> list[int]:
-        """Those that are read as numbers."""
+        """The columns of features that are read as numbers."""
         return [column for column in self.features if column not in self.texts]
 
     def feature_names(self) -> list[str] | None:
@@ -448,7 +462,7 @@ class Layout:
         return [self.names[column] for column in self.features] if self.names else None
 
     def title(self, column: int) -> str:
-        """Return what a message calls a column."""
+        """Return the name of a column for messages."""
         return f"column {column}" + (f" ({self.names[column]!r})" if self.names else "")
 
     def split(self, line: str) -> list[str]:
@@ -475,7 +489,7 @@ def _find_layout(
     labels_column : str or int, optional
         Name or number of the column that holds the labels.
     named : collection of str
-        Names of other columns that must be there, if any are known: a first row that holds one of them is a header.
+        Names of further columns that the caller expects: a first row that holds one of them is a header.
 
     Raises
     ------

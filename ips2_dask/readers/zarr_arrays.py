@@ -11,13 +11,24 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import GRAIN_BYTES, Block, Request, Rows, Table, check_dtype, check_shape, digest, is_matrix
+from ips2_dask.readers.base import (
+    GRAIN_BYTES,
+    Block,
+    DType,
+    Labels,
+    Request,
+    Rows,
+    Table,
+    check_dtype,
+    check_shape,
+    digest,
+    is_matrix,
+)
 from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import content_digest, matrix_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
@@ -27,7 +38,8 @@ STRUCTURE = ("bytes", "endian", "transpose", "sharding_indexed", "crc32c", "crc3
 PACKERS = ("blosc", "zstd", "gzip", "zlib", "bz2", "lzma", "lz4")
 SCALERS = ("shuffle", "delta", "fixedscaleoffset", "bitround", "packbits", "astype")
 CODECS = frozenset((*STRUCTURE, *PACKERS, *SCALERS))
-Node = Any  # a zarr.Array or a zarr.Group
+ZarrArray = zarr.Array[Any]  # of format 2 or 3, whose metadata differ
+Node = Any  # a ZarrArray or a zarr.Group: what is stored decides
 
 
 @dataclass
@@ -35,7 +47,7 @@ class ZarrRows(Rows):
     """The rows of an array, or its columns where it is seen as its transpose; opened once in each process."""
 
     name: str
-    open_array: Callable[[], zarr.Array[Any]]
+    open_array: Callable[[], ZarrArray]
     transpose: bool
     n_rows: int
     grain: int
@@ -43,7 +55,7 @@ class ZarrRows(Rows):
     def __post_init__(self) -> None:
         self._array: Any = None
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_array": None}
 
     def read(self, start: int, stop: int) -> Block:
@@ -71,7 +83,7 @@ def open_zarr_path(request: Request) -> Table:
     with faults.reading(name):
         array = root.get(chosen) if chosen else root
     if not isinstance(array, zarr.Array):
-        raise faults.absent(name, "array", chosen, [known.split()[0] for known in _describe(root)])
+        raise faults.absent(name, "array", chosen, [description.split()[0] for description in _describe(root)])
     table = _table(name, array, partial(_open_node, root_path, chosen, name), request.transpose)
     labels_column = request.labels_column
     with faults.reading(name):
@@ -85,7 +97,7 @@ def open_zarr_path(request: Request) -> Table:
     )
 
 
-def open_zarr_array(array: zarr.Array[Any], labels_column: str | int | None, transpose: bool) -> Table:
+def open_zarr_array(array: ZarrArray, labels_column: str | int | None, transpose: bool) -> Table:
     """Return the table of an array the caller has opened, of which one column may hold the labels."""
     name = "the Zarr array given"
     store = array.store_path.store
@@ -102,7 +114,7 @@ def open_zarr_array(array: zarr.Array[Any], labels_column: str | int | None, tra
     return take_label_column(table, labels_column)
 
 
-def _itself(array: zarr.Array[Any]) -> zarr.Array[Any]:
+def _itself(array: ZarrArray) -> ZarrArray:
     return array
 
 
@@ -130,7 +142,7 @@ def _no_node(name: str, error: Exception) -> BadInput:
     )
 
 
-def _arrays(group: zarr.Group) -> Iterator[tuple[str, zarr.Array[Any]]]:
+def _arrays(group: zarr.Group) -> Iterator[tuple[str, ZarrArray]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zarr warns of files in the folder that are not its own
         members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
@@ -156,13 +168,13 @@ def _choose(root: Node, request: Request) -> str:
     return suitable[0]
 
 
-def _check(name: str, array: zarr.Array[Any]) -> tuple[tuple[int, int], np.dtype[Any]]:
+def _check(name: str, array: ZarrArray) -> tuple[tuple[int, int], DType]:
     checked = check_shape(name, array.shape), check_dtype(name, np.dtype(array.dtype))
     _check_codecs(array, name)
     return checked
 
 
-def _table(name: str, array: zarr.Array[Any], open_array: Callable[[], zarr.Array[Any]], transpose: bool) -> Table:
+def _table(name: str, array: ZarrArray, open_array: Callable[[], ZarrArray], transpose: bool) -> Table:
     shape, dtype = _check(name, array)
     m, f = shape[::-1] if transpose else shape
     chunks = array.shards or array.chunks  # a shard is one object of the store
@@ -179,7 +191,7 @@ def _table(name: str, array: zarr.Array[Any], open_array: Callable[[], zarr.Arra
     )
 
 
-def _check_codecs(array: zarr.Array[Any], name: str) -> None:
+def _check_codecs(array: ZarrArray, name: str) -> None:
     """Raise ``BadInput`` if decoding an array's chunks takes anything but unpacking numbers."""
     described: dict[str, Any] = dict(array.metadata.to_dict())
     packers = described.get("codecs") or [described.get("compressor"), *(described.get("filters") or ())]
@@ -198,7 +210,7 @@ def _codec_names(codecs: Any) -> Iterator[str]:
         yield from _codec_names([*inner.get("codecs", ()), *inner.get("index_codecs", ())])
 
 
-def _stored(name: str, array: zarr.Array[Any]) -> str:
+def _stored(name: str, array: ZarrArray) -> str:
     """Return a digest of the stored objects' names, sizes and times, or of the values where the store has none."""
     place = array.store_path
     with faults.reading(name):
@@ -228,10 +240,12 @@ def _objects(place: Any) -> list[tuple[str, ...]]:
     except Exception:  # plain HTTP has no listing: then the array's metadata and URL have to do
         return [(root,)]
     keys = ("size", "ETag", "etag", "LastModified", "last_modified", "updated", "mtime", "created")
-    return sorted((path.removeprefix(root), *(str(known.get(key)) for key in keys)) for path, known in objects.items())
+    return sorted(
+        (path.removeprefix(root), *(str(details.get(key)) for key in keys)) for path, details in objects.items()
+    )
 
 
-def _read_labels(path: str, member: str, name: str) -> NDArray[Any]:
+def _read_labels(path: str, member: str, name: str) -> Labels:
     array = _open_node(path, member, name)
     with faults.reading(name):
         values = np.asarray(array[...])
