@@ -157,15 +157,15 @@ def params_of(options: argparse.Namespace) -> Params:
     BadInput
         If there is --max-clusters, but a number of clusters.
     """
-    given = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
-    if given["n_clusters"] == "auto":
-        given |= {"n_clusters": None, "max_clusters": given["max_clusters"] or MAX_CLUSTERS}
-    elif given["max_clusters"] is not None:
+    values = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
+    if values["n_clusters"] == "auto":
+        values |= {"n_clusters": None, "max_clusters": values["max_clusters"] or MAX_CLUSTERS}
+    elif values["max_clusters"] is not None:
         raise BadInput(
             "--max-clusters", "a number of clusters that is not auto", "--max-clusters with --clusters auto",
             "one of the two would count for nothing", "leave one of them out",
         )  # fmt: skip
-    return Params(**{**PRESETS[options.preset], **{name: value for name, value in given.items() if value is not None}})
+    return Params(**{**PRESETS[options.preset], **{name: value for name, value in values.items() if value is not None}})
 
 
 def resources_of(options: argparse.Namespace) -> Resources:

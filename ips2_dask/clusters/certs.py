@@ -76,15 +76,15 @@ def make(directory: str | Path, hosts: Sequence[str] = ()) -> list[Path]:
 def _empty(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        held = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         raise BadInput(
             "certs", f"{str(folder)!r}, which can't be made ({error.strerror})", "a place for a new folder",
             "there would be nowhere to put the keys", "give another folder",
         ) from error  # fmt: skip
-    if held:
+    if names:
         raise BadInput(
-            "certs", f"{str(folder)!r}, which holds {', '.join(held[:3])}", "a new or an empty folder",
+            "certs", f"{str(folder)!r}, which holds {', '.join(names[:3])}", "a new or an empty folder",
             "keys that are in use would be lost", "give another folder",
         )  # fmt: skip
 

@@ -38,7 +38,7 @@ def options(config: Config) -> dict[str, Any]:
     machine = config.kind(Queue)
     cores = machine.processes * config.worker.threads
     memory = machine.processes * (config.worker.memory or 0)
-    out: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "cores": cores,
         "processes": machine.processes,
         "memory": f"{memory}B",
@@ -56,24 +56,24 @@ def options(config: Config) -> dict[str, Any]:
         "scheduler_options": _scheduler(config),
         **_special(config, machine, cores),
     }
-    return {name: value for name, value in out.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _arguments(config: Config, machine: Queue) -> list[str]:
     stay, stagger = workers.lifetime(machine)
-    out = [*workers.arguments(config), "--lifetime", f"{stay}s", "--lifetime-stagger", f"{stagger}s"]
+    words = [*workers.arguments(config), "--lifetime", f"{stay}s", "--lifetime-stagger", f"{stagger}s"]
     if config.worker.threads > 1:
-        out += ["--nthreads", "1"]  # one task at a time, which has all the threads
+        words += ["--nthreads", "1"]  # one task at a time, which has all the threads
     if config.bind.host and tls.is_loopback(config.bind.host):
-        out += ["--host", config.bind.host]
-    return out
+        words += ["--host", config.bind.host]
+    return words
 
 
 def _scheduler(config: Config) -> dict[str, Any]:
-    out: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard}
+    arguments: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard}
     if config.bind.host:
-        out["host"] = config.bind.host
-    return out
+        arguments["host"] = config.bind.host
+    return arguments
 
 
 def _special(config: Config, machine: Queue, cores: int) -> dict[str, Any]:
@@ -82,10 +82,10 @@ def _special(config: Config, machine: Queue, cores: int) -> dict[str, Any]:
     if isinstance(machine, Lsf):
         return {**account, "lsf_units": machine.units, "use_stdin": True}
     if isinstance(machine, Sge):
-        asked = [f"-pe {machine.parallel_environment} {cores}"] if machine.parallel_environment else []
+        environment = [f"-pe {machine.parallel_environment} {cores}"] if machine.parallel_environment else []
         memory = -(-(config.worker.memory or 0) // (config.worker.threads << 20))  # MiB of each slot
         each = f"{machine.memory_resource}={memory}M"
-        return {**account, "resource_spec": each, "job_extra_directives": [*asked, *machine.directives]}
+        return {**account, "resource_spec": each, "job_extra_directives": [*environment, *machine.directives]}
     return account
 
 
@@ -96,24 +96,24 @@ def _job_class(config: Config) -> Any:
 
 def preview(config: Config) -> str:
     """The script of a worker's job; the scheduler's address is not known yet."""
-    given = options(config)
-    given.pop("scheduler_options")
+    arguments = options(config)
+    arguments.pop("scheduler_options")
     scheme = "tcp"
     if config.tls:
-        scheme, given["protocol"], given["security"] = "tls", "tls://", tls.named(config.tls)
+        scheme, arguments["protocol"], arguments["security"] = "tls", "tls://", tls.named(config.tls)
     with tempfile.TemporaryDirectory() as aside:  # dask-jobqueue would create a missing folder of logs
-        logs = given.get("log_directory")
+        logs = arguments.get("log_directory")
         if logs:
-            given["log_directory"] = aside
-        script = str(_job_class(config)(f"{scheme}://SCHEDULER:PORT", name="ips2-0", **given).job_script())
+            arguments["log_directory"] = aside
+        script = str(_job_class(config)(f"{scheme}://SCHEDULER:PORT", name="ips2-0", **arguments).job_script())
     return script.replace(aside, logs) if logs else script
 
 
 def header(config: Config) -> str:
     """The directives at the head of a job's script."""
-    given = options(config)
-    given.pop("scheduler_options")
-    return str(_job_class(config)("tcp://SCHEDULER:PORT", name=config.kind(Queue).name, **given).job_header)
+    arguments = options(config)
+    arguments.pop("scheduler_options")
+    return str(_job_class(config)("tcp://SCHEDULER:PORT", name=config.kind(Queue).name, **arguments).job_header)
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:

@@ -148,11 +148,11 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """
     module = need("dask_kubernetes.operator", "kubernetes", "a cluster on Kubernetes")
     machine = config.kind(Kubernetes)
-    given = cluster_manifest(config, _unique_name(config))
+    manifest = cluster_manifest(config, _unique_name(config))
     try:
         cluster = stack.enter_context(
             module.KubeCluster(
-                custom_cluster_spec=given, namespace=machine.namespace, quiet=True, resource_timeout=config.timeout
+                custom_cluster_spec=manifest, namespace=machine.namespace, quiet=True, resource_timeout=config.timeout
             )
         )
     except Exception as error:  # three libraries, each with errors of its own

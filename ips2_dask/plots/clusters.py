@@ -81,8 +81,8 @@ def embedding(
 
 def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
     """How opaque a sample's point is: as much as its label is certain, and never less than `PALEST`."""
-    out: NDArray[np.floating] = np.clip(certainty, PALEST, 1.0).round(2)  # more digits would only make a page longer
-    return out
+    alpha: NDArray[np.floating] = np.clip(certainty, PALEST, 1.0).round(2)  # more digits would only make a page longer
+    return alpha
 
 
 def _certainties(ax: Axes) -> None:

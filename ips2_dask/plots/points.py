@@ -83,8 +83,8 @@ def centers(X: Float64, labels: NDArray[np.integer]) -> Float64:
     """Mean of each cluster: (c, d)."""
     sizes = np.bincount(labels)
     sums = [np.bincount(labels, column, len(sizes)) for column in X.T]
-    out: Float64 = np.stack(sums, axis=1) / np.maximum(sizes, 1)[:, None]
-    return out
+    means: Float64 = np.stack(sums, axis=1) / np.maximum(sizes, 1)[:, None]
+    return means
 
 
 def silhouette(rows: Points, labels: NDArray[np.integer], *, most: int = SAMPLED, seed: int = 0) -> Silhouettes:

@@ -70,7 +70,7 @@ def collect(run: Run) -> ReportData:
     labels = run.labels
     summary = summarize(run, profile=run.embedding is None)
     rows = points(run, summary)
-    known = run.known_labels
+    classes = run.known_labels
     return ReportData(
         run,
         run.report(),
@@ -81,5 +81,5 @@ def collect(run: Run) -> ReportData:
         silhouette(rows, labels),
         certainty(rows, labels),
         stored_certainty(run),
-        {} if known is None else scores(known, labels),
+        {} if classes is None else scores(classes, labels),
     )

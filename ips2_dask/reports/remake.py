@@ -38,11 +38,11 @@ def _partition_rows(run: Run) -> int | None:
     return None if bounds == partition_bounds(*run.manifest["input"]["shape"]) else bounds[1]
 
 
-def resources(run: Run) -> dict[str, Any]:
+def resources(run: Run) -> dict[str, int | str]:
     """Resources that were asked for and that the result depends on: partitions, and where block vectors live."""
     rows, vectors = _partition_rows(run), run.manifest["choices"]["vectors"]
-    asked: dict[str, Any] = {} if rows is None else {"partition_rows": rows}
-    return asked if vectors == _usual(run).vectors else {**asked, "vectors": vectors}
+    choices: dict[str, int | str] = {} if rows is None else {"partition_rows": rows}
+    return choices if vectors == _usual(run).vectors else {**choices, "vectors": vectors}
 
 
 def command(run: Run) -> str:
@@ -70,8 +70,8 @@ def command(run: Run) -> str:
 def _call(run: Run) -> str:
     """The same in Python, X being the data."""
     params = ", ".join(f"{name}={value!r}" for name, value in chosen(run).items())
-    asked = ", ".join(f"{name}={value!r}" for name, value in resources(run).items())
-    resources_text = f", ips2_dask.Resources({asked})" if asked else ""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in resources(run).items())
+    resources_text = f", ips2_dask.Resources({arguments})" if arguments else ""
     store = f", store={run.path!r}" if run.path else ""
     usual, asked_features = Features().as_dict(), run.manifest["input"].get("features", {})
     listed = ", ".join(f"{name}={value!r}" for name, value in asked_features.items() if value != usual[name])

@@ -179,7 +179,7 @@ def centers(data: ReportData) -> Markup:
 def uncertain_samples(data: ReportData) -> Markup:
     """The samples of the lowest certainty; of a run that keeps none, those that lie nearest to another cluster."""
     (margin, other), sure = data.margins, data.certainty
-    labels, known = data.run.labels, data.run.known_labels
+    labels, classes = data.run.labels, data.run.known_labels
     rows = []
     for sample in np.argsort(margin if sure is None else sure, kind="stable")[:UNCERTAIN]:
         own = f"{data.similarities.own[sample]:.0%}"
@@ -192,7 +192,7 @@ def uncertain_samples(data: ReportData) -> Markup:
             f"{margin[sample]:.3f}",
             own,
         ]
-        rows.append(Row([*cells, *([] if known is None else [str(known[sample])])]))
+        rows.append(Row([*cells, *([] if classes is None else [str(classes[sample])])]))
     head = [
         "sample",
         "cluster",
@@ -200,7 +200,7 @@ def uncertain_samples(data: ReportData) -> Markup:
         *([] if sure is None else ["certainty"]),
         "margin",
         "U with its own",
-        *([] if known is None else ["known label"]),
+        *([] if classes is None else ["known label"]),
     ]
     return _table(f"The {len(rows)} least certain samples", head, rows)
 
