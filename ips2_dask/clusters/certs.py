@@ -8,11 +8,15 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ips2_dask.clusters.extras import need
 from ips2_dask.clusters.tls import CA, ROLES
 from ips2_dask.errors import BadInput
+
+if TYPE_CHECKING:  # cryptography is the extra [tls]
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import Certificate, GeneralName, KeyUsage
 
 DAYS = 365
 """For how long certificates hold."""
@@ -97,14 +101,20 @@ def _put(path: Path, content: bytes) -> Path:
     return path
 
 
-def _key() -> Any:
+def _key() -> EllipticCurvePrivateKey:
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - an extra
 
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def _certificate(name: str, key: Any, until: datetime.datetime, by: Any = None, hosts: Sequence[str] = ()) -> Any:
-    """A certificate of a key, signed by an authority, or by itself."""
+def _certificate(
+    name: str,
+    key: EllipticCurvePrivateKey,
+    until: datetime.datetime,
+    by: tuple[Certificate, EllipticCurvePrivateKey] | None = None,
+    hosts: Sequence[str] = (),
+) -> Certificate:
+    """A certificate of a key, signed by an authority (its certificate and its key), or with the key itself."""
     from cryptography import x509  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
     from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
@@ -129,7 +139,7 @@ def _certificate(name: str, key: Any, until: datetime.datetime, by: Any = None, 
     return builder.sign(signer, hashes.SHA256())
 
 
-def _usage(authority: bool) -> Any:
+def _usage(authority: bool) -> KeyUsage:
     from cryptography import x509  # noqa: PLC0415 - an extra
 
     return x509.KeyUsage(
@@ -138,7 +148,7 @@ def _usage(authority: bool) -> Any:
     )  # fmt: skip
 
 
-def _alternative(name: str) -> Any:
+def _alternative(name: str) -> GeneralName:
     from cryptography import x509  # noqa: PLC0415 - an extra
 
     try:
@@ -147,13 +157,13 @@ def _alternative(name: str) -> Any:
         return x509.DNSName(name)
 
 
-def _pem(certificate: Any) -> bytes:
+def _pem(certificate: Certificate) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - an extra
 
     return bytes(certificate.public_bytes(Encoding.PEM))
 
 
-def _pem_key(key: Any) -> bytes:
+def _pem_key(key: EllipticCurvePrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
 
     plain = serialization.NoEncryption()  # processes without a terminal must read it; its mode protects it

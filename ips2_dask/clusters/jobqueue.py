@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING
 
 from distributed import Client
 from tornado.ioloop import PeriodicCallback
@@ -14,6 +14,9 @@ from tornado.ioloop import PeriodicCallback
 from ips2_dask.clusters import tls, workers
 from ips2_dask.clusters.config import Config, Lsf, Queue, Sge
 from ips2_dask.clusters.extras import need
+
+if TYPE_CHECKING:  # dask-jobqueue is the extra [jobqueue]
+    from dask_jobqueue.core import Job, JobQueueCluster
 
 CLASSES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 
@@ -33,12 +36,12 @@ def exports(variables: dict[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
-def options(config: Config) -> dict[str, Any]:
+def options(config: Config) -> dict[str, object]:
     """The arguments of dask-jobqueue's cluster: a job has ``processes`` workers of ``threads`` cores each."""
     machine = config.kind(Queue)
     cores = machine.processes * config.worker.threads
     memory = machine.processes * (config.worker.memory or 0)
-    arguments: dict[str, Any] = {
+    arguments: dict[str, object] = {
         "cores": cores,
         "processes": machine.processes,
         "memory": f"{memory}B",
@@ -69,16 +72,16 @@ def _arguments(config: Config, machine: Queue) -> list[str]:
     return words
 
 
-def _scheduler(config: Config) -> dict[str, Any]:
-    arguments: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard}
+def _scheduler(config: Config) -> dict[str, object]:
+    arguments: dict[str, object] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard}
     if config.bind.host:
         arguments["host"] = config.bind.host
     return arguments
 
 
-def _special(config: Config, machine: Queue, cores: int) -> dict[str, Any]:
+def _special(config: Config, machine: Queue, cores: int) -> dict[str, object]:
     """The arguments that differ between the systems."""
-    account = {"account" if config.manager in ("slurm", "pbs") else "project": machine.account}
+    account: dict[str, object] = {"account" if config.manager in ("slurm", "pbs") else "project": machine.account}
     if isinstance(machine, Lsf):
         return {**account, "lsf_units": machine.units, "use_stdin": True}
     if isinstance(machine, Sge):
@@ -89,7 +92,7 @@ def _special(config: Config, machine: Queue, cores: int) -> dict[str, Any]:
     return account
 
 
-def _job_class(config: Config) -> Any:
+def _job_class(config: Config) -> type[Job]:
     module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
     return getattr(module, CLASSES[config.manager]).job_cls
 
@@ -106,7 +109,7 @@ def preview(config: Config) -> str:
         if logs:
             arguments["log_directory"] = aside
         script = str(_job_class(config)(f"{scheme}://SCHEDULER:PORT", name="ips2-0", **arguments).job_script())
-    return script.replace(aside, logs) if logs else script
+    return script.replace(aside, str(logs)) if logs else script
 
 
 def header(config: Config) -> str:
@@ -131,7 +134,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     return client
 
 
-def _keep(cluster: Any, n_workers: int, stack: contextlib.ExitStack) -> None:
+def _keep(cluster: JobQueueCluster, n_workers: int, stack: contextlib.ExitStack) -> None:
     """Scale to a number of workers, and again periodically, which replaces jobs that died or reached their lifetime."""
     cluster.scale(n_workers)
     again = PeriodicCallback(lambda: cluster.scale(n_workers), KEEP_SECONDS * 1000)

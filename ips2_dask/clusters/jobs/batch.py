@@ -6,12 +6,11 @@ import dataclasses
 import re
 import shlex
 import subprocess
-from typing import Any
 
 from ips2_dask.clusters import jobqueue
 from ips2_dask.clusters.config import Config, Queue, Worker
 from ips2_dask.clusters.jobs import detached
-from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.clusters.jobs.record import Job, Native
 from ips2_dask.errors import BadInput
 
 
@@ -58,7 +57,7 @@ def script(job: Job, config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def launch(job: Job, config: Config) -> dict[str, Any]:
+def launch(job: Job, config: Config) -> Native:
     """Submit the driver's job."""
     text = script(job, config)
     (job.folder / "script").write_text(text, encoding="utf-8")
