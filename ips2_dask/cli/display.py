@@ -250,7 +250,7 @@ class JsonLog(Progress):
         """Write that a stage is done."""
         self.write("end", stage, seconds=seconds, facts={"skipped": skipped})
 
-    def leave(self, event: str, **facts: Any) -> None:
+    def leave(self, event: str, **facts: object) -> None:
         """Write how the run ended."""
         self.write(event, seconds=self._clock() - self._begun, facts=facts or None)
 

@@ -39,7 +39,7 @@ from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
 from ips2_dask.readers import open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.matrices import matrix_table
-from ips2_dask.runs.export import check_prediction_file, prediction_writer
+from ips2_dask.runs.export import Columns, check_prediction_file, prediction_writer
 from ips2_dask.runs.run import Run, open_run
 
 
@@ -246,7 +246,7 @@ def predict_command(options: argparse.Namespace) -> int:
         done = 0
         for prediction in finished.predictions(source, client=client):
             labels = prediction.labels
-            columns: dict[str, Any] = {}
+            columns: Columns = {}
             if names is not None:
                 columns["sample"] = names[done : done + len(labels)]
             columns["label"] = labels

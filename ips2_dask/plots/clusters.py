@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -162,7 +162,7 @@ def silhouettes(
     return titled(ax, "Silhouettes", "silhouette", "cluster")
 
 
-def _strip(ax: Axes, cluster: int, values: Any, steps: int) -> None:
+def _strip(ax: Axes, cluster: int, values: NDArray[np.float64], steps: int) -> None:
     """A cluster's sorted silhouettes as a stair from the top of its row to the bottom."""
     n = min(steps, len(values))
     levels = [float(part.mean()) for part in np.array_split(values, n)]

@@ -63,7 +63,7 @@ def _blocks() -> Any:
     return _environment().get_template("blocks.html.j2").module
 
 
-def page(template: str, **values: Any) -> str:
+def page(template: str, **values: object) -> str:
     """The whole page: ``run.html.j2`` or ``article.html.j2`` with the values it names."""
     return _environment().get_template(template).render(values)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from ips2_dask.params import Params
 from ips2_dask.plots.spectrum import stage_facts
@@ -49,7 +48,7 @@ def parameters(data: ReportData) -> Markup:
     return _table("Parameters (bold: not the default)", ["parameter", "asked", "default"], rows)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
@@ -223,7 +222,8 @@ def known_labels(data: ReportData) -> Markup:
     return scores + _long_table("Clusters and known classes", head, rows)
 
 
-def _largest(row: Any) -> str:
+def _largest(row: NDArray[np.int64]) -> str:
+    """The five largest classes of a cluster, and how many samples; ``row``: samples of each class, (classes,)."""
     places = [j for j in np.argsort(-row, kind="stable")[:5] if row[j]]
     return ", ".join(f"{j}: {row[j]:,}" for j in places) + (" …" if np.count_nonzero(row) > len(places) else "")
 
