@@ -114,7 +114,7 @@ def demo_command(options: argparse.Namespace) -> int:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    """The options on what is printed of a run, and on its exit status."""
+    """Add the options that set what is printed of a run, and its exit status."""
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress and no report")
     parser.add_argument(
@@ -149,7 +149,7 @@ def _finish(finished: Run, options: argparse.Namespace) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class TableShape:
-    """A table of which only the shape is known, which is all that a plan needs."""
+    """A table without data: a plan needs only the shape, the name and the memory of its input."""
 
     shape: tuple[int, int]
     name: str = "a table"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # cryptography is the extra [tls]
     from cryptography.x509 import Certificate, GeneralName, KeyUsage
 
 DAYS = 365
-"""For how long certificates hold."""
+"""Days for which a certificate is valid."""
 
 README = """\
 Certificates of one Dask cluster, made by `ips2 certs`. Whoever holds a certificate of this authority may run code on
@@ -60,7 +60,7 @@ def make(directory: str | Path, hosts: Sequence[str] = ()) -> list[Path]:
     Raises
     ------
     BadInput
-        Where the folder holds something, or can't be made.
+        If the folder is not empty, or can't be made.
     """
     need("cryptography", "tls", "making certificates")
     folder = Path(os.path.expanduser(directory)).absolute()
@@ -94,7 +94,7 @@ def _empty(folder: Path) -> None:
 
 
 def _put(path: Path, content: bytes) -> Path:
-    """Write a file that nobody else could read for a moment, if it is a key."""
+    """Write a file; a key has mode 600 from the start, so that no other user can read it even for a moment."""
     mode = 0o600 if path.suffix == ".key" else 0o644
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         stream.write(content)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from ips2_dask.plots.points import Int64
 
 LABELLED = 0.04
-"""Share of all samples from which on a cluster's number finds room on an axis."""
+"""Share of all samples that a cluster must have for its number to be written on the axes."""
 
 
 def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
@@ -53,7 +53,7 @@ def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) 
 
 
 def _clusters(ax: Axes, limits: Int64) -> None:
-    """Lines between the clusters, and their numbers where there is room."""
+    """Draw lines between the clusters, and the numbers of those that are wide enough; ``limits``: (c + 1,) int."""
     sizes, m = np.diff(limits), limits[-1]
     for limit in limits[1:-1] if len(sizes) <= 40 else ():
         ax.axhline(limit, color=MUTED, linewidth=0.4, alpha=0.45)
@@ -66,7 +66,7 @@ def _clusters(ax: Axes, limits: Int64) -> None:
 
 
 def _bar(ax: Axes, image: AxesImage, norm: Normalize) -> None:
-    """A colour bar beside the matrix, drawn as an image."""
+    """Draw a colour bar beside the matrix, as an image."""
     strip = ax.inset_axes((1.03, 0.0, 0.045, 1.0))
     levels = np.linspace(0, 1, 128)[:, None]
     strip.imshow(norm.inverse(levels), cmap=image.cmap, norm=norm, aspect="auto", origin="lower", extent=(0, 1, 0, 1))

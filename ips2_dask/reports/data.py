@@ -33,7 +33,7 @@ UNSURE = 0.5
 class ReportData:
     """A run, and the numbers of it that the report shows."""
 
-    run: Run  # as it is seen by the rows that were clustered
+    run: Run  # `Run.clustered`: its arrays have a row for each sample that was clustered
     facts: dict[str, Any]  # of `Run.report`
     stages: list[Spent]
     spectrum: Spectrum
@@ -65,7 +65,7 @@ class ReportData:
 
 
 def collect(run: Run) -> ReportData:
-    """Read everything the report shows; the largest array in memory is the embedding."""
+    """Read all numbers that the report shows; the largest array in memory is the embedding, (m, d)."""
     run = run.clustered
     labels = run.labels
     summary = summarize(run, profile=run.embedding is None)

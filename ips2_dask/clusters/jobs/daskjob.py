@@ -59,7 +59,7 @@ def _daskjob(job: Job) -> APIObject | None:
 
 
 def state(job: Job) -> str | None:
-    """The state of the job by its operator, or None if it was deleted."""
+    """The state that the operator reports of the job, or None if the job was deleted."""
     daskjob = _daskjob(job)
     if daskjob is None:
         return None
