@@ -71,8 +71,8 @@ def make(directory: str | Path, hosts: Sequence[str] = ()) -> list[Path]:
     files = {CA: _pem(authority), "ca.key": _pem_key(authority_key)}
     for role in ROLES:
         key = _key()
-        signed = _certificate(f"ips2_dask {role}", key, until, (authority, authority_key), hosts)
-        files |= {f"{role}.pem": _pem(signed), f"{role}.key": _pem_key(key)}
+        certificate = _certificate(f"ips2_dask {role}", key, until, (authority, authority_key), hosts)
+        files |= {f"{role}.pem": _pem(certificate), f"{role}.key": _pem_key(key)}
     files["README.txt"] = README.format(folder=folder, until=until.date().isoformat()).encode()
     return [_put(folder / name, content) for name, content in files.items()]
 

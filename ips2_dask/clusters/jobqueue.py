@@ -122,11 +122,11 @@ def header(config: Config) -> str:
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Start a scheduler in this process and submit the workers' jobs; a job that dies is replaced."""
     module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
-    secured = tls.security(config.tls)
+    security = tls.security(config.tls)
     cluster = stack.enter_context(
-        getattr(module, CLASSES[config.manager])(**options(config), security=secured, silence_logs="error")
+        getattr(module, CLASSES[config.manager])(**options(config), security=security, silence_logs="error")
     )
-    client = stack.enter_context(Client(cluster, security=secured, set_as_default=False))
+    client = stack.enter_context(Client(cluster, security=security, set_as_default=False))
     if config.adaptive is not None:
         cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
     else:

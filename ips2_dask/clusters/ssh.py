@@ -36,7 +36,7 @@ def options(config: Config) -> dict[str, Any]:
     protocol = {"protocol": "tls://"} if config.tls else {}
     bind: dict[str, object] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard, **protocol}
     bind["preload"] = [SCHEDULER_PRELOAD]
-    worker: dict[str, Any] = {"nthreads": 1, "n_workers": machine.processes, "dashboard": False, **protocol}
+    worker: dict[str, object] = {"nthreads": 1, "n_workers": machine.processes, "dashboard": False, **protocol}
     for name in ("host", "interface"):
         if getattr(config.bind, name):
             bind[name] = getattr(config.bind, name)
