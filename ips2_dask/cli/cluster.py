@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ips2_dask.clusters import tls
 from ips2_dask.clusters.config import TAKES, Config
 from ips2_dask.errors import BadInput
+
+if TYPE_CHECKING:
+    from ips2_dask.cli.console import ClusterCheck
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +43,7 @@ def cluster_command(options: argparse.Namespace) -> int:
     config = load(options.config)
     workers = options.workers or (1 if options.start and "workers" in TAKES[config.manager] else None)
     config = settled(config, workers=workers, tls=options.tls, insecure=options.insecure)
-    check: dict[str, Any] = {
+    check: ClusterCheck = {
         "config": str(find(options.config)),
         "manager": config.manager,
         "starts": module_of(config).preview(config),

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from rich import box
 from rich.console import Console
@@ -18,6 +18,10 @@ from ips2_dask.plan.traffic import ProductTraffic
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
 from ips2_dask.wording import count, duration, rounding_choice, size, stage_results
+
+if TYPE_CHECKING:  # a table is printed without Dask
+    from ips2_dask.clusters.jobs.record import Native
+    from ips2_dask.clusters.worker_check import WorkerState
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
 
@@ -59,6 +63,38 @@ def _lines(console: Console, rows: dict[str, str | None]) -> None:
                     break_on_hyphens=False,
                 )  # fmt: skip
             console.print(line, soft_wrap=True, markup=False)
+
+
+class StageState(TypedDict):
+    """A stage of `ips2_dask.status`; a stage that is not computed yet has neither seconds nor memory."""
+
+    name: str
+    state: str
+    why: list[str]
+    seconds: float | None
+    peak_rss_bytes: int | None
+
+
+class JobRow(TypedDict):
+    """A submitted job, as ``ips2 jobs`` prints it."""
+
+    id: str
+    state: str
+    manager: str
+    submitted: str
+    out: str
+    native: Native
+
+
+class ClusterCheck(TypedDict):
+    """The result of ``ips2 cluster check``: what a config would start, and the worker that was started, if any."""
+
+    config: str
+    manager: str
+    starts: str
+    notes: list[str]
+    worker: WorkerState | None
+    amiss: list[str]
 
 
 def chosen(choice: dict[str, Any] | None) -> str | None:
@@ -215,7 +251,7 @@ def print_status(summary: dict[str, Any], why: bool = False) -> None:
     )
 
 
-def _because(stage: dict[str, Any]) -> str:
+def _because(stage: StageState) -> str:
     return f"{stage['state']}: {'; '.join(stage['why'])}" if stage["why"] else str(stage["state"])
 
 
@@ -255,7 +291,7 @@ def print_garbage(collected: Collected) -> None:
     _lines(console, {"in all": f"{total}, {size(collected.bytes)}", "run directory": collected.directory})
 
 
-def print_jobs(rows: list[dict[str, Any]]) -> None:
+def print_jobs(rows: Sequence[JobRow]) -> None:
     """Print submitted jobs and their states."""
     console = _console()
     if not rows:
@@ -271,7 +307,7 @@ def print_jobs(rows: list[dict[str, Any]]) -> None:
         _lines(console, {"lost": "its driver died without a word; the same submission again continues the run"})
 
 
-def print_check(check: dict[str, Any]) -> None:
+def print_check(check: ClusterCheck) -> None:
     """Print what a config would start, the resources of a worker, and its faults."""
     console = _console()
     _title(console, f"{check['config']}: {check['manager']}, every key and value is valid")

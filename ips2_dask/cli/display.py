@@ -57,7 +57,7 @@ class Pace:
 
     @property
     def seconds(self) -> float:
-        """Since the stage began."""
+        """Seconds since the stage began."""
         return self._clock() - self.begun
 
     def advance(self, done: int, total: int) -> None:
@@ -147,7 +147,7 @@ class PlainProgress(Progress):
 
 
 class _Texts(ProgressColumn):
-    """The column of a stage's elapsed time, tasks, rate and time left, each time the table is drawn."""
+    """The column of a stage's elapsed time, tasks, rate and time left, computed anew each time the table is drawn."""
 
     def render(self, task: Task) -> Text:
         """The text of a stage's line."""
@@ -250,7 +250,7 @@ class JsonLog(Progress):
         """Write that a stage is done."""
         self.write("end", stage, seconds=seconds, facts={"skipped": skipped})
 
-    def leave(self, event: str, **facts: Any) -> None:
+    def leave(self, event: str, **facts: object) -> None:
         """Write how the run ended."""
         self.write(event, seconds=self._clock() - self._begun, facts=facts or None)
 

@@ -6,8 +6,12 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from ips2_dask.clusters.jobs import cancel, find, jobs, log_lines, state, submit
+
+if TYPE_CHECKING:  # it loads SciPy and Numba
+    from ips2_dask.cli.console import JobRow
 
 JOB_HELP = "of `ips2 submit` or `ips2 jobs`, or an unmistakable beginning of it"
 
@@ -53,11 +57,13 @@ def add_jobs_arguments(parser: argparse.ArgumentParser) -> None:
 
 def jobs_command(options: argparse.Namespace) -> int:
     """Print one line for each submitted job, the oldest first."""
-    rows = [
-        {"id": job.id, "state": state(job), "manager": job.manager, "submitted": job.submitted, "out": job.out}
-        | {"native": job.native}
+    rows: list[JobRow] = [
+        {
+            "id": job.id, "state": state(job), "manager": job.manager, "submitted": job.submitted, "out": job.out,
+            "native": job.native,
+        }
         for job in jobs()
-    ]
+    ]  # fmt: skip
     if options.json:
         print(json.dumps(rows))
         return 0

@@ -97,7 +97,7 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
 
 
 def features_of(options: argparse.Namespace) -> Features:
-    """The columns that become features, by the options."""
+    """The features that the options select from the input's columns."""
     texts = {name: getattr(options, name) for name in ("columns", "drop_columns", "one_hot")}
     lists = {name: split_list(text, option(name)) for name, text in texts.items() if text is not None}
     return Features(**lists, missing=options.missing)
@@ -155,26 +155,26 @@ def params_of(options: argparse.Namespace) -> Params:
     Raises
     ------
     BadInput
-        If there is --max-clusters, but a number of clusters.
+        If --max-clusters is given together with a number of clusters.
     """
-    given = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
-    if given["n_clusters"] == "auto":
-        given |= {"n_clusters": None, "max_clusters": given["max_clusters"] or MAX_CLUSTERS}
-    elif given["max_clusters"] is not None:
+    values = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
+    if values["n_clusters"] == "auto":
+        values |= {"n_clusters": None, "max_clusters": values["max_clusters"] or MAX_CLUSTERS}
+    elif values["max_clusters"] is not None:
         raise BadInput(
             "--max-clusters", "a number of clusters that is not auto", "--max-clusters with --clusters auto",
             "one of the two would count for nothing", "leave one of them out",
         )  # fmt: skip
-    return Params(**{**PRESETS[options.preset], **{name: value for name, value in given.items() if value is not None}})
+    return Params(**{**PRESETS[options.preset], **{name: value for name, value in values.items() if value is not None}})
 
 
 def resources_of(options: argparse.Namespace) -> Resources:
-    """The resources by the options.
+    """The resources that the options set.
 
     Raises
     ------
     BadInput
-        If there are --workers, but no cluster that would start them.
+        If --workers is given with --scheduler or --serial, which start no workers.
     """
     if options.workers is not None and (options.scheduler or options.serial):
         other = "--scheduler" if options.scheduler else "--serial"

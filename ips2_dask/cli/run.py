@@ -39,7 +39,7 @@ from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
 from ips2_dask.readers import open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.matrices import matrix_table
-from ips2_dask.runs.export import check_prediction_file, prediction_writer
+from ips2_dask.runs.export import Columns, check_prediction_file, prediction_writer
 from ips2_dask.runs.run import Run, open_run
 
 
@@ -114,7 +114,7 @@ def demo_command(options: argparse.Namespace) -> int:
 
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
-    """The options on what is printed of a run, and on its exit status."""
+    """Add the options that set what is printed of a run, and its exit status."""
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no progress and no report")
     parser.add_argument(
@@ -149,7 +149,7 @@ def _finish(finished: Run, options: argparse.Namespace) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class TableShape:
-    """A table of which only the shape is known, which is all that a plan needs."""
+    """A table without data: a plan needs only the shape, the name and the memory of its input."""
 
     shape: tuple[int, int]
     name: str = "a table"
@@ -246,7 +246,7 @@ def predict_command(options: argparse.Namespace) -> int:
         done = 0
         for prediction in finished.predictions(source, client=client):
             labels = prediction.labels
-            columns: dict[str, Any] = {}
+            columns: Columns = {}
             if names is not None:
                 columns["sample"] = names[done : done + len(labels)]
             columns["label"] = labels

@@ -6,10 +6,14 @@ import logging
 import os
 import signal
 import sys
-from types import TracebackType
-from typing import Any, NoReturn, Self
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import NoReturn, Self
 
 from ips2_dask.progress import Progress, Relay
+
+Handler = Callable[[int, FrameType | None], object] | int | None
+"""A handler of a signal, as `signal.signal` takes and returns it; None for one that Python has not set."""
 
 
 class Stopping:
@@ -23,7 +27,7 @@ class Stopping:
 
     def __init__(self) -> None:
         self.interrupted = False
-        self._before: dict[int, Any] = {}
+        self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> Self:
         self._before = {number: signal.signal(number, self._stop) for number in self.SIGNALS}

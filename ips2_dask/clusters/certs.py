@@ -8,14 +8,18 @@ import os
 import socket
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ips2_dask.clusters.extras import need
 from ips2_dask.clusters.tls import CA, ROLES
 from ips2_dask.errors import BadInput
 
+if TYPE_CHECKING:  # cryptography is the extra [tls]
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.x509 import Certificate, GeneralName, KeyUsage
+
 DAYS = 365
-"""For how long certificates hold."""
+"""Days for which a certificate is valid."""
 
 README = """\
 Certificates of one Dask cluster, made by `ips2 certs`. Whoever holds a certificate of this authority may run code on
@@ -56,7 +60,7 @@ def make(directory: str | Path, hosts: Sequence[str] = ()) -> list[Path]:
     Raises
     ------
     BadInput
-        Where the folder holds something, or can't be made.
+        If the folder is not empty, or can't be made.
     """
     need("cryptography", "tls", "making certificates")
     folder = Path(os.path.expanduser(directory)).absolute()
@@ -67,8 +71,8 @@ def make(directory: str | Path, hosts: Sequence[str] = ()) -> list[Path]:
     files = {CA: _pem(authority), "ca.key": _pem_key(authority_key)}
     for role in ROLES:
         key = _key()
-        signed = _certificate(f"ips2_dask {role}", key, until, (authority, authority_key), hosts)
-        files |= {f"{role}.pem": _pem(signed), f"{role}.key": _pem_key(key)}
+        certificate = _certificate(f"ips2_dask {role}", key, until, (authority, authority_key), hosts)
+        files |= {f"{role}.pem": _pem(certificate), f"{role}.key": _pem_key(key)}
     files["README.txt"] = README.format(folder=folder, until=until.date().isoformat()).encode()
     return [_put(folder / name, content) for name, content in files.items()]
 
@@ -76,35 +80,41 @@ def make(directory: str | Path, hosts: Sequence[str] = ()) -> list[Path]:
 def _empty(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        held = sorted(path.name for path in folder.iterdir())
+        names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         raise BadInput(
             "certs", f"{str(folder)!r}, which can't be made ({error.strerror})", "a place for a new folder",
             "there would be nowhere to put the keys", "give another folder",
         ) from error  # fmt: skip
-    if held:
+    if names:
         raise BadInput(
-            "certs", f"{str(folder)!r}, which holds {', '.join(held[:3])}", "a new or an empty folder",
+            "certs", f"{str(folder)!r}, which holds {', '.join(names[:3])}", "a new or an empty folder",
             "keys that are in use would be lost", "give another folder",
         )  # fmt: skip
 
 
 def _put(path: Path, content: bytes) -> Path:
-    """Write a file that nobody else could read for a moment, if it is a key."""
+    """Write a file; a key has mode 600 from the start, so that no other user can read it even for a moment."""
     mode = 0o600 if path.suffix == ".key" else 0o644
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as stream:
         stream.write(content)
     return path
 
 
-def _key() -> Any:
+def _key() -> EllipticCurvePrivateKey:
     from cryptography.hazmat.primitives.asymmetric import ec  # noqa: PLC0415 - an extra
 
     return ec.generate_private_key(ec.SECP256R1())
 
 
-def _certificate(name: str, key: Any, until: datetime.datetime, by: Any = None, hosts: Sequence[str] = ()) -> Any:
-    """A certificate of a key, signed by an authority, or by itself."""
+def _certificate(
+    name: str,
+    key: EllipticCurvePrivateKey,
+    until: datetime.datetime,
+    by: tuple[Certificate, EllipticCurvePrivateKey] | None = None,
+    hosts: Sequence[str] = (),
+) -> Certificate:
+    """A certificate of a key, signed by an authority (its certificate and its key), or with the key itself."""
     from cryptography import x509  # noqa: PLC0415 - an extra
     from cryptography.hazmat.primitives import hashes  # noqa: PLC0415
     from cryptography.x509.oid import ExtendedKeyUsageOID  # noqa: PLC0415
@@ -129,7 +139,7 @@ def _certificate(name: str, key: Any, until: datetime.datetime, by: Any = None, 
     return builder.sign(signer, hashes.SHA256())
 
 
-def _usage(authority: bool) -> Any:
+def _usage(authority: bool) -> KeyUsage:
     from cryptography import x509  # noqa: PLC0415 - an extra
 
     return x509.KeyUsage(
@@ -138,7 +148,7 @@ def _usage(authority: bool) -> Any:
     )  # fmt: skip
 
 
-def _alternative(name: str) -> Any:
+def _alternative(name: str) -> GeneralName:
     from cryptography import x509  # noqa: PLC0415 - an extra
 
     try:
@@ -147,13 +157,13 @@ def _alternative(name: str) -> Any:
         return x509.DNSName(name)
 
 
-def _pem(certificate: Any) -> bytes:
+def _pem(certificate: Certificate) -> bytes:
     from cryptography.hazmat.primitives.serialization import Encoding  # noqa: PLC0415 - an extra
 
     return bytes(certificate.public_bytes(Encoding.PEM))
 
 
-def _pem_key(key: Any) -> bytes:
+def _pem_key(key: EllipticCurvePrivateKey) -> bytes:
     from cryptography.hazmat.primitives import serialization  # noqa: PLC0415 - an extra
 
     plain = serialization.NoEncryption()  # processes without a terminal must read it; its mode protects it

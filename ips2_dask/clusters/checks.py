@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import parse_bytes
 
-Check = Callable[[str, Any], Any]
+Check = Callable[[str, object], object]
 
 _SECRET_NAME = re.compile(
     r"(pass(word|wd|phrase)|secret|token|credential|access_?key|api_?key|private_?key)s?", re.IGNORECASE
@@ -25,12 +24,12 @@ _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\u2028\u2029\ud800-\udfff]")
 CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 
 
-def refuse(where: str, value: Any, allowed: str, remedy: str) -> BadInput:
+def refuse(where: str, value: object, allowed: str, remedy: str) -> BadInput:
     """The error of a value that is not allowed."""
     return BadInput(where, repr(value), allowed, "the cluster would not start as it was meant to", remedy)
 
 
-def refuse_secrets(where: str, name: str, value: Any) -> None:
+def refuse_secrets(where: str, name: str, value: object) -> None:
     """Refuse a key or a value that looks like a credential: configs and records of jobs are read by others."""
     if _SECRET_NAME.search(name) or (isinstance(value, str) and _SECRET_VALUE.search(value)):
         raise BadInput(
@@ -42,7 +41,7 @@ def refuse_secrets(where: str, name: str, value: Any) -> None:
 def whole(low: int, high: int | None = None) -> Check:
     """A check for a whole number from ``low``, up to ``high`` if that is given."""
 
-    def check(where: str, value: Any) -> int:
+    def check(where: str, value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
             between = f"of at least {low}" if high is None else f"from {low} to {high}"
             raise refuse(where, value, f"a whole number {between}", f"write {where.rpartition('.')[2]}: {max(low, 1)}")
@@ -51,28 +50,28 @@ def whole(low: int, high: int | None = None) -> Check:
     return check
 
 
-def flag(where: str, value: Any) -> bool:
+def flag(where: str, value: object) -> bool:
     """True or false."""
     if not isinstance(value, bool):
         raise refuse(where, value, "true or false", "write one of them, without quotes")
     return value
 
 
-def text(where: str, value: Any) -> str:
+def text(where: str, value: object) -> str:
     """A line of text that is not empty."""
     if not isinstance(value, str) or not value.strip() or _FORBIDDEN.search(value):
         raise refuse(where, value, "a line of text", "put the value in quotes")
     return value
 
 
-def texts(where: str, value: Any) -> tuple[str, ...]:
+def texts(where: str, value: object) -> tuple[str, ...]:
     """A list of lines."""
     if not isinstance(value, list | tuple):
         raise refuse(where, value, "a list", 'write it as ["...", "..."]')
     return tuple(text(f"{where}[{i}]", item) for i, item in enumerate(value))
 
 
-def some_texts(where: str, value: Any) -> tuple[str, ...]:
+def some_texts(where: str, value: object) -> tuple[str, ...]:
     """A list of at least one line."""
     items = texts(where, value)
     if not items:
@@ -80,7 +79,7 @@ def some_texts(where: str, value: Any) -> tuple[str, ...]:
     return items
 
 
-def variables(where: str, value: Any) -> dict[str, str]:
+def variables(where: str, value: object) -> dict[str, str]:
     """Names of environment variables and their values, none of which is secret."""
     if not isinstance(value, dict):
         raise refuse(where, value, "names and values", 'write it as {NAME: "value"}')
@@ -95,7 +94,7 @@ def variables(where: str, value: Any) -> dict[str, str]:
     return environment
 
 
-def plain(where: str, value: Any) -> dict[str, Any]:
+def plain(where: str, value: object) -> dict[str, object]:
     """Names and values that another package checks."""
     if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
         raise refuse(where, value, "names and values", "write it as {name: value}")
@@ -104,14 +103,14 @@ def plain(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def size(where: str, value: Any) -> int:
+def size(where: str, value: object) -> int:
     """Bytes, from a size with a unit."""
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise refuse(where, value, "a size such as 4GiB or 512MB", "give a number with a unit")
     return int(parse_bytes(value, where) or 0)
 
 
-def clock(where: str, value: Any) -> int:
+def clock(where: str, value: object) -> int:
     """Seconds of a time such as 01:30:00 or 2-00:00:00 (days)."""
     match = CLOCK.fullmatch(value) if isinstance(value, str) else None
     seconds = 0
@@ -128,7 +127,7 @@ def clock(where: str, value: Any) -> int:
 def one_of(*names: str) -> Check:
     """A check for one of these words."""
 
-    def check(where: str, value: Any) -> str:
+    def check(where: str, value: object) -> str:
         if value not in names:
             raise refuse(where, value, f"one of {', '.join(names)}", "choose one of them")
         return str(value)
@@ -139,7 +138,7 @@ def one_of(*names: str) -> Check:
 def matching(pattern: str, allowed: str, remedy: str) -> Check:
     """A check for a text that matches a pattern."""
 
-    def check(where: str, value: Any) -> str:
+    def check(where: str, value: object) -> str:
         if not isinstance(value, str) or not re.fullmatch(pattern, value) or _FORBIDDEN.search(value):
             raise refuse(where, value, allowed, remedy)
         return value

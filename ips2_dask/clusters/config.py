@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from ips2_dask.clusters import checks
 from ips2_dask.clusters.checks import Check, optional
 from ips2_dask.errors import BadInput
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
-def _key(default: Any, check: Check) -> Any:
+Value = TypeVar("Value")
+
+
+def _key(default: Value, check: Check) -> Value:
+    """A field of a section, whose value ``check`` is to return or refuse."""
     return dataclasses.field(default=default, metadata={"check": check})
 
 
@@ -144,15 +150,21 @@ class Gateway:
     address: str = _key("http://127.0.0.1:8000", checks.url)
     proxy_address: str | None = _key(None, optional(checks.text))
     auth: str | None = _key(None, optional(checks.one_of("kerberos", "jupyterhub", "basic")))
-    options: dict[str, Any] = dataclasses.field(default_factory=dict, metadata={"check": checks.plain})
+    options: dict[str, object] = dataclasses.field(default_factory=dict, metadata={"check": checks.plain})
 
 
 MOST_WORKERS = 4
 """Processes of a local cluster, unless more are asked for."""
 
 Machine = Local | Scheduler | Ssh | Queue | Kubernetes | Gateway
+"""The section of one manager."""
 
-MANAGERS: dict[str, type[Any]] = {
+Kind = TypeVar("Kind", bound=Machine)
+
+Section = Adaptive | Worker | Bind | Driver
+"""A section that all managers share."""
+
+MANAGERS: dict[str, type[Machine]] = {
     "local": Local,
     "scheduler": Scheduler,
     "ssh": Ssh,
@@ -165,7 +177,7 @@ MANAGERS: dict[str, type[Any]] = {
 }
 """The section that each manager has of its own."""
 
-SECTIONS: dict[str, type[Any]] = {"adaptive": Adaptive, "worker": Worker, "bind": Bind, "driver": Driver}
+SECTIONS: dict[str, type[Section]] = {"adaptive": Adaptive, "worker": Worker, "bind": Bind, "driver": Driver}
 
 
 _WORKER = ("threads", "memory", "scratch", "environment", "preload", "warm")
@@ -202,7 +214,7 @@ class Config:
     """A cluster: which manager starts it, and with what; the YAML files of cluster_configs comment each key."""
 
     manager: str
-    machine: Any
+    machine: Machine
     workers: int | None = _key(None, optional(checks.whole(1)))
     tls: str | None = _key(None, optional(checks.text))
     insecure: bool = _key(False, checks.flag)
@@ -220,12 +232,12 @@ class Config:
                 "write worker: {memory: 4GiB}",
             )  # fmt: skip
 
-    def kind(self, expected: type[Any]) -> Any:
+    def kind(self, expected: type[Kind]) -> Kind:
         """The manager's own section, which must be of a kind."""
         assert isinstance(self.machine, expected)
         return self.machine
 
 
-def field_names(section: type[Any]) -> list[str]:
+def field_names(section: type[DataclassInstance]) -> list[str]:
     """The keys that a section of a config may have."""
     return [field.name for field in dataclasses.fields(section) if field.metadata]

@@ -8,6 +8,7 @@ import importlib
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import dask
@@ -36,13 +37,13 @@ SHARED = "ips2.shared"
 """The key in Dask's configuration of a folder that this process and all workers reach, for runs without a store."""
 
 
-def module_of(config: Config) -> Any:
+def module_of(config: Config) -> ModuleType:
     """The module that starts a config's cluster, imported now: a manager's packages may be missing."""
     return importlib.import_module(f"ips2_dask.clusters.{MODULES[config.manager]}")
 
 
 def settled(
-    source: str | Path | Mapping[str, Any] | Config,
+    source: str | Path | Mapping[str, object] | Config,
     *,
     workers: int | None = None,
     tls: str | None = None,
@@ -111,7 +112,7 @@ def _check_taken(config: Config, name: str, value: object, key: str | None = Non
 
 @contextlib.contextmanager
 def cluster(
-    config: str | Path | Mapping[str, Any] | Config = "local",
+    config: str | Path | Mapping[str, object] | Config = "local",
     *,
     workers: int | None = None,
     tls: str | None = None,

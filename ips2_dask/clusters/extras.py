@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from types import ModuleType
 
 from ips2_dask.errors import BadInput
 
 
-def need(module: str, extra: str, what: str) -> Any:
+def need(module: str, extra: str, what: str) -> ModuleType:
     """Import an optional module.
 
     Parameters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 from distributed import Client
 
@@ -12,7 +11,7 @@ from ips2_dask.clusters.extras import need
 from ips2_dask.errors import BadInput
 
 
-def options(config: Config) -> dict[str, Any]:
+def options(config: Config) -> dict[str, object]:
     """The arguments of `GatewayCluster`; the user's credentials come from Dask's configuration and the environment."""
     machine = config.kind(Gateway)
     connection = {"address": machine.address, "proxy_address": machine.proxy_address, "auth": machine.auth}

@@ -6,7 +6,7 @@ import contextlib
 import os
 import shlex
 import tempfile
-from typing import Any
+from typing import TYPE_CHECKING
 
 from distributed import Client
 from tornado.ioloop import PeriodicCallback
@@ -14,6 +14,9 @@ from tornado.ioloop import PeriodicCallback
 from ips2_dask.clusters import tls, workers
 from ips2_dask.clusters.config import Config, Lsf, Queue, Sge
 from ips2_dask.clusters.extras import need
+
+if TYPE_CHECKING:  # dask-jobqueue is the extra [jobqueue]
+    from dask_jobqueue.core import Job, JobQueueCluster
 
 CLASSES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "sge": "SGECluster"}
 
@@ -33,12 +36,12 @@ def exports(variables: dict[str, str]) -> list[str]:
     return [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
 
 
-def options(config: Config) -> dict[str, Any]:
+def options(config: Config) -> dict[str, object]:
     """The arguments of dask-jobqueue's cluster: a job has ``processes`` workers of ``threads`` cores each."""
     machine = config.kind(Queue)
     cores = machine.processes * config.worker.threads
     memory = machine.processes * (config.worker.memory or 0)
-    out: dict[str, Any] = {
+    arguments: dict[str, object] = {
         "cores": cores,
         "processes": machine.processes,
         "memory": f"{memory}B",
@@ -56,74 +59,74 @@ def options(config: Config) -> dict[str, Any]:
         "scheduler_options": _scheduler(config),
         **_special(config, machine, cores),
     }
-    return {name: value for name, value in out.items() if value is not None}
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 def _arguments(config: Config, machine: Queue) -> list[str]:
     stay, stagger = workers.lifetime(machine)
-    out = [*workers.arguments(config), "--lifetime", f"{stay}s", "--lifetime-stagger", f"{stagger}s"]
+    words = [*workers.arguments(config), "--lifetime", f"{stay}s", "--lifetime-stagger", f"{stagger}s"]
     if config.worker.threads > 1:
-        out += ["--nthreads", "1"]  # one task at a time, which has all the threads
+        words += ["--nthreads", "1"]  # one task at a time, which has all the threads
     if config.bind.host and tls.is_loopback(config.bind.host):
-        out += ["--host", config.bind.host]
-    return out
+        words += ["--host", config.bind.host]
+    return words
 
 
-def _scheduler(config: Config) -> dict[str, Any]:
-    out: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard}
+def _scheduler(config: Config) -> dict[str, object]:
+    arguments: dict[str, object] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard}
     if config.bind.host:
-        out["host"] = config.bind.host
-    return out
+        arguments["host"] = config.bind.host
+    return arguments
 
 
-def _special(config: Config, machine: Queue, cores: int) -> dict[str, Any]:
+def _special(config: Config, machine: Queue, cores: int) -> dict[str, object]:
     """The arguments that differ between the systems."""
-    account = {"account" if config.manager in ("slurm", "pbs") else "project": machine.account}
+    account: dict[str, object] = {"account" if config.manager in ("slurm", "pbs") else "project": machine.account}
     if isinstance(machine, Lsf):
         return {**account, "lsf_units": machine.units, "use_stdin": True}
     if isinstance(machine, Sge):
-        asked = [f"-pe {machine.parallel_environment} {cores}"] if machine.parallel_environment else []
+        environment = [f"-pe {machine.parallel_environment} {cores}"] if machine.parallel_environment else []
         memory = -(-(config.worker.memory or 0) // (config.worker.threads << 20))  # MiB of each slot
         each = f"{machine.memory_resource}={memory}M"
-        return {**account, "resource_spec": each, "job_extra_directives": [*asked, *machine.directives]}
+        return {**account, "resource_spec": each, "job_extra_directives": [*environment, *machine.directives]}
     return account
 
 
-def _job_class(config: Config) -> Any:
+def _job_class(config: Config) -> type[Job]:
     module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
     return getattr(module, CLASSES[config.manager]).job_cls
 
 
 def preview(config: Config) -> str:
     """The script of a worker's job; the scheduler's address is not known yet."""
-    given = options(config)
-    given.pop("scheduler_options")
+    arguments = options(config)
+    arguments.pop("scheduler_options")
     scheme = "tcp"
     if config.tls:
-        scheme, given["protocol"], given["security"] = "tls", "tls://", tls.named(config.tls)
+        scheme, arguments["protocol"], arguments["security"] = "tls", "tls://", tls.named(config.tls)
     with tempfile.TemporaryDirectory() as aside:  # dask-jobqueue would create a missing folder of logs
-        logs = given.get("log_directory")
+        logs = arguments.get("log_directory")
         if logs:
-            given["log_directory"] = aside
-        script = str(_job_class(config)(f"{scheme}://SCHEDULER:PORT", name="ips2-0", **given).job_script())
-    return script.replace(aside, logs) if logs else script
+            arguments["log_directory"] = aside
+        script = str(_job_class(config)(f"{scheme}://SCHEDULER:PORT", name="ips2-0", **arguments).job_script())
+    return script.replace(aside, str(logs)) if logs else script
 
 
 def header(config: Config) -> str:
     """The directives at the head of a job's script."""
-    given = options(config)
-    given.pop("scheduler_options")
-    return str(_job_class(config)("tcp://SCHEDULER:PORT", name=config.kind(Queue).name, **given).job_header)
+    arguments = options(config)
+    arguments.pop("scheduler_options")
+    return str(_job_class(config)("tcp://SCHEDULER:PORT", name=config.kind(Queue).name, **arguments).job_header)
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Start a scheduler in this process and submit the workers' jobs; a job that dies is replaced."""
     module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
-    secured = tls.security(config.tls)
+    security = tls.security(config.tls)
     cluster = stack.enter_context(
-        getattr(module, CLASSES[config.manager])(**options(config), security=secured, silence_logs="error")
+        getattr(module, CLASSES[config.manager])(**options(config), security=security, silence_logs="error")
     )
-    client = stack.enter_context(Client(cluster, security=secured, set_as_default=False))
+    client = stack.enter_context(Client(cluster, security=security, set_as_default=False))
     if config.adaptive is not None:
         cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
     else:
@@ -131,7 +134,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     return client
 
 
-def _keep(cluster: Any, n_workers: int, stack: contextlib.ExitStack) -> None:
+def _keep(cluster: JobQueueCluster, n_workers: int, stack: contextlib.ExitStack) -> None:
     """Scale to a number of workers, and again periodically, which replaces jobs that died or reached their lifetime."""
     cluster.scale(n_workers)
     again = PeriodicCallback(lambda: cluster.scale(n_workers), KEEP_SECONDS * 1000)

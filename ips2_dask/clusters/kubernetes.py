@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
 
 import yaml
 from distributed import Client
@@ -25,16 +24,16 @@ def _quantity(octets: int) -> str:
     return f"{-(-octets // (1 << 20))}Mi"
 
 
-def _resources(threads: int, memory: int) -> dict[str, Any]:
+def _resources(threads: int, memory: int) -> dict[str, dict[str, str]]:
     """Equal requests and limits, with which a pod is never the first to be evicted."""
     amount = {"cpu": str(threads), "memory": _quantity(memory)}
     return {"requests": amount, "limits": amount}
 
 
-def _pod(config: Config, container: dict[str, Any], threads: int, memory: int) -> dict[str, Any]:
+def _pod(config: Config, container: Mapping[str, object], threads: int, memory: int) -> dict[str, object]:
     """The specification of a pod of one container."""
     machine = config.kind(Kubernetes)
-    container = {
+    pod_container: dict[str, object] = {
         "image": machine.image,
         "imagePullPolicy": machine.pull_policy,
         "env": [{"name": name, "value": value} for name, value in workers.environment(config).items()],
@@ -42,10 +41,10 @@ def _pod(config: Config, container: dict[str, Any], threads: int, memory: int) -
         **container,
     }
     if machine.env_from:
-        container["envFrom"] = [{"secretRef": {"name": name}} for name in machine.env_from]
-    pod: dict[str, Any] = {"containers": [container]}
+        pod_container["envFrom"] = [{"secretRef": {"name": name}} for name in machine.env_from]
+    pod: dict[str, object] = {"containers": [pod_container]}
     if config.worker.scratch:
-        container["volumeMounts"] = [{"name": "scratch", "mountPath": config.worker.scratch}]
+        pod_container["volumeMounts"] = [{"name": "scratch", "mountPath": config.worker.scratch}]
         pod["volumes"] = [{"name": "scratch", "emptyDir": {}}]
     if machine.service_account:
         pod["serviceAccountName"] = machine.service_account
@@ -54,7 +53,7 @@ def _pod(config: Config, container: dict[str, Any], threads: int, memory: int) -
     return pod
 
 
-def _worker(config: Config) -> dict[str, Any]:
+def _worker(config: Config) -> dict[str, object]:
     memory = config.worker.memory or 0
     args = ["dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--nthreads", "1", "--memory-limit", f"{memory}B"]
     if config.worker.scratch:
@@ -63,7 +62,7 @@ def _worker(config: Config) -> dict[str, Any]:
     return _pod(config, {"name": "worker", "args": args}, config.worker.threads, memory)
 
 
-def _scheduler(config: Config) -> dict[str, Any]:
+def _scheduler(config: Config) -> dict[str, object]:
     probe = {"httpGet": {"path": "/health", "port": "http-dashboard"}}
     container = {
         "name": "scheduler",
@@ -78,7 +77,7 @@ def _scheduler(config: Config) -> dict[str, Any]:
     return _pod(config, container, 1, config.driver.memory)
 
 
-def _spec(config: Config, name: str) -> dict[str, Any]:
+def _spec(config: Config, name: str) -> dict[str, object]:
     ports = [
         {"name": port, "protocol": "TCP", "port": number, "targetPort": port}
         for port, number in (("tcp-comm", SCHEDULER_PORT), ("http-dashboard", DASHBOARD_PORT))
@@ -95,12 +94,12 @@ def _spec(config: Config, name: str) -> dict[str, Any]:
     }
 
 
-def cluster_manifest(config: Config, name: str) -> dict[str, Any]:
+def cluster_manifest(config: Config, name: str) -> dict[str, object]:
     """The ``DaskCluster`` of a config."""
     return {"apiVersion": API, "kind": "DaskCluster", "metadata": {"name": name}, "spec": _spec(config, name)}
 
 
-def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[str, Any]:
+def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[str, object]:
     """The ``DaskJob`` that runs ``ips2 run`` on a cluster of its own, which is deleted when the run ends."""
     run = ["python", "-m", "ips2_dask.cli", "run", *(word.replace("$(", "$$(") for word in arguments)]
     container = {"name": "driver", "args": [*run, "--scheduler", ADDRESS]}
@@ -127,13 +126,13 @@ def preview(config: Config) -> str:
 class _Plain(yaml.SafeDumper):
     """A YAML dumper that repeats equal values instead of using aliases."""
 
-    def ignore_aliases(self, data: Any) -> bool:
+    def ignore_aliases(self, data: object) -> bool:
         """Always."""
         del data
         return True
 
 
-def as_yaml(manifest: dict[str, Any]) -> str:
+def as_yaml(manifest: dict[str, object]) -> str:
     """A manifest as `kubectl apply` takes it."""
     return str(yaml.dump(manifest, Dumper=_Plain, sort_keys=False))
 
@@ -148,11 +147,11 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """
     module = need("dask_kubernetes.operator", "kubernetes", "a cluster on Kubernetes")
     machine = config.kind(Kubernetes)
-    given = cluster_manifest(config, _unique_name(config))
+    manifest = cluster_manifest(config, _unique_name(config))
     try:
         cluster = stack.enter_context(
             module.KubeCluster(
-                custom_cluster_spec=given, namespace=machine.namespace, quiet=True, resource_timeout=config.timeout
+                custom_cluster_spec=manifest, namespace=machine.namespace, quiet=True, resource_timeout=config.timeout
             )
         )
     except Exception as error:  # three libraries, each with errors of its own

@@ -5,16 +5,22 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 import yaml
 
 from ips2_dask.clusters import checks
-from ips2_dask.clusters.config import MANAGERS, SECTIONS, TAKES, Config, field_names, taken_by
+from ips2_dask.clusters.config import MANAGERS, SECTIONS, TAKES, Config, Machine, Section, field_names, taken_by
 from ips2_dask.errors import BadInput
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Kind = TypeVar("Kind", bound=Section | Machine)
+Value = TypeVar("Value")
 
 NOT_CLUSTERS = ("daskjob",)
 """Shipped YAML files that are not configs of a cluster."""
@@ -23,7 +29,7 @@ NOT_CLUSTERS = ("daskjob",)
 class _Loader(yaml.SafeLoader):
     """A safe YAML loader that refuses a repeated key, whose first value would be lost."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, object]:
         """Construct a mapping, in which each key stands once."""
         seen = set()
         for key_node, _ in node.value:
@@ -64,7 +70,7 @@ def find(name: str) -> Path:
     )  # fmt: skip
 
 
-def load(source: str | Path | Mapping[str, Any]) -> Config:
+def load(source: str | Path | Mapping[str, object]) -> Config:
     """Read a config, and check every key and value.
 
     Parameters
@@ -101,7 +107,7 @@ def _problem(error: Exception) -> str:
     return f"{getattr(error, 'problem', None) or getattr(error, 'strerror', None) or type(error).__name__}{position}"
 
 
-def parse(content: Mapping[str, Any], name: str) -> Config:
+def parse(content: Mapping[str, object], name: str) -> Config:
     """The config of the keys and values of a file, whose errors begin with ``name``."""
     manager = content.get("manager")
     if not isinstance(manager, str) or manager not in MANAGERS:
@@ -121,17 +127,17 @@ def parse(content: Mapping[str, Any], name: str) -> Config:
     return _named(name, Config, {"manager": str(manager), "machine": machine, **values})
 
 
-def _check_taken(content: Mapping[str, Any], name: str, manager: str) -> None:
+def _check_taken(content: Mapping[str, object], name: str, manager: str) -> None:
     """Refuse a key that this manager does not use, unless its value is null."""
     takes = TAKES[manager]
     for key, value in content.items():
         if key in ("manager", manager) or value is None:
             continue
-        nested = list(value) if key in SECTIONS and isinstance(value, Mapping) else []
+        nested = value if key in SECTIONS and isinstance(value, Mapping) else {}
         if key not in takes and not nested:
             raise _not_taken(f"{name}: {key}", manager)
-        for inner in nested:
-            if value[inner] is not None and inner in field_names(SECTIONS[key]) and inner not in takes.get(key, ()):
+        for inner, inner_value in nested.items():
+            if inner_value is not None and inner in field_names(SECTIONS[key]) and inner not in takes.get(key, ()):
                 raise _not_taken(f"{name}: {key}.{inner}", manager)
 
 
@@ -142,7 +148,7 @@ def _not_taken(key: str, manager: str) -> BadInput:
     )  # fmt: skip
 
 
-def _section(kind: type[Any], content: Any, key: str, name: str, manager: str) -> Any:
+def _section(kind: type[Kind], content: object, key: str, name: str, manager: str) -> Kind:
     """A section of a config, every key and value checked."""
     if not isinstance(content, Mapping):
         raise BadInput(
@@ -153,7 +159,7 @@ def _section(kind: type[Any], content: Any, key: str, name: str, manager: str) -
     return _named(name, kind, {k: _checked(kind, k, value, f"{key}.{k}", name) for k, value in content.items()})
 
 
-def _named(name: str, kind: type[Any], values: dict[str, Any]) -> Any:
+def _named(name: str, kind: Callable[..., Value], values: Mapping[str, object]) -> Value:
     """A section or a config, whose own checks give errors that begin with the file's name."""
     try:
         return kind(**values)
@@ -161,7 +167,7 @@ def _named(name: str, kind: type[Any], values: dict[str, Any]) -> Any:
         raise _of_file(error, name) from None
 
 
-def _checked(kind: type[Any], key: str, value: Any, where: str, name: str) -> Any:
+def _checked(kind: type[DataclassInstance], key: str, value: object, where: str, name: str) -> object:
     """The value of a key, as the check of its field returns it."""
     field = {field.name: field for field in dataclasses.fields(kind)}[key]
     try:
@@ -176,9 +182,9 @@ def _of_file(error: BadInput, name: str) -> BadInput:
     return BadInput(f"{name}: {error.thing}", error.found, error.allowed, error.otherwise, error.remedy)
 
 
-def _check_names(content: Mapping[Any, Any], allowed: list[str], prefix: str, name: str, manager: str) -> None:
+def _check_names(keys: Iterable[object], allowed: list[str], prefix: str, name: str, manager: str) -> None:
     """Refuse an unknown key, naming the nearest one: of the same section first, then of any other."""
-    for key in content:
+    for key in keys:
         if key in allowed:
             continue
         checks.refuse_secrets(f"{name}: {prefix}{key}", str(key), None)

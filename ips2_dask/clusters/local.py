@@ -6,7 +6,6 @@ import contextlib
 import multiprocessing.resource_tracker
 import signal
 from collections.abc import Iterator
-from typing import Any
 
 import dask
 from distributed import Client, LocalCluster
@@ -18,7 +17,7 @@ from ips2_dask.kernels.parallel import usable_cores
 PRELOAD = "ips2_dask.clusters.worker_preload"
 
 
-def options(config: Config) -> dict[str, Any]:
+def options(config: Config) -> dict[str, object]:
     """The arguments of `LocalCluster`, which listens on 127.0.0.1 unless the config names another host."""
     least = config.adaptive.minimum if config.adaptive is not None else 0
     return {
@@ -35,7 +34,7 @@ def options(config: Config) -> dict[str, Any]:
     }
 
 
-def settings(config: Config) -> dict[str, Any]:
+def settings(config: Config) -> dict[str, object]:
     """Dask's configuration while the cluster lasts."""
     return {
         "distributed.nanny.pre-spawn-environ": workers.environment(config),
@@ -58,7 +57,7 @@ replacement dies too, Dask's fifteen seconds pass, and the cluster would go on w
 """
 
 
-def timeouts() -> dict[str, Any]:
+def timeouts() -> dict[str, object]:
     """The timeouts of a local cluster in Dask's configuration."""
     return {
         key: local if dask.config.get(key) == default else dask.config.get(key)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
 
 import dask
 from dask.utils import parse_timedelta
 from tornado.ioloop import PeriodicCallback
+
+if TYPE_CHECKING:
+    from distributed import Scheduler
 
 TIMEOUT_KEY = "ips2.alone"
 """In Dask's configuration (``DASK_IPS2__ALONE``): how long a scheduler waits for a client before it ends."""
@@ -17,7 +20,7 @@ SCHEDULER_CLIENT = "fire-and-forget"
 """The name under which a scheduler lists itself among its clients."""
 
 
-def dask_setup(scheduler: Any) -> None:
+def dask_setup(scheduler: Scheduler) -> None:
     """Start a periodic check for clients; Dask calls this in the scheduler's process."""
     timeout = float(parse_timedelta(dask.config.get(TIMEOUT_KEY, DEFAULT_TIMEOUT)))
     last_client = time.monotonic()

@@ -18,9 +18,9 @@ SCHEDULER_PRELOAD = "ips2_dask.clusters.scheduler_preload"
 """The preload that closes a scheduler whose driver has died, which nothing else would do."""
 
 
-def connection(machine: Ssh) -> dict[str, Any]:
+def connection(machine: Ssh) -> dict[str, object]:
     """The arguments of asyncssh, whose defaults are the user's agent, keys and known_hosts."""
-    arguments: dict[str, Any] = {"port": machine.port}
+    arguments: dict[str, object] = {"port": machine.port}
     if machine.username:
         arguments["username"] = machine.username
     if machine.keys:
@@ -34,9 +34,9 @@ def options(config: Config) -> dict[str, Any]:
     """The arguments of `SSHCluster`: the first host runs the scheduler, the others run the workers."""
     machine = config.kind(Ssh)
     protocol = {"protocol": "tls://"} if config.tls else {}
-    bind: dict[str, Any] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard, **protocol}
+    bind: dict[str, object] = {"port": config.bind.port, "dashboard_address": config.bind.dashboard, **protocol}
     bind["preload"] = [SCHEDULER_PRELOAD]
-    worker: dict[str, Any] = {"nthreads": 1, "n_workers": machine.processes, "dashboard": False, **protocol}
+    worker: dict[str, object] = {"nthreads": 1, "n_workers": machine.processes, "dashboard": False, **protocol}
     for name in ("host", "interface"):
         if getattr(config.bind, name):
             bind[name] = getattr(config.bind, name)

@@ -1,4 +1,4 @@
-"""Security of a cluster: certificates of a folder by `ips2 certs`, and a refusal of ports that anyone could use."""
+"""Security of a cluster: the certificates that `ips2 certs` made, and a refusal of ports that anyone could use."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from distributed import Client, get_worker
 
@@ -19,6 +19,25 @@ from ips2_dask.store.files import open_files
 
 PACKAGES = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-learn", "scipy", "zarr")
 """Packages whose versions change the labels, or the protocol between processes."""
+
+
+class ScratchState(TypedDict):
+    """A worker's scratch folder, with its free bytes or the error of a write."""
+
+    scratch: str
+    scratch_free: int | None
+    scratch_error: NotRequired[str]
+
+
+class WorkerState(ScratchState):
+    """A worker as it sees itself: its host, versions, resources, and why it can't use the store, or None."""
+
+    host: str
+    versions: dict[str, str]
+    cores: int
+    threads: int
+    memory: int | None  # bytes
+    store: str | None
 
 
 def versions() -> dict[str, str]:
@@ -32,7 +51,7 @@ def versions() -> dict[str, str]:
     return installed
 
 
-def describe_worker(store: str | None, name: str) -> dict[str, Any]:
+def describe_worker(store: str | None, name: str) -> WorkerState:
     """The host, versions, resources and access to a store of the worker that runs this task."""
     worker = get_worker()
     return {
@@ -46,7 +65,7 @@ def describe_worker(store: str | None, name: str) -> dict[str, Any]:
     }
 
 
-def _scratch(folder: str) -> dict[str, Any]:
+def _scratch(folder: str) -> ScratchState:
     """The scratch folder, and its free bytes or the error of a write."""
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
@@ -68,7 +87,7 @@ def _store_fault(store: str, name: str) -> str | None:
     return None
 
 
-def check_worker(client: Client, store: str | None = None) -> tuple[dict[str, Any], list[str]]:
+def check_worker(client: Client, store: str | None = None) -> tuple[WorkerState, list[str]]:
     """Check one worker of a cluster.
 
     Parameters
@@ -105,7 +124,7 @@ def check_worker(client: Client, store: str | None = None) -> tuple[dict[str, An
             files.remove("")
 
 
-def _faults(worker: dict[str, Any], store: str | None) -> list[str]:
+def _faults(worker: WorkerState, store: str | None) -> list[str]:
     """A line for each fault of a worker."""
     faults = [
         f"{package}: {worker['versions'].get(package)} on the worker, {here} here; install the same version"

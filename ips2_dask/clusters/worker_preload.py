@@ -6,15 +6,18 @@ import logging
 import multiprocessing.util
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ips2_dask.executors import base
 from ips2_dask.executors.process_memory import limit_memory
 
+if TYPE_CHECKING:
+    from distributed import Worker
+
 __all__ = ["base", "dask_setup"]  # importing base imports what tasks need
 
 
-def dask_setup(worker: Any) -> None:
+def dask_setup(worker: Worker) -> None:
     """Prepare a worker; Dask calls this before the worker registers, so that no stage's time includes imports.
 
     - The operating system limits the worker's memory. Dask only checks a few times a second, so a worker that allocates

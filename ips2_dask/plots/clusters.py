@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +18,10 @@ DRAWN = 2_000
 """Points of a scatter: more would hide one another."""
 
 PALEST = 0.15
-"""Opacity of the points of the lowest certainty: they are still to be seen."""
+"""Opacity of the points of the lowest certainty, which stay visible."""
 
 STRIPS = 120
-"""Strips that the silhouettes of all clusters are drawn with."""
+"""Steps of the stairs that draw the silhouettes, over all clusters together."""
 
 
 def embedding(
@@ -80,13 +80,13 @@ def embedding(
 
 
 def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
-    """How opaque a sample's point is: as much as its label is certain, and never less than `PALEST`."""
-    out: NDArray[np.floating] = np.clip(certainty, PALEST, 1.0).round(2)  # more digits would only make a page longer
-    return out
+    """Opacity of each sample's point, (m,): the certainty of its label, but at least `PALEST`."""
+    alpha: NDArray[np.floating] = np.clip(certainty, PALEST, 1.0).round(2)  # more digits would only make a page longer
+    return alpha
 
 
 def _certainties(ax: Axes) -> None:
-    """A legend of three certainties, in the line of the title."""
+    """Draw a legend of three certainties on the line of the title."""
     shown = np.array([0.2, 0.6, 1.0])
     marks = [
         ax.scatter([], [], s=26, marker="o", facecolor=INK, edgecolor=PAPER, linewidth=0.3, alpha=alpha)
@@ -162,8 +162,8 @@ def silhouettes(
     return titled(ax, "Silhouettes", "silhouette", "cluster")
 
 
-def _strip(ax: Axes, cluster: int, values: Any, steps: int) -> None:
-    """A cluster's sorted silhouettes as a stair from the top of its row to the bottom."""
+def _strip(ax: Axes, cluster: int, values: NDArray[np.float64], steps: int) -> None:
+    """Draw a cluster's silhouettes, (n,) descending, as a stair of at most ``steps`` steps within its row."""
     n = min(steps, len(values))
     levels = [float(part.mean()) for part in np.array_split(values, n)]
     edges = cluster - 0.4 + 0.8 * np.arange(n + 1) / n
@@ -174,7 +174,7 @@ def _strip(ax: Axes, cluster: int, values: Any, steps: int) -> None:
 
 
 def _numbered(ax: Axes, count: int) -> None:
-    """Clusters from the top down, as many numbers as can be read."""
+    """Order the clusters from the top down, and number at most 40 of them, so that the numbers can be read."""
     step = -(-count // 40)
     ax.set_yticks(range(0, count, step))
     ax.set_ylim(count - 0.45, -0.55)

@@ -7,9 +7,14 @@ import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ips2_dask.store.files import write_atomically
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    import numpy as np
+    from matplotlib.figure import Figure as Sheet
+    from numpy.typing import NDArray
 
 SETTINGS = {
     "svg.hashsalt": "ips2",
@@ -41,8 +46,10 @@ class Figure(NamedTuple):
 
 
 @contextmanager
-def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **options: Any) -> Iterator[tuple[Any, Any]]:
-    """A figure of so many inches and its axes, always an array (rows, columns)."""
+def canvas(
+    width: float, height: float, rows: int = 1, columns: int = 1, **options: Any
+) -> Iterator[tuple[Sheet, NDArray[np.object_]]]:
+    """A figure of ``width`` x ``height`` inches and its axes: always an array (rows, columns)."""
     import matplotlib as mpl  # noqa: PLC0415  the extra [report]
     from matplotlib.figure import Figure as Sheet  # noqa: PLC0415  the same
 
@@ -51,7 +58,7 @@ def canvas(width: float, height: float, rows: int = 1, columns: int = 1, **optio
         yield sheet, sheet.subplots(rows, columns, squeeze=False, **options)
 
 
-def save(sheet: Any, folder: Path, name: str, caption: str, timed: bool = False) -> Figure:
+def save(sheet: Sheet, folder: Path, name: str, caption: str, timed: bool = False) -> Figure:
     """Write a figure as PNG and SVG, and keep its SVG for the page."""
     import matplotlib as mpl  # noqa: PLC0415  the extra [report]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,9 +12,13 @@ from ips2_dask.runs.run import Run
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
+    from matplotlib.colors import Normalize
+    from matplotlib.image import AxesImage
+
+    from ips2_dask.plots.points import Int64
 
 LABELLED = 0.04
-"""Share of all samples from which on a cluster's number finds room on an axis."""
+"""Share of all samples that a cluster must have for its number to be written on the axes."""
 
 
 def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
@@ -48,8 +52,8 @@ def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) 
     return titled(ax, heading(kind), "samples by cluster", "")
 
 
-def _clusters(ax: Axes, limits: Any) -> None:
-    """Lines between the clusters, and their numbers where there is room."""
+def _clusters(ax: Axes, limits: Int64) -> None:
+    """Draw lines between the clusters, and the numbers of those that are wide enough; ``limits``: (c + 1,) int."""
     sizes, m = np.diff(limits), limits[-1]
     for limit in limits[1:-1] if len(sizes) <= 40 else ():
         ax.axhline(limit, color=MUTED, linewidth=0.4, alpha=0.45)
@@ -61,8 +65,8 @@ def _clusters(ax: Axes, limits: Any) -> None:
     ax.tick_params(length=0)
 
 
-def _bar(ax: Axes, image: Any, norm: Any) -> None:
-    """A colour bar beside the matrix, drawn as an image."""
+def _bar(ax: Axes, image: AxesImage, norm: Normalize) -> None:
+    """Draw a colour bar beside the matrix, as an image."""
     strip = ax.inset_axes((1.03, 0.0, 0.045, 1.0))
     levels = np.linspace(0, 1, 128)[:, None]
     strip.imshow(norm.inverse(levels), cmap=image.cmap, norm=norm, aspect="auto", origin="lower", extent=(0, 1, 0, 1))

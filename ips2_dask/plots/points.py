@@ -1,4 +1,4 @@
-"""Samples as points: coordinates in which the clusters lie apart, silhouettes, and the least certain samples."""
+"""Samples as points: coordinates that separate the clusters, silhouettes, and how certain each sample's label is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Points(NamedTuple):
 
 
 class Coordinates(NamedTuple):
-    """Directions in which the clusters' centres spread most."""
+    """Samples in the directions in which the clusters' centres spread most."""
 
     values: Float64  # (m, 2 or 3)
     shares: Float64  # (2 or 3,) of the spread between the centres
@@ -47,7 +47,7 @@ class Certainty(NamedTuple):
     """How far each sample is from its own cluster's centre and from the next one's."""
 
     margin: Float64  # (m,) (b - a) / max(a, b) of the distances a to the own centre, b to the nearest other one
-    other: Int64  # (m,) the cluster of that one
+    other: Int64  # (m,) the cluster of that other centre
 
 
 def points(run: Run, summary: Summary | None = None) -> Points:
@@ -80,11 +80,11 @@ def coordinates(rows: Points, labels: NDArray[np.integer], most: int = 3) -> Coo
 
 
 def centers(X: Float64, labels: NDArray[np.integer]) -> Float64:
-    """Mean of each cluster: (c, d)."""
+    """Mean of the samples ``X`` (m, d) of each cluster: (c, d)."""
     sizes = np.bincount(labels)
     sums = [np.bincount(labels, column, len(sizes)) for column in X.T]
-    out: Float64 = np.stack(sums, axis=1) / np.maximum(sizes, 1)[:, None]
-    return out
+    means: Float64 = np.stack(sums, axis=1) / np.maximum(sizes, 1)[:, None]
+    return means
 
 
 def silhouette(rows: Points, labels: NDArray[np.integer], *, most: int = SAMPLED, seed: int = 0) -> Silhouettes:
@@ -110,7 +110,7 @@ def stored_certainty(run: Run) -> Float32 | None:
 
 
 def certainty(found: Points, labels: NDArray[np.integer]) -> Certainty:
-    """How clearly each sample belongs to its cluster; margins near 0 or below are doubtful."""
+    """The margin of each sample, and the next cluster; a margin near 0 or below means a doubtful label."""
     X, M = found.values, centers(found.values, labels)
     margin, other = np.empty(len(X)), np.empty(len(X), np.int64)
     for low in range(0, len(X), CHUNK):

@@ -1,4 +1,4 @@
-"""Time and memory of the stages, beside the plan."""
+"""Plots of the time and memory of each stage, beside what the plan expected."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
 
 
 class Spent(NamedTuple):
-    """A stage's time and memory, and the plan's bounds."""
+    """A stage's measured time and memory, and the plan's upper bounds for it."""
 
     name: str
     seconds: float
-    reused: bool  # found there, not computed by this run
+    reused: bool  # taken from an earlier run, not computed by this one
     peak_bytes: int  # largest process up to the end of the stage
     worker_bytes: int  # planned
     client_bytes: int
@@ -26,7 +26,7 @@ class Spent(NamedTuple):
 
 
 def spent(run: Run) -> list[Spent]:
-    """Every stage of a run, in order."""
+    """The time and memory of every stage of a run, in the order of the stages."""
     planned = {stage["name"]: stage for stage in run.manifest["plan"]}
     return [
         Spent(
@@ -41,7 +41,7 @@ def spent(run: Run) -> list[Spent]:
 
 
 def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
-    """Draw the seconds of each stage; those that were found there are open.
+    """Draw the seconds of each stage; a stage that an earlier run computed has a bar without hatch.
 
     Parameters
     ----------

@@ -18,13 +18,13 @@ Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
 
 CELLS = 240
-"""Cells a side: what a third of a screen tells apart."""
+"""Rows and columns of a heat map, at most: more could not be told apart on a third of a screen."""
 
 BINS = 48
 
 
 class Distribution(NamedTuple):
-    """How often the values of a similarity occur among pairs of one cluster, and of two; zeros apart."""
+    """How often the values of a similarity occur among pairs within a cluster and between two, without zeros."""
 
     edges: Float64  # (bins + 1,)
     within: Int64  # (bins,) pairs of one cluster whose similarity is not 0
@@ -51,7 +51,7 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
     ----------
     run : Run
     cells : int
-        Cells a side of the matrices, at most.
+        Largest number of rows and columns of the heat maps.
     profile : bool
         Whether each sample's mean similarity to each cluster is wanted: (m, c) numbers.
     """
@@ -86,7 +86,7 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
 
 
 def _stored_densely(run: Run) -> bool:
-    """Whether the run kept all pairs."""
+    """Whether the run stored the fused similarity of all pairs, also those whose similarity is 0."""
     return bool(next(stage["facts"]["dense"] for stage in run.manifest["stages"] if stage["name"] == "fuse"))
 
 
@@ -102,14 +102,14 @@ def _ranges(run: Run) -> dict[str, tuple[float, float]]:
 
 
 def _means(sums: Float64, counts: Int64) -> Float64:
-    """Means of blocks from the sums over their pairs i < j."""
+    """Mean of each block (n, n), from the sums over its pairs i < j (n, n) and the samples of each row (n,)."""
     pairs = np.outer(counts, counts) - np.diag(counts)
-    out: Float64 = (sums + sums.T) / pairs
-    return out
+    means: Float64 = (sums + sums.T) / pairs
+    return means
 
 
 class _Sums:
-    """Sums over the pairs of samples, part by part."""
+    """Sums over the pairs of samples, to which each stored part of the similarities is added."""
 
     def __init__(
         self, labels: Int64, c: int, cell: Int64, n: int, ranges: dict[str, tuple[float, float]], profile: bool
@@ -123,7 +123,7 @@ class _Sums:
         self.profile = np.zeros((len(labels), c)) if profile else None
 
     def add(self, i: Int64, j: Int64, values: dict[str, Float64]) -> None:
-        """Add the pairs i, j."""
+        """Add pairs of samples ``i`` and ``j`` with their values of each similarity; all arrays are (pairs,)."""
         n, c = self._n, self._c
         li, lj = self._labels[i], self._labels[j]
         block, both = self._cell[i] * n + self._cell[j], li * c + lj

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
 
 
 class Spectrum(NamedTuple):
-    """Leading eigenvalues of the tensor's Laplacian, and the first one that V is not made of."""
+    """Leading eigenvalues of the tensor's Laplacian, and the first one that does not enter V."""
 
     values: NDArray[np.float64]  # (n,) descending, those of the component vectors first
     components: int  # how many of them are eigenvalue 1 of connected components
@@ -26,7 +26,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(run: Run) -> Spectrum:
-    """The numbers that `eigenvalues` draws of a run."""
+    """The leading eigenvalues of a run, as `eigenvalues` draws them."""
     facts = stage_facts(run)
     c, gap, inner = run.params.n_clusters, run.gap, run.inner_eigenvalues
     count = 0 if run.params.tensor == "decomposable" else _large_components(facts)
@@ -82,7 +82,7 @@ def eigenvalues(run: Run | Spectrum, ax: Axes | None = None) -> Axes:
 
 
 def _gap(ax: Axes, n: int, last: float, following: float) -> None:
-    """The next eigenvalue, and a bracket over what lies between."""
+    """Draw the next eigenvalue, and a bracket over the gap between it and the last one."""
     ax.plot([n, n + 1], [last, following], color=MUTED, linewidth=0.8, linestyle=":", zorder=1)
     marks: dict[str, Any] = {
         "marker": "D",

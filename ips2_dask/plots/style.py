@@ -1,4 +1,4 @@
-"""How plots look: colours of a light page, and markers and hatches that tell clusters apart without them."""
+"""How plots look: colours of a light page, and markers and hatches that tell clusters apart without colours."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h")
 
 HATCHES = ("", "////", "....", "\\\\\\\\", "xxxx", "----", "++++")
 SEQUENTIAL = "Blues"
-"""From paper to ink in one hue: it prints, and a dark page can turn it round."""
+"""A colour map of one hue from light to dark: it can be printed, and a dark page can invert it."""
 
 KINDS = {"pairwise": "pairwise S", "high_order": "high-order V", "fused": "fused U"}
 """The three similarities as pictures name them."""
@@ -45,11 +45,12 @@ def hatch(cluster: int) -> str:
 
 
 def check_matplotlib() -> None:
-    """Refuse before anything is computed where there is nothing to draw with.
+    """Refuse to draw without Matplotlib, before anything is computed.
 
     Raises
     ------
     BadInput
+        If Matplotlib is not installed.
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise BadInput(
@@ -59,12 +60,12 @@ def check_matplotlib() -> None:
 
 
 def heading(kind: str) -> str:
-    """A similarity's name at the beginning of a line."""
+    """A similarity's name with a capital letter, for a title."""
     return KINDS[kind][0].upper() + KINDS[kind][1:]
 
 
 def axis(ax: Axes | None, *, grid: Literal["both", "x", "y"] | None = "both") -> Axes:
-    """The given Matplotlib axis, or pyplot's current one, cleared of what carries no information."""
+    """The given Matplotlib axis, or pyplot's current one, without the upper and right spine and with a pale grid."""
     if ax is None:
         check_matplotlib()
         import matplotlib.pyplot as plt  # noqa: PLC0415  the extra [report]
@@ -80,7 +81,7 @@ def axis(ax: Axes | None, *, grid: Literal["both", "x", "y"] | None = "both") ->
 
 
 def titled(ax: Axes, title: str, x: str = "", y: str = "") -> Axes:
-    """The axis with its title and what its axes mean."""
+    """The axis with a title, and labels of its x and y axis."""
     ax.set_title(title, loc="left", color=INK, fontsize="medium", fontweight="bold")
     ax.set_xlabel(x, color=INK)
     ax.set_ylabel(y, color=INK)
@@ -88,7 +89,7 @@ def titled(ax: Axes, title: str, x: str = "", y: str = "") -> Axes:
 
 
 def halo(text: Text) -> Text:
-    """A text that can be read on top of marks."""
+    """The same text with a pale outline, so that it can be read on top of marks."""
     from matplotlib.patheffects import withStroke  # noqa: PLC0415  the extra [report]
 
     text.set_path_effects([withStroke(linewidth=2.5, foreground=PAPER)])

@@ -23,17 +23,17 @@ def report(run: Run | str | Path, path: str | Path) -> Path:
     ----------
     run : Run, or path or URL of a run directory
     path : path
-        Of the page; what is there is replaced when the new one is whole.
+        The page's file; an existing one is replaced when the new page is complete.
 
     Returns
     -------
     Path
-        Of the page.
+        The page's file.
 
     Raises
     ------
     BadInput
-        Where there is no finished run, or no Matplotlib.
+        If there is no finished run, or Matplotlib is not installed.
     """
     check_matplotlib()
     page = render(collect(run if isinstance(run, Run) else open_run(run)))

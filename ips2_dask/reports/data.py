@@ -33,7 +33,7 @@ UNSURE = 0.5
 class ReportData:
     """A run, and the numbers of it that the report shows."""
 
-    run: Run  # as it is seen by the rows that were clustered
+    run: Run  # `Run.clustered`: its arrays have a row for each sample that was clustered
     facts: dict[str, Any]  # of `Run.report`
     stages: list[Spent]
     spectrum: Spectrum
@@ -65,12 +65,12 @@ class ReportData:
 
 
 def collect(run: Run) -> ReportData:
-    """Read everything the report shows; the largest array in memory is the embedding."""
+    """Read all numbers that the report shows; the largest array in memory is the embedding, (m, d)."""
     run = run.clustered
     labels = run.labels
     summary = summarize(run, profile=run.embedding is None)
     rows = points(run, summary)
-    known = run.known_labels
+    classes = run.known_labels
     return ReportData(
         run,
         run.report(),
@@ -81,5 +81,5 @@ def collect(run: Run) -> ReportData:
         silhouette(rows, labels),
         certainty(rows, labels),
         stored_certainty(run),
-        {} if known is None else scores(known, labels),
+        {} if classes is None else scores(classes, labels),
     )

@@ -47,7 +47,7 @@ class Section(NamedTuple):
 
 @cache
 def _environment() -> Environment:
-    """The package's templates. All text is escaped that is not a block already."""
+    """The package's templates, which escape all text except `Markup`."""
     return Environment(
         loader=PackageLoader("ips2_dask.reports"),
         autoescape=True,
@@ -63,7 +63,7 @@ def _blocks() -> Any:
     return _environment().get_template("blocks.html.j2").module
 
 
-def page(template: str, **values: Any) -> str:
+def page(template: str, **values: object) -> str:
     """The whole page: ``run.html.j2`` or ``article.html.j2`` with the values it names."""
     return _environment().get_template(template).render(values)
 
@@ -82,7 +82,7 @@ def article(title: str, intro: Sequence[Markup], sections: Sequence[Section]) ->
 
 
 def paragraph(text: str, *, timed: bool = False) -> Markup:
-    """A paragraph, ``timed`` where it tells measured times."""
+    """A paragraph, ``timed`` if it states measured times."""
     return _blocks().paragraph(text, timed)
 
 
@@ -158,7 +158,7 @@ def _cell(cell: Cell | str) -> Cell:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """A number with so many decimals, a dash for None."""
+    """A number with ``digits`` decimals, or a dash for None."""
     return "–" if value is None else f"{value:.{digits}f}"
 
 

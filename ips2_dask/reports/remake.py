@@ -13,9 +13,10 @@ from ips2_dask.wording import option
 
 
 def chosen(run: Run) -> dict[str, Any]:
-    """Parameters that are not the defaults; without the number of clusters where that was to be chosen.
+    """Parameters that are not the defaults; without the number of clusters if the run was to choose it.
 
-    A manifest of an earlier version does not name the shards that were asked for: they are those that were made.
+    A manifest of an earlier version does not store the number of shards that the user set: the number that was used
+    stands for it.
     """
     defaults = Params().as_dict()
     values = {name: value for name, value in run.params.as_dict().items() if value != defaults[name]}
@@ -27,22 +28,22 @@ def chosen(run: Run) -> dict[str, Any]:
 
 
 def _usual(run: Run) -> Choices:
-    """The choices where nothing is asked of the machine but the partitions that there are."""
+    """The automatic choices for the run's partitions, if the user sets no other resource."""
     m, f = run.manifest["input"]["shape"]
     return choose(m, f, widest(run.params, m), rows=_partition_rows(run))
 
 
 def _partition_rows(run: Run) -> int | None:
-    """Samples of a partition, or None where they are what the shape decides."""
+    """Samples of a partition, or None if they are the default for the input's shape."""
     bounds = tuple(run.manifest["bounds"])
     return None if bounds == partition_bounds(*run.manifest["input"]["shape"]) else bounds[1]
 
 
-def resources(run: Run) -> dict[str, Any]:
-    """Resources that were asked for and that the result depends on: partitions, and where block vectors live."""
+def resources(run: Run) -> dict[str, int | str]:
+    """Resources that the user set and the result depends on: the partitions, and where block vectors are kept."""
     rows, vectors = _partition_rows(run), run.manifest["choices"]["vectors"]
-    asked: dict[str, Any] = {} if rows is None else {"partition_rows": rows}
-    return asked if vectors == _usual(run).vectors else {**asked, "vectors": vectors}
+    choices: dict[str, int | str] = {} if rows is None else {"partition_rows": rows}
+    return choices if vectors == _usual(run).vectors else {**choices, "vectors": vectors}
 
 
 def command(run: Run) -> str:
@@ -68,10 +69,10 @@ def command(run: Run) -> str:
 
 
 def _call(run: Run) -> str:
-    """The same in Python, X being the data."""
+    """The Python call that repeats the run, with ``X`` for the data."""
     params = ", ".join(f"{name}={value!r}" for name, value in chosen(run).items())
-    asked = ", ".join(f"{name}={value!r}" for name, value in resources(run).items())
-    resources_text = f", ips2_dask.Resources({asked})" if asked else ""
+    arguments = ", ".join(f"{name}={value!r}" for name, value in resources(run).items())
+    resources_text = f", ips2_dask.Resources({arguments})" if arguments else ""
     store = f", store={run.path!r}" if run.path else ""
     usual, asked_features = Features().as_dict(), run.manifest["input"].get("features", {})
     listed = ", ".join(f"{name}={value!r}" for name, value in asked_features.items() if value != usual[name])

@@ -28,7 +28,7 @@ def parameters(data: ReportData) -> Section:
 
 
 def stages(data: ReportData) -> Section:
-    """Times and memory."""
+    """The time and memory of each stage."""
     times = picture(
         "times", "Seconds of each stage, by the clock.", partial(plots.stage_times, data.stages), height=2.9
     )
@@ -142,7 +142,7 @@ def embedding(data: ReportData) -> Section:
 
 
 def clusters(data: ReportData) -> Section:
-    """Sizes and silhouettes."""
+    """The clusters' sizes and silhouettes."""
     run, silhouettes = data.run, data.silhouettes
     height = min(9.0, max(3.0, 1.1 + 0.26 * len(data.sizes)))
     m, n = len(run.labels), len(silhouettes.samples)
@@ -186,5 +186,5 @@ def rerun(data: ReportData) -> Section:
 
 
 def _figures(drawings: list[Markup], *, two: bool = False) -> Markup:
-    """Figures side by side where the page is wide enough, at most two in a line if asked."""
+    """Figures side by side where the page is wide enough, at most two in a line with ``two``."""
     return group("figures two" if two else "figures", drawings)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from markupsafe import Markup
+from numpy.typing import NDArray
 
 from ips2_dask.params import Params
 from ips2_dask.plots.spectrum import stage_facts
@@ -40,7 +39,7 @@ def _long_table(caption: str, head: list[str], rows: list[Row]) -> Markup:
 
 
 def parameters(data: ReportData) -> Markup:
-    """Every parameter, what was asked, and what it is otherwise."""
+    """The table of every parameter: its value in this run, and its default."""
     usual = Params().as_dict()
     rows = [
         Row([name, Cell(_text(value), "text", "set" if value != usual[name] else ""), Cell(_text(usual[name]), "text")])
@@ -49,12 +48,12 @@ def parameters(data: ReportData) -> Markup:
     return _table("Parameters (bold: not the default)", ["parameter", "asked", "default"], rows)
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def surroundings(data: ReportData) -> Markup:
-    """The input and what was chosen automatically."""
+    """The table of the input, and of the choices that the plan made automatically."""
     manifest = data.run.manifest
     m, f = manifest["input"]["shape"]
     choices = manifest["choices"]
@@ -77,7 +76,7 @@ def surroundings(data: ReportData) -> Markup:
 
 
 def stages(data: ReportData) -> Markup:
-    """Each stage's findings, its time and memory, and the plan's."""
+    """The table of the stages: the result, time and memory of each, and the memory and disk that were planned."""
     words = stage_results(data.facts)
     rows = []
     for stage in data.stages:
@@ -90,7 +89,7 @@ def stages(data: ReportData) -> Markup:
 
 
 def eigenvalues(data: ReportData) -> Markup:
-    """Each eigenvalue and its distance to the next."""
+    """The table of the eigenvalues, each with its distance to the next."""
     shown = data.spectrum
     values = [*shown.values.tolist(), *([] if shown.following is None else [shown.following])]
     rows = []
@@ -104,14 +103,14 @@ def eigenvalues(data: ReportData) -> Markup:
 
 
 def history(data: ReportData) -> Markup:
-    """The solver's cycles."""
+    """The table of the solver's cycles: the largest residual after so many products; empty without a history."""
     cycles = stage_facts(data.run)["eigen"]["history"]
     rows = [Row([str(entry["products"]), f"{entry['residual']:.3g}"]) for entry in cycles]
     return _long_table("Largest wanted residual", ["products", "residual"], rows) if rows else Markup()
 
 
 def similarities(data: ReportData) -> Markup:
-    """How the three similarities part pairs of one cluster from pairs of two."""
+    """The table that compares pairs within a cluster and pairs between two, for each of the three similarities."""
     rows = []
     sizes = data.sizes
     weight = np.outer(sizes, sizes) - np.diag(sizes)
@@ -130,7 +129,7 @@ def similarities(data: ReportData) -> Markup:
 
 
 def clusters(data: ReportData) -> Markup:
-    """Each cluster's size, cohesion and nearest other one."""
+    """The table of the clusters: the size, silhouette, cohesion and nearest other cluster of each."""
     U, sizes = data.similarities.means["fused"], data.sizes
     silhouettes, labels = data.silhouettes, data.run.labels
     rows = []
@@ -151,7 +150,7 @@ def clusters(data: ReportData) -> Markup:
 
 
 def roundings(data: ReportData) -> Markup:
-    """Every way in which labels were looked for, and which of them was kept."""
+    """The table of the candidate labellings, and which of them was chosen."""
     rows = []
     for one in data.facts["roundings"]:
         density = one["rounding"] == "density"
@@ -165,7 +164,7 @@ def roundings(data: ReportData) -> Markup:
 
 
 def centers(data: ReportData) -> Markup:
-    """Where each cluster lies in the picture."""
+    """The table of the clusters' centres: mean and standard deviation of each coordinate of the scatter."""
     positions, labels = data.coordinates.values, data.run.labels
     rows = []
     for cluster in range(len(data.sizes)):
@@ -177,9 +176,9 @@ def centers(data: ReportData) -> Markup:
 
 
 def uncertain_samples(data: ReportData) -> Markup:
-    """The samples of the lowest certainty; of a run that keeps none, those that lie nearest to another cluster."""
+    """The table of the samples of the lowest certainty; of the lowest margin, if the run stores no certainty."""
     (margin, other), sure = data.margins, data.certainty
-    labels, known = data.run.labels, data.run.known_labels
+    labels, classes = data.run.labels, data.run.known_labels
     rows = []
     for sample in np.argsort(margin if sure is None else sure, kind="stable")[:UNCERTAIN]:
         own = f"{data.similarities.own[sample]:.0%}"
@@ -192,7 +191,7 @@ def uncertain_samples(data: ReportData) -> Markup:
             f"{margin[sample]:.3f}",
             own,
         ]
-        rows.append(Row([*cells, *([] if known is None else [str(known[sample])])]))
+        rows.append(Row([*cells, *([] if classes is None else [str(classes[sample])])]))
     head = [
         "sample",
         "cluster",
@@ -200,13 +199,13 @@ def uncertain_samples(data: ReportData) -> Markup:
         *([] if sure is None else ["certainty"]),
         "margin",
         "U with its own",
-        *([] if known is None else ["known label"]),
+        *([] if classes is None else ["known label"]),
     ]
     return _table(f"The {len(rows)} least certain samples", head, rows)
 
 
 def known_labels(data: ReportData) -> Markup:
-    """Scores against known labels, and how clusters and classes meet."""
+    """The tables of the scores against known labels, and of the samples that each cluster and class share."""
     run, names = data.run, {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
     scores = _table("Scores", ["measure", "value"], [Row([names[k], f"{v:.4f}"]) for k, v in data.scores.items()])
     assert run.known_labels is not None
@@ -223,7 +222,8 @@ def known_labels(data: ReportData) -> Markup:
     return scores + _long_table("Clusters and known classes", head, rows)
 
 
-def _largest(row: Any) -> str:
+def _largest(row: NDArray[np.int64]) -> str:
+    """The five largest classes of a cluster, and how many samples; ``row``: samples of each class, (classes,)."""
     places = [j for j in np.argsort(-row, kind="stable")[:5] if row[j]]
     return ", ".join(f"{j}: {row[j]:,}" for j in places) + (" …" if np.count_nonzero(row) > len(places) else "")
 

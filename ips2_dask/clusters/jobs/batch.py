@@ -6,12 +6,11 @@ import dataclasses
 import re
 import shlex
 import subprocess
-from typing import Any
 
 from ips2_dask.clusters import jobqueue
 from ips2_dask.clusters.config import Config, Queue, Worker
 from ips2_dask.clusters.jobs import detached
-from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.clusters.jobs.record import Job, Native
 from ips2_dask.errors import BadInput
 
 
@@ -58,7 +57,7 @@ def script(job: Job, config: Config) -> str:
     return "\n".join(lines) + "\n"
 
 
-def launch(job: Job, config: Config) -> dict[str, Any]:
+def launch(job: Job, config: Config) -> Native:
     """Submit the driver's job."""
     text = script(job, config)
     (job.folder / "script").write_text(text, encoding="utf-8")
@@ -89,12 +88,12 @@ def cancel(job: Job) -> None:
 def _call(manager: str, command: tuple[str, ...], text: str | None = None) -> str:
     """The standard output of a command of a batch system."""
     try:
-        finished = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
+        process = subprocess.run(command, input=text, capture_output=True, text=True, timeout=120, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise _failed(manager, f"`{command[0]}`, which can't be run ({error})") from error
-    if finished.returncode:
-        raise _failed(manager, f"`{shlex.join(command)}` said: {finished.stderr.strip() or finished.stdout.strip()}")
-    return finished.stdout
+    if process.returncode:
+        raise _failed(manager, f"`{shlex.join(command)}` said: {process.stderr.strip() or process.stdout.strip()}")
+    return process.stdout
 
 
 def _failed(manager: str, found: str) -> BadInput:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 from ips2_dask.clusters import kubernetes
 from ips2_dask.clusters.config import Config, Kubernetes
 from ips2_dask.clusters.extras import need
-from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.clusters.jobs.record import Job, Native
 from ips2_dask.errors import BadInput
+
+if TYPE_CHECKING:  # kr8s comes with the extra [kubernetes]
+    from kr8s.objects import APIObject
 
 STATES = {"Running": "running", "Successful": "done", "Failed": "failed"}
 FLAGS, WITH_VALUE = ("--insecure",), ("--workers", "--tls", "--cluster")
@@ -26,7 +29,7 @@ def run_arguments(arguments: Sequence[str]) -> Iterator[str]:
             yield word
 
 
-def launch(job: Job, config: Config) -> dict[str, Any]:
+def launch(job: Job, config: Config) -> Native:
     """Create the ``DaskJob``."""
     name = f"{config.kind(Kubernetes).name}-{job.id}"
     manifest = kubernetes.job_manifest(config, name, list(run_arguments(job.arguments[1:])))
@@ -39,12 +42,12 @@ def launch(job: Job, config: Config) -> dict[str, Any]:
         raise kubernetes.no_kubernetes(error) from error
 
 
-def _class() -> Any:
+def _class() -> type[APIObject]:
     objects = need("kr8s.objects", "kubernetes", "a job on Kubernetes")
     return objects.new_class("DaskJob", kubernetes.API, asyncio=False)
 
 
-def _daskjob(job: Job) -> Any:
+def _daskjob(job: Job) -> APIObject | None:
     """The ``DaskJob`` of a job, or None if it was deleted."""
     kr8s = need("kr8s", "kubernetes", "a job on Kubernetes")
     try:
@@ -56,7 +59,7 @@ def _daskjob(job: Job) -> Any:
 
 
 def state(job: Job) -> str | None:
-    """The state of the job by its operator, or None if it was deleted."""
+    """The state that the operator reports of the job, or None if the job was deleted."""
     daskjob = _daskjob(job)
     if daskjob is None:
         return None

@@ -7,12 +7,11 @@ import signal
 import socket
 import subprocess
 import sys
-from typing import Any
 
 import psutil
 
 from ips2_dask.clusters.config import Config
-from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.clusters.jobs.record import Job, Native
 from ips2_dask.errors import BadInput
 
 _children: dict[int, subprocess.Popen[bytes]] = {}
@@ -24,7 +23,7 @@ def command(job: Job) -> list[str]:
     return [sys.executable, "-m", "ips2_dask.cli.driver", str(job.folder)]
 
 
-def launch(job: Job, config: Config | None = None) -> dict[str, Any]:
+def launch(job: Job, config: Config | None = None) -> Native:
     """Start the driver and return at once."""
     del config
     with job.log.open("ab") as log:

@@ -9,7 +9,7 @@ import os
 import secrets
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import platformdirs
 
@@ -32,6 +32,18 @@ def _state_folder() -> Path:
     return folder.absolute() / "jobs"
 
 
+class Native(TypedDict, total=False):
+    """The manager's identifier of a driver; each launcher stores the keys that it reads again."""
+
+    pid: int  # a process, of this machine or of an SSH host
+    created: float  # seconds since 1970, by which a later process with the same id is told apart
+    host: str
+    by: str  # the SSH host, as the config names it
+    job: str  # a batch system's number
+    name: str  # a DaskJob
+    namespace: str | None
+
+
 @dataclasses.dataclass(frozen=True)
 class Job:
     """A submitted job.
@@ -48,7 +60,7 @@ class Job:
         The working directory of the driver, and the run directory.
     submitted : str
         The time in UTC.
-    native : dict
+    native : Native
         The manager's identifier: a process, a job's number, an object's name.
     cancelled : bool
         Whether a user has cancelled it.
@@ -60,7 +72,7 @@ class Job:
     cwd: str
     out: str
     submitted: str
-    native: dict[str, Any] = dataclasses.field(default_factory=dict)
+    native: Native = dataclasses.field(default_factory=Native)
     cancelled: bool = False
 
     @property

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,8 @@ from ips2_dask.clusters.jobs import detached
 from ips2_dask.clusters.jobs.record import CONFIG, Job, from_record
 from ips2_dask.clusters.jobs.submit import log_lines
 
-Message = dict[str, Any]
+Message = Mapping[str, Any]
+"""A line of JSON that comes from the user's machine, or goes back to it."""
 
 
 def _local_job(record: Message) -> Job:

@@ -68,11 +68,11 @@ def log_lines(job: Job, follow: bool) -> Iterator[str]:
         yield line
 
 
-def _request(job: Job, **more: Any) -> str:
+def _request(job: Job, **more: object) -> str:
     return json.dumps({"record": dataclasses.asdict(job), **more}) + "\n"
 
 
-def _ask(job: Job, config: Config, verb: str, **more: Any) -> dict[str, Any]:
+def _ask(job: Job, config: Config, verb: str, **more: object) -> dict[str, Any]:
     """The answer of the first host, in another thread because a notebook's own runs an event loop already."""
     lines: list[str] = []
     with ThreadPoolExecutor(1) as pool:

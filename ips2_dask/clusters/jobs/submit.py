@@ -7,7 +7,7 @@ import importlib
 import shutil
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
+from types import ModuleType
 
 from ips2_dask.clusters import tls
 from ips2_dask.clusters.checks import refuse_secrets
@@ -25,7 +25,7 @@ ENDS = {0: "done", 130: "interrupted"}
 POLL_SECONDS = 0.5
 
 
-def _launcher(manager: str) -> Any:
+def _launcher(manager: str) -> ModuleType:
     return importlib.import_module(f"ips2_dask.clusters.jobs.{LAUNCHERS[manager]}")
 
 
