@@ -15,7 +15,7 @@ import psutil
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.pipeline.run import versions as versions_of_the_run
+from ips2_dask.pipeline.manifest import versions as versions_of_the_run
 from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import size
 

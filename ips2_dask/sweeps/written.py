@@ -42,7 +42,7 @@ def write(result: Sweep) -> Path:
     }
     write_atomically(folder / "table.json", json.dumps({**facts, "points": rows}, indent=1) + "\n")
     with canvas(8.6, 6.2, 2, 2) as (sheet, axes):
-        draw(result, list(axes.flat))
+        draw(result, axes.ravel().tolist())
         figure = save(sheet, folder, "sweep", _caption(result))
     path = folder / "sweep.html"
     write_atomically(path, _page(result, figure))
