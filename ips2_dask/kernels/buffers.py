@@ -96,9 +96,9 @@ def _give_back() -> None:
 
 def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
     """An array of zeros."""
-    out = empty(shape, dtype)
-    out.fill(0)
-    return out
+    array = empty(shape, dtype)
+    array.fill(0)
+    return array
 
 
 class SpareBlock:
@@ -121,6 +121,6 @@ class SpareBlock:
 
     def zeros(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
         """An array of zeros."""
-        out = self.array(shape, dtype)
-        map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
-        return out
+        block = self.array(shape, dtype)
+        map_chunks(lambda a, b: block[a:b].fill(0), len(block), ROWS)
+        return block

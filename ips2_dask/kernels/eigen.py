@@ -132,12 +132,14 @@ class Known:
         """Components of these rows, and the products of their vectors with y, summed in float64 by fixed chunks."""
 
         def partial(a: int, b: int) -> tuple[Any, Float64]:
-            components, at = np.unique(self.label[a:b], return_inverse=True)
+            components, position = np.unique(self.label[a:b], return_inverse=True)
             weighted = y[a:b] * self.vector[a:b, None]
             if len(components) == 1:
                 return components, weighted.sum(axis=0)[None]
-            order = np.argsort(at, kind="stable")
-            return components, np.add.reduceat(weighted[order], np.flatnonzero(np.diff(at[order], prepend=-1)), axis=0)
+            order = np.argsort(position, kind="stable")
+            return components, np.add.reduceat(
+                weighted[order], np.flatnonzero(np.diff(position[order], prepend=-1)), axis=0
+            )
 
         parts = map_chunks(partial, len(y), CHUNK)
         components = np.unique(np.concatenate([h for h, _ in parts])) if parts else np.empty(0, np.int64)
@@ -165,11 +167,11 @@ class Known:
     def leading(self, most: int, dtype: type = np.float64) -> Float:
         """Vectors of the ``most`` largest components, largest volume first (ties: smaller label): (n, <= most)."""
         chosen = np.argsort(-self.volume, kind="stable")[:most]
-        out: Float = np.zeros((len(self.vector), len(chosen)), dtype)
+        vectors: Float = np.zeros((len(self.vector), len(chosen)), dtype)
         for column, component in enumerate(chosen):
-            at = np.flatnonzero(self.label == component)
-            out[at, column] = self.vector[at]
-        return out
+            rows = np.flatnonzero(self.label == component)
+            vectors[rows, column] = self.vector[rows]
+        return vectors
 
 
 class ArraySpace:
@@ -195,13 +197,13 @@ class ArraySpace:
 
     def random(self, columns: int, seed: int) -> Float:
         """A block of standard normal columns that depends on the seed alone."""
-        out: Float = np.empty((self.n, columns), self.dtype)
+        block: Float = np.empty((self.n, columns), self.dtype)
 
         def fill(a: int, b: int) -> None:
-            out[a:b] = np.random.default_rng([seed, a]).standard_normal((b - a, columns))
+            block[a:b] = np.random.default_rng([seed, a]).standard_normal((b - a, columns))
 
         map_chunks(fill, self.n, CHUNK)
-        return out
+        return block
 
     def apply(self, y: Float) -> Float:
         """The operator's product with a block."""
@@ -226,15 +228,15 @@ class ArraySpace:
         if self._panels == 1:
             return parts.pop()
         self.operator.release()
-        out = self._copied(parts)
+        block = self._copied(parts)
         parts.clear()
-        return out
+        return block
 
     def _copied(self, parts: list[Float]) -> Float:
         """Columns side by side in a new block."""
-        out: Float = np.empty((self.n, sum(part.shape[1] for part in parts)), self.dtype)
-        map_chunks(lambda a, b: np.concatenate([part[a:b] for part in parts], axis=1, out=out[a:b]), self.n, CHUNK)
-        return out
+        block: Float = np.empty((self.n, sum(part.shape[1] for part in parts)), self.dtype)
+        map_chunks(lambda a, b: np.concatenate([part[a:b] for part in parts], axis=1, out=block[a:b]), self.n, CHUNK)
+        return block
 
     def deflate(self, y: Float) -> Float:
         """``y`` without its part in the span of the known eigenvectors, in place."""
@@ -248,13 +250,13 @@ class ArraySpace:
     def rotate(self, y: Float, C: Float64) -> Float:
         """y C, in place where C is square."""
         rotation: Float = C.astype(self.dtype)
-        out: Float = y if C.shape[0] == C.shape[1] else np.empty((self.n, C.shape[1]), self.dtype)
+        target: Float = y if C.shape[0] == C.shape[1] else np.empty((self.n, C.shape[1]), self.dtype)
 
         def chunk(a: int, b: int) -> None:
-            out[a:b] = y[a:b] @ rotation
+            target[a:b] = y[a:b] @ rotation
 
         map_chunks(chunk, self.n, CHUNK)
-        return out
+        return target
 
     def residuals(self, Ly: Float, y: Float, values: Float64) -> Float64:
         """Norms of the columns of L y - y diag(values)."""

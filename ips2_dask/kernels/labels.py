@@ -75,10 +75,10 @@ def spectrum(
         count, label = (
             connected_components(sp.csr_array(U), directed=False) if m <= 1000 else (1, np.zeros(m, np.int32))
         )
-    known = Known(root, np.asarray(label, np.int32), int(count))
+    component_vectors = Known(root, np.asarray(label, np.int32), int(count))
     more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
-    solution = solve(MatrixOperator(normalized(U, degrees)), known, wanted, tol, seed, start, more, settled)
-    vectors = np.concatenate([known.leading(columns), solution.vectors], axis=1)[:, :columns]
+    solution = solve(MatrixOperator(normalized(U, degrees)), component_vectors, wanted, tol, seed, start, more, settled)
+    vectors = np.concatenate([component_vectors.leading(columns), solution.vectors], axis=1)[:, :columns]
     values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
     return Spectrum(
         np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, int(count), wanted, solution
@@ -175,9 +175,9 @@ def best(partitionings: list[Partitioning]) -> Partitioning:
 def renumber(labels: Int32) -> Int32:
     """Clusters numbered by their first sample, so that equal partitions have equal labels; -1 stays what it is."""
     if (labels < 0).any():
-        out, labelled = labels.copy(), labels >= 0
-        out[labelled] = renumber(labels[labelled])
-        return out
+        numbers, labelled = labels.copy(), labels >= 0
+        numbers[labelled] = renumber(labels[labelled])
+        return numbers
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first))

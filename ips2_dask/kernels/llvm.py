@@ -106,24 +106,24 @@ def evaluate(typing_context, lengths, owned, table, weights, n, sigma, epsilon, 
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         del context, signature
-        lengths, owned, table, weights, n, sigma, epsilon, out = arguments
+        lengths, owned, table, weights, n, sigma, epsilon, destination = arguments
         sigma = _spread(builder, builder.fneg(sigma), LANES)
         epsilon = _spread(builder, epsilon, LANES)
 
         def entry(u: Any, carried: list[Any]) -> list[Any]:
             first = builder.mul(u, ir.Constant(WORD, 7))
-            at = [
+            rows = [
                 builder.load(_address(builder, table, builder.add(first, ir.Constant(WORD, i)), 4, INT))
                 for i in range(7)
             ]
-            ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in at[:6])
+            ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in rows[:6])
             above = builder.fmul(sigma, builder.fadd(ij, kl))
             straight = builder.fdiv(above, builder.fadd(builder.fadd(ik, epsilon), jl))
             crossed = builder.fdiv(above, builder.fadd(builder.fadd(jk, epsilon), il))
             value = builder.fadd(_exp(builder, straight), _exp(builder, crossed))
             weight = _spread(builder, builder.load(_address(builder, weights, u, 4, SINGLE)), LANES)
-            value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, at[6]))
-            builder.store(value, _address(builder, out, u, 4 * LANES, VECTOR), align=4)
+            value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, rows[6]))
+            builder.store(value, _address(builder, destination, u, 4 * LANES, VECTOR), align=4)
             return carried
 
         _loop(builder, n, [], entry)
@@ -151,8 +151,8 @@ def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-unt
             first = builder.mul(t, ir.Constant(WORD, LANES))
             v = []
             for i in range(LANES):
-                at = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
-                v.append(_row(builder, entries, builder.load(at)))
+                place = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
+                v.append(_row(builder, entries, builder.load(place)))
             for d in (8, 4, 2, 1):  # a transposition by halves, quarters, ...
                 for i in (i for i in range(LANES) if not i & d):
                     a, b = v[i], v[i + d]
@@ -184,17 +184,17 @@ def _tile(width: int, kind: Any) -> Any:
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             del context, signature
-            strip, q, x, stride, out = arguments
+            strip, q, x, stride, destination = arguments
             vector = ir.VectorType(kind, width)
 
             def column(s: Any, sums: list[Any]) -> list[Any]:
-                at = builder.inttoptr(builder.add(x, builder.mul(s, stride)), vector.as_pointer())
-                row = builder.load(at, align=4)
+                address = builder.inttoptr(builder.add(x, builder.mul(s, stride)), vector.as_pointer())
+                row = builder.load(address, align=4)
                 first = builder.mul(s, ir.Constant(WORD, ROWS))
                 new = []
                 for i, total in enumerate(sums):
-                    at = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
-                    value = builder.load(at)
+                    address = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
+                    value = builder.load(address)
                     value = value if kind is SINGLE else builder.fpext(value, kind)
                     term = builder.fmul(_spread(builder, value, width), row, flags=FUSED)
                     new.append(builder.fadd(term, total, flags=FUSED))
@@ -202,8 +202,8 @@ def _tile(width: int, kind: Any) -> Any:
 
             zero = ir.Constant(vector, [0.0] * width)
             for total in _loop(builder, q, [zero] * ROWS, column):
-                builder.store(total, builder.inttoptr(out, vector.as_pointer()), align=4)
-                out = builder.add(out, stride)
+                builder.store(total, builder.inttoptr(destination, vector.as_pointer()), align=4)
+                destination = builder.add(destination, stride)
 
         return signature, generate
 
@@ -225,15 +225,15 @@ def _row_sums(width: int) -> Any:
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             del context, signature
-            x, stride, indices, data, n, out = arguments
+            x, stride, indices, data, n, destination = arguments
             vector = ir.VectorType(SINGLE, width)
-            target, zero = builder.inttoptr(out, vector.as_pointer()), ir.Constant(vector, [0.0] * width)
+            target, zero = builder.inttoptr(destination, vector.as_pointer()), ir.Constant(vector, [0.0] * width)
 
             def entry(t: Any, carried: list[Any]) -> list[Any]:
                 column = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
                 value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
-                at = builder.inttoptr(builder.add(x, builder.mul(column, stride)), vector.as_pointer())
-                term = builder.fmul(value, builder.load(at, align=4), flags=FUSED)
+                address = builder.inttoptr(builder.add(x, builder.mul(column, stride)), vector.as_pointer())
+                term = builder.fmul(value, builder.load(address, align=4), flags=FUSED)
                 return [builder.fadd(term, carried[0], flags=FUSED)]
 
             with builder.if_else(builder.icmp_unsigned("==", n, ir.Constant(WORD, 0))) as (empty, filled):

@@ -99,33 +99,33 @@ class MatrixOperator:
         """The product with a block of columns (n, columns)."""
         if self._vector_rows and x.dtype == np.float32 and x.shape[1] % 8 == 0:
             return self.recur(x, None, 1.0, 0.0, 0.0)
-        out = np.empty(x.shape, np.result_type(self.dtype, x.dtype))
+        product = np.empty(x.shape, np.result_type(self.dtype, x.dtype))
 
         def chunk(a: int, b: int) -> None:
-            out[a:b] = self._rows(a, b) @ x
+            product[a:b] = self._rows(a, b) @ x
 
         map_chunks(chunk, self.shape[0], ROWS)
-        return out
+        return product
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
         """a L y + b y + c previous; ``previous`` is given up and will be overwritten."""
         kind = np.result_type(self.dtype, y.dtype).type
         fast = self._vector_rows and kind is np.float32 and y.shape[1] % 8 == 0
         y = np.ascontiguousarray(y, kind)
-        out = self._spare.array(y.shape, y.dtype) if fast else self.matmat(y)
-        before = out[:0] if previous is None else previous
+        result = self._spare.array(y.shape, y.dtype) if fast else self.matmat(y)
+        before = result[:0] if previous is None else previous
         ones = np.ones(ROWS, kind)
 
         def chunk(low: int, high: int) -> None:
             if fast:
                 m = self.matrix
-                recur_rows(m.indptr, m.indices, m.data, y, before, kind(a), kind(b), kind(c), out, low, high)
+                recur_rows(m.indptr, m.indices, m.data, y, before, kind(a), kind(b), kind(c), result, low, high)
             else:
-                combine(out[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
+                combine(result[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
 
-        map_chunks(chunk, len(out), ROWS)
+        map_chunks(chunk, len(result), ROWS)
         self._spare.keep(previous)
-        return out
+        return result
 
 
 class Wave(NamedTuple):
@@ -142,7 +142,7 @@ class Wave(NamedTuple):
         """The wave whose slots belong to the pairs ``owner``."""
         order, count = np.argsort(owner, kind="stable").astype(np.int32), len(owner)
         ends = np.flatnonzero(np.diff(owner[order], append=-1)) + 1
-        cuts = [int(ends[np.searchsorted(ends, at)]) for at in range(SLOTS, count, SLOTS)]
+        cuts = [int(ends[np.searchsorted(ends, position)]) for position in range(SLOTS, count, SLOTS)]
         return cls(start, stop, owner, order, [0, *sorted(set(cuts) - {count}), count])
 
 
@@ -255,18 +255,18 @@ class NeighborhoodOperator:
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
         """a L y + b y + c previous, in one pass over the product; ``previous`` is given up and will be overwritten."""
         y = np.ascontiguousarray(y, self.dtype)
-        out = self._sums(y)
-        before = out[:0] if previous is None else previous
+        result = self._sums(y)
+        before = result[:0] if previous is None else previous
         kind = self.dtype.type
         map_chunks(
             lambda low, high: combine(
-                out[low:high], self.scale[low:high], y[low:high], before[low:high], kind(a), kind(b), kind(c)
+                result[low:high], self.scale[low:high], y[low:high], before[low:high], kind(a), kind(b), kind(c)
             ),
-            len(out),
+            len(result),
             ROWS,
         )
         self._spare.keep(previous)
-        return out
+        return result
 
 
 class _Rows:
@@ -414,9 +414,9 @@ def assemble_normalized(
     tables = product_tables(k, sigma, epsilon)
 
     def values(a: int, b: int) -> Float:
-        out: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
-        element_blocks(blocks[a:b], owned[a:b], tables, out)
-        return out
+        elements: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
+        element_blocks(blocks[a:b], owned[a:b], tables, elements)
+        return elements
 
     cuts = [len(ids) * t // ASSEMBLED_PIECES for t in range(ASSEMBLED_PIECES + 1)]
     ends = np.zeros((ASSEMBLED_PIECES, n), np.int32)

@@ -87,15 +87,15 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
         c; columns up to the c-th weigh at least `MIN_WEIGHT`.
     """
     gaps = np.maximum(1.0 - np.asarray(values, np.float64), np.finfo(np.float32).eps)
-    out = np.ones(len(gaps))
+    weights = np.ones(len(gaps))
     inner = gaps[components:]
     if len(inner):
         last = gaps[min(n_clusters, len(gaps)) - 1] if n_clusters > components else inner[0]
         least = max(float(inner[0]), MIN_WEIGHT**2 * float(last))
-        out[components:] = np.sqrt(np.minimum(1.0, least / inner))
+        weights[components:] = np.sqrt(np.minimum(1.0, least / inner))
         if components >= n_clusters:  # they are the clusters: what parts one of them counts little
-            out[components:] *= MIN_WEIGHT
-    return out
+            weights[components:] *= MIN_WEIGHT
+    return weights
 
 
 def walk_matrix(U: Any, degrees: Float64 | None = None) -> Any:
@@ -127,17 +127,17 @@ def thinned(U: Any) -> sp.csr_array:
 def with_own(F: Float32, labels: Int32) -> Float32:
     """Shares between 0 and 1, and a sample without any similarity to others is its own cluster's, whole."""
     lost = np.flatnonzero(~F.any(axis=1))
-    out: Float32 = np.minimum(F, np.float32(1.0))  # float32 sums may end just above
-    out[lost] = one_hot(labels[lost], F.shape[1])
-    return out
+    shares: Float32 = np.minimum(F, np.float32(1.0))  # float32 sums may end just above
+    shares[lost] = one_hot(labels[lost], F.shape[1])
+    return shares
 
 
 def one_hot(labels: Int32, n_clusters: int) -> Float32:
     """1 in the column of each label, rows of zeros where it is -1: (n, c)."""
-    out = np.zeros((len(labels), n_clusters), np.float32)
-    known = np.flatnonzero(labels >= 0)
-    out[known, labels[known]] = 1.0
-    return out
+    indicators = np.zeros((len(labels), n_clusters), np.float32)
+    rows = np.flatnonzero(labels >= 0)
+    indicators[rows, labels[rows]] = 1.0
+    return indicators
 
 
 def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: int) -> Float32:
@@ -154,12 +154,12 @@ def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: in
         -1 where a sample has none.
     """
     F = one_hot(labels, n_clusters)
-    known = np.flatnonzero(labels >= 0)
-    rows = F[known].copy()
+    anchors = np.flatnonzero(labels >= 0)
+    rows = F[anchors].copy()
     reached, products = -1, 0
     while True:
         F = multiply(F)
-        F[known] = rows
+        F[anchors] = rows
         products += 1
         if products >= SPREAD_PRODUCTS:
             now = int(F.any(axis=1).sum())

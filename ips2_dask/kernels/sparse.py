@@ -34,12 +34,12 @@ def _reverse(N, start, centers):  # type: ignore[no-untyped-def]
             start[N[p, a] + 1] += 1
     for i in range(m):
         start[i + 1] += start[i]
-    at = start[:-1].copy()
+    cursor = start[:-1].copy()
     for p in range(m):
         for a in range(k):
             i = N[p, a]
-            centers[at[i]] = p
-            at[i] += 1
+            centers[cursor[i]] = p
+            cursor[i] += 1
 
 
 def reverse_lists(N: Int32) -> Reverse:

@@ -107,7 +107,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     count = pair_components(context).large
     degrees = solved_degrees(context, pairs, context.read_all("assemble", "degrees"))
     root = np.sqrt(degrees) * unit(pairs)
-    known = known_vectors(context, pairs, degrees)
+    component_vectors = known_vectors(context, pairs, degrees)
     dtype = np.float32 if aim(params)[0] >= FLOAT32_TOL else np.float64
     operator: Any
     if context.choices.operator == "triplets":
@@ -121,11 +121,11 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
-        solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
+        solution = kernel.dense_eigenpairs(operator, component_vectors, wanted + 8)
     else:
         panels = kernel.panels_of(len(pairs), width, "in-core", dtype)
-        space = kernel.ArraySpace(operator, known, dtype, panels)
-        stored = checkpoints.InCore(context)
+        space = kernel.ArraySpace(operator, component_vectors, dtype, panels)
+        solve_checkpoints = checkpoints.InCore(context)
 
         def start() -> Any:
             w = _graph_start(context, width)
@@ -135,15 +135,15 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
             warm_start.start_on_pairs(w, pairs, root, y)
             return y
 
-        solution = _solve(space, wanted, start, stored.latest(), stored, params, report)
-    kept, warnings = _judge(solution, wanted, params)
-    vectors = np.ascontiguousarray(solution.vectors[:, :kept])
+        solution = _solve(space, wanted, start, solve_checkpoints.latest(), solve_checkpoints, params, report)
+    n_kept, warnings = _judge(solution, wanted, params)
+    vectors = np.ascontiguousarray(solution.vectors[:, :n_kept])
     offsets = context.facts["tensor"]["pair_offsets"]
     for b in range(context.n_partitions):
         part = {"vectors": vectors[offsets[b] : offsets[b + 1]]}
         context.store.write(context.folders["eigen"], part_name(b), part, {})
     sums = _sums(unit(pairs), vectors)
-    return _finish(context, solution, wanted, kept, known.volume, sums, warnings)
+    return _finish(context, solution, wanted, n_kept, component_vectors.volume, sums, warnings)
 
 
 def _sums(weights: Any, vectors: Any) -> Any:
@@ -155,13 +155,19 @@ def _sums(weights: Any, vectors: Any) -> Any:
 
 
 def _solve(
-    space: kernel.Space, wanted: int, start: Callable[[], Any], state: Any, stored: Any, params: Params, report: Report
+    space: kernel.Space,
+    wanted: int,
+    start: Callable[[], Any],
+    state: Any,
+    solve_checkpoints: Any,
+    params: Params,
+    report: Report,
 ) -> kernel.Solution:
     """Go on from a checkpoint's ``state``, or begin at what ``start`` returns."""
     tol, settled = aim(params)
     return kernel.leading_eigenpairs(
         space, wanted, start, tol=tol, settled=settled, seed=params.random_state, state=state,
-        checkpoint=stored.keep, watch=_noting(report, params.tol),
+        checkpoint=solve_checkpoints.keep, watch=_noting(report, params.tol),
     )  # fmt: skip
 
 
@@ -173,11 +179,11 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     _store_start(context, width)
     free_pinned()  # the graph stood in this process for the start alone
     space = ChunkedSpace(context, executor, width)
-    stored = checkpoints.Chunked(context, space)
-    solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)
-    kept, warnings = _judge(solution, wanted, params)
-    sums = space.store_vectors(solution.vectors, kept)
-    return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
+    solve_checkpoints = checkpoints.Chunked(context, space)
+    solution = _solve(space, wanted, space.start, solve_checkpoints.latest(), solve_checkpoints, params, report)
+    n_kept, warnings = _judge(solution, wanted, params)
+    sums = space.store_vectors(solution.vectors, n_kept)
+    return _finish(context, solution, wanted, n_kept, space.volumes, sums, warnings)
 
 
 def _store_start(context: Context, width: int) -> None:
@@ -204,34 +210,34 @@ def _whole_start(context: Context, width: int) -> Any:
 
 def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int, list[str]]:
     """How many vectors are kept, and what is wrong with them."""
-    kept, warnings = _with_ties(solution.values, wanted)
+    n_kept, warnings = _with_ties(solution.values, wanted)
     if solution.verdict not in (kernel.Verdict.CONVERGED, kernel.Verdict.SETTLED):
         stop = kernel.stop_of(solution, wanted, *aim(params))
         limit = f"{stop.wanted:g}" if params.tol is None else f"tol {stop.wanted:g}"
         warnings.append(f"eigenpairs: {stop.measure} {stop.found:.2g} above {limit}: {solution.verdict.value}")
-    return kept, warnings
+    return n_kept, warnings
 
 
 def _finish(
-    context: Context, solution: kernel.Solution, wanted: int, kept: int, volumes: Any, sums: Any,
+    context: Context, solution: kernel.Solution, wanted: int, n_kept: int, volumes: Any, sums: Any,
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
     c, components = context.choices.n_solved(context.params), pair_components(context)
     whole = {
-        "values": solution.values[:kept],
-        "residuals": solution.residuals[:kept],
+        "values": solution.values[:n_kept],
+        "residuals": solution.residuals[:n_kept],
         "volumes": volumes,
         "sums": sums,
     }
     eigenvalues = np.concatenate([np.ones(min(components.large, c)), solution.values[:wanted]])[:c]
-    gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
+    gap = float(solution.values[n_kept - 1] - solution.values[n_kept]) if 0 < n_kept < len(solution.values) else None
     facts = {
         "eigenvalues": eigenvalues.tolist(),
         "components": components.large,
         "islands": components.islands,
-        "residual_max": float(solution.residuals[:kept].max(initial=0.0)),
-        "n_vectors": kept,
+        "residual_max": float(solution.residuals[:n_kept].max(initial=0.0)),
+        "n_vectors": n_kept,
         "gap": gap,
         "products": solution.products,
         "verdict": solution.verdict.name.lower(),
@@ -255,10 +261,12 @@ def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
 
 def _with_ties(values: Any, wanted: int) -> tuple[int, list[str]]:
     """How many vectors V is made of: the wanted ones and those tied with the last of them."""
-    wanted, kept = min(wanted, len(values)), with_ties(values, wanted)
-    if kept > wanted:
-        return kept, [f"eigenvalue {values[wanted - 1]:.6f} is repeated: {kept - wanted} tied eigenvectors were added"]
-    return kept, []
+    wanted, n_kept = min(wanted, len(values)), with_ties(values, wanted)
+    if n_kept > wanted:
+        return n_kept, [
+            f"eigenvalue {values[wanted - 1]:.6f} is repeated: {n_kept - wanted} tied eigenvectors were added"
+        ]
+    return n_kept, []
 
 
 def _decomposable(context: Context) -> dict[str, Any]:

@@ -106,8 +106,8 @@ def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str,
 
 def follows(context: Context) -> NDArray[np.integer] | None:
     """The sample whose label each sample takes, (m,): samples of islands follow others. None if each has its own."""
-    there = context.receipt("label", "embedding")
-    if context.params.clusters_rows or there is None or "follows" not in there["arrays"]:
+    receipt = context.receipt("label", "embedding")
+    if context.params.clusters_rows or receipt is None or "follows" not in receipt["arrays"]:
         return None
     return np.asarray(context.read("label", "embedding", "follows"))
 
@@ -186,17 +186,17 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if not params.clusters_rows:
         facts |= _embed(context, affinity)
         facts["warnings"] = list(facts["warnings"])  # those of the embedding's receipt stay as they are
-    there = density.available()
-    if not there and params.assign_labels != "kmeans" and not params.clusters_rows:
+    has_density = density.available()
+    if not has_density and params.assign_labels != "kmeans" and not params.clusters_rows:
         facts["warnings"].append(MISSING)
-    tasks = roundings(params, context.m, there and not params.clusters_rows)
+    tasks = roundings(params, context.m, has_density and not params.clusters_rows)
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
     receipts = executor.map(Job("label", one_rounding, PREFIX, "roundings"), inner, [t.part for t in tasks], report)
     walk: Walk = ChunkedWalk(inner, executor, report) if affinity.in_chunks else LocalWalk(inner, affinity.matrix)
-    found = _Found(inner, walk, dict(zip(tasks, receipts, strict=True)))
-    winner, labels, left_out = found.chosen()
-    facts["roundings"] = [{**one._asdict(), "chosen": one == winner} for one in found.candidates]
-    if params.assign_labels == "density" and winner.rounding != "density" and there:
+    outcome = _Found(inner, walk, dict(zip(tasks, receipts, strict=True)))
+    winner, labels, left_out = outcome.chosen()
+    facts["roundings"] = [{**one._asdict(), "chosen": one == winner} for one in outcome.candidates]
+    if params.assign_labels == "density" and winner.rounding != "density" and has_density:
         facts["warnings"].append(
             f"no smallest size of a cluster cuts {params.n_clusters} clusters from the density: labels are k-means'"
         )
@@ -254,13 +254,15 @@ class _Found:
         return winner, labels, left_out
 
     def _densities(self) -> list[rounding.Candidate]:
-        out = []
+        candidates = []
         for task, receipt in self._receipts.items():
             if task.way == "density":
                 share = receipt["facts"]["left_out"]
                 clusters = 0 if share is None else self._c
-                out.append(rounding.Candidate("density", task.columns, clusters, None, 1.0 if share is None else share))
-        return out
+                candidates.append(
+                    rounding.Candidate("density", task.columns, clusters, None, 1.0 if share is None else share)
+                )
+        return candidates
 
     def _add_kmeans(self, columns: int) -> None:
         tasks = [task for task in self._receipts if (task.way, task.columns) == ("kmeans", columns)]
@@ -275,9 +277,9 @@ class _Found:
     def _add_cut(self, one: rounding.Candidate, labels: Any, left_out: Any) -> rounding.Candidate:
         """The candidate with its normalised cut, in its old place among the others."""
         self._labels[one.rounding, one.columns] = labels, left_out
-        known = one._replace(cut=self._walk.cut(labels))
-        self.candidates[self.candidates.index(one)] = known
-        return known
+        candidate = one._replace(cut=self._walk.cut(labels))
+        self.candidates[self.candidates.index(one)] = candidate
+        return candidate
 
     def _spread(self, one: rounding.Candidate) -> tuple[Any, Any]:
         """Labels of all samples from those of a tree's leaves, and which of its samples the tree left out."""
@@ -304,9 +306,9 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     Samples of islands, which have no rows in the solve, are at the place of the sample whose label they take.
     """
     params = context.params
-    there = context.receipt("label", "embedding")
-    if there is not None:
-        return dict(there["facts"])
+    receipt = context.receipt("label", "embedding")
+    if receipt is not None:
+        return dict(receipt["facts"])
     U = affinity.matrix
     arrays: dict[str, Any] = {}
     facts: dict[str, Any] = {"u_components": 1, "large": 1}
@@ -317,25 +319,29 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
         facts["u_components"] = int(before)
         if before > 1:
             arrays["component"] = np.asarray(label, np.int32)
-            U, found_components = islands.connected(context, U)
-            facts["large"] = found_components.large
-            if found_components.islands:
-                arrays["follows"] = islands.followed(context, found_components.label, found_components.inside)
+            U, components = islands.connected(context, U)
+            facts["large"] = components.large
+            if components.islands:
+                arrays["follows"] = islands.followed(context, components.label, components.inside)
                 arrays["follows"] = arrays["follows"].astype(np.int32)
-                facts["islands"] = _sizes(found_components, context.copies())
-                inside = np.flatnonzero(found_components.inside)
+                facts["islands"] = _sizes(components, context.copies())
+                inside = np.flatnonzero(components.inside)
                 U = sp.csr_array(U[inside][:, inside])
                 warnings.append(_said(facts))
     columns = min(params.n_embedded, U.shape[0])
     tol, settled = (FINEST, kernel.SETTLED) if params.tol is None else (min(params.tol, FINEST), None)
-    found = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns, settled=settled)
-    solution = found.solution
-    points = kernel.embedding(found, params.n_clusters)
+    eigenpairs = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns, settled=settled)
+    solution = eigenpairs.solution
+    points = kernel.embedding(eigenpairs, params.n_clusters)
     arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
-    arrays |= {"u_values": found.values}
+    arrays |= {"u_values": eigenpairs.values}
     if params.embedding == "spectral":
-        weights = rounding.commute_weights(found.values, found.components, params.n_clusters)
-        B = found.vectors * inverse_root(found.degrees)[:, None] * (extension.inverse_values(found.values) * weights)
+        weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, params.n_clusters)
+        B = (
+            eigenpairs.vectors
+            * inverse_root(eigenpairs.degrees)[:, None]
+            * (extension.inverse_values(eigenpairs.values) * weights)
+        )
         B, rows, U = _spread_out(B, inside, context.m), row_weights(context), affinity.matrix
         if rows is not None:  # a new sample is one row, and its edges count as much as those of its neighbours' rows
             B, U = B * rows[:, None], weighed(U, 1.0 / rows)
@@ -344,7 +350,7 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     facts |= {
         "embedding_products": solution.products,
         "embedding_residual": float(solution.residuals.max(initial=0.0)),
-        "embedding_stop": eigen.stop_of(solution, found.wanted, promised, settled)._asdict(),
+        "embedding_stop": eigen.stop_of(solution, eigenpairs.wanted, promised, settled)._asdict(),
         "warnings": warnings,
     }
     context.store.write(context.folders["label"], "embedding", arrays, facts)
@@ -355,15 +361,15 @@ def _spread_out(rows: Any, inside: Any, m: int) -> Any:
     """Rows of the samples inside among those of all samples, which are 0."""
     if inside is None:
         return rows
-    out = np.zeros((m, rows.shape[1]), rows.dtype)
-    out[inside] = rows
-    return out
+    all_rows = np.zeros((m, rows.shape[1]), rows.dtype)
+    all_rows[inside] = rows
+    return all_rows
 
 
-def _sizes(found: Components, copies: Any) -> dict[str, int]:
+def _sizes(components: Components, copies: Any) -> dict[str, int]:
     """How many islands there are, and how many rows of the input they hold in all and at most."""
-    rows = np.bincount(found.label, copies)[found.large :]
-    return {"fused": found.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
+    rows = np.bincount(components.label, copies)[components.large :]
+    return {"fused": components.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
 
 
 def _said(facts: dict[str, Any]) -> str:

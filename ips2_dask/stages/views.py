@@ -46,8 +46,8 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
         return Neighborhoods(N, reverse_lists(N))
 
     name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
-    found: Neighborhoods = context.cached("neighbors", name, make, size, "samples")
-    return found
+    view: Neighborhoods = context.cached("neighbors", name, make, size, "samples")
+    return view
 
 
 def read_pairs(context: Context) -> Int32:
@@ -158,8 +158,8 @@ def pair_components(context: Context) -> components.Components:
             return components.Components(label, 1, 1)
         return components.divide(label, n, context.copies())
 
-    found: components.Components = context.cached("assemble", f"components-{n}", make, 4 * context.m)
-    return found
+    division: components.Components = context.cached("assemble", f"components-{n}", make, 4 * context.m)
+    return division
 
 
 def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
