@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import scipy.linalg
@@ -26,6 +26,10 @@ from ips2_dask.kernels.parallel import map_chunks
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
+Integer = NDArray[np.integer]
+
+Block: TypeAlias = Any
+"""A block vector in the form that its space gives it: an array (n, columns), or a list of handles of its chunks."""
 
 DEGREE = 12
 MAX_DEGREE = 64
@@ -63,43 +67,43 @@ class Space(Protocol):
 
     whole_products: bool
 
-    def random(self, columns: int, seed: int) -> Any:
+    def random(self, columns: int, seed: int) -> Block:
         """A block of standard normal columns that depends on the seed alone."""
         ...
 
-    def apply(self, y: Any) -> Any:
+    def apply(self, y: Block) -> Block:
         """The operator's product with a block."""
         ...
 
-    def recur(self, y: Any, previous: Any | None, a: float, b: float, c: float) -> Any:
+    def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
         """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
         ...
 
-    def split(self, y: Any) -> list[Any]:
+    def split(self, y: Block) -> list[Block]:
         """Panels of a block's columns, which are filtered one after another; ``y`` is given up."""
         ...
 
-    def finish(self, panel: Any) -> Any:
+    def finish(self, panel: Block) -> Block:
         """Wait until a panel is computed, so that no work on the next panel starts before, and return it."""
         ...
 
-    def join(self, parts: list[Any]) -> Any:
+    def join(self, parts: list[Block]) -> Block:
         """The block that was split; ``parts`` are given up."""
         ...
 
-    def deflate(self, y: Any) -> Any:
+    def deflate(self, y: Block) -> Block:
         """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
         ...
 
-    def gram(self, x: Any, y: Any) -> Float64:
+    def gram(self, x: Block, y: Block) -> Float64:
         """x' y, summed in float64 in a fixed order."""
         ...
 
-    def rotate(self, y: Any, C: Float64) -> Any:
+    def rotate(self, y: Block, C: Float64) -> Block:
         """y C; ``y`` is given up."""
         ...
 
-    def residuals(self, Ly: Any, y: Any, values: Float64) -> Float64:
+    def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """Norms of the columns of L y - y diag(values)."""
         ...
 
@@ -128,10 +132,10 @@ class Known:
         scale = np.divide(1.0, np.sqrt(self.volume), out=np.zeros(count), where=self.volume > 0)
         self.vector = root * scale[label]  # (n,)
 
-    def coefficients(self, y: Float) -> tuple[Any, Float64]:
+    def coefficients(self, y: Float) -> tuple[Integer, Float64]:
         """Components of these rows, and the products of their vectors with y, summed in float64 by fixed chunks."""
 
-        def partial(a: int, b: int) -> tuple[Any, Float64]:
+        def partial(a: int, b: int) -> tuple[Integer, Float64]:
             components, position = np.unique(self.label[a:b], return_inverse=True)
             weighted = y[a:b] * self.vector[a:b, None]
             if len(components) == 1:
@@ -272,7 +276,7 @@ class Solution:
     """Eigenpairs of the deflated operator, descending, and how they were found."""
 
     values: Float64  # (columns,)
-    vectors: Any  # a block of the space, (n, columns)
+    vectors: Block  # a block of the space, (n, columns)
     residuals: Float64  # (columns,)
     verdict: Verdict
     products: int
@@ -283,7 +287,7 @@ class Solution:
 class State:
     """State of the iteration after a filter: a solve that stops here goes on from it to the same bits."""
 
-    y: Any
+    y: Block
     values: Float64
     residuals: Float64
     low: float
@@ -291,7 +295,7 @@ class State:
     history: list[dict[str, float]]
 
 
-def orthonormalize(space: Space, y: Any) -> Any:
+def orthonormalize(space: Space, y: Block) -> Block:
     """An orthonormal block of the same span, by two rounds of SVQB with Gram matrices in float64.
 
     Two rounds of Cholesky QR broke down on filtered blocks, which are nearly rank-deficient (measured).
@@ -305,7 +309,7 @@ def orthonormalize(space: Space, y: Any) -> Any:
     return y
 
 
-def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
+def rayleigh_ritz(space: Space, y: Block) -> tuple[Block, Float64, Float64, int]:
     """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made."""
     if not space.whole_products:
         return _ritz_in_panels(space, y)
@@ -315,10 +319,10 @@ def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
     return y, values, space.residuals(Ly, y, values), 1
 
 
-def _ritz_in_panels(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
+def _ritz_in_panels(space: Space, y: Block) -> tuple[Block, Float64, Float64, int]:
     """`rayleigh_ritz` without L y as a whole: each panel is computed for the values, and again for the residuals."""
 
-    def projected(panel: Any) -> Float64:
+    def projected(panel: Block) -> Float64:
         Ly = space.apply(panel)
         return np.concatenate([space.gram(other, Ly) for other in parts])
 
@@ -337,7 +341,7 @@ def _descending(H: Float64) -> tuple[Float64, Float64]:
     return values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
 
 
-def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, degree: int) -> Any:
+def chebyshev_filter(space: Space, y: Block, low: float, high: float, top: float, degree: int) -> Block:
     """p(L) y with p the Chebyshev polynomial that is small on [low, high] and 1 at ``top``; ``y`` is given up."""
     half, middle = (high - low) / 2, (high + low) / 2
     sigma1 = half / (top - middle)
@@ -395,7 +399,7 @@ def lowest_estimate(space: Space, seed: int, steps: int = 8) -> float:
 def leading_eigenpairs(
     space: Space,
     wanted: int,
-    start: Any,
+    start: Block | Callable[[], Block],
     *,
     tol: float,
     seed: int = 0,

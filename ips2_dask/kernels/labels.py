@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,13 +21,12 @@ from ips2_dask.kernels.eigen import (
 )
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import SAMPLE_STARTS_ABOVE, START_SAMPLES, commute_weights
-from ips2_dask.kernels.sparse import normalized
+from ips2_dask.kernels.sparse import Matrix, normalized
 
 Float = NDArray[np.floating]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
-Affinity = Any  # SciPy CSR or a dense array (m, m)
 
 EMBEDDING_TOL = 1e-5
 """Largest residual of the embedding's eigenvectors, whatever the pairs' tolerance is: they are cheap, and where
@@ -50,7 +49,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(
-    U: Affinity,
+    U: Matrix,
     n_clusters: int,
     tol: float,
     seed: int,
@@ -147,7 +146,7 @@ class Partitioning(NamedTuple):
     labels: Int32
 
 
-def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
+def kmeans_best(points: Matrix, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
     """The best of several k-means++ starts of k-means, all of them decided by (seed, number).
 
     One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million

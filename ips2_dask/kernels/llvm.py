@@ -10,7 +10,6 @@ every sum has one order, whatever the width of a vector.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
@@ -30,11 +29,11 @@ WIDTHS = (32, 16, 8) if llvmlite.binding.get_host_cpu_features().get("avx512f") 
 """Columns of a tile: its sums fill half of the registers."""
 
 
-def _splat(value: float) -> Any:
+def _splat(value: float) -> ir.Constant:
     return ir.Constant(VECTOR, [value] * LANES)
 
 
-def _spread(builder: Any, value: Any, width: int) -> Any:
+def _spread(builder: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     """A vector of one value."""
     kind = ir.VectorType(value.type, width)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(INT, 0))
@@ -42,18 +41,23 @@ def _spread(builder: Any, value: Any, width: int) -> Any:
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
 
 
-def _address(builder: Any, base: Any, index: Any, size: int, kind: Any) -> Any:
+def _address(builder: ir.IRBuilder, base: ir.Value, index: ir.Value, size: int, kind: ir.Type) -> ir.Value:
     """Pointer to element ``index`` of an array whose elements have ``size`` bytes."""
     offset = builder.mul(index, ir.Constant(WORD, size))
     return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
 
 
-def _row(builder: Any, base: Any, index: Any) -> Any:
+def _row(builder: ir.IRBuilder, base: ir.Value, index: ir.Value) -> ir.Value:
     """Row ``index`` (an int32) of a table of vectors."""
     return builder.load(_address(builder, base, builder.zext(index, WORD), 4 * LANES, VECTOR), align=4)
 
 
-def _loop(builder: Any, count: Any, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+def _loop(
+    builder: ir.IRBuilder,
+    count: ir.Value,
+    carried: list[ir.Value],
+    body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
     """Emit ``carried = body(t, carried)`` for t = 0 .. count - 1, count >= 1, and return the last ``carried``."""
     before, loop = builder.block, builder.append_basic_block()
     builder.branch(loop)
@@ -74,7 +78,7 @@ def _loop(builder: Any, count: Any, carried: list[Any], body: Callable[[Any, lis
     return following
 
 
-def _exp(builder: Any, x: Any) -> Any:
+def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """exp(x) for x <= 0 as 2^n 2^f, |f| <= 1/2; relative error 2e-7, 0 below 2^-126."""
     y = builder.fmul(x, _splat(1.4426950408889634))
     y = builder.select(builder.fcmp_ordered(">", y, _splat(-127.0)), y, _splat(-127.0))
@@ -110,7 +114,7 @@ def evaluate(typing_context, lengths, owned, table, weights, n, sigma, epsilon, 
         sigma = _spread(builder, builder.fneg(sigma), LANES)
         epsilon = _spread(builder, epsilon, LANES)
 
-        def entry(u: Any, carried: list[Any]) -> list[Any]:
+        def entry(u: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             first = builder.mul(u, ir.Constant(WORD, 7))
             rows = [
                 builder.load(_address(builder, table, builder.add(first, ir.Constant(WORD, i)), 4, INT))
@@ -147,7 +151,7 @@ def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-unt
         entries, places, n, strip = arguments
         apart = builder.mul(n, ir.Constant(WORD, 4 * LANES))
 
-        def item(t: Any, carried: list[Any]) -> list[Any]:
+        def item(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             first = builder.mul(t, ir.Constant(WORD, LANES))
             v = []
             for i in range(LANES):
@@ -172,7 +176,7 @@ def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-unt
     return signature, generate
 
 
-def _tile(width: int, kind: Any) -> Any:
+def _tile(width: int, kind: ir.Type) -> Callable[..., None]:
     """An intrinsic: 8 rows of a block times ``width`` columns, single or double precision."""
 
     @intrinsic
@@ -187,7 +191,7 @@ def _tile(width: int, kind: Any) -> Any:
             strip, q, x, stride, destination = arguments
             vector = ir.VectorType(kind, width)
 
-            def column(s: Any, sums: list[Any]) -> list[Any]:
+            def column(s: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
                 address = builder.inttoptr(builder.add(x, builder.mul(s, stride)), vector.as_pointer())
                 row = builder.load(address, align=4)
                 first = builder.mul(s, ir.Constant(WORD, ROWS))
@@ -214,7 +218,7 @@ tile_32, tile_16, tile_8 = (_tile(width, SINGLE) for width in (32, 16, 8))
 double_8 = _tile(8, ir.DoubleType())
 
 
-def _row_sums(width: int) -> Any:
+def _row_sums(width: int) -> Callable[..., None]:
     """An intrinsic that puts sum_t data[t] x[indices[t], :width] at an address, in one vector of ``width`` floats."""
 
     @intrinsic
@@ -229,7 +233,7 @@ def _row_sums(width: int) -> Any:
             vector = ir.VectorType(SINGLE, width)
             target, zero = builder.inttoptr(destination, vector.as_pointer()), ir.Constant(vector, [0.0] * width)
 
-            def entry(t: Any, carried: list[Any]) -> list[Any]:
+            def entry(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
                 column = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
                 value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
                 address = builder.inttoptr(builder.add(x, builder.mul(column, stride)), vector.as_pointer())

@@ -22,10 +22,12 @@ from ips2_dask.kernels.product import (
     multiply,
     product_tables,
 )
-from ips2_dask.kernels.sparse import inverse_root, sort_together
+from ips2_dask.kernels.sparse import Matrix, inverse_root, sort_together
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
+Integer = NDArray[np.integer]
+UInt8 = NDArray[np.uint8]
 
 ROWS = 1 << 14
 """Rows of one chunk of a product; the chunks are cut by the shape alone."""
@@ -68,16 +70,17 @@ class Operator(Protocol):
 class MatrixOperator:
     """A stored symmetric matrix, SciPy CSR or dense NumPy, multiplied by fixed chunks of rows."""
 
-    def __init__(self, matrix: Any) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix: Any = matrix  # its attributes are those of a CSR matrix where it is one
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
         self._spare = SpareBlock()
         single = sp.issparse(matrix) and matrix.dtype == np.float32
-        self._vector_rows = single and matrix.indices.dtype == np.int32
+        csr: sp.csr_array = matrix  # looked into only where it is one
+        self._vector_rows = single and csr.indices.dtype == np.int32
 
-    def _rows(self, a: int, b: int) -> Any:
+    def _rows(self, a: int, b: int) -> Matrix:
         if (a, b) == (0, self.shape[0]):
             return self.matrix
         if not sp.issparse(self.matrix):
@@ -174,12 +177,12 @@ class NeighborhoodOperator:
     """
 
     def __init__(
-        self, blocks: Float, owned: Any, ids: Any, n_pairs: int, k: int, sigma: float, epsilon: float,
+        self, blocks: Float, owned: UInt8, ids: Integer, n_pairs: int, k: int, sigma: float, epsilon: float,
         *, elements: bool = False, dtype: type = np.float32,
     ) -> None:  # fmt: skip
         self.shape = (n_pairs, n_pairs)
         self.dtype = np.dtype(dtype)
-        self.scale: Any = np.ones(n_pairs, dtype)
+        self.scale: Float = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
         self._spare, self._slots = SpareBlock(), SpareBlock()
@@ -325,7 +328,7 @@ class ChunkOperator(_Rows):
     """
 
     def __init__(
-        self, blocks: Float, owned: Any, ids: Any, touched: int, own: slice, k: int, sigma: float, epsilon: float,
+        self, blocks: Float, owned: UInt8, ids: Integer, touched: int, own: slice, k: int, sigma: float, epsilon: float,
         *, elements: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(touched, own)
@@ -393,7 +396,7 @@ def _sort_and_scale(indptr, indices, data, root, low, high):  # type: ignore[no-
 
 
 def assemble_normalized(
-    blocks: Float, owned: Any, ids: Any, degrees: Float64, k: int, sigma: float, epsilon: float
+    blocks: Float, owned: UInt8, ids: Integer, degrees: Float64, k: int, sigma: float, epsilon: float
 ) -> sp.csr_array:
     """The normalised operator of `NeighborhoodOperator` as a matrix: CSR (P, P) float32, rows sorted.
 

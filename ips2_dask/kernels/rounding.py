@@ -6,13 +6,16 @@ Legend: U fused similarity (m, m), D its row sums, P = D^-1 U the random walk on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.density import MAX_LEFT_OUT
+
+if TYPE_CHECKING:
+    from ips2_dask.kernels.sparse import Matrix
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -98,18 +101,19 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
     return weights
 
 
-def walk_matrix(U: Any, degrees: Float64 | None = None) -> Any:
+def walk_matrix(U: Matrix, degrees: Float64 | None = None) -> Matrix:
     """P = D^-1 U as float32, CSR or dense; rows without any similarity are zero."""
     if degrees is None:
         degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
     scale = np.divide(1.0, degrees, out=np.zeros(len(degrees)), where=degrees > 0)
     if not sp.issparse(U):
         return (U * scale[:, None]).astype(np.float32)
-    data = (U.data * np.repeat(scale, np.diff(U.indptr))).astype(np.float32)
-    return sp.csr_array((data, U.indices, U.indptr), shape=U.shape)
+    csr: sp.csr_array = U
+    data = (csr.data * np.repeat(scale, np.diff(csr.indptr))).astype(np.float32)
+    return sp.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
 
 
-def thinned(U: Any) -> sp.csr_array:
+def thinned(U: NDArray[np.floating]) -> sp.csr_array:
     """Each sample's `KEPT` largest similarities to others of a dense U, symmetric by maximum.
 
     Where all pairs are similar to some degree a walk on all of them is anywhere after a step.
@@ -212,7 +216,7 @@ def normalized_cut(within: Sequence[int], volume: Sequence[int]) -> float:
     return float(sum(1.0 - inside / total if total > 0 else 1.0 for inside, total in zip(within, volume, strict=True)))
 
 
-def cut_of(U: Any, labels: Int32, n_clusters: int) -> float:
+def cut_of(U: Matrix, labels: Int32, n_clusters: int) -> float:
     """The normalised cut of a partition of all samples on the whole of U."""
     rows = sp.csr_array(U)
     degrees = np.asarray(rows.sum(axis=1), np.float64).ravel()

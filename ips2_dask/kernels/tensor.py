@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -249,7 +249,9 @@ def _pair_ids(N, first, second, mates, start, lowest, numbers, ids):  # type: ig
             ids[p, r] = numbers[a] if len(numbers) else a
 
 
-def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None, out: Any = None) -> Any:
+def pair_ids(
+    N: Int32, pairs: Int32, numbers: Int64 | None = None, out: NDArray[np.integer] | None = None
+) -> NDArray[np.integer]:
     """Numbers of the local pairs of the neighbourhoods N (rows, k): (rows, q).
 
     Parameters

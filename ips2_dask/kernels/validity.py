@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +17,7 @@ from ips2_dask.kernels.labels import embedding as embedded
 from ips2_dask.kernels.labels import leading_columns, spectrum
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import largest_share, spread, thinned, walk_matrix
+from ips2_dask.kernels.sparse import Matrix
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -68,7 +68,7 @@ def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Floa
 
 
 def replicate(
-    U: Any, labels: Int32, n_clusters: int, seed: int, number: int, *, columns: int | None = None,
+    U: Matrix, labels: Int32, n_clusters: int, seed: int, number: int, *, columns: int | None = None,
     embedding: Float | None = None, rows: bool = False, rounding: str = "kmeans", width: int | None = None,
 ) -> float:  # fmt: skip
     """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
@@ -119,7 +119,7 @@ def replicate(
     return float(adjusted_rand_score(labels[chosen], predictions))
 
 
-def _cut(U: Any, points: Any, n_clusters: int, seed: int) -> Int32 | None:
+def _cut(U: Matrix, points: Matrix, n_clusters: int, seed: int) -> Int32 | None:
     """Labels cut from the density of an embedding and spread over U, or None where no cut has so many clusters."""
     rows = density.drawn(len(points), TREE_SAMPLES, seed)
     edges = density.spanning_tree(points[rows])
@@ -132,7 +132,7 @@ def _cut(U: Any, points: Any, n_clusters: int, seed: int) -> Int32 | None:
     return np.where(labels >= 0, labels, largest_share(spread(MatrixOperator(walk).matmat, labels, n_clusters)))
 
 
-def _embedded(U: Any, near: Float | None, n_clusters: int, columns: int | None, seed: int) -> Float:
+def _embedded(U: Matrix, near: Float | None, n_clusters: int, columns: int | None, seed: int) -> Float:
     """The embedding of a subsample; ``near`` is that of all samples at its rows, of length 1."""
     columns = None if columns is None else min(columns, U.shape[0])
     start = None
