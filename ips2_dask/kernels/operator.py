@@ -181,7 +181,7 @@ class NeighborhoodOperator:
         *, elements: bool = False, dtype: type = np.float32,
     ) -> None:  # fmt: skip
         self.shape = (n_pairs, n_pairs)
-        self.dtype = np.dtype(dtype)
+        self.dtype: np.dtype[np.floating] = np.dtype(dtype)
         self.scale: Float = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)

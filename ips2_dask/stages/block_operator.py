@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -46,6 +46,7 @@ from ips2_dask.stages.views import (
     unit,
     values_key,
 )
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
@@ -131,7 +132,7 @@ class ChunkPlacement:
 # ---- a chunk's operator: built once and stored, then read by the chunk's owner
 
 
-def prepare_operator(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def prepare_operator(context: Context, g: int) -> TaskResult:
     """The arrays of chunk g's operator and the pairs it touches: a part of stage ``tensor``.
 
     Returns
@@ -159,7 +160,7 @@ def prepare_operator(context: Context, g: int) -> tuple[dict[str, Any], dict[str
     return arrays, {"cuts": cuts.tolist()}
 
 
-def _prepare_matrix(context: Context, g: int, centers: Int64) -> tuple[dict[str, Any], dict[str, Any]]:
+def _prepare_matrix(context: Context, g: int, centers: Int64) -> TaskResult:
     """The rows of R that chunk g owns, as CSR over the pairs they touch, from the triplets of the ``centers``."""
     low, high = chunk_bounds(context)[g : g + 2]
     parts = [rows_between(*triplets_of(context, int(b)), low, high) for b in np.unique(context.owner(centers))]
@@ -242,7 +243,7 @@ def chunk_receipt(context: Context, g: int) -> Receipt | None:
 # ---- stored arrays of pairs, at any ascending numbers of pairs
 
 
-def _read_at(context: Context, rows: NDArray[np.integer], read: Callable[[int], Any]) -> Any:
+def _read_at(context: Context, rows: NDArray[np.integer], read: Callable[[int], AnyArray]) -> AnyArray:
     """The array that ``read(b)`` gives of each partition b, at ascending numbers of pairs."""
     offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
     cuts = np.searchsorted(rows, offsets)

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from ips2_dask.executors.base import Handle
-from ips2_dask.kernels.eigen import State
+from ips2_dask.kernels.eigen import Block, State
 from ips2_dask.stages.block_operator import chunk_partitions
 from ips2_dask.stages.block_space import ChunkedSpace, checkpoint_part
-from ips2_dask.store.base import present
+from ips2_dask.store.base import AnyArray, present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.memory_store import MemoryStore
 
@@ -67,15 +66,15 @@ class _Checkpoints:
         """Delete a checkpoint."""
         self._context.store.drop(self._context.folders["eigen"], place)
 
-    def _store_block(self, place: str, y: Any) -> Mapping[str, Any]:
+    def _store_block(self, place: str, y: Block) -> Mapping[str, AnyArray]:
         """Store a block vector; returns the arrays of it that belong into the checkpoint's own part."""
         raise NotImplementedError
 
-    def _stored_block(self, place: str, y: Any) -> Any:
+    def _stored_block(self, place: str, y: Block) -> Block:
         """The block vector with which the solve goes on, after ``y`` has been stored."""
         raise NotImplementedError
 
-    def _read_block(self, place: str) -> Any:
+    def _read_block(self, place: str) -> Block:
         """The block vector of a checkpoint."""
         raise NotImplementedError
 
@@ -83,15 +82,15 @@ class _Checkpoints:
 class InCore(_Checkpoints):
     """Checkpoints of a solve whose block vectors are arrays of this process: (P, columns)."""
 
-    def _store_block(self, place: str, y: Any) -> Mapping[str, Any]:
+    def _store_block(self, place: str, y: Block) -> Mapping[str, AnyArray]:
         del place
         return {"state": y}
 
-    def _stored_block(self, place: str, y: Any) -> Any:
+    def _stored_block(self, place: str, y: Block) -> Block:
         del place
         return y
 
-    def _read_block(self, place: str) -> Any:
+    def _read_block(self, place: str) -> Block:
         return self._context.store.read(self._context.folders["eigen"], place, "state")
 
 
@@ -111,7 +110,7 @@ class Chunked(_Checkpoints):
         for g in range(len(chunk_partitions(self._context))):
             self._context.store.drop(self._context.folders["eigen"], checkpoint_part(place, g))
 
-    def _store_block(self, place: str, y: list[Handle]) -> Mapping[str, Any]:
+    def _store_block(self, place: str, y: list[Handle]) -> Mapping[str, AnyArray]:
         self._space.store_checkpoint(y, place)
         return {}
 

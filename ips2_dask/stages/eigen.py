@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Report
 from ips2_dask.kernels import decomposable, warm_start
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.kernels.operator import MatrixOperator
+from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
 from ips2_dask.kernels.selection import solved_pairs, with_ties
-from ips2_dask.kernels.sparse import assemble, inverse_root, normalized
+from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import checkpoints
@@ -30,11 +31,14 @@ from ips2_dask.stages.views import (
     solved_degrees,
     unit,
 )
-from ips2_dask.store.base import present
+from ips2_dask.store.base import AnyArray, present
 from ips2_dask.store.cache import free_pinned
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 6
+
+Float = NDArray[np.floating]
+Float64 = NDArray[np.float64]
 
 FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
@@ -55,9 +59,9 @@ def aim(params: Params) -> tuple[float, float | None]:
     return (FLOAT32_TOL, SETTLED) if params.tol is None else (params.tol, None)
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
-    own: dict[str, Any] = {"n_clusters": choices.n_solved(params), "tol": params.tol, "seed": params.random_state}
+    own: dict[str, object] = {"n_clusters": choices.n_solved(params), "tol": params.tol, "seed": params.random_state}
     own |= {"assembled": choices.assembled}
     if choices.shared:
         own["shared"] = True  # enough of them for smaller numbers of clusters too
@@ -94,7 +98,7 @@ def _finished(context: Context) -> dict[str, Any] | None:
     return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
 
-def _graph_start(context: Context, width: int) -> Any:
+def _graph_start(context: Context, width: int) -> Float:
     """The sample graph's leading eigenvectors: (m, <= width)."""
     N, _ = neighborhoods(context, context.params.n_neighbors)
     return warm_start.graph_start(N, pair_components(context), width, context.params.random_state)
@@ -109,7 +113,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     root = np.sqrt(degrees) * unit(pairs)
     component_vectors = known_vectors(context, pairs, degrees)
     dtype = np.float32 if aim(params)[0] >= FLOAT32_TOL else np.float64
-    operator: Any
+    operator: MatrixOperator | NeighborhoodOperator
     if context.choices.operator == "triplets":
         operator = MatrixOperator(normalized(restricted_tensor(context), degrees, dtype))
     elif context.choices.assembled and dtype is np.float32:
@@ -127,7 +131,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
         space = kernel.ArraySpace(operator, component_vectors, dtype, panels)
         solve_checkpoints = checkpoints.InCore(context)
 
-        def start() -> Any:
+        def start() -> Float:
             w = _graph_start(context, width)
             if panels > 1:
                 free_pinned()  # the graph stood in this process for the start alone
@@ -146,7 +150,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     return _finish(context, solution, wanted, n_kept, component_vectors.volume, sums, warnings)
 
 
-def _sums(weights: Any, vectors: Any) -> Any:
+def _sums(weights: Float64, vectors: Float) -> Float64:
     """weights' vectors in float64, without a copy of all of them."""
     step = 1 << 18
     return np.sum(
@@ -157,9 +161,9 @@ def _sums(weights: Any, vectors: Any) -> Any:
 def _solve(
     space: kernel.Space,
     wanted: int,
-    start: Callable[[], Any],
-    state: Any,
-    solve_checkpoints: Any,
+    start: Callable[[], kernel.Block],
+    state: kernel.State | None,
+    solve_checkpoints: checkpoints.InCore | checkpoints.Chunked,
     params: Params,
     report: Report,
 ) -> kernel.Solution:
@@ -199,7 +203,7 @@ def _store_start(context: Context, width: int) -> None:
             context.store.write(folder, names[b], {"start": w[low:high]}, {})
 
 
-def _whole_start(context: Context, width: int) -> Any:
+def _whole_start(context: Context, width: int) -> Float:
     """The sample graph's start with as many columns as the block has, random ones after those it gives."""
     w = _graph_start(context, width)
     if w.shape[1] < width:
@@ -219,7 +223,7 @@ def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int,
 
 
 def _finish(
-    context: Context, solution: kernel.Solution, wanted: int, n_kept: int, volumes: Any, sums: Any,
+    context: Context, solution: kernel.Solution, wanted: int, n_kept: int, volumes: AnyArray, sums: Float64,
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
@@ -249,7 +253,7 @@ def _finish(
     return facts
 
 
-def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
+def _left_out(antisymmetric: float | None, eigenvalues: Float64) -> list[str]:
     """A warning if an antisymmetric eigenvector would be among the leading ones of T-hat."""
     if antisymmetric is None or antisymmetric <= eigenvalues[-1]:
         return []
@@ -259,7 +263,7 @@ def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
     ]
 
 
-def _with_ties(values: Any, wanted: int) -> tuple[int, list[str]]:
+def _with_ties(values: Float64, wanted: int) -> tuple[int, list[str]]:
     """How many vectors V is made of: the wanted ones and those tied with the last of them."""
     wanted, n_kept = min(wanted, len(values)), with_ties(values, wanted)
     if n_kept > wanted:
@@ -273,9 +277,9 @@ def _decomposable(context: Context) -> dict[str, Any]:
     """Eigenpairs of L from both ends of its spectrum, and the c largest products of its eigenvalues."""
     store, folder, params = context.store, context.folders["eigen"], context.params
     if keeps_all_pairs(context):
-        S: Any = dense_pairwise(context).astype(np.float64)
+        S: Matrix = dense_pairwise(context).astype(np.float64)
         degrees = S.sum(axis=1)
-        L: Any = S * inverse_root(degrees)[:, None] * inverse_root(degrees)
+        L: Matrix = S * inverse_root(degrees)[:, None] * inverse_root(degrees)
     else:
         edges, values = heat_edges(context, 0, context.m)
         S = assemble(edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64), values, context.m)
@@ -301,12 +305,12 @@ def _decomposable(context: Context) -> dict[str, Any]:
     return facts
 
 
-def _both_ends(L: Any, params: Params) -> tuple[Any, Any, float]:
+def _both_ends(L: Matrix, params: Params) -> tuple[Float64, Float64, float]:
     """Eigenpairs of L: all of a small or dense one, else the c + 2 outermost of each end."""
     m = L.shape[0]
     n = params.n_clusters + 2
     if not sp.issparse(L) or m <= 4 * n + 64:
-        values, vectors = np.linalg.eigh(L.toarray() if sp.issparse(L) else L)
+        values, vectors = np.linalg.eigh(L if isinstance(L, np.ndarray) else L.toarray())
         return values[::-1].copy(), np.ascontiguousarray(vectors[:, ::-1]), 0.0
     ends = []
     for sign in (1.0, -1.0):

@@ -27,7 +27,7 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the eigenvectors."""
     del choices
     names = ("affinity", "bandwidth", "high_order", "fusion", "fusion_weight", "method", "n_clusters")

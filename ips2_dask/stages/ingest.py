@@ -30,10 +30,10 @@ VERSION = 2
 Float64 = NDArray[np.float64]
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the input."""
     del choices
-    own: dict[str, Any] = {"scale": params.scale}
+    own: dict[str, object] = {"scale": params.scale}
     # Manhattan and Chebyshev distances are measured in the same samples as Euclidean ones
     metric = METRICS[params.metric]
     if not metric.keeps_rows:

@@ -6,8 +6,6 @@ by them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -55,7 +53,7 @@ def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
     return exact_neighbors(rows, 0, rows, n, metric_views.search(context))[0][:, 1:]
 
 
-def _rows(context: Context, samples: Int64) -> Any:
+def _rows(context: Context, samples: Int64) -> NDArray[np.float32]:
     """X at samples in any order."""
     ascending, place = np.unique(samples, return_inverse=True)
     return np.ascontiguousarray(context.samples(ascending)[place])

@@ -17,15 +17,21 @@ from ips2_dask.kernels import density, eigen, extension, rounding, similarity
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.kernels.sparse import assemble, inverse_root, reverse_lists
+from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import islands
 from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
 from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context
 
 VERSION = 9
+
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Integer = NDArray[np.integer]
+UInt8 = NDArray[np.uint8]
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
@@ -35,7 +41,7 @@ FINEST = 1e-5
 cheap, and where eigenvalues are close a residual of 1e-4 still turns the embedding (digits, measured)."""
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the fused similarity."""
     del choices
     looks = params.assign_labels != "kmeans" and not params.clusters_rows
@@ -91,14 +97,14 @@ def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
     return trees + starts
 
 
-def points(context: Context, columns: int) -> Any:
+def points(context: Context, columns: int) -> Matrix:
     """The points to be clustered: the embedding of so many columns, or the rows of U."""
     if context.params.clusters_rows:
         return context.cached("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
     return kernel.leading_columns(np.asarray(context.read("label", "embedding", "embedding")), columns)
 
 
-def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def one_rounding(context: Context, part: str) -> TaskResult:
     """The tree of an embedding and its cut, or the best of the starts of k-means that are dealt to this task."""
     task = Rounding.of(part)
     return (_density if task.way == "density" else _kmeans)(context, points(context, task.columns), task)
@@ -118,7 +124,7 @@ def _inside(context: Context) -> NDArray[np.integer] | None:
     return None if followed is None else np.flatnonzero(followed == np.arange(len(followed)))
 
 
-def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
+def _kmeans(context: Context, X: Matrix, task: Rounding) -> TaskResult:
     """The best partition of this task's starts of k-means: labels (m,), -1 for samples of islands, and its inertia."""
     params, tasks = context.params, rounding.restart_tasks(context.m)
     c, seed, inside = params.n_clusters, params.random_state, _inside(context)
@@ -137,7 +143,7 @@ def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], d
     return {"labels": labels, "inertia": np.array([partition.inertia])}, {}
 
 
-def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
+def _density(context: Context, X: Matrix, task: Rounding) -> TaskResult:
     """The tree on drawn samples, in the order of the user's numbers, so that no other numbering changes it."""
     del task
     rows = density.tree_rows(X, context.order(), context.params.random_state)
@@ -160,7 +166,7 @@ class _Affinity:
         self._context = context
 
     @cached_property
-    def matrix(self) -> Any:
+    def matrix(self) -> Matrix:
         """CSR or dense (m, m), without negative entries."""
         context = self._context
         if context.params.embedding != "rows":
@@ -214,7 +220,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     return facts
 
 
-def _renumbered(context: Context, labels: Any) -> Any:
+def _renumbered(context: Context, labels: Int32) -> Int32:
     """Clusters by their first sample in the user's numbering; labels stay in the run's."""
     order = context.order()
     return kernel.renumber(labels) if order is None else kernel.renumber(context.by_row(labels))[order]
@@ -228,13 +234,13 @@ class _Found:
         self._c = context.params.n_clusters
         self._receipts = receipts
         self._follows = follows(context)
-        self._labels: dict[tuple[str, int], Any] = {}
+        self._labels: dict[tuple[str, int], tuple[Int32, UInt8 | None]] = {}
         self.candidates: list[rounding.Candidate] = []
 
-    def _read(self, task: Rounding, name: str) -> Any:
+    def _read(self, task: Rounding, name: str) -> AnyArray:
         return self._context.store.read(self._context.folders["label"], f"{PREFIX}{task.part}", name)
 
-    def chosen(self) -> tuple[rounding.Candidate, Any, Any]:
+    def chosen(self) -> tuple[rounding.Candidate, Int32, UInt8 | None]:
         """The candidate that is kept, its labels in the run's numbering, and what a tree left out (or None)."""
         densities = self._densities()
         for columns in dict.fromkeys(task.columns for task in self._receipts if task.way == "kmeans"):
@@ -274,14 +280,14 @@ class _Found:
         self.candidates.append(one)
         self._add_cut(one, labels, None)
 
-    def _add_cut(self, one: rounding.Candidate, labels: Any, left_out: Any) -> rounding.Candidate:
+    def _add_cut(self, one: rounding.Candidate, labels: Int32, left_out: UInt8 | None) -> rounding.Candidate:
         """The candidate with its normalised cut, in its old place among the others."""
         self._labels[one.rounding, one.columns] = labels, left_out
         candidate = one._replace(cut=self._walk.cut(labels))
         self.candidates[self.candidates.index(one)] = candidate
         return candidate
 
-    def _spread(self, one: rounding.Candidate) -> tuple[Any, Any]:
+    def _spread(self, one: rounding.Candidate) -> tuple[Int32, UInt8]:
         """Labels of all samples from those of a tree's leaves, and which of its samples the tree left out."""
         context, task = self._context, Rounding(one.rounding, one.columns, 0)
         drawn, leaves = np.asarray(self._read(task, "drawn")), np.asarray(self._read(task, "labels"))
@@ -295,7 +301,7 @@ class _Found:
             labels = labels[islands.followed(context, component, labels >= 0)]
         return labels, left_out
 
-    def _with_islands(self, labels: Any) -> Any:
+    def _with_islands(self, labels: Int32) -> Int32:
         """Labels where samples of islands have those that they take."""
         return labels if self._follows is None else labels[self._follows]
 
@@ -310,7 +316,7 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     if receipt is not None:
         return dict(receipt["facts"])
     U = affinity.matrix
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, AnyArray] = {}
     facts: dict[str, Any] = {"u_components": 1, "large": 1}
     warnings: list[str] = []
     inside = None
@@ -357,7 +363,7 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     return facts
 
 
-def _spread_out(rows: Any, inside: Any, m: int) -> Any:
+def _spread_out(rows: AnyArray, inside: Integer | None, m: int) -> AnyArray:
     """Rows of the samples inside among those of all samples, which are 0."""
     if inside is None:
         return rows
@@ -366,7 +372,7 @@ def _spread_out(rows: Any, inside: Any, m: int) -> Any:
     return all_rows
 
 
-def _sizes(components: Components, copies: Any) -> dict[str, int]:
+def _sizes(components: Components, copies: Integer | None) -> dict[str, int]:
     """How many islands there are, and how many rows of the input they hold in all and at most."""
     rows = np.bincount(components.label, copies)[components.large :]
     return {"fused": components.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
@@ -382,7 +388,7 @@ def _said(facts: dict[str, Any]) -> str:
     )
 
 
-def _basis(context: Context, U: Any, B: Any) -> dict[str, Any]:
+def _basis(context: Context, U: Matrix, B: Float64) -> dict[str, AnyArray]:
     """What new samples need of U B, by its two parts."""
     params = context.params
     S = None if params.method == "ppc" else read_similarity(context, "pairwise")
@@ -391,7 +397,7 @@ def _basis(context: Context, U: Any, B: Any) -> dict[str, Any]:
     return {"pairwise_basis": pairwise, "high_order_basis": high_order}
 
 
-def _keep_means(context: Context, labels: Any) -> None:
+def _keep_means(context: Context, labels: Int32) -> None:
     """Store the mean rows of U that k-means ended with, for new samples; labels are in the run's numbering."""
     params, U = context.params, points(context, 0)
     B = extension.mean_rows(U, labels, params.n_clusters)
@@ -402,7 +408,7 @@ def _keep_means(context: Context, labels: Any) -> None:
     context.store.write(context.folders["label"], "means", arrays, {"variance": variance})
 
 
-def _rows_graph(context: Context, U: Any) -> sp.csr_array:
+def _rows_graph(context: Context, U: Matrix) -> sp.csr_array:
     """The heat-kernel graph on the rows of U as points."""
     m = context.m
     if m > ROWS_MAX_SAMPLES:
@@ -410,7 +416,7 @@ def _rows_graph(context: Context, U: Any) -> sp.csr_array:
             "embedding", f"'rows' with {m} samples", f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
             f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB", "use embedding='spectral'",
         )  # fmt: skip
-    rows = np.ascontiguousarray(U.toarray() if sp.issparse(U) else U, np.float32)
+    rows = np.ascontiguousarray(U if isinstance(U, np.ndarray) else U.toarray(), np.float32)
     N, d = exact_neighbors(rows, 0, rows, min(N_AFFINITY_NEIGHBORS + 1, m))
     lengths = similarity.all_lengths(rows) if m <= 5000 else d
     t = similarity.bandwidths(lengths)[0] if m <= 5000 else float(d[:, 1:].mean())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,7 @@ from ips2_dask.store.context import Context, part_name
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
 
 
 PAIRS_AT_ONCE = 1 << 23
@@ -82,7 +83,7 @@ def n_pairs(context: Context) -> int:
     return int(context.facts["tensor"]["pair_offsets"][-1])
 
 
-def triplets_of(context: Context, b: int) -> tuple[Any, Any, Any]:
+def triplets_of(context: Context, b: int) -> tuple[Int64, Int64, Float32]:
     """Entries of R that partition b owns: as stored, or made anew from its blocks."""
     if context.choices.operator == "triplets":
         rows, columns, values = (
