@@ -109,7 +109,8 @@ class Space(Protocol):
 
 
 class Known:
-    """The eigenvectors of eigenvalue 1, one per connected component: sqrt(degree) unit, normalised there.
+    """The eigenvectors of eigenvalue 1, one for each connected component: sqrt(degree) unit, 0 outside the component
+    and scaled to length 1.
 
     See docs/method.md, Eigenvalue 1.
 
@@ -357,7 +358,8 @@ def chebyshev_filter(space: Space, y: Block, low: float, high: float, top: float
 
 
 MAX_GAIN = 1e6
-"""Where a filter raises the top of the spectrum more than this above the last wanted pair, rounding drowns the pair."""
+"""Largest factor by which a filter may raise the top of the spectrum above the last wanted pair: beyond it rounding
+errors of the top exceed that pair."""
 
 
 def filter_degree(last: float, low: float, high: float, least: int) -> int:
@@ -428,7 +430,7 @@ def leading_eigenpairs(
         it by a small part of that. It depends on ratios of gaps alone, not on their scale, as a residual does: the
         sum is the normalised cut that the span allows, and two all but equal vectors may still be mixed.
     state : State, optional
-        Where an earlier solve stopped; it goes on from there to the same bits.
+        State in which an earlier solve stopped: this one goes on from it to the same bits.
     checkpoint : callable, optional
         Called with the state after each filter.
     watch : callable
@@ -533,7 +535,7 @@ PANELS_TO = 64 << 30
 it lacks. Larger ones are a cluster's, whose scheduler lacks time: two panels."""
 
 PANELS_WHOLE = 2
-"""Panels up to which Ritz pairs are made of whole blocks in core: a filter in two holds two blocks there too."""
+"""Panels up to which Ritz pairs are made of whole blocks in core: a filter in two panels holds two blocks as well."""
 
 
 def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> int:

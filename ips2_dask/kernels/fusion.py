@@ -90,7 +90,7 @@ def _merge(pairs, values, other_pairs, other_values, union, out):  # type: ignor
 def merge_entries(
     first: tuple[NDArray[np.integer], Float], second: tuple[NDArray[np.integer], Float]
 ) -> tuple[Int32, Float64, Float64]:
-    """The union of two sorted lists of pairs (n, 2), with both lists' values there, 0 where one has none."""
+    """The union of two sorted lists of pairs (n, 2), with the values of both lists; 0 where a list lacks the pair."""
     lists = [
         (np.ascontiguousarray(pairs, np.int32), np.asarray(values, np.float64)) for pairs, values in (first, second)
     ]

@@ -85,7 +85,7 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     floor = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR]), f"llvm.floor.v{LANES}f32")
     whole = builder.call(floor, [builder.fadd(y, _splat(0.5))])
     f = builder.fsub(y, whole)
-    # the polynomial of degree 5 with the smallest largest relative error of 2^f there (7.5e-8)
+    # the polynomial of degree 5 whose largest relative error to 2^f on |f| <= 1/2 is smallest (7.5e-8)
     p = _splat(1.327647129073739e-3)
     for factor in (
         9.675540961325169e-3, 5.550713092088699e-2, 2.4022120237350464e-1, 6.931469440460205e-1, 1.0000001192092896,

@@ -96,7 +96,9 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
         last = gaps[min(n_clusters, len(gaps)) - 1] if n_clusters > components else inner[0]
         least = max(float(inner[0]), MIN_WEIGHT**2 * float(last))
         weights[components:] = np.sqrt(np.minimum(1.0, least / inner))
-        if components >= n_clusters:  # they are the clusters: what parts one of them counts little
+        if (
+            components >= n_clusters
+        ):  # the components are the clusters already: columns that divide one of them count little
             weights[components:] *= MIN_WEIGHT
     return weights
 

@@ -73,8 +73,8 @@ def replicate(
 ) -> float:  # fmt: skip
     """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
 
-    U is restricted to the subsample and embedded and clustered anew. Samples of components that are islands there,
-    in the sense of `components.divide`, are left out of it.
+    U is restricted to the subsample and embedded and clustered anew. Islands of the restricted U, in the
+    sense of `components.divide`, are left out of it.
 
     Parameters
     ----------
@@ -86,11 +86,12 @@ def replicate(
     columns : int, optional
         Of the subsample's embedding; ``n_clusters`` without it.
     embedding : (m, columns), optional
-        Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance.
+        Of all samples: the solver starts from its rows of the subsample, and needs fewer products to the same
+        tolerance.
     rows : bool
         Whether k-means works on the rows of U instead of an embedding.
     rounding : {"kmeans", "density"}
-        How the partition came from the embedding; a density that has no such cut in the subsample is k-means there.
+        How the partition came from the embedding; where the subsample's density has no such cut, k-means rounds.
     width : int, optional
         How many of the embedding's columns it came from; all of them without it.
     """

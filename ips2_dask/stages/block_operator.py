@@ -1,4 +1,4 @@
-"""The operator of the pair Laplacian in chunks: what a worker holds of it, and what one product does on a chunk.
+"""The operator of the pair Laplacian in chunks: the part that a worker holds, and one chunk's part of a product.
 
 Words
 -----
@@ -123,7 +123,7 @@ class ChunkPlacement:
         return [g for g in np.flatnonzero(self.shared_rows[:, h]).tolist() if self.owners[g] == owner]
 
     def section(self, g: int, h: int) -> slice:
-        """The rows for chunk g in what `select_rows` of chunk h sends to its owner."""
+        """The rows for chunk g among those that `select_rows` of chunk h sends to chunk g's owner."""
         receivers = self.receivers(h, self.owners[g])
         before = sum(int(self.shared_rows[other, h]) for other in receivers if other < g)
         return slice(before, before + int(self.shared_rows[g, h]))
@@ -228,7 +228,7 @@ def touched_pairs(context: Context, g: int) -> Int32 | Int64:
 
 
 def _cuts(context: Context, g: int) -> list[int]:
-    """Where the pairs of each chunk begin among those that chunk g touches, and how many it touches."""
+    """The place at which each chunk's pairs begin among those that chunk g touches, and the number that it touches."""
     receipt = chunk_receipt(context, g)
     return receipt["facts"]["cuts"] if receipt else []
 
@@ -293,7 +293,7 @@ def _needed_rows(context: Context, g: int, h: int) -> Int32:
 
 
 def select_rows(context: Context, h: int, owner: int, placement: ChunkPlacement, y: Float32) -> Float32:
-    """The rows of chunk h's block that the chunks of one worker need, to be sent there.
+    """The rows of chunk h's block that the chunks of one worker need, to be sent to that worker.
 
     Parameters
     ----------

@@ -87,7 +87,7 @@ def start_block(context: Context, g: int) -> Float32:
 
 
 def component_volumes(context: Context, g: int) -> tuple[NDArray[np.integer], Float64]:
-    """The components that have pairs in chunk g: their numbers (present,), and their volumes there (present,)."""
+    """The components that have pairs in chunk g: numbers (n,) int32, and volumes in the chunk (n,) float64."""
     vectors = _component_vectors(context, g, None)
     components = np.unique(vectors.label)
     return components, np.asarray(vectors.volume[components], np.float64)

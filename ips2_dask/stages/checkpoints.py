@@ -20,7 +20,7 @@ PLACES = ("state0", "state1")
 """Names of the two checkpoints."""
 
 SHARE = 10
-"""A state is stored once the solve has gone on for so many times what storing the last one took."""
+"""A state is stored once the solve has gone on for so many times as long as storing the last one took."""
 
 
 class _Checkpoints:
@@ -98,7 +98,7 @@ class Chunked(_Checkpoints):
     """Checkpoints of a solve whose block vectors are in chunks on the workers.
 
     The solve goes on with the stored block vector, read again on the workers that had it. A chunk that is lost with its
-    worker is then read and computed on from there; else Dask would repeat the products from the first one on.
+    worker is then read again and the products since are repeated; else Dask would repeat all products from the first.
     """
 
     def __init__(self, context: Context, space: ChunkedSpace) -> None:
@@ -127,7 +127,7 @@ def start_part(b: int) -> str:
 
 
 def delete_checkpoints(context: Context) -> None:
-    """Delete what only a solve that goes on would need: the checkpoints and the start."""
+    """Delete the checkpoints and the start, which only a solve that goes on needs."""
     folder, parts = context.folders["eigen"], list(PLACES)
     if context.choices.vectors == "chunked":
         parts += [checkpoint_part(place, g) for place in PLACES for g in range(len(chunk_partitions(context)))]

@@ -46,7 +46,7 @@ def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     n_kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
     vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :n_kept]
     values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:n_kept]))
-    return np.where(root > 0, values, 0.0)  # what the solver's random start left there
+    return np.where(root > 0, values, 0.0)  # pairs of islands keep entries of the solver's random start
 
 
 def decomposable_at(context: Context, pairs: Int32) -> Float64:

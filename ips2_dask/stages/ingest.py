@@ -54,7 +54,7 @@ def _block(context: Context, b: int) -> AnyArray:
 
 
 def _kept(context: Context, b: int, block: AnyArray) -> AnyArray | None:
-    """Which rows of partition b stay, as their places in it; None for all of them."""
+    """Places in partition b of its rows that stay, (rows,) int64; None where none is dropped."""
     if context.facts["ingest"].get("missing") != "drop":
         return None
     places: AnyArray = np.flatnonzero(~np.isnan(block).any(axis=1))
@@ -249,8 +249,8 @@ def _unread(context: Context, rule: str) -> list[int]:
 class Measured(NamedTuple):
     """Centre, spread and unit of the samples, from the statistics of the columns."""
 
-    center: Float64  # (f,) what to take from each column
-    spread: Float64  # (f,) what to divide it by
+    center: Float64  # (f,) subtracted from each column
+    spread: Float64  # (f,) each column is divided by it then
     exponent: int  # of the power of two that all values are divided by then
     vanishing: int  # columns that vary too little beside the others
     statistics: kernel.Statistics  # of the columns as they came

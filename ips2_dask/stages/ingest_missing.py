@@ -69,7 +69,7 @@ def find(context: Context, executor: Executor, report: Report) -> None:
 
 
 def keep_medians(context: Context, numeric: list[int], executor: Executor, report: Report) -> None:
-    """Store the median of each column that holds numbers, 0 for those of categories; nothing to do where it is there.
+    """Store the median of each column that holds numbers, 0 for those of categories, unless they are stored already.
 
     Raises
     ------

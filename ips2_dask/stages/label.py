@@ -46,7 +46,7 @@ def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     del choices
     looks = params.assign_labels != "kmeans" and not params.clusters_rows
     return {
-        # labels that were k-means' for lack of fast-plscan are looked for again where it is there
+        # labels that were k-means' for lack of fast-plscan are computed again once it is installed
         **({"fast_plscan": density.available()} if looks else {}),
         "n_clusters": params.n_clusters,
         "n_components": params.n_embedded,
@@ -227,7 +227,7 @@ def _renumbered(context: Context, labels: Int32) -> Int32:
 
 
 class _Found:
-    """What the tasks have found, and the choice among it."""
+    """Candidate labelings, from the results of the rounding tasks, and the choice of one."""
 
     def __init__(self, context: Context, walk: Walk, receipts: dict[Rounding, Any]) -> None:
         self._context, self._walk = context, walk
@@ -241,7 +241,7 @@ class _Found:
         return self._context.store.read(self._context.folders["label"], f"{PREFIX}{task.part}", name)
 
     def chosen(self) -> tuple[rounding.Candidate, Int32, UInt8 | None]:
-        """The candidate that is kept, its labels in the run's numbering, and what a tree left out (or None)."""
+        """The candidate that is kept, its labels (m,) in the run's numbering, and of a density the samples left out."""
         densities = self._densities()
         for columns in dict.fromkeys(task.columns for task in self._receipts if task.way == "kmeans"):
             self._add_kmeans(columns)
@@ -307,9 +307,9 @@ class _Found:
 
 
 def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
-    """Store the spectral embedding unless it is there; returns its components, residual and warnings.
+    """Store the spectral embedding unless it is stored already; returns its components, residual and warnings.
 
-    Samples of islands, which have no rows in the solve, are at the place of the sample whose label they take.
+    Samples of islands take no part in the solve: each gets the row of the sample whose label it takes.
     """
     params = context.params
     receipt = context.receipt("label", "embedding")
@@ -379,7 +379,7 @@ def _sizes(components: Components, copies: Integer | None) -> dict[str, int]:
 
 
 def _said(facts: dict[str, Any]) -> str:
-    """What islands mean for the labels."""
+    """The warning about islands: how many there are, and whose labels their rows get."""
     small = facts["islands"]
     return (
         f"the fused similarity falls into {facts['u_components']} components, {small['fused']} of them too small for a "
@@ -389,7 +389,7 @@ def _said(facts: dict[str, Any]) -> str:
 
 
 def _basis(context: Context, U: Matrix, B: Float64) -> dict[str, AnyArray]:
-    """What new samples need of U B, by its two parts."""
+    """Arrays from which new samples compute their rows of U B: the pairwise and the high-order part, (m, c) float32."""
     params = context.params
     S = None if params.method == "ppc" else read_similarity(context, "pairwise")
     normalized = extension.is_normalized(params.fusion, params.method)

@@ -53,7 +53,7 @@ class SideInputs(NamedTuple):
 
 
 def open_side_inputs(similarity: Any, knn_graph: Any, m: int, params: Params) -> SideInputs:
-    """Read and check what was given beside m samples.
+    """Read and check the matrices that were given beside m samples.
 
     Parameters
     ----------
@@ -178,7 +178,7 @@ def folder_of(digests: dict[str, str]) -> str:
 
 
 def store_matrices(store: Store, folder: str, inputs: SideInputs) -> None:
-    """Store what was given, unless it is there already."""
+    """Store the matrices that were given, each unless it is stored already."""
     for name, matrix in inputs._asdict().items():
         if matrix is None or store.receipt(folder, name) is not None:
             continue
@@ -203,7 +203,7 @@ def given_similarity(context: Context) -> Matrix:
         matrix.sort_indices()
         return matrix
 
-    # the numbering is the graph's, so what is remembered is remembered with it
+    # the graph decides the numbering, so the matrix is cached with the graph
     return context.cached("neighbors", f"given-{context.folders[FOLDER]}", make, 8 * context.m)
 
 
@@ -256,7 +256,7 @@ def _given_graph(context: Context) -> tuple[AnyArray, AnyArray]:
 
 
 def store_names(store: Store, names: NDArray[np.str_]) -> str:
-    """Store the names of all samples, unless they are there already; the folder they are in."""
+    """Store the names of all samples unless they are stored already; returns their folder."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in names.tolist()]
     text = np.frombuffer(b"".join(encoded), np.uint8)
     ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)

@@ -27,7 +27,7 @@ PAIRS_AT_ONCE = 1 << 23
 
 
 class Neighborhoods(NamedTuple):
-    """N (m, k) and in which neighbourhoods each sample is."""
+    """Neighbourhoods N (m, k), and the lists of those that hold each sample."""
 
     N: Int32
     reverse: Reverse
@@ -137,11 +137,11 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
     name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
     made: NeighborhoodOperator = context.cached("tensor", name, make, context.m * 12 * q)
-    return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
+    return copy.copy(made)  # a caller normalises its copy, and the cached operator stays as it is
 
 
 def assembled_operator(context: Context, degrees: NDArray[np.float64]) -> sp.csr_array:
-    """The same, normalised, as a CSR matrix that is put together in this process's memory."""
+    """The normalised operator over all neighbourhoods as a CSR matrix (P, P) float32, assembled in this process."""
     params = context.params
     N, _ = neighborhoods(context, params.n_neighbors)
     blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))

@@ -1,4 +1,4 @@
-"""Random walks on the fused similarity U: in this process where U fits there, else in chunks on the workers.
+"""Random walks on the fused similarity U: in this process if U fits into its memory, else in chunks on the workers.
 
 Labels spread by them to samples that have none, and their ends are a sample's shares of the clusters. A chunk holds the
 rows of U of some partitions; a product needs the blocks of the chunks that its rows reach. Each row is summed in the
@@ -62,7 +62,7 @@ class LocalWalk:
     ----------
     context : Context
     U : CSR or dense (m, m)
-        What was embedded.
+        The similarity that was embedded.
     """
 
     def __init__(self, context: Context, U: Matrix) -> None:
@@ -232,7 +232,7 @@ def largest_degree(context: Context, g: int, near: tuple[int, ...]) -> float:
 
 
 def cut_sums(context: Context, g: int, near: tuple[int, ...], labels: Int32, scale: float) -> kernel.CutSums:
-    """What chunk g's rows of U add to the normalised cut of the partition ``labels`` (m,), as whole numbers."""
+    """The share of chunk g's rows of U in the normalised cut of the partition ``labels`` (m,), as whole numbers."""
     spans = _spans(context)
     columns = np.concatenate([labels[slice(*spans[h])] for h in near])
     rows = _fused_rows(context, g, near)
