@@ -135,7 +135,7 @@ def squared_lengths(U: Matrix) -> Float64:
 
 
 def gaps(points: Float64, means: Float64) -> Float64:
-    """Squared distances to the centroids (n, c), infinite to those that are none."""
+    """Squared distances to the centroids (n, c), infinite for a cluster without samples."""
     square = np.square(points).sum(axis=1)[:, None] - 2.0 * points @ np.nan_to_num(means).T + np.square(means).sum(1)
     return np.where(np.isnan(square), np.inf, np.maximum(square, 0.0))
 

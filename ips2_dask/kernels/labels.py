@@ -59,8 +59,8 @@ def spectrum(
 ) -> Spectrum:
     """Top eigenpairs of D^-1/2 U D^-1/2: c of them to ``tol``, and as many more as ``columns`` asks for.
 
-    Connected components give the eigenvectors of eigenvalue 1, the largest components first. What comes after the c-th
-    has the residual that guard columns have when the others are done, some ten times theirs. ``start``, (m, columns),
+    Connected components give the eigenvectors of eigenvalue 1, the largest components first. Eigenpairs
+    after the c-th have the residuals of guard columns, some ten times those of the others. ``start``, (m, columns),
     holds vectors that may be near the other ones; without it the start is random. ``settled`` is that of
     `eigen.leading_eigenpairs`.
     """
@@ -94,7 +94,7 @@ def solve(
     most: int | None = None,
     settled: float | None = None,
 ) -> Solution:
-    """The ``wanted`` leading eigenpairs outside eigenvalue 1 to ``tol``, and what follows them up to ``most`` in all.
+    """The ``wanted`` leading eigenpairs outside eigenvalue 1 to ``tol``, and the following ones up to ``most`` in all.
 
     By LAPACK where that is small. The start is random, but for its first columns where ``start`` is given. Residuals
     are those of the wanted ones.
@@ -172,7 +172,7 @@ def best(partitionings: list[Partitioning]) -> Partitioning:
 
 
 def renumber(labels: Int32) -> Int32:
-    """Clusters numbered by their first sample, so that equal partitions have equal labels; -1 stays what it is."""
+    """Clusters numbered by their first sample, so that equal partitions have equal labels; -1 stays -1."""
     if (labels < 0).any():
         numbers, labelled = labels.copy(), labels >= 0
         numbers[labelled] = renumber(labels[labelled])

@@ -273,7 +273,7 @@ class NeighborhoodOperator:
 
 
 class _Rows:
-    """The rows of R that one chunk owns, and the combination of a product with what it was made from."""
+    """The rows of R that one chunk owns, and the recurrence a L y + b y + c previous on them."""
 
     def __init__(self, touched: int, own: slice) -> None:
         self.touched, self.own = touched, own
@@ -352,7 +352,10 @@ class ChunkOperator(_Rows):
 
 @njit(nogil=True, cache=True)
 def _count_rows(values, ids, ends):  # type: ignore[no-untyped-def]
-    """Add each row's entries to ``ends[row]``; those of other owners are zero, and so is what underflowed."""
+    """Add the number of each row's entries to ``ends[row]``.
+
+    Zeros are not counted: another neighbourhood owns the entry, or its value underflowed.
+    """
     q = ids.shape[1]
     for p in range(len(ids)):
         t = 0

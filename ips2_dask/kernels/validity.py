@@ -37,7 +37,7 @@ TREE_SAMPLES = 5_000
 """Samples that the tree of a replicate is built on, at most."""
 
 RESAMPLED_TOL = 1e-3
-"""Largest residual of a replicate's eigenvectors: what is left of them turns labels less than leaving samples out."""
+"""Largest residual of a replicate's eigenvectors: leaving samples out changes labels more than such an error."""
 
 
 def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Float64:

@@ -55,7 +55,7 @@ DECOMPOSABLE_TOL = 1e-3
 
 
 def aim(params: Params) -> tuple[float, float | None]:
-    """The largest residual that is asked for, and when a solve may stop before: never where it is asked for."""
+    """The largest residual that is asked for, and the change of the gaps that also ends a solve (None with ``tol``)."""
     return (FLOAT32_TOL, SETTLED) if params.tol is None else (params.tol, None)
 
 
@@ -213,7 +213,7 @@ def _whole_start(context: Context, width: int) -> Float:
 
 
 def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int, list[str]]:
-    """How many vectors are kept, and what is wrong with them."""
+    """The number of vectors to keep, and warnings about them."""
     n_kept, warnings = _with_ties(solution.values, wanted)
     if solution.verdict not in (kernel.Verdict.CONVERGED, kernel.Verdict.SETTLED):
         stop = kernel.stop_of(solution, wanted, *aim(params))
@@ -249,7 +249,8 @@ def _finish(
         "history": solution.history,
         "warnings": [*warnings, *_left_out(context.facts["assemble"]["antisymmetric"], eigenvalues)],
     }
-    context.store.write(context.folders["eigen"], "whole", whole, facts)  # the last one: it says that all are there
+    # written last: its receipt says that all parts are stored
+    context.store.write(context.folders["eigen"], "whole", whole, facts)
     return facts
 
 

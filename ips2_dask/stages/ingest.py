@@ -346,7 +346,7 @@ def _distances_in_unit(context: Context, block: AnyArray) -> NDArray[np.float32]
 
 
 def symmetric(context: Context, b: int) -> TaskResult:
-    """Check that partition b's rows are what the columns of the earlier partitions, and its own, say."""
+    """Check partition b's rows against the columns of the earlier partitions and its own: the matrix is symmetric."""
     low, high = context.span(b)
     D = np.asarray(context.read("ingest", b, "samples"))
     for other in range(b + 1):

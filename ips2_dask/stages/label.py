@@ -302,7 +302,7 @@ class _Found:
         return labels, left_out
 
     def _with_islands(self, labels: Int32) -> Int32:
-        """Labels where samples of islands have those that they take."""
+        """The labels (m,), each sample of an island with the label of the sample that it follows."""
         return labels if self._follows is None else labels[self._follows]
 
 

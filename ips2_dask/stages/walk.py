@@ -356,7 +356,7 @@ class ChunkedWalk:
         return 0, self._each(first_shares, lambda g: (labels,))
 
     def _delete_blocks(self, products: int) -> None:
-        """Delete what only a walk that goes on would need."""
+        """Delete the stored blocks and `MARK`, which only a walk that goes on needs."""
         context = self._context
         for part in present(context.store, context.folders["label"], [MARK, *self._block_parts(products)]):
             context.store.drop(context.folders["label"], part)
