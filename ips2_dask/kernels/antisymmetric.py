@@ -8,8 +8,6 @@ Letters: d_ij distance of samples i and j, T_ijkl and T-hat the tensor and its u
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.linalg
 from numba import njit
@@ -22,6 +20,8 @@ from ips2_dask.kernels.tensor import fill_distances, local_pairs, pair_similarit
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
+Integer = NDArray[np.integer]
+UInt8 = NDArray[np.uint8]
 
 STEPS = 12
 """Lanczos steps: the largest Ritz value is then a few percent from the eigenvalue, and never above it."""
@@ -84,7 +84,7 @@ def _multiply(elements, ids, x, y):  # type: ignore[no-untyped-def]
 
 
 def largest_eigenvalue(
-    blocks: Float, owned: Any, N: Int32, ids: Int32, degrees: Float64, sigma: float, epsilon: float,
+    blocks: Float, owned: UInt8, N: Int32, ids: Integer, degrees: Float64, sigma: float, epsilon: float,
     *, steps: int = STEPS, seed: int = 0,
 ) -> float:  # fmt: skip
     """The largest Ritz value of the antisymmetric part of D^-1/2 T-hat D^-1/2: a lower limit of its largest eigenvalue.
@@ -96,7 +96,7 @@ def largest_eigenvalue(
     owned : (m, bytes) uint8
         Packed bits of `kernels.tensor.owned_subsets`.
     N : (m, k) int32
-    ids : (m, q) int32
+    ids : (m, q) int32 or int64
         Numbers of each neighbourhood's pairs, those of i = j among them.
     degrees : (P,) float64
     sigma, epsilon : float

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Iterator
 from threading import Lock
-from typing import Any
 
 import numba
 import numpy as np
@@ -69,7 +68,9 @@ def nearest_in(
     neighbours are searched exactly. One thread works on it, so that the cores of a machine change nothing.
     """
 
-    def exact(rows: NDArray[np.float32], ids: NDArray[np.int64], Y: NDArray[np.float32], count: int) -> Any:
+    def exact(
+        rows: NDArray[np.float32], ids: NDArray[np.int64], Y: NDArray[np.float32], count: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         return nearest_by_metric(rows, ids, Y, count, metric=metric)
 
     if len(X) <= TIMES * (n + 2):

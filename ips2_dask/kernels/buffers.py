@@ -15,9 +15,11 @@ from collections import deque
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from ips2_dask.kernels.parallel import map_chunks
+
+Float = NDArray[np.floating]
 
 MAX_FREE = 2
 """Free pieces that a process keeps: the oldest goes when another comes."""
@@ -51,7 +53,7 @@ class _Loan:
             _give_back()
 
 
-def empty(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Float:
     """An array of any content, in memory that an earlier one gave up where that is large enough and not too large."""
     dtype = np.dtype(dtype)
     size = int(np.prod(shape)) * dtype.itemsize
@@ -94,24 +96,24 @@ def _give_back() -> None:
         trim(0)
 
 
-def zeros(shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Float:
     """An array of zeros."""
-    out = empty(shape, dtype)
-    out.fill(0)
-    return out
+    array = empty(shape, dtype)
+    array.fill(0)
+    return array
 
 
 class SpareBlock:
     """Memory of one block that its operator's caller gave up, for the operator's next product."""
 
     def __init__(self) -> None:
-        self._block: NDArray[Any] | None = None
+        self._block: Float | None = None
 
-    def keep(self, block: NDArray[Any] | None) -> None:
+    def keep(self, block: Float | None) -> None:
         """Keep the memory of a block that is not used any more; None frees it."""
         self._block = block
 
-    def array(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Float:
         """An array of any content; memory of another shape or dtype is freed before."""
         block, self._block = self._block, None
         if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
@@ -119,8 +121,8 @@ class SpareBlock:
             return np.empty(shape, dtype)
         return block
 
-    def zeros(self, shape: tuple[int, ...], dtype: Any) -> NDArray[Any]:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Float:
         """An array of zeros."""
-        out = self.array(shape, dtype)
-        map_chunks(lambda a, b: out[a:b].fill(0), len(out), ROWS)
-        return out
+        block = self.array(shape, dtype)
+        map_chunks(lambda a, b: block[a:b].fill(0), len(block), ROWS)
+        return block

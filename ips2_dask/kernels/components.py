@@ -39,12 +39,15 @@ class Components(NamedTuple):
 
     @property
     def of_vectors(self) -> Int32:
-        """Whose component vector each sample counts to, (m,): its own, or for islands, whose entries are 0, any."""
+        """The component vector that each sample belongs to: (m,) int32.
+
+        A sample of an island gets the last one: its entry there is 0, so that any would do.
+        """
         return np.minimum(self.label, np.int32(self.large - 1))
 
     @property
     def inside(self) -> NDArray[np.bool_]:
-        """Which samples are in a large component: (m,)."""
+        """Whether each sample is in a large component: (m,) bool."""
         return self.label < self.large
 
 

@@ -7,7 +7,7 @@ that another number of clusters is another cut through it.
 from __future__ import annotations
 
 import importlib.util
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -133,7 +133,7 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
     from fast_plscan import PLSCAN  # noqa: PLC0415  see above
 
     tree = PLSCAN(min_samples=MIN_SAMPLES, num_threads=1, metric="precomputed").fit((edges, n))
-    leaves: Any = tree.leaf_tree_.to_numpy()[1:]  # the first stands for all points together
+    leaves: NDArray[np.void] = tree.leaf_tree_.to_numpy()[1:]  # the first stands for all points together
     low, high = leaves["min_size"], leaves["max_size"]
     best: Cut | None = None
     for size in np.unique(np.maximum(low[low < high], 2.0)):

@@ -51,9 +51,9 @@ def digests(X: Float32) -> NDArray[np.uint64]:
     """
     # adding 0 turns -0 into 0, which equals it but has other bits
     words = np.ascontiguousarray(X + np.float32(0)).view(np.uint32)
-    out = np.empty((len(X), 2), np.uint64)
-    map_chunks(lambda a, b: _digest(words[a:b], out[a:b]), len(X), 4096)
-    return out
+    hashes = np.empty((len(X), 2), np.uint64)
+    map_chunks(lambda a, b: _digest(words[a:b], hashes[a:b]), len(X), 4096)
+    return hashes
 
 
 RANGE_ROWS = 1 << 21

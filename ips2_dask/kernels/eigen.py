@@ -14,7 +14,7 @@ import dataclasses
 import enum
 import math
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import scipy.linalg
@@ -26,6 +26,10 @@ from ips2_dask.kernels.parallel import map_chunks
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
+Integer = NDArray[np.integer]
+
+Block: TypeAlias = Any
+"""A block vector in the form that its space gives it: an array (n, columns), or a list of handles of its chunks."""
 
 DEGREE = 12
 MAX_DEGREE = 64
@@ -63,49 +67,50 @@ class Space(Protocol):
 
     whole_products: bool
 
-    def random(self, columns: int, seed: int) -> Any:
+    def random(self, columns: int, seed: int) -> Block:
         """A block of standard normal columns that depends on the seed alone."""
         ...
 
-    def apply(self, y: Any) -> Any:
+    def apply(self, y: Block) -> Block:
         """The operator's product with a block."""
         ...
 
-    def recur(self, y: Any, previous: Any | None, a: float, b: float, c: float) -> Any:
+    def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
         """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
         ...
 
-    def split(self, y: Any) -> list[Any]:
+    def split(self, y: Block) -> list[Block]:
         """Panels of a block's columns, which are filtered one after another; ``y`` is given up."""
         ...
 
-    def finish(self, panel: Any) -> Any:
+    def finish(self, panel: Block) -> Block:
         """Wait until a panel is computed, so that no work on the next panel starts before, and return it."""
         ...
 
-    def join(self, parts: list[Any]) -> Any:
+    def join(self, parts: list[Block]) -> Block:
         """The block that was split; ``parts`` are given up."""
         ...
 
-    def deflate(self, y: Any) -> Any:
+    def deflate(self, y: Block) -> Block:
         """The block without its part in the span of the known eigenvectors; ``y`` is given up."""
         ...
 
-    def gram(self, x: Any, y: Any) -> Float64:
+    def gram(self, x: Block, y: Block) -> Float64:
         """x' y, summed in float64 in a fixed order."""
         ...
 
-    def rotate(self, y: Any, C: Float64) -> Any:
+    def rotate(self, y: Block, C: Float64) -> Block:
         """y C; ``y`` is given up."""
         ...
 
-    def residuals(self, Ly: Any, y: Any, values: Float64) -> Float64:
+    def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """Norms of the columns of L y - y diag(values)."""
         ...
 
 
 class Known:
-    """The eigenvectors of eigenvalue 1, one per connected component: sqrt(degree) unit, normalised there.
+    """The eigenvectors of eigenvalue 1, one for each connected component: sqrt(degree) unit, 0 outside the component
+    and scaled to length 1.
 
     See docs/method.md, Eigenvalue 1.
 
@@ -128,16 +133,18 @@ class Known:
         scale = np.divide(1.0, np.sqrt(self.volume), out=np.zeros(count), where=self.volume > 0)
         self.vector = root * scale[label]  # (n,)
 
-    def coefficients(self, y: Float) -> tuple[Any, Float64]:
+    def coefficients(self, y: Float) -> tuple[Integer, Float64]:
         """Components of these rows, and the products of their vectors with y, summed in float64 by fixed chunks."""
 
-        def partial(a: int, b: int) -> tuple[Any, Float64]:
-            components, at = np.unique(self.label[a:b], return_inverse=True)
+        def partial(a: int, b: int) -> tuple[Integer, Float64]:
+            components, position = np.unique(self.label[a:b], return_inverse=True)
             weighted = y[a:b] * self.vector[a:b, None]
             if len(components) == 1:
                 return components, weighted.sum(axis=0)[None]
-            order = np.argsort(at, kind="stable")
-            return components, np.add.reduceat(weighted[order], np.flatnonzero(np.diff(at[order], prepend=-1)), axis=0)
+            order = np.argsort(position, kind="stable")
+            return components, np.add.reduceat(
+                weighted[order], np.flatnonzero(np.diff(position[order], prepend=-1)), axis=0
+            )
 
         parts = map_chunks(partial, len(y), CHUNK)
         components = np.unique(np.concatenate([h for h, _ in parts])) if parts else np.empty(0, np.int64)
@@ -165,11 +172,11 @@ class Known:
     def leading(self, most: int, dtype: type = np.float64) -> Float:
         """Vectors of the ``most`` largest components, largest volume first (ties: smaller label): (n, <= most)."""
         chosen = np.argsort(-self.volume, kind="stable")[:most]
-        out: Float = np.zeros((len(self.vector), len(chosen)), dtype)
+        vectors: Float = np.zeros((len(self.vector), len(chosen)), dtype)
         for column, component in enumerate(chosen):
-            at = np.flatnonzero(self.label == component)
-            out[at, column] = self.vector[at]
-        return out
+            rows = np.flatnonzero(self.label == component)
+            vectors[rows, column] = self.vector[rows]
+        return vectors
 
 
 class ArraySpace:
@@ -195,13 +202,13 @@ class ArraySpace:
 
     def random(self, columns: int, seed: int) -> Float:
         """A block of standard normal columns that depends on the seed alone."""
-        out: Float = np.empty((self.n, columns), self.dtype)
+        block: Float = np.empty((self.n, columns), self.dtype)
 
         def fill(a: int, b: int) -> None:
-            out[a:b] = np.random.default_rng([seed, a]).standard_normal((b - a, columns))
+            block[a:b] = np.random.default_rng([seed, a]).standard_normal((b - a, columns))
 
         map_chunks(fill, self.n, CHUNK)
-        return out
+        return block
 
     def apply(self, y: Float) -> Float:
         """The operator's product with a block."""
@@ -226,15 +233,15 @@ class ArraySpace:
         if self._panels == 1:
             return parts.pop()
         self.operator.release()
-        out = self._copied(parts)
+        block = self._copied(parts)
         parts.clear()
-        return out
+        return block
 
     def _copied(self, parts: list[Float]) -> Float:
         """Columns side by side in a new block."""
-        out: Float = np.empty((self.n, sum(part.shape[1] for part in parts)), self.dtype)
-        map_chunks(lambda a, b: np.concatenate([part[a:b] for part in parts], axis=1, out=out[a:b]), self.n, CHUNK)
-        return out
+        block: Float = np.empty((self.n, sum(part.shape[1] for part in parts)), self.dtype)
+        map_chunks(lambda a, b: np.concatenate([part[a:b] for part in parts], axis=1, out=block[a:b]), self.n, CHUNK)
+        return block
 
     def deflate(self, y: Float) -> Float:
         """``y`` without its part in the span of the known eigenvectors, in place."""
@@ -248,13 +255,13 @@ class ArraySpace:
     def rotate(self, y: Float, C: Float64) -> Float:
         """y C, in place where C is square."""
         rotation: Float = C.astype(self.dtype)
-        out: Float = y if C.shape[0] == C.shape[1] else np.empty((self.n, C.shape[1]), self.dtype)
+        target: Float = y if C.shape[0] == C.shape[1] else np.empty((self.n, C.shape[1]), self.dtype)
 
         def chunk(a: int, b: int) -> None:
-            out[a:b] = y[a:b] @ rotation
+            target[a:b] = y[a:b] @ rotation
 
         map_chunks(chunk, self.n, CHUNK)
-        return out
+        return target
 
     def residuals(self, Ly: Float, y: Float, values: Float64) -> Float64:
         """Norms of the columns of L y - y diag(values)."""
@@ -270,7 +277,7 @@ class Solution:
     """Eigenpairs of the deflated operator, descending, and how they were found."""
 
     values: Float64  # (columns,)
-    vectors: Any  # a block of the space, (n, columns)
+    vectors: Block  # a block of the space, (n, columns)
     residuals: Float64  # (columns,)
     verdict: Verdict
     products: int
@@ -281,7 +288,7 @@ class Solution:
 class State:
     """State of the iteration after a filter: a solve that stops here goes on from it to the same bits."""
 
-    y: Any
+    y: Block
     values: Float64
     residuals: Float64
     low: float
@@ -289,7 +296,7 @@ class State:
     history: list[dict[str, float]]
 
 
-def orthonormalize(space: Space, y: Any) -> Any:
+def orthonormalize(space: Space, y: Block) -> Block:
     """An orthonormal block of the same span, by two rounds of SVQB with Gram matrices in float64.
 
     Two rounds of Cholesky QR broke down on filtered blocks, which are nearly rank-deficient (measured).
@@ -303,7 +310,7 @@ def orthonormalize(space: Space, y: Any) -> Any:
     return y
 
 
-def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
+def rayleigh_ritz(space: Space, y: Block) -> tuple[Block, Float64, Float64, int]:
     """Ritz pairs in the span of the orthonormal block y, descending: block, values, residual norms, products made."""
     if not space.whole_products:
         return _ritz_in_panels(space, y)
@@ -313,10 +320,10 @@ def rayleigh_ritz(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
     return y, values, space.residuals(Ly, y, values), 1
 
 
-def _ritz_in_panels(space: Space, y: Any) -> tuple[Any, Float64, Float64, int]:
+def _ritz_in_panels(space: Space, y: Block) -> tuple[Block, Float64, Float64, int]:
     """`rayleigh_ritz` without L y as a whole: each panel is computed for the values, and again for the residuals."""
 
-    def projected(panel: Any) -> Float64:
+    def projected(panel: Block) -> Float64:
         Ly = space.apply(panel)
         return np.concatenate([space.gram(other, Ly) for other in parts])
 
@@ -335,7 +342,7 @@ def _descending(H: Float64) -> tuple[Float64, Float64]:
     return values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
 
 
-def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, degree: int) -> Any:
+def chebyshev_filter(space: Space, y: Block, low: float, high: float, top: float, degree: int) -> Block:
     """p(L) y with p the Chebyshev polynomial that is small on [low, high] and 1 at ``top``; ``y`` is given up."""
     half, middle = (high - low) / 2, (high + low) / 2
     sigma1 = half / (top - middle)
@@ -351,7 +358,8 @@ def chebyshev_filter(space: Space, y: Any, low: float, high: float, top: float, 
 
 
 MAX_GAIN = 1e6
-"""Where a filter raises the top of the spectrum more than this above the last wanted pair, rounding drowns the pair."""
+"""Largest factor by which a filter may raise the top of the spectrum above the last wanted pair: beyond it rounding
+errors of the top exceed that pair."""
 
 
 def filter_degree(last: float, low: float, high: float, least: int) -> int:
@@ -393,7 +401,7 @@ def lowest_estimate(space: Space, seed: int, steps: int = 8) -> float:
 def leading_eigenpairs(
     space: Space,
     wanted: int,
-    start: Any,
+    start: Block | Callable[[], Block],
     *,
     tol: float,
     seed: int = 0,
@@ -422,7 +430,7 @@ def leading_eigenpairs(
         it by a small part of that. It depends on ratios of gaps alone, not on their scale, as a residual does: the
         sum is the normalised cut that the span allows, and two all but equal vectors may still be mixed.
     state : State, optional
-        Where an earlier solve stopped; it goes on from there to the same bits.
+        State in which an earlier solve stopped: this one goes on from it to the same bits.
     checkpoint : callable, optional
         Called with the state after each filter.
     watch : callable
@@ -527,7 +535,7 @@ PANELS_TO = 64 << 30
 it lacks. Larger ones are a cluster's, whose scheduler lacks time: two panels."""
 
 PANELS_WHOLE = 2
-"""Panels up to which Ritz pairs are made of whole blocks in core: a filter in two holds two blocks there too."""
+"""Panels up to which Ritz pairs are made of whole blocks in core: a filter in two panels holds two blocks as well."""
 
 
 def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> int:

@@ -16,10 +16,13 @@ Measured on digits (5/6 of it as training samples, seed 0) and on 5,000 + 1,000 
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from ips2_dask.kernels.sparse import Matrix
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -50,7 +53,7 @@ def inverse_values(values: Float64) -> Float64:
     return np.divide(1.0, values, out=np.zeros(len(values)), where=usable)
 
 
-def basis(U: Any, S: Any, B: Float64, weight: float, normalized: bool) -> Basis:
+def basis(U: Matrix, S: Matrix | None, B: Float64, weight: float, normalized: bool) -> Basis:
     """The two parts of U B, for later sums over the neighbours of a new sample.
 
     Parameters
@@ -119,20 +122,20 @@ def centroids(points: Float64, labels: Int32, n_clusters: int) -> Float64:
     return np.divide(sums, counts[:, None], out=np.full_like(sums, np.nan), where=counts[:, None] > 0)
 
 
-def mean_rows(U: Any, labels: Int32, n_clusters: int) -> Float64:
+def mean_rows(U: Matrix, labels: Int32, n_clusters: int) -> Float64:
     """Mean of the rows of the symmetric U over each cluster, as columns (m, c); zero where a cluster is empty."""
     member = np.zeros((len(labels), n_clusters))
     member[np.arange(len(labels)), labels] = 1.0
     return np.asarray(U @ (member / np.maximum(member.sum(axis=0), 1.0)))
 
 
-def squared_lengths(U: Any) -> Float64:
+def squared_lengths(U: Matrix) -> Float64:
     """Squared lengths of the rows of U: (m,)."""
     return np.asarray((U * U).sum(axis=1), np.float64).ravel()
 
 
 def gaps(points: Float64, means: Float64) -> Float64:
-    """Squared distances to the centroids (n, c), infinite to those that are none."""
+    """Squared distances to the centroids (n, c), infinite for a cluster without samples."""
     square = np.square(points).sum(axis=1)[:, None] - 2.0 * points @ np.nan_to_num(means).T + np.square(means).sum(1)
     return np.where(np.isnan(square), np.inf, np.maximum(square, 0.0))
 

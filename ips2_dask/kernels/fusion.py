@@ -41,12 +41,12 @@ def high_order_values(y: Float, trivial: Float, diagonal: NDArray[np.bool_], rul
     y = np.asarray(y, np.float64)
     trivial = np.asarray(trivial, np.float64)
     if rule == "rms":
-        out = np.sqrt(np.square(trivial) + np.square(y).sum(axis=1))
+        values = np.sqrt(np.square(trivial) + np.square(y).sum(axis=1))
     elif rule == "abs":
-        out = np.abs(trivial) + np.abs(y).sum(axis=1)
+        values = np.abs(trivial) + np.abs(y).sum(axis=1)
     else:
-        out = trivial + y @ signs
-    return np.where(diagonal, out, out / np.sqrt(2.0))
+        values = trivial + y @ signs
+    return np.where(diagonal, values, values / np.sqrt(2.0))
 
 
 def trivial_values(root: Float, volumes: Float64, label: Int32, n_clusters: int) -> Float64:
@@ -90,7 +90,7 @@ def _merge(pairs, values, other_pairs, other_values, union, out):  # type: ignor
 def merge_entries(
     first: tuple[NDArray[np.integer], Float], second: tuple[NDArray[np.integer], Float]
 ) -> tuple[Int32, Float64, Float64]:
-    """The union of two sorted lists of pairs (n, 2), with both lists' values there, 0 where one has none."""
+    """The union of two sorted lists of pairs (n, 2), with the values of both lists; 0 where a list lacks the pair."""
     lists = [
         (np.ascontiguousarray(pairs, np.int32), np.asarray(values, np.float64)) for pairs, values in (first, second)
     ]

@@ -75,9 +75,9 @@ def column_statistics(X: Float64, shift: Float64) -> Statistics:
     f = X.shape[1]
     low, high = X.min(axis=0, initial=np.inf), X.max(axis=0, initial=-np.inf)
     exponent = exponents(np.maximum(high - shift, shift - low))
-    out = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), low, high)
-    _accumulate(X, shift, np.ldexp(1.0, -exponent), out.total, out.square)
-    return out
+    statistics = Statistics(exponent, np.zeros((2, f)), np.zeros((2, f)), low, high)
+    _accumulate(X, shift, np.ldexp(1.0, -exponent), statistics.total, statistics.square)
+    return statistics
 
 
 def exponents(sizes: Float64) -> Int64:
@@ -243,11 +243,11 @@ def standardize(
     ``l2`` and the angular metrics divide each row by its length first, see `turned_rows`. A sample too far off for
     float32 is infinite.
     """
-    out64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread * np.ldexp(1.0, -exponent)
+    samples64 = (turned_rows(X.astype(np.float64), scale, metric, columns) - center) / spread * np.ldexp(1.0, -exponent)
     with np.errstate(over="ignore"):
-        out = out64.astype(np.float32)
+        samples = samples64.astype(np.float32)
     whole = np.issubdtype(X.dtype, np.integer) and scale == "none" and not METRICS[metric].needs_direction
-    return out, int(np.count_nonzero(out != out64)) if whole else 0
+    return samples, int(np.count_nonzero(samples != samples64)) if whole else 0
 
 
 SYMMETRIC_TO = 1e-5

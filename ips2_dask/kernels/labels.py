@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -21,13 +21,12 @@ from ips2_dask.kernels.eigen import (
 )
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import SAMPLE_STARTS_ABOVE, START_SAMPLES, commute_weights
-from ips2_dask.kernels.sparse import normalized
+from ips2_dask.kernels.sparse import Matrix, normalized
 
 Float = NDArray[np.floating]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
-Affinity = Any  # SciPy CSR or a dense array (m, m)
 
 EMBEDDING_TOL = 1e-5
 """Largest residual of the embedding's eigenvectors, whatever the pairs' tolerance is: they are cheap, and where
@@ -50,7 +49,7 @@ class Spectrum(NamedTuple):
 
 
 def spectrum(
-    U: Affinity,
+    U: Matrix,
     n_clusters: int,
     tol: float,
     seed: int,
@@ -60,8 +59,8 @@ def spectrum(
 ) -> Spectrum:
     """Top eigenpairs of D^-1/2 U D^-1/2: c of them to ``tol``, and as many more as ``columns`` asks for.
 
-    Connected components give the eigenvectors of eigenvalue 1, the largest components first. What comes after the c-th
-    has the residual that guard columns have when the others are done, some ten times theirs. ``start``, (m, columns),
+    Connected components give the eigenvectors of eigenvalue 1, the largest components first. Eigenpairs
+    after the c-th have the residuals of guard columns, some ten times those of the others. ``start``, (m, columns),
     holds vectors that may be near the other ones; without it the start is random. ``settled`` is that of
     `eigen.leading_eigenpairs`.
     """
@@ -75,10 +74,10 @@ def spectrum(
         count, label = (
             connected_components(sp.csr_array(U), directed=False) if m <= 1000 else (1, np.zeros(m, np.int32))
         )
-    known = Known(root, np.asarray(label, np.int32), int(count))
+    component_vectors = Known(root, np.asarray(label, np.int32), int(count))
     more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
-    solution = solve(MatrixOperator(normalized(U, degrees)), known, wanted, tol, seed, start, more, settled)
-    vectors = np.concatenate([known.leading(columns), solution.vectors], axis=1)[:, :columns]
+    solution = solve(MatrixOperator(normalized(U, degrees)), component_vectors, wanted, tol, seed, start, more, settled)
+    vectors = np.concatenate([component_vectors.leading(columns), solution.vectors], axis=1)[:, :columns]
     values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
     return Spectrum(
         np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, int(count), wanted, solution
@@ -95,7 +94,7 @@ def solve(
     most: int | None = None,
     settled: float | None = None,
 ) -> Solution:
-    """The ``wanted`` leading eigenpairs outside eigenvalue 1 to ``tol``, and what follows them up to ``most`` in all.
+    """The ``wanted`` leading eigenpairs outside eigenvalue 1 to ``tol``, and the following ones up to ``most`` in all.
 
     By LAPACK where that is small. The start is random, but for its first columns where ``start`` is given. Residuals
     are those of the wanted ones.
@@ -147,7 +146,7 @@ class Partitioning(NamedTuple):
     labels: Int32
 
 
-def kmeans_best(points: Affinity, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
+def kmeans_best(points: Matrix, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
     """The best of several k-means++ starts of k-means, all of them decided by (seed, number).
 
     One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million
@@ -173,11 +172,11 @@ def best(partitionings: list[Partitioning]) -> Partitioning:
 
 
 def renumber(labels: Int32) -> Int32:
-    """Clusters numbered by their first sample, so that equal partitions have equal labels; -1 stays what it is."""
+    """Clusters numbered by their first sample, so that equal partitions have equal labels; -1 stays -1."""
     if (labels < 0).any():
-        out, labelled = labels.copy(), labels >= 0
-        out[labelled] = renumber(labels[labelled])
-        return out
+        numbers, labelled = labels.copy(), labels >= 0
+        numbers[labelled] = renumber(labels[labelled])
+        return numbers
     _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
     rank = np.empty(len(first), np.int32)
     rank[np.argsort(first)] = np.arange(len(first))

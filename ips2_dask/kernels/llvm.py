@@ -10,7 +10,6 @@ every sum has one order, whatever the width of a vector.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import llvmlite.binding
 from llvmlite import ir
@@ -30,11 +29,11 @@ WIDTHS = (32, 16, 8) if llvmlite.binding.get_host_cpu_features().get("avx512f") 
 """Columns of a tile: its sums fill half of the registers."""
 
 
-def _splat(value: float) -> Any:
+def _splat(value: float) -> ir.Constant:
     return ir.Constant(VECTOR, [value] * LANES)
 
 
-def _spread(builder: Any, value: Any, width: int) -> Any:
+def _spread(builder: ir.IRBuilder, value: ir.Value, width: int) -> ir.Value:
     """A vector of one value."""
     kind = ir.VectorType(value.type, width)
     one = builder.insert_element(ir.Constant(kind, ir.Undefined), value, ir.Constant(INT, 0))
@@ -42,18 +41,23 @@ def _spread(builder: Any, value: Any, width: int) -> Any:
     return builder.shuffle_vector(one, ir.Constant(kind, ir.Undefined), mask)
 
 
-def _address(builder: Any, base: Any, index: Any, size: int, kind: Any) -> Any:
+def _address(builder: ir.IRBuilder, base: ir.Value, index: ir.Value, size: int, kind: ir.Type) -> ir.Value:
     """Pointer to element ``index`` of an array whose elements have ``size`` bytes."""
     offset = builder.mul(index, ir.Constant(WORD, size))
     return builder.inttoptr(builder.add(base, offset), kind.as_pointer())
 
 
-def _row(builder: Any, base: Any, index: Any) -> Any:
+def _row(builder: ir.IRBuilder, base: ir.Value, index: ir.Value) -> ir.Value:
     """Row ``index`` (an int32) of a table of vectors."""
     return builder.load(_address(builder, base, builder.zext(index, WORD), 4 * LANES, VECTOR), align=4)
 
 
-def _loop(builder: Any, count: Any, carried: list[Any], body: Callable[[Any, list[Any]], list[Any]]) -> list[Any]:
+def _loop(
+    builder: ir.IRBuilder,
+    count: ir.Value,
+    carried: list[ir.Value],
+    body: Callable[[ir.Value, list[ir.Value]], list[ir.Value]],
+) -> list[ir.Value]:
     """Emit ``carried = body(t, carried)`` for t = 0 .. count - 1, count >= 1, and return the last ``carried``."""
     before, loop = builder.block, builder.append_basic_block()
     builder.branch(loop)
@@ -74,14 +78,14 @@ def _loop(builder: Any, count: Any, carried: list[Any], body: Callable[[Any, lis
     return following
 
 
-def _exp(builder: Any, x: Any) -> Any:
+def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     """exp(x) for x <= 0 as 2^n 2^f, |f| <= 1/2; relative error 2e-7, 0 below 2^-126."""
     y = builder.fmul(x, _splat(1.4426950408889634))
     y = builder.select(builder.fcmp_ordered(">", y, _splat(-127.0)), y, _splat(-127.0))
     floor = cgutils.get_or_insert_function(builder.module, ir.FunctionType(VECTOR, [VECTOR]), f"llvm.floor.v{LANES}f32")
     whole = builder.call(floor, [builder.fadd(y, _splat(0.5))])
     f = builder.fsub(y, whole)
-    # the polynomial of degree 5 with the smallest largest relative error of 2^f there (7.5e-8)
+    # the polynomial of degree 5 whose largest relative error to 2^f on |f| <= 1/2 is smallest (7.5e-8)
     p = _splat(1.327647129073739e-3)
     for factor in (
         9.675540961325169e-3, 5.550713092088699e-2, 2.4022120237350464e-1, 6.931469440460205e-1, 1.0000001192092896,
@@ -106,24 +110,24 @@ def evaluate(typing_context, lengths, owned, table, weights, n, sigma, epsilon, 
 
     def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
         del context, signature
-        lengths, owned, table, weights, n, sigma, epsilon, out = arguments
+        lengths, owned, table, weights, n, sigma, epsilon, destination = arguments
         sigma = _spread(builder, builder.fneg(sigma), LANES)
         epsilon = _spread(builder, epsilon, LANES)
 
-        def entry(u: Any, carried: list[Any]) -> list[Any]:
+        def entry(u: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             first = builder.mul(u, ir.Constant(WORD, 7))
-            at = [
+            rows = [
                 builder.load(_address(builder, table, builder.add(first, ir.Constant(WORD, i)), 4, INT))
                 for i in range(7)
             ]
-            ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in at[:6])
+            ij, kl, ik, jl, jk, il = (_row(builder, lengths, index) for index in rows[:6])
             above = builder.fmul(sigma, builder.fadd(ij, kl))
             straight = builder.fdiv(above, builder.fadd(builder.fadd(ik, epsilon), jl))
             crossed = builder.fdiv(above, builder.fadd(builder.fadd(jk, epsilon), il))
             value = builder.fadd(_exp(builder, straight), _exp(builder, crossed))
             weight = _spread(builder, builder.load(_address(builder, weights, u, 4, SINGLE)), LANES)
-            value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, at[6]))
-            builder.store(value, _address(builder, out, u, 4 * LANES, VECTOR), align=4)
+            value = builder.fmul(builder.fmul(value, weight), _row(builder, owned, rows[6]))
+            builder.store(value, _address(builder, destination, u, 4 * LANES, VECTOR), align=4)
             return carried
 
         _loop(builder, n, [], entry)
@@ -147,12 +151,12 @@ def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-unt
         entries, places, n, strip = arguments
         apart = builder.mul(n, ir.Constant(WORD, 4 * LANES))
 
-        def item(t: Any, carried: list[Any]) -> list[Any]:
+        def item(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
             first = builder.mul(t, ir.Constant(WORD, LANES))
             v = []
             for i in range(LANES):
-                at = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
-                v.append(_row(builder, entries, builder.load(at)))
+                place = _address(builder, places, builder.add(first, ir.Constant(WORD, i)), 4, INT)
+                v.append(_row(builder, entries, builder.load(place)))
             for d in (8, 4, 2, 1):  # a transposition by halves, quarters, ...
                 for i in (i for i in range(LANES) if not i & d):
                     a, b = v[i], v[i + d]
@@ -172,7 +176,7 @@ def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-unt
     return signature, generate
 
 
-def _tile(width: int, kind: Any) -> Any:
+def _tile(width: int, kind: ir.Type) -> Callable[..., None]:
     """An intrinsic: 8 rows of a block times ``width`` columns, single or double precision."""
 
     @intrinsic
@@ -184,17 +188,17 @@ def _tile(width: int, kind: Any) -> Any:
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             del context, signature
-            strip, q, x, stride, out = arguments
+            strip, q, x, stride, destination = arguments
             vector = ir.VectorType(kind, width)
 
-            def column(s: Any, sums: list[Any]) -> list[Any]:
-                at = builder.inttoptr(builder.add(x, builder.mul(s, stride)), vector.as_pointer())
-                row = builder.load(at, align=4)
+            def column(s: ir.Value, sums: list[ir.Value]) -> list[ir.Value]:
+                address = builder.inttoptr(builder.add(x, builder.mul(s, stride)), vector.as_pointer())
+                row = builder.load(address, align=4)
                 first = builder.mul(s, ir.Constant(WORD, ROWS))
                 new = []
                 for i, total in enumerate(sums):
-                    at = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
-                    value = builder.load(at)
+                    address = _address(builder, strip, builder.add(first, ir.Constant(WORD, i)), 4, SINGLE)
+                    value = builder.load(address)
                     value = value if kind is SINGLE else builder.fpext(value, kind)
                     term = builder.fmul(_spread(builder, value, width), row, flags=FUSED)
                     new.append(builder.fadd(term, total, flags=FUSED))
@@ -202,8 +206,8 @@ def _tile(width: int, kind: Any) -> Any:
 
             zero = ir.Constant(vector, [0.0] * width)
             for total in _loop(builder, q, [zero] * ROWS, column):
-                builder.store(total, builder.inttoptr(out, vector.as_pointer()), align=4)
-                out = builder.add(out, stride)
+                builder.store(total, builder.inttoptr(destination, vector.as_pointer()), align=4)
+                destination = builder.add(destination, stride)
 
         return signature, generate
 
@@ -214,7 +218,7 @@ tile_32, tile_16, tile_8 = (_tile(width, SINGLE) for width in (32, 16, 8))
 double_8 = _tile(8, ir.DoubleType())
 
 
-def _row_sums(width: int) -> Any:
+def _row_sums(width: int) -> Callable[..., None]:
     """An intrinsic that puts sum_t data[t] x[indices[t], :width] at an address, in one vector of ``width`` floats."""
 
     @intrinsic
@@ -225,15 +229,15 @@ def _row_sums(width: int) -> Any:
 
         def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
             del context, signature
-            x, stride, indices, data, n, out = arguments
+            x, stride, indices, data, n, destination = arguments
             vector = ir.VectorType(SINGLE, width)
-            target, zero = builder.inttoptr(out, vector.as_pointer()), ir.Constant(vector, [0.0] * width)
+            target, zero = builder.inttoptr(destination, vector.as_pointer()), ir.Constant(vector, [0.0] * width)
 
-            def entry(t: Any, carried: list[Any]) -> list[Any]:
+            def entry(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
                 column = builder.zext(builder.load(_address(builder, indices, t, 4, INT)), WORD)
                 value = _spread(builder, builder.load(_address(builder, data, t, 4, SINGLE)), width)
-                at = builder.inttoptr(builder.add(x, builder.mul(column, stride)), vector.as_pointer())
-                term = builder.fmul(value, builder.load(at, align=4), flags=FUSED)
+                address = builder.inttoptr(builder.add(x, builder.mul(column, stride)), vector.as_pointer())
+                term = builder.fmul(value, builder.load(address, align=4), flags=FUSED)
                 return [builder.fadd(term, carried[0], flags=FUSED)]
 
             with builder.if_else(builder.icmp_unsigned("==", n, ir.Constant(WORD, 0))) as (empty, filled):

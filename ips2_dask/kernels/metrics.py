@@ -75,7 +75,7 @@ class Metric:
 
     @property
     def keeps_rows(self) -> bool:
-        """Whether stored samples are the same as for the Euclidean metric, but for what is taken from columns."""
+        """Whether stored samples are the same as for the Euclidean metric, but for the centring."""
         return self.rows == "as given"
 
 

@@ -34,7 +34,7 @@ COMPARED_BYTES = 256 << 10
 
 @njit(nogil=True, cache=True)
 def insert_nearest(squares, ids, count, square, identity):  # type: ignore[no-untyped-def]
-    """Insert (square, identity) into the first ``count`` sorted entries; what falls off the end is forgotten."""
+    """Insert (square, identity) into the first ``count`` sorted entries; the last entry may fall off."""
     n = squares.shape[0]
     if count == n:
         if square > squares[n - 1] or (square == squares[n - 1] and identity >= ids[n - 1]):

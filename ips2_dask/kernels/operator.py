@@ -22,10 +22,12 @@ from ips2_dask.kernels.product import (
     multiply,
     product_tables,
 )
-from ips2_dask.kernels.sparse import inverse_root, sort_together
+from ips2_dask.kernels.sparse import Matrix, inverse_root, sort_together
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
+Integer = NDArray[np.integer]
+UInt8 = NDArray[np.uint8]
 
 ROWS = 1 << 14
 """Rows of one chunk of a product; the chunks are cut by the shape alone."""
@@ -68,16 +70,17 @@ class Operator(Protocol):
 class MatrixOperator:
     """A stored symmetric matrix, SciPy CSR or dense NumPy, multiplied by fixed chunks of rows."""
 
-    def __init__(self, matrix: Any) -> None:
-        self.matrix = matrix
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix: Any = matrix  # its attributes are those of a CSR matrix where it is one
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
         self._spare = SpareBlock()
         single = sp.issparse(matrix) and matrix.dtype == np.float32
-        self._vector_rows = single and matrix.indices.dtype == np.int32
+        csr: sp.csr_array = matrix  # looked into only where it is one
+        self._vector_rows = single and csr.indices.dtype == np.int32
 
-    def _rows(self, a: int, b: int) -> Any:
+    def _rows(self, a: int, b: int) -> Matrix:
         if (a, b) == (0, self.shape[0]):
             return self.matrix
         if not sp.issparse(self.matrix):
@@ -99,33 +102,33 @@ class MatrixOperator:
         """The product with a block of columns (n, columns)."""
         if self._vector_rows and x.dtype == np.float32 and x.shape[1] % 8 == 0:
             return self.recur(x, None, 1.0, 0.0, 0.0)
-        out = np.empty(x.shape, np.result_type(self.dtype, x.dtype))
+        product = np.empty(x.shape, np.result_type(self.dtype, x.dtype))
 
         def chunk(a: int, b: int) -> None:
-            out[a:b] = self._rows(a, b) @ x
+            product[a:b] = self._rows(a, b) @ x
 
         map_chunks(chunk, self.shape[0], ROWS)
-        return out
+        return product
 
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
         """a L y + b y + c previous; ``previous`` is given up and will be overwritten."""
         kind = np.result_type(self.dtype, y.dtype).type
         fast = self._vector_rows and kind is np.float32 and y.shape[1] % 8 == 0
         y = np.ascontiguousarray(y, kind)
-        out = self._spare.array(y.shape, y.dtype) if fast else self.matmat(y)
-        before = out[:0] if previous is None else previous
+        result = self._spare.array(y.shape, y.dtype) if fast else self.matmat(y)
+        before = result[:0] if previous is None else previous
         ones = np.ones(ROWS, kind)
 
         def chunk(low: int, high: int) -> None:
             if fast:
                 m = self.matrix
-                recur_rows(m.indptr, m.indices, m.data, y, before, kind(a), kind(b), kind(c), out, low, high)
+                recur_rows(m.indptr, m.indices, m.data, y, before, kind(a), kind(b), kind(c), result, low, high)
             else:
-                combine(out[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
+                combine(result[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
 
-        map_chunks(chunk, len(out), ROWS)
+        map_chunks(chunk, len(result), ROWS)
         self._spare.keep(previous)
-        return out
+        return result
 
 
 class Wave(NamedTuple):
@@ -142,7 +145,7 @@ class Wave(NamedTuple):
         """The wave whose slots belong to the pairs ``owner``."""
         order, count = np.argsort(owner, kind="stable").astype(np.int32), len(owner)
         ends = np.flatnonzero(np.diff(owner[order], append=-1)) + 1
-        cuts = [int(ends[np.searchsorted(ends, at)]) for at in range(SLOTS, count, SLOTS)]
+        cuts = [int(ends[np.searchsorted(ends, position)]) for position in range(SLOTS, count, SLOTS)]
         return cls(start, stop, owner, order, [0, *sorted(set(cuts) - {count}), count])
 
 
@@ -174,12 +177,12 @@ class NeighborhoodOperator:
     """
 
     def __init__(
-        self, blocks: Float, owned: Any, ids: Any, n_pairs: int, k: int, sigma: float, epsilon: float,
+        self, blocks: Float, owned: UInt8, ids: Integer, n_pairs: int, k: int, sigma: float, epsilon: float,
         *, elements: bool = False, dtype: type = np.float32,
     ) -> None:  # fmt: skip
         self.shape = (n_pairs, n_pairs)
-        self.dtype = np.dtype(dtype)
-        self.scale: Any = np.ones(n_pairs, dtype)
+        self.dtype: np.dtype[np.floating] = np.dtype(dtype)
+        self.scale: Float = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
         self._spare, self._slots = SpareBlock(), SpareBlock()
@@ -255,22 +258,22 @@ class NeighborhoodOperator:
     def recur(self, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
         """a L y + b y + c previous, in one pass over the product; ``previous`` is given up and will be overwritten."""
         y = np.ascontiguousarray(y, self.dtype)
-        out = self._sums(y)
-        before = out[:0] if previous is None else previous
+        result = self._sums(y)
+        before = result[:0] if previous is None else previous
         kind = self.dtype.type
         map_chunks(
             lambda low, high: combine(
-                out[low:high], self.scale[low:high], y[low:high], before[low:high], kind(a), kind(b), kind(c)
+                result[low:high], self.scale[low:high], y[low:high], before[low:high], kind(a), kind(b), kind(c)
             ),
-            len(out),
+            len(result),
             ROWS,
         )
         self._spare.keep(previous)
-        return out
+        return result
 
 
 class _Rows:
-    """The rows of R that one chunk owns, and the combination of a product with what it was made from."""
+    """The rows of R that one chunk owns, and the recurrence a L y + b y + c previous on them."""
 
     def __init__(self, touched: int, own: slice) -> None:
         self.touched, self.own = touched, own
@@ -325,7 +328,7 @@ class ChunkOperator(_Rows):
     """
 
     def __init__(
-        self, blocks: Float, owned: Any, ids: Any, touched: int, own: slice, k: int, sigma: float, epsilon: float,
+        self, blocks: Float, owned: UInt8, ids: Integer, touched: int, own: slice, k: int, sigma: float, epsilon: float,
         *, elements: bool = False,
     ) -> None:  # fmt: skip
         super().__init__(touched, own)
@@ -349,7 +352,10 @@ class ChunkOperator(_Rows):
 
 @njit(nogil=True, cache=True)
 def _count_rows(values, ids, ends):  # type: ignore[no-untyped-def]
-    """Add each row's entries to ``ends[row]``; those of other owners are zero, and so is what underflowed."""
+    """Add the number of each row's entries to ``ends[row]``.
+
+    Zeros are not counted: another neighbourhood owns the entry, or its value underflowed.
+    """
     q = ids.shape[1]
     for p in range(len(ids)):
         t = 0
@@ -393,7 +399,7 @@ def _sort_and_scale(indptr, indices, data, root, low, high):  # type: ignore[no-
 
 
 def assemble_normalized(
-    blocks: Float, owned: Any, ids: Any, degrees: Float64, k: int, sigma: float, epsilon: float
+    blocks: Float, owned: UInt8, ids: Integer, degrees: Float64, k: int, sigma: float, epsilon: float
 ) -> sp.csr_array:
     """The normalised operator of `NeighborhoodOperator` as a matrix: CSR (P, P) float32, rows sorted.
 
@@ -414,9 +420,9 @@ def assemble_normalized(
     tables = product_tables(k, sigma, epsilon)
 
     def values(a: int, b: int) -> Float:
-        out: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
-        element_blocks(blocks[a:b], owned[a:b], tables, out)
-        return out
+        elements: Float = np.empty((b - a, q * (q + 1) // 2), np.float32)
+        element_blocks(blocks[a:b], owned[a:b], tables, elements)
+        return elements
 
     cuts = [len(ids) * t // ASSEMBLED_PIECES for t in range(ASSEMBLED_PIECES + 1)]
     ends = np.zeros((ASSEMBLED_PIECES, n), np.int32)

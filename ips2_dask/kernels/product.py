@@ -23,14 +23,14 @@ WIDEST = max(WIDTHS)
 
 
 class Tables(NamedTuple):
-    """Where the entries of a neighbourhood of k samples stand, their weights, and the two parameters of eq. (7)."""
+    """Places and weights of the entries of a neighbourhood of k samples, and the two parameters of eq. (7)."""
 
     places: NDArray[np.int32]
-    """(q (q + 1) / 2, 7): where an entry's six distances and its subset's bit are, see `llvm.evaluate`."""
+    """(q (q + 1) / 2, 7): the rows of each entry's six distances and of its subset's bit, see `llvm.evaluate`."""
     weights: NDArray[np.float32]
     """(q (q + 1) / 2,): products of the basis vectors' entries."""
     strips: NDArray[np.int32]
-    """(tiles, columns / 2, 16): which entries a tile's rows hold, see `llvm.cut_strip`."""
+    """(tiles, columns / 2, 16): numbers of the entries that a tile's rows hold, see `llvm.cut_strip`."""
     sigma: np.float32
     epsilon: np.float32
 
@@ -48,7 +48,9 @@ def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
     places = [length[i, j], length[u, v], length[i, u], length[j, v], length[j, u], length[i, v], local.subset[r, s]]
     basis = np.where(local.first == local.second, np.sqrt(0.5), 1.0)
     tiles, halves = -(-q // ROWS), -(-q // 2)
-    entry = np.full((ROWS * tiles, 2 * halves), len(r))  # what fills up a tile: the row of zeros after the entries
+    entry = np.full(
+        (ROWS * tiles, 2 * halves), len(r)
+    )  # a tile is filled up with the row of zeros that follows the entries
     entry[r, s] = entry[s, r] = np.arange(len(r))
     strips = entry.reshape(tiles, ROWS, halves, 2).transpose(0, 2, 3, 1).reshape(tiles, halves, LANES)
     return Tables(

@@ -6,13 +6,16 @@ Legend: U fused similarity (m, m), D its row sums, P = D^-1 U the random walk on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.density import MAX_LEFT_OUT
+
+if TYPE_CHECKING:
+    from ips2_dask.kernels.sparse import Matrix
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -87,29 +90,32 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
         c; columns up to the c-th weigh at least `MIN_WEIGHT`.
     """
     gaps = np.maximum(1.0 - np.asarray(values, np.float64), np.finfo(np.float32).eps)
-    out = np.ones(len(gaps))
+    weights = np.ones(len(gaps))
     inner = gaps[components:]
     if len(inner):
         last = gaps[min(n_clusters, len(gaps)) - 1] if n_clusters > components else inner[0]
         least = max(float(inner[0]), MIN_WEIGHT**2 * float(last))
-        out[components:] = np.sqrt(np.minimum(1.0, least / inner))
-        if components >= n_clusters:  # they are the clusters: what parts one of them counts little
-            out[components:] *= MIN_WEIGHT
-    return out
+        weights[components:] = np.sqrt(np.minimum(1.0, least / inner))
+        if (
+            components >= n_clusters
+        ):  # the components are the clusters already: columns that divide one of them count little
+            weights[components:] *= MIN_WEIGHT
+    return weights
 
 
-def walk_matrix(U: Any, degrees: Float64 | None = None) -> Any:
+def walk_matrix(U: Matrix, degrees: Float64 | None = None) -> Matrix:
     """P = D^-1 U as float32, CSR or dense; rows without any similarity are zero."""
     if degrees is None:
         degrees = np.asarray(U.sum(axis=1), np.float64).ravel()
     scale = np.divide(1.0, degrees, out=np.zeros(len(degrees)), where=degrees > 0)
     if not sp.issparse(U):
         return (U * scale[:, None]).astype(np.float32)
-    data = (U.data * np.repeat(scale, np.diff(U.indptr))).astype(np.float32)
-    return sp.csr_array((data, U.indices, U.indptr), shape=U.shape)
+    csr: sp.csr_array = U
+    data = (csr.data * np.repeat(scale, np.diff(csr.indptr))).astype(np.float32)
+    return sp.csr_array((data, csr.indices, csr.indptr), shape=csr.shape)
 
 
-def thinned(U: Any) -> sp.csr_array:
+def thinned(U: NDArray[np.floating]) -> sp.csr_array:
     """Each sample's `KEPT` largest similarities to others of a dense U, symmetric by maximum.
 
     Where all pairs are similar to some degree a walk on all of them is anywhere after a step.
@@ -127,17 +133,17 @@ def thinned(U: Any) -> sp.csr_array:
 def with_own(F: Float32, labels: Int32) -> Float32:
     """Shares between 0 and 1, and a sample without any similarity to others is its own cluster's, whole."""
     lost = np.flatnonzero(~F.any(axis=1))
-    out: Float32 = np.minimum(F, np.float32(1.0))  # float32 sums may end just above
-    out[lost] = one_hot(labels[lost], F.shape[1])
-    return out
+    shares: Float32 = np.minimum(F, np.float32(1.0))  # float32 sums may end just above
+    shares[lost] = one_hot(labels[lost], F.shape[1])
+    return shares
 
 
 def one_hot(labels: Int32, n_clusters: int) -> Float32:
     """1 in the column of each label, rows of zeros where it is -1: (n, c)."""
-    out = np.zeros((len(labels), n_clusters), np.float32)
-    known = np.flatnonzero(labels >= 0)
-    out[known, labels[known]] = 1.0
-    return out
+    indicators = np.zeros((len(labels), n_clusters), np.float32)
+    rows = np.flatnonzero(labels >= 0)
+    indicators[rows, labels[rows]] = 1.0
+    return indicators
 
 
 def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: int) -> Float32:
@@ -154,12 +160,12 @@ def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: in
         -1 where a sample has none.
     """
     F = one_hot(labels, n_clusters)
-    known = np.flatnonzero(labels >= 0)
-    rows = F[known].copy()
+    anchors = np.flatnonzero(labels >= 0)
+    rows = F[anchors].copy()
     reached, products = -1, 0
     while True:
         F = multiply(F)
-        F[known] = rows
+        F[anchors] = rows
         products += 1
         if products >= SPREAD_PRODUCTS:
             now = int(F.any(axis=1).sum())
@@ -212,7 +218,7 @@ def normalized_cut(within: Sequence[int], volume: Sequence[int]) -> float:
     return float(sum(1.0 - inside / total if total > 0 else 1.0 for inside, total in zip(within, volume, strict=True)))
 
 
-def cut_of(U: Any, labels: Int32, n_clusters: int) -> float:
+def cut_of(U: Matrix, labels: Int32, n_clusters: int) -> float:
     """The normalised cut of a partition of all samples on the whole of U."""
     rows = sp.csr_array(U)
     degrees = np.asarray(rows.sum(axis=1), np.float64).ravel()

@@ -38,7 +38,7 @@ CANDIDATES = 5
 
 
 class Leading(NamedTuple):
-    """The eigenvalues outside those of the component vectors that V is made of, and what follows them."""
+    """The eigenvalues outside those of the component vectors that V is made of, and the gap after them."""
 
     values: Float64  # (n,) descending, ties included
     gap: float | None  # between the last one and the next, where that is known

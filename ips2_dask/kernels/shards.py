@@ -75,7 +75,7 @@ def two_nearest(X: Float32, centroids: Float32) -> Int32:
     if len(centroids) == 1:
         return np.zeros((len(X), 2), np.int32)
     norms = np.einsum("ij,ij->i", centroids, centroids)
-    out = np.empty((len(X), 2), np.int32)
+    cells = np.empty((len(X), 2), np.int32)
 
     def block(a: int, b: int) -> None:
         squares = norms - 2 * (X[a:b] @ centroids.T)
@@ -83,15 +83,15 @@ def two_nearest(X: Float32, centroids: Float32) -> Int32:
         slack = CLOSE * (np.einsum("ij,ij->i", X[a:b], X[a:b]) + norms.max())
         for column in (0, 1):
             nearest = squares.min(axis=1)
-            out[a:b, column] = squares.argmin(axis=1)
+            cells[a:b, column] = squares.argmin(axis=1)
             for r in np.flatnonzero((squares <= (nearest + slack)[:, None]).sum(axis=1) > 1):
                 close = np.flatnonzero(squares[r] <= nearest[r] + slack[r])
                 gaps = [squared_distance(X[a + r], centroids[cell]) for cell in close]
-                out[a + r, column] = close[int(np.argmin(gaps))]
-            squares[np.arange(b - a), out[a:b, column]] = np.inf
+                cells[a + r, column] = close[int(np.argmin(gaps))]
+            squares[np.arange(b - a), cells[a:b, column]] = np.inf
 
     map_chunks(block, len(X), EXACT_ROWS * 8)
-    return out
+    return cells
 
 
 def join_small(nearest: Int32, centroids: Float32, least: int) -> Int32:
@@ -224,9 +224,9 @@ def second_neighbors(N: Int32, start: Int64, reverse: Int32, both: Int32, rows: 
     (rows, 2 n^2) int32
         Each candidate once, padded with -1.
     """
-    out = np.full((len(rows), 2 * N.shape[1] ** 2), -1, np.int32)
-    map_chunks(lambda a, b: _candidates(N, start, reverse, both, rows[a:b], out[a:b]), len(rows), 4096)
-    return out
+    candidates = np.full((len(rows), 2 * N.shape[1] ** 2), -1, np.int32)
+    map_chunks(lambda a, b: _candidates(N, start, reverse, both, rows[a:b], candidates[a:b]), len(rows), 4096)
+    return candidates
 
 
 @njit(nogil=True, cache=True)
@@ -240,6 +240,6 @@ def _lengths(X, own, candidates, place, out, metric):  # type: ignore[no-untyped
 
 def candidate_lengths(X: Float32, own: Int64, candidates: Int32, place: Int32, metric: int = EUCLIDEAN) -> Float32:
     """Distances from rows ``own`` of X to candidates, whose rows ``place`` tells: (rows, width) float32."""
-    out = np.full(candidates.shape, np.inf, np.float32)
-    map_chunks(lambda a, b: _lengths(X, own[a:b], candidates[a:b], place, out[a:b], metric), len(candidates), 1024)
-    return out
+    lengths = np.full(candidates.shape, np.inf, np.float32)
+    map_chunks(lambda a, b: _lengths(X, own[a:b], candidates[a:b], place, lengths[a:b], metric), len(candidates), 1024)
+    return lengths

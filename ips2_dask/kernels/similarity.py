@@ -64,9 +64,9 @@ def graph_edges(N: Int32, distances: Float32, reverse: Reverse, low: int, high: 
     """
     empty = np.empty((0, 2), np.int32), np.empty(0, np.float32)
     n = _edges(N, distances, reverse.start, reverse.centers, low, high, *empty, False)
-    out, length = np.empty((n, 2), np.int32), np.empty(n, np.float32)
-    _edges(N, distances, reverse.start, reverse.centers, low, high, out, length, True)
-    return out, length
+    edges, length = np.empty((n, 2), np.int32), np.empty(n, np.float32)
+    _edges(N, distances, reverse.start, reverse.centers, low, high, edges, length, True)
+    return edges, length
 
 
 @njit(nogil=True, cache=True)
@@ -77,10 +77,10 @@ def _pair_lengths(X, left, right, out, metric):  # type: ignore[no-untyped-def]
 
 def pair_lengths(X: Float32, pairs: NDArray[np.integer], metric: int = EUCLIDEAN) -> Float64:
     """Distances, by the metric of a code of `metrics.METRICS`, of given pairs (n, 2) of rows of X: (n,) float64."""
-    out = np.empty(len(pairs))
+    lengths = np.empty(len(pairs))
     left, right = np.ascontiguousarray(pairs[:, 0]), np.ascontiguousarray(pairs[:, 1])
-    map_chunks(lambda a, b: _pair_lengths(X, left[a:b], right[a:b], out[a:b], metric), len(pairs), 1 << 18)
-    return out
+    map_chunks(lambda a, b: _pair_lengths(X, left[a:b], right[a:b], lengths[a:b], metric), len(pairs), 1 << 18)
+    return lengths
 
 
 def all_lengths(X: Float32) -> Float32:
@@ -90,16 +90,18 @@ def all_lengths(X: Float32) -> Float32:
 
 def cross_lengths(X: Float32, Y: Float32, metric: str) -> NDArray[np.float32]:
     """All distances of rows of X to rows of Y: (rows, rows) float32, summed in float64 by SciPy."""
-    out = np.empty((len(X), len(Y)), np.float32)
+    lengths = np.empty((len(X), len(Y)), np.float32)
     if METRICS[metric].rows == "presence":  # SciPy's are of sets alone
         X, Y = X != 0, Y != 0
     name = METRICS[metric].scipy
 
     def block(a: int, b: int) -> None:
-        out[a:b] = np.nan_to_num(cdist(X[a:b], Y, name))  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0
+        lengths[a:b] = np.nan_to_num(
+            cdist(X[a:b], Y, name)
+        )  # SciPy's Bray-Curtis distance of two rows of zeros is 0 / 0
 
     map_chunks(block, len(X), COMPARED_ROWS)
-    return out
+    return lengths
 
 
 def bandwidths(lengths: NDArray[np.floating]) -> tuple[float, float]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
 from numba import njit
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -17,6 +17,9 @@ Int64 = NDArray[np.int64]
 
 Part = tuple[NDArray[np.int32], NDArray[np.floating]]
 """Entries (n, 2), i <= j, sorted by (i, j), and their values (n,)."""
+
+Matrix: TypeAlias = sp.csr_array | NDArray[np.floating]
+"""SciPy CSR or dense NumPy, two-dimensional."""
 
 
 class Reverse(NamedTuple):
@@ -34,12 +37,12 @@ def _reverse(N, start, centers):  # type: ignore[no-untyped-def]
             start[N[p, a] + 1] += 1
     for i in range(m):
         start[i + 1] += start[i]
-    at = start[:-1].copy()
+    cursor = start[:-1].copy()
     for p in range(m):
         for a in range(k):
             i = N[p, a]
-            centers[at[i]] = p
-            at[i] += 1
+            centers[cursor[i]] = p
+            cursor[i] += 1
 
 
 def reverse_lists(N: Int32) -> Reverse:
@@ -80,13 +83,14 @@ def assemble(rows: Int64, columns: Int64, values: Float, n: int) -> sp.csr_array
     return csr
 
 
-def normalized(matrix: Any, degrees: Float64, dtype: type = np.float32) -> Any:
+def normalized(matrix: Matrix, degrees: Float64, dtype: type = np.float32) -> Matrix:
     """D^-1/2 M D^-1/2 of a symmetric matrix, CSR or dense, with D of these degrees (n,); computed in float64."""
     root = inverse_root(degrees)
     if not sp.issparse(matrix):
         return (matrix * root[:, None] * root).astype(dtype)
-    data = matrix.data * np.repeat(root, np.diff(matrix.indptr)) * root[matrix.indices]
-    return sp.csr_array((data.astype(dtype), matrix.indices, matrix.indptr), shape=matrix.shape)
+    csr: sp.csr_array = matrix
+    data = csr.data * np.repeat(root, np.diff(csr.indptr)) * root[csr.indices]
+    return sp.csr_array((data.astype(dtype), csr.indices, csr.indptr), shape=csr.shape)
 
 
 @njit(nogil=True, cache=True)
@@ -112,7 +116,7 @@ def _fill_entries(entries, values, ends, indices, data):  # type: ignore[no-unty
             ends[j] += 1
 
 
-def symmetric_csr(parts: Callable[[], Iterable[Part]], n: int, dtype: Any = np.float64) -> sp.csr_array:
+def symmetric_csr(parts: Callable[[], Iterable[Part]], n: int, dtype: DTypeLike = np.float64) -> sp.csr_array:
     """The symmetric CSR matrix (n, n) of an upper triangle in sorted parts, rows sorted; zeros are left out.
 
     A row gets what stands left of its diagonal while earlier rows are read, and the rest when its own turn comes: so

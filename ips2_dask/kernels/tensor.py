@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numba import njit
@@ -91,9 +91,9 @@ def owned_pairs(N: Int32, reverse: Reverse, low: int, high: int) -> Int32:
     linear in the number of neighbourhoods that hold a first sample.
     """
     n = _pairs_of(N, reverse.start, reverse.centers, low, high, np.empty((0, 2), np.int32), False)
-    out = np.empty((n, 2), np.int32)
-    _pairs_of(N, reverse.start, reverse.centers, low, high, out, True)
-    return out
+    pairs = np.empty((n, 2), np.int32)
+    _pairs_of(N, reverse.start, reverse.centers, low, high, pairs, True)
+    return pairs
 
 
 @njit(nogil=True, cache=True)
@@ -120,9 +120,9 @@ def block_distances(X: Float32, local: Int32, metric: int = EUCLIDEAN) -> Float3
         A code of `metrics.METRICS`.
     """
     k = local.shape[1]
-    out = np.empty((len(local), k * (k - 1) // 2), np.float32)
-    map_chunks(lambda a, b: _block_distances(X, local[a:b], out[a:b], metric), len(local), 2048)
-    return out
+    distances = np.empty((len(local), k * (k - 1) // 2), np.float32)
+    map_chunks(lambda a, b: _block_distances(X, local[a:b], distances[a:b], metric), len(local), 2048)
+    return distances
 
 
 @njit(nogil=True, cache=True)
@@ -132,7 +132,7 @@ def _owned_subsets(N, start, centers, low, high, masks, limit, owned, hubs):  # 
     n_subsets = len(masks)
     place = np.full(m, -1, np.int32)  # column of a sample in N(p)
     visited = np.full(m, -1, np.int32)
-    known = np.empty(k * limit + 1, np.int64)
+    earlier_masks = np.empty(k * limit + 1, np.int64)
     for p in range(low, high):
         row = owned[p - low]
         hub = 0
@@ -158,15 +158,15 @@ def _owned_subsets(N, start, centers, low, high, masks, limit, owned, hubs):  # 
                         mask |= 1 << place[N[other, b]]
                 fresh = True
                 for s in range(count):
-                    if known[s] & mask == mask:
+                    if earlier_masks[s] & mask == mask:
                         fresh = False
                         break
                 if fresh:
-                    known[count] = mask
+                    earlier_masks[count] = mask
                     count += 1
         for u in range(n_subsets):
             for s in range(count):
-                if masks[u] & known[s] == masks[u]:
+                if masks[u] & earlier_masks[s] == masks[u]:
                     row[u] = False
                     break
         for a in range(k):
@@ -249,7 +249,9 @@ def _pair_ids(N, first, second, mates, start, lowest, numbers, ids):  # type: ig
             ids[p, r] = numbers[a] if len(numbers) else a
 
 
-def pair_ids(N: Int32, pairs: Int32, numbers: Int64 | None = None, out: Any = None) -> Any:
+def pair_ids(
+    N: Int32, pairs: Int32, numbers: Int64 | None = None, out: NDArray[np.integer] | None = None
+) -> NDArray[np.integer]:
     """Numbers of the local pairs of the neighbourhoods N (rows, k): (rows, q).
 
     Parameters

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +17,7 @@ from ips2_dask.kernels.labels import embedding as embedded
 from ips2_dask.kernels.labels import leading_columns, spectrum
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import largest_share, spread, thinned, walk_matrix
+from ips2_dask.kernels.sparse import Matrix
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -37,7 +37,7 @@ TREE_SAMPLES = 5_000
 """Samples that the tree of a replicate is built on, at most."""
 
 RESAMPLED_TOL = 1e-3
-"""Largest residual of a replicate's eigenvectors: what is left of them turns labels less than leaving samples out."""
+"""Largest residual of a replicate's eigenvectors: leaving samples out changes labels more than such an error."""
 
 
 def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Float64:
@@ -68,13 +68,13 @@ def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Floa
 
 
 def replicate(
-    U: Any, labels: Int32, n_clusters: int, seed: int, number: int, *, columns: int | None = None,
+    U: Matrix, labels: Int32, n_clusters: int, seed: int, number: int, *, columns: int | None = None,
     embedding: Float | None = None, rows: bool = False, rounding: str = "kmeans", width: int | None = None,
 ) -> float:  # fmt: skip
     """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
 
-    U is restricted to the subsample and embedded and clustered anew. Samples of components that are islands there,
-    in the sense of `components.divide`, are left out of it.
+    U is restricted to the subsample and embedded and clustered anew. Islands of the restricted U, in the
+    sense of `components.divide`, are left out of it.
 
     Parameters
     ----------
@@ -86,11 +86,12 @@ def replicate(
     columns : int, optional
         Of the subsample's embedding; ``n_clusters`` without it.
     embedding : (m, columns), optional
-        Of all samples: the solver starts from its rows there, and needs fewer products to the same tolerance.
+        Of all samples: the solver starts from its rows of the subsample, and needs fewer products to the same
+        tolerance.
     rows : bool
         Whether k-means works on the rows of U instead of an embedding.
     rounding : {"kmeans", "density"}
-        How the partition came from the embedding; a density that has no such cut in the subsample is k-means there.
+        How the partition came from the embedding; where the subsample's density has no such cut, k-means rounds.
     width : int, optional
         How many of the embedding's columns it came from; all of them without it.
     """
@@ -119,7 +120,7 @@ def replicate(
     return float(adjusted_rand_score(labels[chosen], predictions))
 
 
-def _cut(U: Any, points: Any, n_clusters: int, seed: int) -> Int32 | None:
+def _cut(U: Matrix, points: Matrix, n_clusters: int, seed: int) -> Int32 | None:
     """Labels cut from the density of an embedding and spread over U, or None where no cut has so many clusters."""
     rows = density.drawn(len(points), TREE_SAMPLES, seed)
     edges = density.spanning_tree(points[rows])
@@ -132,7 +133,7 @@ def _cut(U: Any, points: Any, n_clusters: int, seed: int) -> Int32 | None:
     return np.where(labels >= 0, labels, largest_share(spread(MatrixOperator(walk).matmat, labels, n_clusters)))
 
 
-def _embedded(U: Any, near: Float | None, n_clusters: int, columns: int | None, seed: int) -> Float:
+def _embedded(U: Matrix, near: Float | None, n_clusters: int, columns: int | None, seed: int) -> Float:
     """The embedding of a subsample; ``near`` is that of all samples at its rows, of length 1."""
     columns = None if columns is None else min(columns, U.shape[0])
     start = None

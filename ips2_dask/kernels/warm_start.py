@@ -53,22 +53,22 @@ def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Flo
     degrees[~component.inside] = 0
     scale = inverse_root(degrees)
     A = normalized(A, degrees)
-    known = Known(np.sqrt(degrees), component.of_vectors, component.large)
+    component_vectors = Known(np.sqrt(degrees), component.of_vectors, component.large)
     if m <= DENSE_BELOW:
-        vectors = dense_eigenpairs(MatrixOperator(A), known, columns).vectors
+        vectors = dense_eigenpairs(MatrixOperator(A), component_vectors, columns).vectors
         return np.asarray(vectors * scale[:, None], np.float32)
     width = min(block_width(columns), m)
-    space = ArraySpace(MatrixOperator(A), known, panels=panels_of(m, width, "in-core"))
+    space = ArraySpace(MatrixOperator(A), component_vectors, panels=panels_of(m, width, "in-core"))
     solution = leading_eigenpairs(
         space, max(1, columns * 2 // 3), space.random(width, seed), tol=GRAPH_TOL, seed=seed, most_products=80
     )
-    out = np.empty((m, min(columns, width)), np.float32)
+    start = np.empty((m, min(columns, width)), np.float32)
 
     def chunk(a: int, b: int) -> None:
-        out[a:b] = solution.vectors[a:b, :columns] * scale[a:b, None]
+        start[a:b] = solution.vectors[a:b, :columns] * scale[a:b, None]
 
     map_chunks(chunk, m, CHUNK)
-    return out
+    return start
 
 
 def start_bytes(m: int, k: int, columns: int) -> int:

@@ -1,4 +1,4 @@
-"""The operator of the pair Laplacian in chunks: what a worker holds of it, and what one product does on a chunk.
+"""The operator of the pair Laplacian in chunks: the part that a worker holds, and one chunk's part of a product.
 
 Words
 -----
@@ -26,7 +26,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from functools import partial
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -46,6 +46,7 @@ from ips2_dask.stages.views import (
     unit,
     values_key,
 )
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 
@@ -122,7 +123,7 @@ class ChunkPlacement:
         return [g for g in np.flatnonzero(self.shared_rows[:, h]).tolist() if self.owners[g] == owner]
 
     def section(self, g: int, h: int) -> slice:
-        """The rows for chunk g in what `select_rows` of chunk h sends to its owner."""
+        """The rows for chunk g among those that `select_rows` of chunk h sends to chunk g's owner."""
         receivers = self.receivers(h, self.owners[g])
         before = sum(int(self.shared_rows[other, h]) for other in receivers if other < g)
         return slice(before, before + int(self.shared_rows[g, h]))
@@ -131,7 +132,7 @@ class ChunkPlacement:
 # ---- a chunk's operator: built once and stored, then read by the chunk's owner
 
 
-def prepare_operator(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def prepare_operator(context: Context, g: int) -> TaskResult:
     """The arrays of chunk g's operator and the pairs it touches: a part of stage ``tensor``.
 
     Returns
@@ -159,7 +160,7 @@ def prepare_operator(context: Context, g: int) -> tuple[dict[str, Any], dict[str
     return arrays, {"cuts": cuts.tolist()}
 
 
-def _prepare_matrix(context: Context, g: int, centers: Int64) -> tuple[dict[str, Any], dict[str, Any]]:
+def _prepare_matrix(context: Context, g: int, centers: Int64) -> TaskResult:
     """The rows of R that chunk g owns, as CSR over the pairs they touch, from the triplets of the ``centers``."""
     low, high = chunk_bounds(context)[g : g + 2]
     parts = [rows_between(*triplets_of(context, int(b)), low, high) for b in np.unique(context.owner(centers))]
@@ -227,7 +228,7 @@ def touched_pairs(context: Context, g: int) -> Int32 | Int64:
 
 
 def _cuts(context: Context, g: int) -> list[int]:
-    """Where the pairs of each chunk begin among those that chunk g touches, and how many it touches."""
+    """The place at which each chunk's pairs begin among those that chunk g touches, and the number that it touches."""
     receipt = chunk_receipt(context, g)
     return receipt["facts"]["cuts"] if receipt else []
 
@@ -242,7 +243,7 @@ def chunk_receipt(context: Context, g: int) -> Receipt | None:
 # ---- stored arrays of pairs, at any ascending numbers of pairs
 
 
-def _read_at(context: Context, rows: NDArray[np.integer], read: Callable[[int], Any]) -> Any:
+def _read_at(context: Context, rows: NDArray[np.integer], read: Callable[[int], AnyArray]) -> AnyArray:
     """The array that ``read(b)`` gives of each partition b, at ascending numbers of pairs."""
     offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
     cuts = np.searchsorted(rows, offsets)
@@ -292,7 +293,7 @@ def _needed_rows(context: Context, g: int, h: int) -> Int32:
 
 
 def select_rows(context: Context, h: int, owner: int, placement: ChunkPlacement, y: Float32) -> Float32:
-    """The rows of chunk h's block that the chunks of one worker need, to be sent there.
+    """The rows of chunk h's block that the chunks of one worker need, to be sent to that worker.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ from ips2_dask.stages.block_operator import (
 )
 from ips2_dask.stages.views import known_vectors, pair_components, unit
 from ips2_dask.store.context import Context, part_name
+
+T = TypeVar("T")
 
 Block = list[Handle]
 """A block vector: the handle of each chunk's block."""
@@ -85,7 +87,7 @@ def start_block(context: Context, g: int) -> Float32:
 
 
 def component_volumes(context: Context, g: int) -> tuple[NDArray[np.integer], Float64]:
-    """The components that have pairs in chunk g: their numbers (present,), and their volumes there (present,)."""
+    """The components that have pairs in chunk g: numbers (n,) int32, and volumes in the chunk (n,) float64."""
     vectors = _component_vectors(context, g, None)
     components = np.unique(vectors.label)
     return components, np.asarray(vectors.volume[components], np.float64)
@@ -253,9 +255,9 @@ class ChunkedSpace:
 
     def _task(
         self,
-        function: Callable[..., Any],
+        function: Callable[..., object],
         g: int,
-        *arguments: Any,
+        *arguments: object,
         placed_with: Handle | None = None,
         urgent: bool = False,
     ) -> Handle:
@@ -265,11 +267,11 @@ class ChunkedSpace:
             _task_name(function, g), function, self._shared_context, g, *arguments, placed_with=item, urgent=urgent
         )
 
-    def _block_task(self, function: Callable[..., Any], g: int, *arguments: Any) -> Handle:
+    def _block_task(self, function: Callable[..., object], g: int, *arguments: object) -> Handle:
         """Start a task on blocks of chunk g alone, without the context and the chunk's number, on its owner."""
         return self._executor.submit(_task_name(function, g), function, *arguments, placed_with=(CHUNK_KIND, g))
 
-    def _each(self, task: Callable[[int], Any]) -> list[Any]:
+    def _each(self, task: Callable[[int], T]) -> list[T]:
         """Start a task of every chunk, in one message; returns their handles."""
         with self._executor.batch():
             return [task(g) for g in self._chunks]
@@ -385,7 +387,7 @@ class ChunkedSpace:
         return _sum(self._results(lambda g: self._task(store_vectors, g, y[g], n_vectors)))
 
 
-def _task_name(function: Callable[..., Any], g: int) -> str:
+def _task_name(function: Callable[..., object], g: int) -> str:
     return f"eigen-{function.__name__}-{g}"
 
 

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 from ips2_dask.executors.base import Handle
-from ips2_dask.kernels.eigen import State
+from ips2_dask.kernels.eigen import Block, State
 from ips2_dask.stages.block_operator import chunk_partitions
 from ips2_dask.stages.block_space import ChunkedSpace, checkpoint_part
-from ips2_dask.store.base import present
+from ips2_dask.store.base import AnyArray, present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.memory_store import MemoryStore
 
@@ -21,7 +20,7 @@ PLACES = ("state0", "state1")
 """Names of the two checkpoints."""
 
 SHARE = 10
-"""A state is stored once the solve has gone on for so many times what storing the last one took."""
+"""A state is stored once the solve has gone on for so many times as long as storing the last one took."""
 
 
 class _Checkpoints:
@@ -67,15 +66,15 @@ class _Checkpoints:
         """Delete a checkpoint."""
         self._context.store.drop(self._context.folders["eigen"], place)
 
-    def _store_block(self, place: str, y: Any) -> Mapping[str, Any]:
+    def _store_block(self, place: str, y: Block) -> Mapping[str, AnyArray]:
         """Store a block vector; returns the arrays of it that belong into the checkpoint's own part."""
         raise NotImplementedError
 
-    def _stored_block(self, place: str, y: Any) -> Any:
+    def _stored_block(self, place: str, y: Block) -> Block:
         """The block vector with which the solve goes on, after ``y`` has been stored."""
         raise NotImplementedError
 
-    def _read_block(self, place: str) -> Any:
+    def _read_block(self, place: str) -> Block:
         """The block vector of a checkpoint."""
         raise NotImplementedError
 
@@ -83,15 +82,15 @@ class _Checkpoints:
 class InCore(_Checkpoints):
     """Checkpoints of a solve whose block vectors are arrays of this process: (P, columns)."""
 
-    def _store_block(self, place: str, y: Any) -> Mapping[str, Any]:
+    def _store_block(self, place: str, y: Block) -> Mapping[str, AnyArray]:
         del place
         return {"state": y}
 
-    def _stored_block(self, place: str, y: Any) -> Any:
+    def _stored_block(self, place: str, y: Block) -> Block:
         del place
         return y
 
-    def _read_block(self, place: str) -> Any:
+    def _read_block(self, place: str) -> Block:
         return self._context.store.read(self._context.folders["eigen"], place, "state")
 
 
@@ -99,7 +98,7 @@ class Chunked(_Checkpoints):
     """Checkpoints of a solve whose block vectors are in chunks on the workers.
 
     The solve goes on with the stored block vector, read again on the workers that had it. A chunk that is lost with its
-    worker is then read and computed on from there; else Dask would repeat the products from the first one on.
+    worker is then read again and the products since are repeated; else Dask would repeat all products from the first.
     """
 
     def __init__(self, context: Context, space: ChunkedSpace) -> None:
@@ -111,7 +110,7 @@ class Chunked(_Checkpoints):
         for g in range(len(chunk_partitions(self._context))):
             self._context.store.drop(self._context.folders["eigen"], checkpoint_part(place, g))
 
-    def _store_block(self, place: str, y: list[Handle]) -> Mapping[str, Any]:
+    def _store_block(self, place: str, y: list[Handle]) -> Mapping[str, AnyArray]:
         self._space.store_checkpoint(y, place)
         return {}
 
@@ -128,7 +127,7 @@ def start_part(b: int) -> str:
 
 
 def delete_checkpoints(context: Context) -> None:
-    """Delete what only a solve that goes on would need: the checkpoints and the start."""
+    """Delete the checkpoints and the start, which only a solve that goes on needs."""
     folder, parts = context.folders["eigen"], list(PLACES)
     if context.choices.vectors == "chunked":
         parts += [checkpoint_part(place, g) for place in PLACES for g in range(len(chunk_partitions(context)))]

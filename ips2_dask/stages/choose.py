@@ -39,11 +39,11 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     components = 1
     if sp.issparse(U):
         label = connected_components(U, directed=False)[1]
-        found = divide(label, params.n_clusters, context.copies(), share=selection.MIN_SHARE)
-        components = found.large
-        if found.islands:
-            small = np.sort(np.bincount(found.label, context.copies())[components:])[::-1].astype(int).tolist()
-            U = sp.csr_array(U[found.inside][:, found.inside])
+        division = divide(label, params.n_clusters, context.copies(), share=selection.MIN_SHARE)
+        components = division.large
+        if division.islands:
+            small = np.sort(np.bincount(division.label, context.copies())[components:])[::-1].astype(int).tolist()
+            U = sp.csr_array(U[division.inside][:, division.inside])
     wanted = min(params.n_clusters + 1, U.shape[0])
     solved = kernel.spectrum(U, wanted, FINEST if params.tol is None else min(params.tol, FINEST), params.random_state)
     choice = selection.choose_n_clusters(solved.values, params.n_clusters)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels.antisymmetric import element_bytes, largest_eigenvalue
@@ -14,20 +15,24 @@ from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator
 from ips2_dask.stages.views import n_pairs, neighborhood_operator, neighborhoods, read_pairs, restricted_tensor, unit
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
 
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the tensor."""
-    own: dict[str, Any] = {"n_neighbors": params.n_neighbors, "operator": choices.operator}
+    own: dict[str, object] = {"n_neighbors": params.n_neighbors, "operator": choices.operator}
     if params.tensor == "indecomposable":
         own |= {"sigma": params.sigma, "epsilon": params.epsilon}
     return own
 
 
-def degrees_of(context: Context, g: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def degrees_of(context: Context, g: int) -> TaskResult:
     """Degrees of the pairs of chunk g, each partition's written as a part of its own."""
     partitions = block_operator.degrees(context, g)
     first, _ = block_operator.chunk_partitions(context)[g]
@@ -88,7 +93,7 @@ def _degrees_here(context: Context, report: Report) -> tuple[int, float | None]:
     return int(np.count_nonzero(degrees == 0)), _antisymmetric(context, pairs, degrees)
 
 
-def _antisymmetric(context: Context, pairs: Any, degrees: Any) -> float | None:
+def _antisymmetric(context: Context, pairs: Int32, degrees: Float64) -> float | None:
     """An estimate of the antisymmetric part's largest eigenvalue; None where its elements would take too much room.
 
     The solver leaves that part out. This stage estimates it, since it depends on neither c nor the tolerance.

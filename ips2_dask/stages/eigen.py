@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
+from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Report
 from ips2_dask.kernels import decomposable, warm_start
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.kernels.operator import MatrixOperator
+from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
 from ips2_dask.kernels.selection import solved_pairs, with_ties
-from ips2_dask.kernels.sparse import assemble, inverse_root, normalized
+from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import checkpoints
@@ -30,11 +31,14 @@ from ips2_dask.stages.views import (
     solved_degrees,
     unit,
 )
-from ips2_dask.store.base import present
+from ips2_dask.store.base import AnyArray, present
 from ips2_dask.store.cache import free_pinned
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 6
+
+Float = NDArray[np.floating]
+Float64 = NDArray[np.float64]
 
 FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
@@ -51,13 +55,13 @@ DECOMPOSABLE_TOL = 1e-3
 
 
 def aim(params: Params) -> tuple[float, float | None]:
-    """The largest residual that is asked for, and when a solve may stop before: never where it is asked for."""
+    """The largest residual that is asked for, and the change of the gaps that also ends a solve (None with ``tol``)."""
     return (FLOAT32_TOL, SETTLED) if params.tol is None else (params.tol, None)
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
-    own: dict[str, Any] = {"n_clusters": choices.n_solved(params), "tol": params.tol, "seed": params.random_state}
+    own: dict[str, object] = {"n_clusters": choices.n_solved(params), "tol": params.tol, "seed": params.random_state}
     own |= {"assembled": choices.assembled}
     if choices.shared:
         own["shared"] = True  # enough of them for smaller numbers of clusters too
@@ -94,7 +98,7 @@ def _finished(context: Context) -> dict[str, Any] | None:
     return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
 
-def _graph_start(context: Context, width: int) -> Any:
+def _graph_start(context: Context, width: int) -> Float:
     """The sample graph's leading eigenvectors: (m, <= width)."""
     N, _ = neighborhoods(context, context.params.n_neighbors)
     return warm_start.graph_start(N, pair_components(context), width, context.params.random_state)
@@ -107,9 +111,9 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     count = pair_components(context).large
     degrees = solved_degrees(context, pairs, context.read_all("assemble", "degrees"))
     root = np.sqrt(degrees) * unit(pairs)
-    known = known_vectors(context, pairs, degrees)
+    component_vectors = known_vectors(context, pairs, degrees)
     dtype = np.float32 if aim(params)[0] >= FLOAT32_TOL else np.float64
-    operator: Any
+    operator: MatrixOperator | NeighborhoodOperator
     if context.choices.operator == "triplets":
         operator = MatrixOperator(normalized(restricted_tensor(context), degrees, dtype))
     elif context.choices.assembled and dtype is np.float32:
@@ -121,13 +125,13 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
-        solution = kernel.dense_eigenpairs(operator, known, wanted + 8)
+        solution = kernel.dense_eigenpairs(operator, component_vectors, wanted + 8)
     else:
         panels = kernel.panels_of(len(pairs), width, "in-core", dtype)
-        space = kernel.ArraySpace(operator, known, dtype, panels)
-        stored = checkpoints.InCore(context)
+        space = kernel.ArraySpace(operator, component_vectors, dtype, panels)
+        solve_checkpoints = checkpoints.InCore(context)
 
-        def start() -> Any:
+        def start() -> Float:
             w = _graph_start(context, width)
             if panels > 1:
                 free_pinned()  # the graph stood in this process for the start alone
@@ -135,18 +139,18 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
             warm_start.start_on_pairs(w, pairs, root, y)
             return y
 
-        solution = _solve(space, wanted, start, stored.latest(), stored, params, report)
-    kept, warnings = _judge(solution, wanted, params)
-    vectors = np.ascontiguousarray(solution.vectors[:, :kept])
+        solution = _solve(space, wanted, start, solve_checkpoints.latest(), solve_checkpoints, params, report)
+    n_kept, warnings = _judge(solution, wanted, params)
+    vectors = np.ascontiguousarray(solution.vectors[:, :n_kept])
     offsets = context.facts["tensor"]["pair_offsets"]
     for b in range(context.n_partitions):
         part = {"vectors": vectors[offsets[b] : offsets[b + 1]]}
         context.store.write(context.folders["eigen"], part_name(b), part, {})
     sums = _sums(unit(pairs), vectors)
-    return _finish(context, solution, wanted, kept, known.volume, sums, warnings)
+    return _finish(context, solution, wanted, n_kept, component_vectors.volume, sums, warnings)
 
 
-def _sums(weights: Any, vectors: Any) -> Any:
+def _sums(weights: Float64, vectors: Float) -> Float64:
     """weights' vectors in float64, without a copy of all of them."""
     step = 1 << 18
     return np.sum(
@@ -155,13 +159,19 @@ def _sums(weights: Any, vectors: Any) -> Any:
 
 
 def _solve(
-    space: kernel.Space, wanted: int, start: Callable[[], Any], state: Any, stored: Any, params: Params, report: Report
+    space: kernel.Space,
+    wanted: int,
+    start: Callable[[], kernel.Block],
+    state: kernel.State | None,
+    solve_checkpoints: checkpoints.InCore | checkpoints.Chunked,
+    params: Params,
+    report: Report,
 ) -> kernel.Solution:
     """Go on from a checkpoint's ``state``, or begin at what ``start`` returns."""
     tol, settled = aim(params)
     return kernel.leading_eigenpairs(
         space, wanted, start, tol=tol, settled=settled, seed=params.random_state, state=state,
-        checkpoint=stored.keep, watch=_noting(report, params.tol),
+        checkpoint=solve_checkpoints.keep, watch=_noting(report, params.tol),
     )  # fmt: skip
 
 
@@ -173,11 +183,11 @@ def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, 
     _store_start(context, width)
     free_pinned()  # the graph stood in this process for the start alone
     space = ChunkedSpace(context, executor, width)
-    stored = checkpoints.Chunked(context, space)
-    solution = _solve(space, wanted, space.start, stored.latest(), stored, params, report)
-    kept, warnings = _judge(solution, wanted, params)
-    sums = space.store_vectors(solution.vectors, kept)
-    return _finish(context, solution, wanted, kept, space.volumes, sums, warnings)
+    solve_checkpoints = checkpoints.Chunked(context, space)
+    solution = _solve(space, wanted, space.start, solve_checkpoints.latest(), solve_checkpoints, params, report)
+    n_kept, warnings = _judge(solution, wanted, params)
+    sums = space.store_vectors(solution.vectors, n_kept)
+    return _finish(context, solution, wanted, n_kept, space.volumes, sums, warnings)
 
 
 def _store_start(context: Context, width: int) -> None:
@@ -193,7 +203,7 @@ def _store_start(context: Context, width: int) -> None:
             context.store.write(folder, names[b], {"start": w[low:high]}, {})
 
 
-def _whole_start(context: Context, width: int) -> Any:
+def _whole_start(context: Context, width: int) -> Float:
     """The sample graph's start with as many columns as the block has, random ones after those it gives."""
     w = _graph_start(context, width)
     if w.shape[1] < width:
@@ -203,35 +213,35 @@ def _whole_start(context: Context, width: int) -> Any:
 
 
 def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int, list[str]]:
-    """How many vectors are kept, and what is wrong with them."""
-    kept, warnings = _with_ties(solution.values, wanted)
+    """The number of vectors to keep, and warnings about them."""
+    n_kept, warnings = _with_ties(solution.values, wanted)
     if solution.verdict not in (kernel.Verdict.CONVERGED, kernel.Verdict.SETTLED):
         stop = kernel.stop_of(solution, wanted, *aim(params))
         limit = f"{stop.wanted:g}" if params.tol is None else f"tol {stop.wanted:g}"
         warnings.append(f"eigenpairs: {stop.measure} {stop.found:.2g} above {limit}: {solution.verdict.value}")
-    return kept, warnings
+    return n_kept, warnings
 
 
 def _finish(
-    context: Context, solution: kernel.Solution, wanted: int, kept: int, volumes: Any, sums: Any,
+    context: Context, solution: kernel.Solution, wanted: int, n_kept: int, volumes: AnyArray, sums: Float64,
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
     c, components = context.choices.n_solved(context.params), pair_components(context)
     whole = {
-        "values": solution.values[:kept],
-        "residuals": solution.residuals[:kept],
+        "values": solution.values[:n_kept],
+        "residuals": solution.residuals[:n_kept],
         "volumes": volumes,
         "sums": sums,
     }
     eigenvalues = np.concatenate([np.ones(min(components.large, c)), solution.values[:wanted]])[:c]
-    gap = float(solution.values[kept - 1] - solution.values[kept]) if 0 < kept < len(solution.values) else None
+    gap = float(solution.values[n_kept - 1] - solution.values[n_kept]) if 0 < n_kept < len(solution.values) else None
     facts = {
         "eigenvalues": eigenvalues.tolist(),
         "components": components.large,
         "islands": components.islands,
-        "residual_max": float(solution.residuals[:kept].max(initial=0.0)),
-        "n_vectors": kept,
+        "residual_max": float(solution.residuals[:n_kept].max(initial=0.0)),
+        "n_vectors": n_kept,
         "gap": gap,
         "products": solution.products,
         "verdict": solution.verdict.name.lower(),
@@ -239,11 +249,12 @@ def _finish(
         "history": solution.history,
         "warnings": [*warnings, *_left_out(context.facts["assemble"]["antisymmetric"], eigenvalues)],
     }
-    context.store.write(context.folders["eigen"], "whole", whole, facts)  # the last one: it says that all are there
+    # written last: its receipt says that all parts are stored
+    context.store.write(context.folders["eigen"], "whole", whole, facts)
     return facts
 
 
-def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
+def _left_out(antisymmetric: float | None, eigenvalues: Float64) -> list[str]:
     """A warning if an antisymmetric eigenvector would be among the leading ones of T-hat."""
     if antisymmetric is None or antisymmetric <= eigenvalues[-1]:
         return []
@@ -253,21 +264,23 @@ def _left_out(antisymmetric: float | None, eigenvalues: Any) -> list[str]:
     ]
 
 
-def _with_ties(values: Any, wanted: int) -> tuple[int, list[str]]:
+def _with_ties(values: Float64, wanted: int) -> tuple[int, list[str]]:
     """How many vectors V is made of: the wanted ones and those tied with the last of them."""
-    wanted, kept = min(wanted, len(values)), with_ties(values, wanted)
-    if kept > wanted:
-        return kept, [f"eigenvalue {values[wanted - 1]:.6f} is repeated: {kept - wanted} tied eigenvectors were added"]
-    return kept, []
+    wanted, n_kept = min(wanted, len(values)), with_ties(values, wanted)
+    if n_kept > wanted:
+        return n_kept, [
+            f"eigenvalue {values[wanted - 1]:.6f} is repeated: {n_kept - wanted} tied eigenvectors were added"
+        ]
+    return n_kept, []
 
 
 def _decomposable(context: Context) -> dict[str, Any]:
     """Eigenpairs of L from both ends of its spectrum, and the c largest products of its eigenvalues."""
     store, folder, params = context.store, context.folders["eigen"], context.params
     if keeps_all_pairs(context):
-        S: Any = dense_pairwise(context).astype(np.float64)
+        S: Matrix = dense_pairwise(context).astype(np.float64)
         degrees = S.sum(axis=1)
-        L: Any = S * inverse_root(degrees)[:, None] * inverse_root(degrees)
+        L: Matrix = S * inverse_root(degrees)[:, None] * inverse_root(degrees)
     else:
         edges, values = heat_edges(context, 0, context.m)
         S = assemble(edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64), values, context.m)
@@ -293,12 +306,12 @@ def _decomposable(context: Context) -> dict[str, Any]:
     return facts
 
 
-def _both_ends(L: Any, params: Params) -> tuple[Any, Any, float]:
+def _both_ends(L: Matrix, params: Params) -> tuple[Float64, Float64, float]:
     """Eigenpairs of L: all of a small or dense one, else the c + 2 outermost of each end."""
     m = L.shape[0]
     n = params.n_clusters + 2
     if not sp.issparse(L) or m <= 4 * n + 64:
-        values, vectors = np.linalg.eigh(L.toarray() if sp.issparse(L) else L)
+        values, vectors = np.linalg.eigh(L if isinstance(L, np.ndarray) else L.toarray())
         return values[::-1].copy(), np.ascontiguousarray(vectors[:, ::-1]), 0.0
     ends = []
     for sign in (1.0, -1.0):

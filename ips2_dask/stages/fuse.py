@@ -27,7 +27,7 @@ Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the eigenvectors."""
     del choices
     names = ("affinity", "bandwidth", "high_order", "fusion", "fusion_weight", "method", "n_clusters")
@@ -46,7 +46,7 @@ def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     n_kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
     vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :n_kept]
     values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:n_kept]))
-    return np.where(root > 0, values, 0.0)  # what the solver's random start left there
+    return np.where(root > 0, values, 0.0)  # pairs of islands keep entries of the solver's random start
 
 
 def decomposable_at(context: Context, pairs: Int32) -> Float64:

@@ -30,10 +30,10 @@ VERSION = 2
 Float64 = NDArray[np.float64]
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the input."""
     del choices
-    own: dict[str, Any] = {"scale": params.scale}
+    own: dict[str, object] = {"scale": params.scale}
     # Manhattan and Chebyshev distances are measured in the same samples as Euclidean ones
     metric = METRICS[params.metric]
     if not metric.keeps_rows:
@@ -54,11 +54,11 @@ def _block(context: Context, b: int) -> AnyArray:
 
 
 def _kept(context: Context, b: int, block: AnyArray) -> AnyArray | None:
-    """Which rows of partition b stay, as their places in it; None for all of them."""
+    """Places in partition b of its rows that stay, (rows,) int64; None where none is dropped."""
     if context.facts["ingest"].get("missing") != "drop":
         return None
-    out: AnyArray = np.flatnonzero(~np.isnan(block).any(axis=1))
-    return out
+    places: AnyArray = np.flatnonzero(~np.isnan(block).any(axis=1))
+    return places
 
 
 def raw(context: Context, b: int, block: AnyArray) -> TaskResult:
@@ -171,8 +171,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts["rows"] = context.m - len(dropped)
     first_row = next((row for row, gone in enumerate(dropped) if row != gone), len(dropped))
     if staged:
-        at = int(context.owner(np.array([first_row]))[0])
-        first = _block(inner, at)[first_row - context.bounds[at]][None]
+        partition = int(context.owner(np.array([first_row]))[0])
+        first = _block(inner, partition)[first_row - context.bounds[partition]][None]
     else:
         first = np.asarray(source.read(0, 1))
     check_block(first, first_row, source.name, source.feature_names)
@@ -183,16 +183,18 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts["exponent"] = _exponent_of_distances(inner, sizes)
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
         _check_symmetric(inner, executor, report)
-        given = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
-        store.write(folder, "whole", given | _known_labels(source), {})
+        scaling = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
+        store.write(folder, "whole", scaling | _known_labels(source), {})
     else:
-        found = _measured(inner, executor, report, np.asarray(first, np.float64), first_row)
-        facts["exponent"], vanishing, statistics_ = found.exponent, found.vanishing, found.statistics
-        store.write(folder, "whole", {"center": found.center, "spread": found.spread, **_known_labels(source)}, {})
+        measures = _measured(inner, executor, report, np.asarray(first, np.float64), first_row)
+        facts["exponent"], vanishing, statistics_ = measures.exponent, measures.vanishing, measures.statistics
+        store.write(
+            folder, "whole", {"center": measures.center, "spread": measures.spread, **_known_labels(source)}, {}
+        )
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
-    there = store.listed(folder)
+    part_names = store.listed(folder)
     for name in (f"raw-{part_name(b)}" for b in parts):  # the statistics stay, so that one can be made again alone
-        if there is None or name in there:
+        if part_names is None or name in part_names:
             store.drop(folder, name)
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
@@ -247,8 +249,8 @@ def _unread(context: Context, rule: str) -> list[int]:
 class Measured(NamedTuple):
     """Centre, spread and unit of the samples, from the statistics of the columns."""
 
-    center: Float64  # (f,) what to take from each column
-    spread: Float64  # (f,) what to divide it by
+    center: Float64  # (f,) subtracted from each column
+    spread: Float64  # (f,) each column is divided by it then
     exponent: int  # of the power of two that all values are divided by then
     vanishing: int  # columns that vary too little beside the others
     statistics: kernel.Statistics  # of the columns as they came
@@ -266,8 +268,8 @@ def _measured(inner: Context, executor: Executor, report: Report, first: Float64
         inner.store.write(inner.folders["ingest"], "columns", columns._asdict(), {})
     facts["shift"] = _prepared(inner, first, [first_row])[0].tolist()
     executor.map(Job("ingest", row_statistics, "statistics-"), inner, parts, report)
-    found = _centering(inner, np.array(facts["shift"]))
-    return found if raw_statistics is None else found._replace(statistics=raw_statistics)
+    measures = _centering(inner, np.array(facts["shift"]))
+    return measures if raw_statistics is None else measures._replace(statistics=raw_statistics)
 
 
 def _merged(context: Context, prefix: str) -> kernel.Statistics:
@@ -344,7 +346,7 @@ def _distances_in_unit(context: Context, block: AnyArray) -> NDArray[np.float32]
 
 
 def symmetric(context: Context, b: int) -> TaskResult:
-    """Check that partition b's rows are what the columns of the earlier partitions, and its own, say."""
+    """Check partition b's rows against the columns of the earlier partitions and its own: the matrix is symmetric."""
     low, high = context.span(b)
     D = np.asarray(context.read("ingest", b, "samples"))
     for other in range(b + 1):
@@ -353,9 +355,9 @@ def symmetric(context: Context, b: int) -> TaskResult:
         uneven = kernel.first_uneven(D[:, first:last], mirror)
         if uneven is not None:
             i, j = uneven[0], first + uneven[1]
-            there, back = (float(x) * context.unit for x in (D[i, j], mirror[uneven[1], i]))
+            forward, backward = (float(x) * context.unit for x in (D[i, j], mirror[uneven[1], i]))
             raise _refused(
-                context, f"{there:g} from sample {low + i} to {j} and {back:g} back",
+                context, f"{forward:g} from sample {low + i} to {j} and {backward:g} back",
                 "a symmetric matrix", "the tensor would have two values for one pair",
                 "give (D + D.T) / 2 where both directions mean the same",
             )  # fmt: skip

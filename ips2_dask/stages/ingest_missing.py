@@ -69,7 +69,7 @@ def find(context: Context, executor: Executor, report: Report) -> None:
 
 
 def keep_medians(context: Context, numeric: list[int], executor: Executor, report: Report) -> None:
-    """Store the median of each column that holds numbers, 0 for those of categories; nothing to do where it is there.
+    """Store the median of each column that holds numbers, 0 for those of categories, unless they are stored already.
 
     Raises
     ------
@@ -91,8 +91,8 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
     search = ingest.Medians(present)
     for step in range(len(ingest.MEDIAN_SHIFTS) if numeric else 0):
         prefix = f"counts{step}-"
-        asked = {"numeric": numeric, "step": step, "prefixes": search.prefixes.tolist()}
-        inner = dataclasses.replace(context, facts={"ingest": {**context.facts["ingest"], **asked}})
+        round_facts = {"numeric": numeric, "step": step, "prefixes": search.prefixes.tolist()}
+        inner = dataclasses.replace(context, facts={"ingest": {**context.facts["ingest"], **round_facts}})
         executor.map(Job("ingest", counts, prefix), inner, parts, report)
         total = np.zeros((2, len(numeric), 1 << ingest.MEDIAN_BITS), np.int64)
         for b in parts:
@@ -107,11 +107,11 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
 def drop_counts(context: Context) -> None:
     """Take away the counts of all rounds."""
     store, folder = context.store, context.folders["ingest"]
-    there = store.listed(folder)
+    part_names = store.listed(folder)
     for step in range(len(ingest.MEDIAN_SHIFTS)):
         for b in range(context.n_partitions):
             name = f"counts{step}-{part_name(b)}"
-            if there is None or name in there:
+            if part_names is None or name in part_names:
                 store.drop(folder, name)
 
 

@@ -6,8 +6,6 @@ by them.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -38,10 +36,10 @@ def connected(context: Context, U: sp.csr_array) -> tuple[sp.csr_array, kernel.C
     """
     c, copies = context.params.n_clusters, context.copies()
     while True:
-        found = kernel.divide(connected_components(U, directed=False)[1], c, copies, c)
-        if found.large <= c:
-            return U, found
-        centers = central_samples(context, found.label, np.arange(found.total))
+        components = kernel.divide(connected_components(U, directed=False)[1], c, copies, c)
+        if components.large <= c:
+            return U, components
+        centers = central_samples(context, components.label, np.arange(components.total))
         near = _near_each_other(context, centers)
         U = kernel.joined(U, np.repeat(centers, near.shape[1]), centers[near.ravel()])
 
@@ -55,7 +53,7 @@ def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
     return exact_neighbors(rows, 0, rows, n, metric_views.search(context))[0][:, 1:]
 
 
-def _rows(context: Context, samples: Int64) -> Any:
+def _rows(context: Context, samples: Int64) -> NDArray[np.float32]:
     """X at samples in any order."""
     ascending, place = np.unique(samples, return_inverse=True)
     return np.ascontiguousarray(context.samples(ascending)[place])
@@ -78,18 +76,18 @@ def central_samples(context: Context, label: NDArray[np.integer], which: NDArray
     place = np.arange(len(members)) - np.repeat(starts, counts)
     members = members[place % np.repeat(1 + counts // MOST_MEMBERS, counts) == 0]
     starts = np.searchsorted(rank[label[members]], np.arange(len(which)))
-    out = np.empty(len(which), np.int64)
+    centers = np.empty(len(which), np.int64)
     batch = starts // max(1, BLOCK_VALUES // max(context.n_features, 1))  # that each one's members begin in
     for number in np.unique(batch):
         chosen = np.flatnonzero(batch == number)
         first, last = starts[chosen[0]], np.append(starts, len(members))[chosen[-1] + 1]
-        some, at = members[first:last], starts[chosen] - first
+        some, run_starts = members[first:last], starts[chosen] - first
         rows = _rows(context, some)
         if context.metric.precomputed:
-            out[chosen] = some[kernel.central_of_distances(rows[:, some], at)]
+            centers[chosen] = some[kernel.central_of_distances(rows[:, some], run_starts)]
         else:
-            out[chosen] = some[kernel.central_rows(rows, at)]
-    return out
+            centers[chosen] = some[kernel.central_rows(rows, run_starts)]
+    return centers
 
 
 def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]) -> Int64:
@@ -100,7 +98,7 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
     order, rows = context.order(), _rows(context, samples)
     nearest = None if context.metric.precomputed else metric_views.search(context)
     best, user = np.full(len(samples), np.inf), np.full(len(samples), np.iinfo(np.int64).max)
-    out = np.full(len(samples), -1, np.int64)
+    ids = np.full(len(samples), -1, np.int64)
     for b in range(context.n_partitions):
         low, high = context.span(b)
         candidates = low + np.flatnonzero(allowed[low:high])
@@ -114,11 +112,11 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
             lengths = rows[np.arange(len(rows)), candidates[place]]
         else:
             X = np.ascontiguousarray(np.asarray(context.samples_of(b))[candidates - low])
-            places, found = nearest(rows, np.full(len(rows), -1), X, 1)
-            place, lengths = places[:, 0], found[:, 0]
+            places, distances = nearest(rows, np.full(len(rows), -1), X, 1)
+            place, lengths = places[:, 0], distances[:, 0]
         closer = (lengths < best) | ((lengths == best) & (names[place] < user))
-        best[closer], user[closer], out[closer] = lengths[closer], names[place][closer], candidates[place][closer]
-    return out
+        best[closer], user[closer], ids[closer] = lengths[closer], names[place][closer], candidates[place][closer]
+    return ids
 
 
 def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bool_]) -> Int64:

@@ -17,15 +17,21 @@ from ips2_dask.kernels import density, eigen, extension, rounding, similarity
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.neighbors import exact_neighbors
-from ips2_dask.kernels.sparse import assemble, inverse_root, reverse_lists
+from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import islands
 from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
 from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context
 
 VERSION = 9
+
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Integer = NDArray[np.integer]
+UInt8 = NDArray[np.uint8]
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
@@ -35,12 +41,12 @@ FINEST = 1e-5
 cheap, and where eigenvalues are close a residual of 1e-4 still turns the embedding (digits, measured)."""
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the fused similarity."""
     del choices
     looks = params.assign_labels != "kmeans" and not params.clusters_rows
     return {
-        # labels that were k-means' for lack of fast-plscan are looked for again where it is there
+        # labels that were k-means' for lack of fast-plscan are computed again once it is installed
         **({"fast_plscan": density.available()} if looks else {}),
         "n_clusters": params.n_clusters,
         "n_components": params.n_embedded,
@@ -91,14 +97,14 @@ def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
     return trees + starts
 
 
-def points(context: Context, columns: int) -> Any:
+def points(context: Context, columns: int) -> Matrix:
     """The points to be clustered: the embedding of so many columns, or the rows of U."""
     if context.params.clusters_rows:
         return context.cached("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
     return kernel.leading_columns(np.asarray(context.read("label", "embedding", "embedding")), columns)
 
 
-def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str, Any]]:
+def one_rounding(context: Context, part: str) -> TaskResult:
     """The tree of an embedding and its cut, or the best of the starts of k-means that are dealt to this task."""
     task = Rounding.of(part)
     return (_density if task.way == "density" else _kmeans)(context, points(context, task.columns), task)
@@ -106,8 +112,8 @@ def one_rounding(context: Context, part: str) -> tuple[dict[str, Any], dict[str,
 
 def follows(context: Context) -> NDArray[np.integer] | None:
     """The sample whose label each sample takes, (m,): samples of islands follow others. None if each has its own."""
-    there = context.receipt("label", "embedding")
-    if context.params.clusters_rows or there is None or "follows" not in there["arrays"]:
+    receipt = context.receipt("label", "embedding")
+    if context.params.clusters_rows or receipt is None or "follows" not in receipt["arrays"]:
         return None
     return np.asarray(context.read("label", "embedding", "follows"))
 
@@ -118,7 +124,7 @@ def _inside(context: Context) -> NDArray[np.integer] | None:
     return None if followed is None else np.flatnonzero(followed == np.arange(len(followed)))
 
 
-def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
+def _kmeans(context: Context, X: Matrix, task: Rounding) -> TaskResult:
     """The best partition of this task's starts of k-means: labels (m,), -1 for samples of islands, and its inertia."""
     params, tasks = context.params, rounding.restart_tasks(context.m)
     c, seed, inside = params.n_clusters, params.random_state, _inside(context)
@@ -137,7 +143,7 @@ def _kmeans(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], d
     return {"labels": labels, "inertia": np.array([partition.inertia])}, {}
 
 
-def _density(context: Context, X: Any, task: Rounding) -> tuple[dict[str, Any], dict[str, Any]]:
+def _density(context: Context, X: Matrix, task: Rounding) -> TaskResult:
     """The tree on drawn samples, in the order of the user's numbers, so that no other numbering changes it."""
     del task
     rows = density.tree_rows(X, context.order(), context.params.random_state)
@@ -160,7 +166,7 @@ class _Affinity:
         self._context = context
 
     @cached_property
-    def matrix(self) -> Any:
+    def matrix(self) -> Matrix:
         """CSR or dense (m, m), without negative entries."""
         context = self._context
         if context.params.embedding != "rows":
@@ -186,17 +192,17 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     if not params.clusters_rows:
         facts |= _embed(context, affinity)
         facts["warnings"] = list(facts["warnings"])  # those of the embedding's receipt stay as they are
-    there = density.available()
-    if not there and params.assign_labels != "kmeans" and not params.clusters_rows:
+    has_density = density.available()
+    if not has_density and params.assign_labels != "kmeans" and not params.clusters_rows:
         facts["warnings"].append(MISSING)
-    tasks = roundings(params, context.m, there and not params.clusters_rows)
+    tasks = roundings(params, context.m, has_density and not params.clusters_rows)
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
     receipts = executor.map(Job("label", one_rounding, PREFIX, "roundings"), inner, [t.part for t in tasks], report)
     walk: Walk = ChunkedWalk(inner, executor, report) if affinity.in_chunks else LocalWalk(inner, affinity.matrix)
-    found = _Found(inner, walk, dict(zip(tasks, receipts, strict=True)))
-    winner, labels, left_out = found.chosen()
-    facts["roundings"] = [{**one._asdict(), "chosen": one == winner} for one in found.candidates]
-    if params.assign_labels == "density" and winner.rounding != "density" and there:
+    outcome = _Found(inner, walk, dict(zip(tasks, receipts, strict=True)))
+    winner, labels, left_out = outcome.chosen()
+    facts["roundings"] = [{**one._asdict(), "chosen": one == winner} for one in outcome.candidates]
+    if params.assign_labels == "density" and winner.rounding != "density" and has_density:
         facts["warnings"].append(
             f"no smallest size of a cluster cuts {params.n_clusters} clusters from the density: labels are k-means'"
         )
@@ -214,28 +220,28 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     return facts
 
 
-def _renumbered(context: Context, labels: Any) -> Any:
+def _renumbered(context: Context, labels: Int32) -> Int32:
     """Clusters by their first sample in the user's numbering; labels stay in the run's."""
     order = context.order()
     return kernel.renumber(labels) if order is None else kernel.renumber(context.by_row(labels))[order]
 
 
 class _Found:
-    """What the tasks have found, and the choice among it."""
+    """Candidate labelings, from the results of the rounding tasks, and the choice of one."""
 
     def __init__(self, context: Context, walk: Walk, receipts: dict[Rounding, Any]) -> None:
         self._context, self._walk = context, walk
         self._c = context.params.n_clusters
         self._receipts = receipts
         self._follows = follows(context)
-        self._labels: dict[tuple[str, int], Any] = {}
+        self._labels: dict[tuple[str, int], tuple[Int32, UInt8 | None]] = {}
         self.candidates: list[rounding.Candidate] = []
 
-    def _read(self, task: Rounding, name: str) -> Any:
+    def _read(self, task: Rounding, name: str) -> AnyArray:
         return self._context.store.read(self._context.folders["label"], f"{PREFIX}{task.part}", name)
 
-    def chosen(self) -> tuple[rounding.Candidate, Any, Any]:
-        """The candidate that is kept, its labels in the run's numbering, and what a tree left out (or None)."""
+    def chosen(self) -> tuple[rounding.Candidate, Int32, UInt8 | None]:
+        """The candidate that is kept, its labels (m,) in the run's numbering, and of a density the samples left out."""
         densities = self._densities()
         for columns in dict.fromkeys(task.columns for task in self._receipts if task.way == "kmeans"):
             self._add_kmeans(columns)
@@ -254,13 +260,15 @@ class _Found:
         return winner, labels, left_out
 
     def _densities(self) -> list[rounding.Candidate]:
-        out = []
+        candidates = []
         for task, receipt in self._receipts.items():
             if task.way == "density":
                 share = receipt["facts"]["left_out"]
                 clusters = 0 if share is None else self._c
-                out.append(rounding.Candidate("density", task.columns, clusters, None, 1.0 if share is None else share))
-        return out
+                candidates.append(
+                    rounding.Candidate("density", task.columns, clusters, None, 1.0 if share is None else share)
+                )
+        return candidates
 
     def _add_kmeans(self, columns: int) -> None:
         tasks = [task for task in self._receipts if (task.way, task.columns) == ("kmeans", columns)]
@@ -272,14 +280,14 @@ class _Found:
         self.candidates.append(one)
         self._add_cut(one, labels, None)
 
-    def _add_cut(self, one: rounding.Candidate, labels: Any, left_out: Any) -> rounding.Candidate:
+    def _add_cut(self, one: rounding.Candidate, labels: Int32, left_out: UInt8 | None) -> rounding.Candidate:
         """The candidate with its normalised cut, in its old place among the others."""
         self._labels[one.rounding, one.columns] = labels, left_out
-        known = one._replace(cut=self._walk.cut(labels))
-        self.candidates[self.candidates.index(one)] = known
-        return known
+        candidate = one._replace(cut=self._walk.cut(labels))
+        self.candidates[self.candidates.index(one)] = candidate
+        return candidate
 
-    def _spread(self, one: rounding.Candidate) -> tuple[Any, Any]:
+    def _spread(self, one: rounding.Candidate) -> tuple[Int32, UInt8]:
         """Labels of all samples from those of a tree's leaves, and which of its samples the tree left out."""
         context, task = self._context, Rounding(one.rounding, one.columns, 0)
         drawn, leaves = np.asarray(self._read(task, "drawn")), np.asarray(self._read(task, "labels"))
@@ -293,22 +301,22 @@ class _Found:
             labels = labels[islands.followed(context, component, labels >= 0)]
         return labels, left_out
 
-    def _with_islands(self, labels: Any) -> Any:
-        """Labels where samples of islands have those that they take."""
+    def _with_islands(self, labels: Int32) -> Int32:
+        """The labels (m,), each sample of an island with the label of the sample that it follows."""
         return labels if self._follows is None else labels[self._follows]
 
 
 def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
-    """Store the spectral embedding unless it is there; returns its components, residual and warnings.
+    """Store the spectral embedding unless it is stored already; returns its components, residual and warnings.
 
-    Samples of islands, which have no rows in the solve, are at the place of the sample whose label they take.
+    Samples of islands take no part in the solve: each gets the row of the sample whose label it takes.
     """
     params = context.params
-    there = context.receipt("label", "embedding")
-    if there is not None:
-        return dict(there["facts"])
+    receipt = context.receipt("label", "embedding")
+    if receipt is not None:
+        return dict(receipt["facts"])
     U = affinity.matrix
-    arrays: dict[str, Any] = {}
+    arrays: dict[str, AnyArray] = {}
     facts: dict[str, Any] = {"u_components": 1, "large": 1}
     warnings: list[str] = []
     inside = None
@@ -317,25 +325,29 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
         facts["u_components"] = int(before)
         if before > 1:
             arrays["component"] = np.asarray(label, np.int32)
-            U, found_components = islands.connected(context, U)
-            facts["large"] = found_components.large
-            if found_components.islands:
-                arrays["follows"] = islands.followed(context, found_components.label, found_components.inside)
+            U, components = islands.connected(context, U)
+            facts["large"] = components.large
+            if components.islands:
+                arrays["follows"] = islands.followed(context, components.label, components.inside)
                 arrays["follows"] = arrays["follows"].astype(np.int32)
-                facts["islands"] = _sizes(found_components, context.copies())
-                inside = np.flatnonzero(found_components.inside)
+                facts["islands"] = _sizes(components, context.copies())
+                inside = np.flatnonzero(components.inside)
                 U = sp.csr_array(U[inside][:, inside])
                 warnings.append(_said(facts))
     columns = min(params.n_embedded, U.shape[0])
     tol, settled = (FINEST, kernel.SETTLED) if params.tol is None else (min(params.tol, FINEST), None)
-    found = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns, settled=settled)
-    solution = found.solution
-    points = kernel.embedding(found, params.n_clusters)
+    eigenpairs = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns, settled=settled)
+    solution = eigenpairs.solution
+    points = kernel.embedding(eigenpairs, params.n_clusters)
     arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
-    arrays |= {"u_values": found.values}
+    arrays |= {"u_values": eigenpairs.values}
     if params.embedding == "spectral":
-        weights = rounding.commute_weights(found.values, found.components, params.n_clusters)
-        B = found.vectors * inverse_root(found.degrees)[:, None] * (extension.inverse_values(found.values) * weights)
+        weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, params.n_clusters)
+        B = (
+            eigenpairs.vectors
+            * inverse_root(eigenpairs.degrees)[:, None]
+            * (extension.inverse_values(eigenpairs.values) * weights)
+        )
         B, rows, U = _spread_out(B, inside, context.m), row_weights(context), affinity.matrix
         if rows is not None:  # a new sample is one row, and its edges count as much as those of its neighbours' rows
             B, U = B * rows[:, None], weighed(U, 1.0 / rows)
@@ -344,30 +356,30 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
     facts |= {
         "embedding_products": solution.products,
         "embedding_residual": float(solution.residuals.max(initial=0.0)),
-        "embedding_stop": eigen.stop_of(solution, found.wanted, promised, settled)._asdict(),
+        "embedding_stop": eigen.stop_of(solution, eigenpairs.wanted, promised, settled)._asdict(),
         "warnings": warnings,
     }
     context.store.write(context.folders["label"], "embedding", arrays, facts)
     return facts
 
 
-def _spread_out(rows: Any, inside: Any, m: int) -> Any:
+def _spread_out(rows: AnyArray, inside: Integer | None, m: int) -> AnyArray:
     """Rows of the samples inside among those of all samples, which are 0."""
     if inside is None:
         return rows
-    out = np.zeros((m, rows.shape[1]), rows.dtype)
-    out[inside] = rows
-    return out
+    all_rows = np.zeros((m, rows.shape[1]), rows.dtype)
+    all_rows[inside] = rows
+    return all_rows
 
 
-def _sizes(found: Components, copies: Any) -> dict[str, int]:
+def _sizes(components: Components, copies: Integer | None) -> dict[str, int]:
     """How many islands there are, and how many rows of the input they hold in all and at most."""
-    rows = np.bincount(found.label, copies)[found.large :]
-    return {"fused": found.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
+    rows = np.bincount(components.label, copies)[components.large :]
+    return {"fused": components.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
 
 
 def _said(facts: dict[str, Any]) -> str:
-    """What islands mean for the labels."""
+    """The warning about islands: how many there are, and whose labels their rows get."""
     small = facts["islands"]
     return (
         f"the fused similarity falls into {facts['u_components']} components, {small['fused']} of them too small for a "
@@ -376,8 +388,8 @@ def _said(facts: dict[str, Any]) -> str:
     )
 
 
-def _basis(context: Context, U: Any, B: Any) -> dict[str, Any]:
-    """What new samples need of U B, by its two parts."""
+def _basis(context: Context, U: Matrix, B: Float64) -> dict[str, AnyArray]:
+    """Arrays from which new samples compute their rows of U B: the pairwise and the high-order part, (m, c) float32."""
     params = context.params
     S = None if params.method == "ppc" else read_similarity(context, "pairwise")
     normalized = extension.is_normalized(params.fusion, params.method)
@@ -385,7 +397,7 @@ def _basis(context: Context, U: Any, B: Any) -> dict[str, Any]:
     return {"pairwise_basis": pairwise, "high_order_basis": high_order}
 
 
-def _keep_means(context: Context, labels: Any) -> None:
+def _keep_means(context: Context, labels: Int32) -> None:
     """Store the mean rows of U that k-means ended with, for new samples; labels are in the run's numbering."""
     params, U = context.params, points(context, 0)
     B = extension.mean_rows(U, labels, params.n_clusters)
@@ -396,7 +408,7 @@ def _keep_means(context: Context, labels: Any) -> None:
     context.store.write(context.folders["label"], "means", arrays, {"variance": variance})
 
 
-def _rows_graph(context: Context, U: Any) -> sp.csr_array:
+def _rows_graph(context: Context, U: Matrix) -> sp.csr_array:
     """The heat-kernel graph on the rows of U as points."""
     m = context.m
     if m > ROWS_MAX_SAMPLES:
@@ -404,7 +416,7 @@ def _rows_graph(context: Context, U: Any) -> sp.csr_array:
             "embedding", f"'rows' with {m} samples", f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
             f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB", "use embedding='spectral'",
         )  # fmt: skip
-    rows = np.ascontiguousarray(U.toarray() if sp.issparse(U) else U, np.float32)
+    rows = np.ascontiguousarray(U if isinstance(U, np.ndarray) else U.toarray(), np.float32)
     N, d = exact_neighbors(rows, 0, rows, min(N_AFFINITY_NEIGHBORS + 1, m))
     lengths = similarity.all_lengths(rows) if m <= 5000 else d
     t = similarity.bandwidths(lengths)[0] if m <= 5000 else float(d[:, 1:].mean())

@@ -26,7 +26,7 @@ GIVEN_AT_ONCE = 1 << 22
 """Candidates whose distances are measured at once, where a graph was given."""
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the input."""
     own = {
         "n_stored": params.n_stored_neighbors,

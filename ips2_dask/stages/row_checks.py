@@ -11,7 +11,7 @@ from ips2_dask.kernels.metrics import METRICS
 
 
 def check_rows(rows: NDArray[np.float64], numbers: NDArray[np.int64] | list[int], name: str, metric: str) -> None:
-    """Refuse rows without a direction, and negative values of what are shares of a sum.
+    """Refuse rows without a direction, and negative values in rows of shares.
 
     Parameters
     ----------

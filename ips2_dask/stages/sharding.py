@@ -145,7 +145,7 @@ def refine(context: Context, b: int) -> TaskResult:
     low, high = context.span(b)
     numbering = (np.asarray(context.read("neighbors", "numbering", name)) for name in ("order", "rank", "shards"))
     order, rank, both = numbering
-    if _narrows(context) or context.metric.compares_pairs:  # those that share a cell may have been missed there
+    if _narrows(context) or context.metric.compares_pairs:  # their search may have missed samples that share a cell
         both = np.repeat(np.arange(context.m, dtype=np.int32)[:, None], 2, axis=1)
     n = min(context.params.n_stored_neighbors, context.m)
     before = f"round{context.facts['neighbors']['rounds']}-"

@@ -53,7 +53,7 @@ class SideInputs(NamedTuple):
 
 
 def open_side_inputs(similarity: Any, knn_graph: Any, m: int, params: Params) -> SideInputs:
-    """Read and check what was given beside m samples.
+    """Read and check the matrices that were given beside m samples.
 
     Parameters
     ----------
@@ -132,11 +132,11 @@ def _similarity(S: Matrix) -> Matrix:
     values = S.data if is_sparse(S) else S
     values = np.asarray(values, np.float64)
     if values.size == 0 or not np.isfinite(values).all() or values.min() < 0 or values.max() == 0:
-        found = (
+        defect = (
             "no entry above 0" if values.size == 0 or not values.any() else "an entry that is negative or not finite"
         )
         raise BadInput(
-            "similarity", found, "finite entries of at least 0, some of them above it",
+            "similarity", defect, "finite entries of at least 0, some of them above it",
             "a degree would be zero or have no root", "give a similarity, such as exp(-distance)",
         )  # fmt: skip
     S = sparse.csr_array(S, dtype=np.float64) if is_sparse(S) else values
@@ -178,7 +178,7 @@ def folder_of(digests: dict[str, str]) -> str:
 
 
 def store_matrices(store: Store, folder: str, inputs: SideInputs) -> None:
-    """Store what was given, unless it is there already."""
+    """Store the matrices that were given, each unless it is stored already."""
     for name, matrix in inputs._asdict().items():
         if matrix is None or store.receipt(folder, name) is not None:
             continue
@@ -198,12 +198,12 @@ def given_similarity(context: Context) -> Matrix:
             S = np.asarray(context.read(FOLDER, "similarity", "dense"))
             return S if order is None else S[order][:, order]
         indptr, indices, values = (context.read(FOLDER, "similarity", n) for n in ("indptr", "indices", "values"))
-        found = sparse.csr_array((values, indices, indptr), shape=(context.m, context.m))
-        found = sparse.csr_array(found if order is None else found[order][:, order])
-        found.sort_indices()
-        return found
+        matrix = sparse.csr_array((values, indices, indptr), shape=(context.m, context.m))
+        matrix = sparse.csr_array(matrix if order is None else matrix[order][:, order])
+        matrix.sort_indices()
+        return matrix
 
-    # the numbering is the graph's, so what is remembered is remembered with it
+    # the graph decides the numbering, so the matrix is cached with the graph
     return context.cached("neighbors", f"given-{context.folders[FOLDER]}", make, 8 * context.m)
 
 
@@ -237,26 +237,26 @@ def given_candidates(context: Context, low: int, high: int) -> NDArray[np.int32]
 
 def _given_graph(context: Context) -> tuple[AnyArray, AnyArray]:
     """The graph that was given, between samples: where each one's entries begin, and the entries."""
-    given = context.read(FOLDER, "knn_graph", "indptr"), context.read(FOLDER, "knn_graph", "indices")
+    arrays = context.read(FOLDER, "knn_graph", "indptr"), context.read(FOLDER, "knn_graph", "indices")
     place = context.place()
     if place is None:
-        return given
+        return arrays
 
     def make() -> tuple[AnyArray, AnyArray]:
-        indptr, indices = given
+        indptr, indices = arrays
         rows, columns = place[np.repeat(np.arange(len(place)), np.diff(indptr))], place[indices]
         others = rows != columns
         shape = (context.m, context.m)
-        found = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], columns[others])), shape=shape)
-        found.sum_duplicates()
-        return found.indptr, found.indices
+        matrix = sparse.csr_array((np.ones(others.sum(), np.int8), (rows[others], columns[others])), shape=shape)
+        matrix.sum_duplicates()
+        return matrix.indptr, matrix.indices
 
-    graph: tuple[AnyArray, AnyArray] = context.cached("ingest", "given graph", make, 4 * len(given[1]))
+    graph: tuple[AnyArray, AnyArray] = context.cached("ingest", "given graph", make, 4 * len(arrays[1]))
     return graph
 
 
 def store_names(store: Store, names: NDArray[np.str_]) -> str:
-    """Store the names of all samples, unless they are there already; the folder they are in."""
+    """Store the names of all samples unless they are stored already; returns their folder."""
     encoded = [name.encode("utf-8", "surrogatepass") for name in names.tolist()]
     text = np.frombuffer(b"".join(encoded), np.uint8)
     ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)

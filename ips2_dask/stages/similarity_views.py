@@ -55,7 +55,7 @@ def keeps_all_pairs(context: Context) -> bool:
 
 
 def dense_pairwise(context: Context) -> Float32:
-    """The S of all pairs, (m, m): the Gaussian as float32, diagonal 1, or what was given."""
+    """The S of all pairs, (m, m): the Gaussian as float32, diagonal 1, or the given similarity."""
     if context.params.affinity == "precomputed":
         return side_inputs.given_similarity(context)
 

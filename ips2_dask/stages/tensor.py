@@ -13,14 +13,15 @@ from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator, metric_views
 from ips2_dask.stages.views import n_pairs, neighborhoods, numbered_ids
+from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context
 
 VERSION = 1
 
 
-def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
+def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the graph."""
-    own: dict[str, Any] = {"n_neighbors": params.n_neighbors, "tensor": params.tensor}
+    own: dict[str, object] = {"n_neighbors": params.n_neighbors, "tensor": params.tensor}
     if params.tensor == "indecomposable" and choices.operator == "triplets":
         own |= {"sigma": params.sigma, "epsilon": params.epsilon}
     if choices.vectors == "chunked":
@@ -28,21 +29,21 @@ def depends_on(params: Params, choices: Choices) -> dict[str, Any]:
     return own
 
 
-def pairs(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def pairs(context: Context, b: int) -> TaskResult:
     """Active pairs whose first sample is in partition b."""
     N, reverse = neighborhoods(context, context.params.n_neighbors)
     owned = kernel.owned_pairs(N, reverse, *context.span(b))
     return {"pairs": owned}, {"n_pairs": len(owned)}
 
 
-def blocks(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def blocks(context: Context, b: int) -> TaskResult:
     """Block distances and owned subsets of partition b's neighbourhoods; their triplets if asked."""
     params = context.params
     N, reverse = neighborhoods(context, params.n_neighbors)
     low, high = context.span(b)
     distances = metric_views.block_distances(context, N[low:high])
     owned = kernel.owned_subsets(N, reverse, low, high)
-    arrays = {"blocks": distances, "owned": np.packbits(owned, axis=1)}
+    arrays: dict[str, AnyArray] = {"blocks": distances, "owned": np.packbits(owned, axis=1)}
     facts = {"entries": kernel.count_entries(owned, N.shape[1])}
     if context.choices.operator == "triplets":
         ids = numbered_ids(context, N[low:high])

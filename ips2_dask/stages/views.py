@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -19,6 +19,7 @@ from ips2_dask.store.context import Context, part_name
 Float64 = NDArray[np.float64]
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
 
 
 PAIRS_AT_ONCE = 1 << 23
@@ -26,7 +27,7 @@ PAIRS_AT_ONCE = 1 << 23
 
 
 class Neighborhoods(NamedTuple):
-    """N (m, k) and in which neighbourhoods each sample is."""
+    """Neighbourhoods N (m, k), and the lists of those that hold each sample."""
 
     N: Int32
     reverse: Reverse
@@ -46,8 +47,8 @@ def neighborhoods(context: Context, n: int, prefix: str = "") -> Neighborhoods:
         return Neighborhoods(N, reverse_lists(N))
 
     name, size = f"{prefix}neighborhoods-{n}", context.m * (8 * n + 8)
-    found: Neighborhoods = context.cached("neighbors", name, make, size, "samples")
-    return found
+    view: Neighborhoods = context.cached("neighbors", name, make, size, "samples")
+    return view
 
 
 def read_pairs(context: Context) -> Int32:
@@ -82,7 +83,7 @@ def n_pairs(context: Context) -> int:
     return int(context.facts["tensor"]["pair_offsets"][-1])
 
 
-def triplets_of(context: Context, b: int) -> tuple[Any, Any, Any]:
+def triplets_of(context: Context, b: int) -> tuple[Int64, Int64, Float32]:
     """Entries of R that partition b owns: as stored, or made anew from its blocks."""
     if context.choices.operator == "triplets":
         rows, columns, values = (
@@ -136,11 +137,11 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
     name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"
     made: NeighborhoodOperator = context.cached("tensor", name, make, context.m * 12 * q)
-    return copy.copy(made)  # what is remembered stays as it is when a caller normalises its own
+    return copy.copy(made)  # a caller normalises its copy, and the cached operator stays as it is
 
 
 def assembled_operator(context: Context, degrees: NDArray[np.float64]) -> sp.csr_array:
-    """The same, normalised, as a CSR matrix that is put together in this process's memory."""
+    """The normalised operator over all neighbourhoods as a CSR matrix (P, P) float32, assembled in this process."""
     params = context.params
     N, _ = neighborhoods(context, params.n_neighbors)
     blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
@@ -158,8 +159,8 @@ def pair_components(context: Context) -> components.Components:
             return components.Components(label, 1, 1)
         return components.divide(label, n, context.copies())
 
-    found: components.Components = context.cached("assemble", f"components-{n}", make, 4 * context.m)
-    return found
+    division: components.Components = context.cached("assemble", f"components-{n}", make, 4 * context.m)
+    return division
 
 
 def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:

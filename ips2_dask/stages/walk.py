@@ -1,4 +1,4 @@
-"""Random walks on the fused similarity U: in this process where U fits there, else in chunks on the workers.
+"""Random walks on the fused similarity U: in this process if U fits into its memory, else in chunks on the workers.
 
 Labels spread by them to samples that have none, and their ends are a sample's shares of the clusters. A chunk holds the
 rows of U of some partitions; a product needs the blocks of the chunks that its rows reach. Each row is summed in the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,14 +18,16 @@ from numpy.typing import NDArray
 from ips2_dask.executors.base import Executor, Handle, Job, Report
 from ips2_dask.kernels import rounding as kernel
 from ips2_dask.kernels.operator import MatrixOperator
+from ips2_dask.kernels.sparse import Matrix
 from ips2_dask.stages.block_operator import chunk_partitions
 from ips2_dask.stages.similarity_views import row_weights
-from ips2_dask.store.base import present
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.memory_store import MemoryStore
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
+T = TypeVar("T")
 
 STORE_EVERY = 5
 """Blocks of a spread on workers are stored after every so many products: a run that is stopped goes on from these."""
@@ -60,10 +62,10 @@ class LocalWalk:
     ----------
     context : Context
     U : CSR or dense (m, m)
-        What was embedded.
+        The similarity that was embedded.
     """
 
-    def __init__(self, context: Context, U: Any) -> None:
+    def __init__(self, context: Context, U: Matrix) -> None:
         self._context, self._U = context, U
         self._c = context.params.n_clusters
         self._multiply = MatrixOperator(kernel.walk_matrix(U if sp.issparse(U) else kernel.thinned(U))).matmat
@@ -96,7 +98,7 @@ def shares_part(b: int) -> str:
 # ---- tasks of walks in chunks. Chunk g has n_g samples; ``near`` are the chunks that its rows of U reach, itself too.
 
 
-def reach(context: Context, b: int) -> tuple[dict[str, Any], dict[str, Any]]:
+def reach(context: Context, b: int) -> TaskResult:
     """The partitions that the entries of partition b reach, as the fact ``reaches``."""
     entries = np.asarray(context.fetch("fuse", b, "entries"))
     return {}, {"reaches": np.unique(context.owner(entries[:, 1])).tolist()}
@@ -141,7 +143,9 @@ def _read_rows(context: Context, g: int, near: Sequence[int]) -> sp.csr_array:
     return matrix
 
 
-def _cached_rows(context: Context, g: int, name: str, read: Callable[[], sp.csr_array], entry_bytes: int) -> Any:
+def _cached_rows(
+    context: Context, g: int, name: str, read: Callable[[], sp.csr_array], entry_bytes: int
+) -> sp.csr_array:
     """A matrix of chunk g that takes ``entry_bytes`` for each entry of its rows, cached in its worker."""
     low, high = _spans(context)[g]
     size = entry_bytes * 2 * context.facts["fuse"]["n_entries"] * (high - low) // context.m
@@ -228,7 +232,7 @@ def largest_degree(context: Context, g: int, near: tuple[int, ...]) -> float:
 
 
 def cut_sums(context: Context, g: int, near: tuple[int, ...], labels: Int32, scale: float) -> kernel.CutSums:
-    """What chunk g's rows of U add to the normalised cut of the partition ``labels`` (m,), as whole numbers."""
+    """The share of chunk g's rows of U in the normalised cut of the partition ``labels`` (m,), as whole numbers."""
     spans = _spans(context)
     columns = np.concatenate([labels[slice(*spans[h])] for h in near])
     rows = _fused_rows(context, g, near)
@@ -280,18 +284,18 @@ class ChunkedWalk:
         executor.assign_owners([(KIND, g) for g in self._chunks], [high - low for low, high in _spans(context)])
         self._scale: float | None = None
 
-    def _each(self, function: Callable[..., Any], arguments: Callable[[int], Sequence[Any]]) -> list[Handle]:
+    def _each(self, function: Callable[..., object], arguments: Callable[[int], Sequence[object]]) -> list[Handle]:
         """Start a task of every chunk, which gets the context and the chunk's number first; returns their handles."""
         with self._executor.batch():
             return [self._submit(function, g, self._shared_context, g, *arguments(g)) for g in self._chunks]
 
-    def _of_blocks(self, function: Callable[[Float32], Any], F: Sequence[Handle]) -> list[Any]:
+    def _of_blocks(self, function: Callable[[Float32], T], F: Sequence[Handle]) -> list[T]:
         """The results of a function of each chunk's block."""
         with self._executor.batch():
             handles = [self._submit(function, g, F[g]) for g in self._chunks]
         return self._executor.results(handles)
 
-    def _submit(self, function: Callable[..., Any], g: int, *arguments: Any) -> Handle:
+    def _submit(self, function: Callable[..., object], g: int, *arguments: object) -> Handle:
         """Start a task on chunk g, on its owner."""
         name = f"label-{function.__name__}-{g}"
         return self._executor.submit(name, function, *arguments, placed_with=(KIND, g))
@@ -352,7 +356,7 @@ class ChunkedWalk:
         return 0, self._each(first_shares, lambda g: (labels,))
 
     def _delete_blocks(self, products: int) -> None:
-        """Delete what only a walk that goes on would need."""
+        """Delete the stored blocks and `MARK`, which only a walk that goes on needs."""
         context = self._context
         for part in present(context.store, context.folders["label"], [MARK, *self._block_parts(products)]):
             context.store.drop(context.folders["label"], part)
