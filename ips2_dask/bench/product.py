@@ -44,7 +44,7 @@ class Tensor(NamedTuple):
     pairs: Int32  # (P, 2)
     blocks: Float32  # (m, k (k - 1) / 2)
     owned: NDArray[np.uint8]  # (m, bytes)
-    ids: Int32  # (m, q)
+    ids: NDArray[np.integer]  # (m, q)
     unit: NDArray[np.float64]  # (P,), docs/method.md, Unfolding and active pairs
     degrees: NDArray[np.float64]  # (P,)
 
