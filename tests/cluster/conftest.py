@@ -88,7 +88,6 @@ def _skip_without(reason: str | None) -> None:
 
 def _common(folder: Path) -> str:
     return f"""
-workers: 2
 worker: {{threads: 1, memory: 2GiB, scratch: {folder}/scratch}}
 bind: {{host: 127.0.0.1}}
 shared: {folder}
@@ -99,7 +98,7 @@ timeout: 120
 def _slurm_configuration(folder: Path) -> Path:
     written = folder / "slurm.yaml"
     written.write_text(
-        f"manager: slurm{_common(folder)}"
+        f"manager: slurm\nworkers: 2{_common(folder)}"
         'driver: {threads: 1, memory: 2GiB, walltime: "00:30:00"}\n'
         f'slurm: {{queue: {slurm_server.PARTITION}, walltime: "00:30:00", logs: {folder}/logs}}\n'
     )
