@@ -108,7 +108,7 @@ def sweep(
     >>> import tempfile
     >>> from sklearn.datasets import make_blobs
     >>> from ips2_dask import sweep
-    >>> X, _ = make_blobs(120, centers=3, random_state=5)
+    >>> X, _ = make_blobs(120, centers=3, random_state=0)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     result = sweep(X, range(2, 6), store=folder + "/sweep", files=False)
     ...     print(result.best.params.n_clusters, len(result.points), result.computed["neighbors"])
