@@ -35,9 +35,6 @@ EMBEDDED_BEYOND = 8
 """Default number of columns of the embedding after the c-th. With c columns alone a cluster is lost where lambda_c and
 lambda_c+1 are all but equal, since either vector may be the c-th. See docs/method.md, Tuned constants."""
 
-COMPARED = tuple(metric.name for metric in METRICS.values() if metric.compares_pairs)
-"""Metrics whose distances no matrix product gives."""
-
 PRESETS: dict[str, dict[str, Any]] = {"default": {}, "paper": PAPER}
 
 CHOICES: dict[str, tuple[str, ...]] = {

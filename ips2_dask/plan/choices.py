@@ -6,7 +6,8 @@ import dataclasses
 import math
 
 from ips2_dask.kernels.eigen import block_width
-from ips2_dask.params import COMPARED, Params
+from ips2_dask.kernels.metrics import METRICS
+from ips2_dask.params import Params
 
 PARTITION_BYTES = 16 << 20
 """Bytes of the samples of a partition, about."""
@@ -142,7 +143,7 @@ def _graph(m: int, f: int, params: Params) -> tuple[str, int]:
     if graph != "shards":
         return graph, 0
     members = _between(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS)
-    if params.metric in COMPARED:
+    if METRICS[params.metric].compares_pairs:
         members = _between(DESCENT_BYTES // (4 * max(f, 1)), DESCENT_MEMBERS)
     n_shards = min(shards or math.ceil(2 * m / members), m // 2)
     return graph, n_shards if shards else min(n_shards, MAX_PARTITIONS)
@@ -187,12 +188,17 @@ def _between(number: int, limits: tuple[int, int]) -> int:
     return min(max(number, limits[0]), limits[1])
 
 
+def comparison_times(metric: str) -> int:
+    """How many times as long as by a matrix product comparing two samples takes."""
+    return COMPARED_TIMES if METRICS[metric].compares_pairs else 1
+
+
 def _exact_work(m: int, f: int, metric: str) -> float:
     """The work of comparing every pair: pairs times (features + 64).
 
     It counts several times for a metric that no matrix product gives.
     """
-    return float(m) * m * (f + 64) * (COMPARED_TIMES if metric in COMPARED else 1)
+    return float(m) * m * (f + 64) * comparison_times(metric)
 
 
 def _filled(c: int) -> int:

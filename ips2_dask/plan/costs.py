@@ -10,9 +10,9 @@ from __future__ import annotations
 import math
 
 from ips2_dask.kernels.duplicates import n_ranges
+from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK, restart_tasks
-from ips2_dask.params import COMPARED
-from ips2_dask.plan.choices import CHUNKS, COMPARED_TIMES, DESCENT_MEMBERS, SHARD_FEATURES
+from ips2_dask.plan.choices import CHUNKS, DESCENT_MEMBERS, SHARD_FEATURES, comparison_times
 from ips2_dask.plan.memory import SPLIT_BYTES
 from ips2_dask.plan.sizes import Sizes
 
@@ -114,7 +114,7 @@ def exact_seconds(sizes: Sizes) -> float:
     """About how long it takes to compare every pair, where that follows a graph of low recall; 0 elsewhere."""
     if not sizes.choices.exact_after:
         return 0.0
-    return _metric_times(sizes) * _comparison(sizes, sizes.m, sizes.f)
+    return comparison_times(sizes.params.metric) * _comparison(sizes, sizes.m, sizes.f)
 
 
 def _spread(sizes: Sizes) -> float:
@@ -122,19 +122,16 @@ def _spread(sizes: Sizes) -> float:
     return 2 / max(1, sizes.n_workers)
 
 
-def _metric_times(sizes: Sizes) -> int:
-    """How many times as long as by a matrix product comparing two samples takes."""
-    return COMPARED_TIMES if sizes.params.metric in COMPARED else 1
-
-
 def _compared(sizes: Sizes) -> int:
     """Samples that each sample is compared with for the graph, in comparisons by a matrix product."""
     members = sizes.m
     if sizes.choices.n_shards:
         members = 2 * 2 * sizes.m // sizes.choices.n_shards  # each sample is in two shards of 2 m / n members
-        if sizes.params.metric in COMPARED:  # pynndescent compares a sample with no more, however many there are
+        if METRICS[
+            sizes.params.metric
+        ].compares_pairs:  # pynndescent compares a sample with no more, however many there are
             members = min(members, DESCENT_MEMBERS[0])
-    return _metric_times(sizes) * members
+    return comparison_times(sizes.params.metric) * members
 
 
 def _comparison(sizes: Sizes, compared: int, f: int) -> float:

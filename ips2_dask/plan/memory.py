@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.eigen import block_width
+from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.warm_start import start_bytes
-from ips2_dask.params import COMPARED
 from ips2_dask.plan.sizes import Sizes
 
 BASELINE_BYTES = 420 << 20
@@ -79,7 +79,7 @@ def _neighbors(sizes: Sizes) -> Footprint:
     if n_shards:
         members = min(m, SHARD_SPREAD * 2 * m // n_shards)
         batch = min(X, max(SPLIT_BYTES, 4 * sizes.partition_rows * f))
-        copies = 4 if sizes.params.metric in COMPARED else 2
+        copies = 4 if METRICS[sizes.params.metric].compares_pairs else 2
         searched = max(4 * batch, 4 * members * (copies * f + 64)) + 2 * graph
         gathered = 5 * f * min(m, SAMPLE_PER_SHARD * n_shards) + 2 * graph + 24 * m
     return Footprint(
