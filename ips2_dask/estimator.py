@@ -14,7 +14,7 @@ from ips2_dask.errors import IPS2Warning
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress
-from ips2_dask.readers import is_chunked, named_like, open_source
+from ips2_dask.readers import is_anndata, is_chunked, named_like, open_source
 from ips2_dask.readers.objects import refuse_masked
 
 if TYPE_CHECKING:
@@ -49,7 +49,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        c; "auto" chooses it by the relative eigengap of the fused similarity (``run_.choice`` has the evidence).
+        c; "auto" chooses it by the relative eigengap of the fused similarity (``run_.choice`` has the evidence), or
+        takes as many as Leiden finds.
     n_neighbors : int, default=5
         k, the size of a neighbourhood, the sample itself included.
     sigma, epsilon : float
@@ -69,8 +70,12 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     embedding : {"spectral", "rows", "none"}
         The points that are clustered: the spectral embedding of U, that of a graph on its rows, or its rows, as in the
         paper.
-    assign_labels : {"auto", "kmeans", "density"}
-        How clusters are cut: by k-means, as leaves of a density tree, or by the better of the two ("auto").
+    assign_labels : {"auto", "kmeans", "density", "leiden"}
+        How clusters are cut: by k-means, as leaves of a density tree, or by the better of the two ("auto"). "leiden"
+        takes the communities of U: as many as there are with ``n_clusters="auto"``, else of the resolution that gives
+        ``n_clusters`` (``pip install 'ips2-dask[graph]'``).
+    resolution : float, default=1.0
+        Of the modularity, for Leiden with ``n_clusters="auto"``: larger ones give more clusters.
     scale : {None, "none", "zscore", "minmax", "l2"}
     duplicates : {"merge", "keep"}
         Whether equal rows become one sample, with one label, or stay samples of their own.
@@ -150,6 +155,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         n_components: int | None = None,
         embedding: str = "spectral",
         assign_labels: str = "auto",
+        resolution: float = 1.0,
         scale: str | None = None,
         duplicates: str = "merge",
         operator: str = "auto",
@@ -175,6 +181,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         self.n_components = n_components
         self.embedding = embedding
         self.assign_labels = assign_labels
+        self.resolution = resolution
         self.scale = scale
         self.duplicates = duplicates
         self.operator = operator
@@ -205,8 +212,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _params(self) -> Params:
         names = (
             "n_clusters", "n_neighbors", "sigma", "epsilon", "tensor", "metric", "affinity", "bandwidth", "high_order",
-            "fusion", "fusion_weight", "n_components", "embedding", "assign_labels", "duplicates", "operator",
-            "tol",
+            "fusion", "fusion_weight", "n_components", "embedding", "assign_labels", "resolution", "duplicates",
+            "operator", "tol",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
         if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
@@ -225,8 +232,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
 
         Parameters
         ----------
-        X : (n_samples, n_features) array, data frame, SciPy sparse matrix, Dask or Zarr array
-            Chunked arrays are read or computed by rows, never as a whole; with a client the workers do that.
+        X : (n_samples, n_features) array, data frame, SciPy sparse matrix, Dask or Zarr array, or AnnData
+            Chunked arrays are read or computed by rows, never as a whole; with a client the workers do that. Of an
+            AnnData ``obsm["X_pca"]`` is clustered if there is one, else X, which is read from its file if it is backed.
         y : ignored
         similarity : (n_samples, n_samples) array or SciPy sparse matrix, optional
             S, for ``affinity="precomputed"``.
@@ -245,7 +253,10 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             If the run would need more than ``memory_limit``.
         """
         del y
-        if is_chunked(X):
+        if is_anndata(X):
+            source = open_source(X)
+            validate_data(self, np.broadcast_to(np.float32(0), source.shape), skip_check_array=True)
+        elif is_chunked(X):
             source = open_source(X)
             validate_data(self, X, skip_check_array=True)
         else:
@@ -287,7 +298,10 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _new(self, X: Samples, method: Literal["predict", "predict_proba", "transform"]) -> Any:
         """Return the result of a method of `Run` for new samples, after scikit-learn's checks of them."""
         check_is_fitted(self, "run_")
-        if is_chunked(X):
+        if is_anndata(X):
+            shape = open_source(X).shape
+            validate_data(self, np.broadcast_to(np.float32(0), shape), skip_check_array=True, reset=False)
+        elif is_chunked(X):
             validate_data(self, X, skip_check_array=True, reset=False)
         else:
             refuse_masked(X, "X")

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import csr_array
-from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+from scipy.stats import entropy
+from sklearn.metrics import adjusted_rand_score, mutual_info_score, normalized_mutual_info_score
 
 from ips2_dask.errors import BadInput
 
@@ -87,6 +88,60 @@ def scores(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> dict[str, 
         "nmi": nmi(true, pred),
         "purity": purity(true, pred),
     }
+
+
+def scores_of_table(table: csr_array) -> dict[str, float]:
+    """`scores` from the counts alone, for labels too many for memory.
+
+    Parameters
+    ----------
+    table : CSR (classes, clusters) int64
+        How many samples of each class are in each cluster; classes and clusters without any are left out.
+
+    Raises
+    ------
+    BadInput
+        Where there is no sample.
+    """
+    counts = csr_array(table)
+    classes, clusters = (np.asarray(counts.sum(axis=axis)).ravel() for axis in (1, 0))
+    n = int(classes.sum())
+    if n == 0:
+        raise BadInput(
+            "table", "no sample", "at least one", "there would be nothing to compare", "count labels of some samples"
+        )
+    counts = csr_array(counts[classes > 0][:, clusters > 0])
+    counts.sum_duplicates()
+    classes, clusters = classes[classes > 0], clusters[clusters > 0]
+    rows, columns = linear_sum_assignment(dense := counts.toarray(), maximize=True)
+    together, classed, clustered = _pairs(counts.data), _pairs(classes), _pairs(clusters)
+    return {
+        "acc": float(dense[rows, columns].sum() / n),
+        "ari": _adjusted_rand(together, classed, clustered, n * (n - 1) // 2),
+        "fscore": 2 * together / (clustered + classed) if clustered + classed else 1.0,
+        "nmi": _nmi(counts, classes, clusters),
+        "purity": float(dense.max(axis=0).sum() / n),
+    }
+
+
+def _adjusted_rand(together: int, classed: int, clustered: int, pairs: int) -> float:
+    """ARI from numbers of pairs: of one class and cluster, of one class, of one cluster, and all; as scikit-learn's."""
+    if together == classed == clustered:
+        return 1.0
+    missed, wrong = classed - together, clustered - together
+    apart = pairs - together - missed - wrong
+    expected = (together + missed) * (missed + apart) + (together + wrong) * (wrong + apart)
+    return 2.0 * (together * apart - missed * wrong) / expected
+
+
+def _nmi(counts: csr_array, classes: Codes, clusters: Codes) -> float:
+    """NMI from a contingency table and its sums, divided by the mean of both entropies; as scikit-learn's."""
+    if len(classes) == len(clusters) == 1:
+        return 1.0
+    information = float(mutual_info_score(None, None, contingency=counts))
+    if information <= np.finfo(np.float64).eps:
+        return 0.0
+    return float(np.clip(information / np.mean([entropy(classes), entropy(clusters)]), 0.0, 1.0))
 
 
 def contingency(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> csr_array:

@@ -45,7 +45,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "fusion": ("average", "normalized"),
     "method": ("ips2", "ppc"),
     "embedding": ("spectral", "rows", "none"),
-    "assign_labels": ("auto", "kmeans", "density"),
+    "assign_labels": ("auto", "kmeans", "density", "leiden"),
     "scale": ("none", "zscore", "minmax", "l2"),
     "duplicates": ("merge", "keep"),
     "operator": ("auto", "matrix-free", "elements", "triplets"),
@@ -67,6 +67,7 @@ WHY: dict[str, str] = {
     "tol": "the solver would never stop, or stop at once",
     "random_state": "no later run could be made to give the same labels",
     "bandwidth": "the kernel exp(-d^2 / 2 t^2) would not be defined",
+    "resolution": "all samples would be one community",
 }
 
 
@@ -113,7 +114,8 @@ class Params:
         c, at least 2.
     max_clusters : int, optional
         If given, the run chooses c from 2 to this number by the relative eigengap of the fused similarity and ignores
-        ``n_clusters``; the parameters of the finished run hold the chosen c.
+        ``n_clusters``; the parameters of the finished run hold the chosen c. With ``assign_labels="leiden"`` c is the
+        number of communities, which may be larger: V and the embedding are those of this number then.
     n_eigenpairs : int, optional
         Number of the tensor's eigenpairs to solve for, if more than c. Runs of several c in one directory then share
         one solve; V is still made of the c leading eigenvectors. Not for a decomposable tensor.
@@ -149,10 +151,14 @@ class Params:
     embedding : {"spectral", "rows", "none"}
         The points that are clustered: the spectral embedding of U, that of the heat-kernel graph on the rows of U, or
         the rows of U themselves, as in Algorithm 1 of the paper.
-    assign_labels : {"auto", "kmeans", "density"}
+    assign_labels : {"auto", "kmeans", "density", "leiden"}
         How the points become labels: by ``kmeans``; by ``density``, the leaves of HDBSCAN*'s tree, where samples
         outside all leaves get their label from U; or by ``auto``, the better of the two (docs/labels.md, What a run
-        does). Without an embedding it is k-means.
+        does). Without an embedding it is k-means. ``leiden``: labels are the communities of U, and not the points';
+        with ``n_clusters`` its resolution is sought, with ``max_clusters`` there are as many as there are.
+    resolution : float
+        Of the modularity, above 0, for ``assign_labels="leiden"`` with ``max_clusters``: larger ones give more
+        clusters.
     scale : {"none", "zscore", "minmax", "l2"}
         How the columns of X are scaled before distances are measured; ``l2`` scales its rows.
     duplicates : {"merge", "keep"}
@@ -194,6 +200,7 @@ class Params:
     method: str = "ips2"
     embedding: str = "spectral"
     assign_labels: str = "auto"
+    resolution: float = 1.0
     scale: str = "none"
     duplicates: str = "merge"
     operator: str = "auto"
@@ -213,6 +220,7 @@ class Params:
             "sigma": _real("sigma", self.sigma, 0.0, 1e30),
             "epsilon": _real("epsilon", self.epsilon, 1e-30, 1e-3),
             "fusion_weight": _real("fusion_weight", self.fusion_weight, 0.0, 1.0, closed=True),
+            "resolution": _real("resolution", self.resolution, 0.0, 1e30),
             "tol": None if self.tol is None else _real("tol", self.tol, 0.0, 1.0),
             "random_state": _whole("random_state", self.random_state, 0),
             "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
@@ -246,6 +254,11 @@ class Params:
                 "assign_labels", "'density' with embedding='none'", "auto or kmeans without an embedding",
                 "no density would show clusters: rows of U are as far apart within a cluster as between two",
                 "use embedding='spectral'",
+            )  # fmt: skip
+        if self.embedding != "spectral" and self.assign_labels == "leiden":
+            raise BadInput(
+                "assign_labels", f"'leiden' with embedding={self.embedding!r}", "embedding='spectral'",
+                "two graphs would be at odds: Leiden's communities are those of U itself", "leave embedding out",
             )  # fmt: skip
         if self.n_eigenpairs is not None and self.tensor == "decomposable":
             raise BadInput(
@@ -293,13 +306,20 @@ class Params:
 
     @property
     def n_solved(self) -> int:
-        """Number of eigenpairs to solve for: c, or more where runs of several c share them."""
-        return max(self.n_clusters, self.n_eigenpairs or 0)
+        """Number of eigenpairs to solve for: `n_sought`, or more where runs of several c share them."""
+        return max(self.n_sought, self.n_eigenpairs or 0)
+
+    @property
+    def n_sought(self) -> int:
+        """Number of clusters that V and the embedding are made for: c, or the most where Leiden finds c on them."""
+        if self.assign_labels == "leiden" and self.max_clusters is not None:
+            return self.max_clusters
+        return self.n_clusters
 
     @property
     def n_embedded(self) -> int:
         """Columns of the embedding, if there are as many samples."""
-        return self.n_clusters + EMBEDDED_BEYOND if self.n_components is None else self.n_components
+        return self.n_sought + EMBEDDED_BEYOND if self.n_components is None else self.n_components
 
     def as_dict(self) -> dict[str, Any]:
         """All parameters as plain values that JSON can hold."""
@@ -341,7 +361,8 @@ class Resources:
     threads_per_worker : int
         Threads that a task of one worker may use.
     memory_limit : int, optional
-        Bytes that each process may use; None means an equal share of the machine.
+        Bytes that each process may use; None means an equal share of the machine, of whose memory local workers keep
+        half free by having block vectors in files.
     scratch : str, optional
         Folder to which workers spill data.
     scheduler : str, optional

@@ -39,13 +39,18 @@ def count(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
-WAYS = {"kmeans": "k-means", "density": "density"}
+WAYS = {"kmeans": "k-means", "density": "density", "leiden": "Leiden"}
 """The names of the ways from points to labels."""
 
 
+def without_columns(rounding: dict[str, Any]) -> str:
+    """What a rounding is on that is on no columns of the embedding: the rows of U, or U itself."""
+    return "U" if rounding["rounding"] == "leiden" else "rows of U"
+
+
 def _clustered_points(rounding: dict[str, Any]) -> str:
-    """The points that a rounding clustered: columns of the embedding, or the rows of U."""
-    return count(rounding["columns"], "column") if rounding["columns"] else "rows of U"
+    """What a rounding clustered: columns of the embedding, the rows of U, or U itself."""
+    return count(rounding["columns"], "column") if rounding["columns"] else without_columns(rounding)
 
 
 def rounding_choice(roundings: list[dict[str, Any]]) -> str | None:
@@ -54,7 +59,8 @@ def rounding_choice(roundings: list[dict[str, Any]]) -> str | None:
     if not ranked:
         return None
     first, *others = ranked
-    text = f"{WAYS[first['rounding']]} on {first['columns'] or 'rows of U'}: normalised cut {first['cut']:.2f}"
+    where = first["columns"] or without_columns(first)
+    text = f"{WAYS[first['rounding']]} on {where}: normalised cut {first['cut']:.2f}"
     if first["rounding"] == "density":
         text += f", {first['left_out']:.0%} left out"
     rest: list[str] = []

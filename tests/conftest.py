@@ -13,9 +13,25 @@ from ips2_dask import Resources, clusters
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 
+try:
+    import resource
+except ImportError:  # not on Windows
+    resource = None  # type: ignore[assignment]
+
 # a test that compiles a kernel, or meets a busy machine, is not a slow test; and what passed once passes again
 settings.register_profile("ips2", deadline=None, derandomize=True)
 settings.load_profile("ips2")
+
+
+@pytest.fixture(autouse=True)
+def _memory_limit() -> Iterator[None]:
+    """No test leaves this process a limit of memory, which later tests would fail of."""
+    if resource is None:
+        yield
+        return
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    yield
+    assert resource.getrlimit(resource.RLIMIT_DATA) == before
 
 
 @pytest.fixture(params=sorted(DATA))

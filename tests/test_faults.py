@@ -58,7 +58,7 @@ AT_ONCE = {"assemble-in-client": {f"assemble/p{b:06d}" for b in range(6)}}
 """Parts that one computation of the client gives: what is in flight is all of them."""
 
 PRODUCTS_IN_FLIGHT = 12
-"""Products of a chunk that a lost worker may have had in memory without a checkpoint after them."""
+"""Products of chunks in the round that was going on, and in those of Ritz values and Gram matrices after it."""
 
 
 @pytest.fixture(scope="module")

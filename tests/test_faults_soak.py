@@ -20,7 +20,7 @@ KINDS = (("--tol", "2e-5"), ("--vectors", "chunked", "--tol", "2e-4"), ("--graph
 CHEAP = ("/whole", "/queries")
 """Small sums that the client makes of a stage's parts: they may be made again."""
 
-AT_ONCE = ("assemble/p", "eigen/p", "neighbors/samples-p")
+AT_ONCE = ("assemble/p", "eigen/p", "neighbors/samples-p", "neighbors/order-p")
 """Parts that one task gives together: where it was in flight, some may have been stored."""
 
 

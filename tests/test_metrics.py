@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy.sparse import csr_array
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 from sklearn.metrics.cluster import contingency_matrix, pair_confusion_matrix
 
@@ -137,3 +138,23 @@ def test_an_unknown_average_is_named() -> None:
     average: Any = "harmonic"
     with pytest.raises(BadInput, match="'harmonic'"):
         metrics.nmi(TRUE, PRED, average)
+
+
+@pytest.mark.parametrize(("classes", "clusters"), [(1, 1), (1, 3), (3, 1), (2, 2), (7, 4), (40, 40)])
+def test_scores_of_a_table_are_those_of_the_labels(classes: int, clusters: int) -> None:
+    rng = np.random.default_rng(classes + clusters)
+    true = rng.integers(0, classes, 60)
+    for pred in (rng.integers(0, clusters, 60), np.minimum(true, clusters - 1), rng.permutation(60)):
+        table = metrics.contingency(true, pred)
+        padded = csr_array((table.data, table.indices + 1, table.indptr), shape=(table.shape[0], table.shape[1] + 2))
+        expected = metrics.scores(true, pred)
+        for one in (table, padded):  # clusters without a sample change nothing
+            found = metrics.scores_of_table(one)
+            assert found.keys() == expected.keys()
+            for name, value in expected.items():
+                assert found[name] == pytest.approx(value, rel=1e-12, abs=1e-15), name
+
+
+def test_scores_of_an_empty_table_are_refused() -> None:
+    with pytest.raises(BadInput, match="no sample"):
+        metrics.scores_of_table(csr_array((3, 3), dtype=np.int64))

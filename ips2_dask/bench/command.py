@@ -15,6 +15,7 @@ from ips2_dask.bench import (
     certainty,
     change,
     choosing,
+    cluster,
     copies,
     document,
     end_to_end,
@@ -24,6 +25,7 @@ from ips2_dask.bench import (
     product,
     roundings,
     scaling,
+    slope,
     solve,
     sweeping,
 )
@@ -32,7 +34,7 @@ from ips2_dask.bench.inputs import CLUSTERS, Data, generated, kept, named
 from ips2_dask.bench.options import FEATURES
 from ips2_dask.bench.runs import Input
 from ips2_dask.errors import BadInput
-from ips2_dask.params import Params, Resources
+from ips2_dask.params import Params, Resources, parse_bytes
 from ips2_dask.store.layout import folder_of
 
 MODULES: dict[str, ModuleType] = {
@@ -49,6 +51,8 @@ MODULES: dict[str, ModuleType] = {
     "certainty": certainty,
     "sweep": sweeping,
     "change": change,
+    "cluster": cluster,
+    "slope": slope,
 }
 
 
@@ -97,12 +101,14 @@ def _records(
     resources_of: Callable[[argparse.Namespace], Resources],
     folder: Path,
 ) -> Iterator[Record]:
-    if options.benchmark in ("end-to-end", "scaling"):
+    if options.benchmark in ("end-to-end", "scaling", "slope"):
         if not (options.workers or options.serial or options.scheduler or options.cluster):
             options.workers = 2
         params, resources = params_of(options), resources_of(options)
         if options.benchmark == "scaling":
             return _scaling(options, params, resources, folder)
+        if options.benchmark == "slope":
+            return _slope(options, params, resources, folder)
         return _end_to_end(options, params, resources, folder)
     if options.benchmark == "choosing":
         return choosing.measure(options.data, options.systems, folder, options.random_state)
@@ -116,6 +122,7 @@ def _records(
         return certainty.measure(options.data, options.random_state)
     parts = {
         "product": _product, "graph": _graph, "solve": _solve, "peers": _peers, "sweep": _sweep, "change": _change,
+        "cluster": _cluster,
     }  # fmt: skip
     return parts[options.benchmark](options, folder)
 
@@ -163,6 +170,12 @@ def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     )
 
 
+def _cluster(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    return cluster.measure(
+        options.workers, options.chunks, options.near, options.products, options.samples, options.clusters, folder
+    )
+
+
 def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
     if options.keep is not None and (options.repeats > 1 or options.against is not None):
         raise BadInput(
@@ -200,6 +213,18 @@ def _scaling(options: argparse.Namespace, params: Params, resources: Resources, 
         options.sizes, options.features, params, resources, folder, options.serial, options.limit,
         warm_up=not options.no_warm_up,
     )  # fmt: skip
+
+
+def _slope(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
+    if options.n_clusters is None:
+        params = dataclasses.replace(params, n_clusters=CLUSTERS)
+    if options.scheduler or options.cluster or options.serial:
+        raise BadInput(
+            "bench slope", "another cluster than its own", "workers of this machine, with --workers",
+            "their memory could not be measured", "leave --scheduler, --cluster and --serial out",
+        )  # fmt: skip
+    driver_limit = parse_bytes(options.driver_limit, "--driver-limit")
+    return slope.measure(options.sizes, options.features, params, resources, driver_limit, folder, options.limit)
 
 
 def _data_folder(options: argparse.Namespace, params: Params) -> str:

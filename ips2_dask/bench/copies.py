@@ -88,7 +88,7 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
         U, copies = sp.csr_array(U[inside][:, inside]), copies[inside]
     for edges, power in POWERS.items():
         affinity = weighed(U, copies.astype(np.float64) ** power)
-        solved = kernel.spectrum(affinity, c, label.FINEST, seed, columns=c + 8, settled=kernel.SETTLED)
+        solved = kernel.spectrum(affinity, c, kernel.EMBEDDING_TOL, seed, columns=c + 8, settled=kernel.SETTLED)
         points = kernel.embedding(solved, c)
         for means, other in POWERS.items():
             best: tuple[float, int, Labels] | None = None

@@ -123,10 +123,10 @@ def _shards(context: Context, X: Float32, n: int, effort: int) -> NeighborLists:
     """The sharded graph, its recall measured and refined, as the neighbors stage makes it in one process."""
     del X, effort
     with threads(usable_cores()):
-        facts, whole = sharding.run(context, SerialExecutor(), QUIET)
+        facts, _ = sharding.run(context, SerialExecutor(), QUIET)
         adopted = sharding.adopted(context, facts)
         indices, distances = (adopted.read_all("neighbors", name)[:, :n] for name in ("indices", "distances"))
-    return NeighborLists(indices, distances * np.float32(adopted.unit), whole["order"])
+    return NeighborLists(indices, distances * np.float32(adopted.unit), adopted.order())
 
 
 def _build_ivf(X: Float32) -> Index:

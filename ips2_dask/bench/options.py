@@ -62,6 +62,7 @@ COPIED = (
 """Tables with equal rows: as they are, or rounded down to multiples of a step, or a draw of so many rows."""
 ROUNDING_PEERS = ("kmeans", "spectral", "evoc")
 FEATURES = 64
+SLOPE_SIZES = (1_000_000, 2_000_000, 4_000_000)
 LIST_OF_SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 
 
@@ -93,7 +94,10 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     _islands(add("islands", "labels and products where small groups of samples touch no others"))
     _certainty(add("certainty", "how often labels are right among samples of a certainty, on known data"))
     _sweep(add("sweep", "a sweep, against one run with its largest c and k"))
-    for each in (whole, scaling):
+    slope = add("slope", "bytes that each sample more takes in the driver and in a worker, by stage")
+    _slope(slope)
+    _cluster(add("cluster", "what a solve costs Dask's scheduler on a large cluster, with simulated workers"))
+    for each in (whole, scaling, slope):
         method(each)
         machine(each)
 
@@ -278,3 +282,21 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--workers", 2, "processes of each cluster")
     _limit(parser, 3600)
     _seed(parser)
+
+
+def _cluster(parser: argparse.ArgumentParser) -> None:
+    _number(parser, "--workers", 200, "simulated workers")
+    _number(parser, "--chunks", None, "of a block vector (default: the plan's for so many samples)")
+    _number(parser, "--near", 38, "chunks of which each chunk needs rows")
+    _number(parser, "--products", 24, "of a solve, at least")
+    _number(parser, "--samples", 100_000_000, "of the simulated run")
+    _number(parser, "--clusters", 20, "of the simulated run")
+
+
+def _slope(parser: argparse.ArgumentParser) -> None:
+    text = f"(default {','.join(map(str, SLOPE_SIZES))})"
+    parser.add_argument("--sizes", type=whole_numbers, default=SLOPE_SIZES, metavar="M,...", help=text)
+    _number(parser, "--features", 8, "of generated samples")
+    what = "bytes that the driver may hold, such as 600MiB (default: no limit)"
+    parser.add_argument("--driver-limit", metavar="SIZE", help=what)
+    _limit(parser, 7200)

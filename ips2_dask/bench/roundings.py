@@ -29,7 +29,7 @@ from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
 from ips2_dask.runs.run import Run
-from ips2_dask.stages import label
+from ips2_dask.stages import label, roundings
 from ips2_dask.stages.walk import LocalWalk
 
 Floats = NDArray[np.floating]
@@ -122,13 +122,13 @@ def candidates(finished: Run) -> list[Rounded]:
     fewest samples out.
     """
     context = finished._context
-    tasks = label.roundings(context.params, context.m, density.available())
-    receipts = {task: context.receipt("label", f"{label.PREFIX}{task.part}") for task in tasks}
+    tasks = roundings.roundings(context.params, context.m, density.available())
+    receipts = {task: context.receipt("label", f"{roundings.PREFIX}{task.part}") for task in tasks}
     walk = LocalWalk(context, label._Affinity(context).matrix)
     parts = label._Found(context, walk, receipts)
     parts.candidates = [one for one in parts._densities() if one.clusters]
     for one in list(parts.candidates):
-        parts._add_cut(one, *parts._spread(one))
+        parts._add_cut(one, parts._spread(one))
     for columns in dict.fromkeys(task.columns for task in tasks):
         parts._add_kmeans(columns)
     labels = (parts._labels[one.rounding, one.columns][0] for one in parts.candidates)

@@ -11,9 +11,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ips2_dask.cli.display import REUSED
-from ips2_dask.params import LEAST_RECALL, Params, Resources
+from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.pipeline.prepare import Shaped
 from ips2_dask.plan.plan import Plan
+from ips2_dask.plan.terms import Role
 from ips2_dask.plan.traffic import ProductTraffic
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
@@ -99,6 +100,8 @@ class ClusterCheck(TypedDict):
 
 def chosen(choice: dict[str, Any] | None) -> str | None:
     """The chosen number of clusters and the next best ones, with their relative eigengaps."""
+    if choice is not None and "communities" in choice:
+        return f"{choice['communities']} communities found by Leiden at resolution {choice['resolution']:g}"
     if choice is None or not choice["candidates"]:
         return None
     (c, gap), *others = choice["candidates"]
@@ -168,13 +171,25 @@ def print_sweep(
     )
 
 
-def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mapping[str, ProductTraffic]) -> bool:
-    """Print tasks, memory, disk and time of each stage of a plan; returns whether it keeps to the memory limit."""
+def print_plan(
+    plan: Plan, source: Shaped, limits: tuple[int | None, int | None], traffic: Mapping[str, ProductTraffic]
+) -> None:
+    """Print tasks, memory, disk and time of each stage of a plan, and whether it keeps to the memory limits.
+
+    Parameters
+    ----------
+    plan : Plan
+    source : Shaped
+    limits : tuple of int or None
+        Bytes that a worker and the driver may use.
+    traffic : mapping
+        What a product sends, by how chunks lie in the data.
+    """
     console = _console()
     parts = count(len(plan.bounds) - 1, "partition")
     title = f"{source.name}: {plan.m:,} samples x {plan.f:,} features, {parts}"
     _title(console, title)
-    table = _table("stage", "what", "tasks", "a worker", "this process", "disk", "about")
+    table = _table("stage", "what", "tasks", "a worker", "the driver", "disk", "about")
     for stage in plan.stages:
         memory = size(stage.worker_bytes), size(stage.client_bytes)
         what = f"{stage.what}, some {stage.products} products" if stage.products else stage.what
@@ -183,16 +198,21 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
     total = size(plan.worker_bytes), size(plan.client_bytes), size(plan.disk_bytes)
     table.add_row("peak, sum", "", "", *total, duration(plan.seconds), style="bold")
     console.print(table)
-    needed = max(plan.worker_bytes, plan.client_bytes)
-    limit = resources.memory_limit
-    fits = limit is None or needed <= limit
     if source.resident_bytes:
-        text = f"{size(source.resident_bytes)} in this process (counted in ingest)"
+        text = f"{size(source.resident_bytes)} in the driver (counted in ingest)"
         _lines(console, {"input": f"this format can't be read in parts, and takes {text}"})
-    if limit is not None:
-        _lines(
-            console, {"memory limit": f"{size(limit)} a process: {'fits' if fits else size(needed) + ' are needed'}"}
-        )
+    _lines(console, {"a worker": _largest_terms(plan, "worker"), "the driver": _largest_terms(plan, "driver")})
+    if plan.scheduler_bytes:
+        _lines(console, {"the scheduler": f"{size(plan.scheduler_bytes)} in a process of its own"})
+    if plan.choices.vectors == "chunked":
+        place = f"on its scratch, {size(plan.scratch_bytes)}" if plan.scratch_bytes else "in its memory"
+        _lines(console, {"blocks": f"a worker keeps its rows of block vectors {place}"})
+    _lines(console, {"disk": f"up to {size(plan.peak_disk_bytes)} in the run directory while the run goes on"})
+    needs = ("a worker", plan.worker_bytes), ("the driver", plan.client_bytes)
+    for (who, needed), limit in zip(needs, limits, strict=True):
+        if limit is not None:
+            verdict = "fits" if needed <= limit else f"{size(needed)} are needed"
+            _lines(console, {"memory limit": f"{size(limit)} for {who}: {verdict}"})
     for chunks, product in traffic.items():
         _lines(console, {"a product": f"{_product(product)}, if chunks are {chunks}"})
     if plan.exact_seconds:
@@ -200,7 +220,13 @@ def print_plan(plan: Plan, source: Shaped, resources: Resources, traffic: Mappin
         _lines(console, {"recall": f"if it stays below {LEAST_RECALL:g}, an exact search follows: about {more} more"})
     for text in plan.warnings:
         _lines(console, {"warning": text})
-    return fits
+
+
+def _largest_terms(plan: Plan, role: Role) -> str:
+    """The stage and phase in which a role needs the most memory, and the largest terms of it, in words."""
+    stage, phase = plan.peak(role)
+    terms = sorted(phase.terms, key=lambda term: -term[1])[:3]
+    return f"{stage.name}, {phase.name}: " + ", ".join(f"{name} {size(held)}" for name, held in terms)
 
 
 def _product(traffic: ProductTraffic) -> str:

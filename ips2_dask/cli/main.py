@@ -21,7 +21,7 @@ from ips2_dask.wording import option
 
 COMMANDS = {
     "run": ("run", "cluster an input into a run directory"),
-    "plan": ("run", "show what a run would do, and run nothing"),
+    "plan": ("plan", "show what a run would do, and run nothing"),
     "predict": ("run", "clusters of new samples, by a run that is there"),
     "sweep": ("sweep", "many settings of one input, ranked without known labels"),
     "export": ("maintenance", "write a run's labels to a CSV, Parquet or .h5ad file"),

@@ -29,7 +29,9 @@ HELP = {
     "fusion_weight": "w of U = (1 - w) S + w V",
     "method": "ips2, or ppc for V alone",
     "embedding": "what is clustered: the spectral embedding of U, that of the graph of its rows, or its rows (none)",
-    "assign_labels": "how labels come from it: k-means, leaves of a tree of density, or the better of the two",
+    "assign_labels": "how labels come from it: k-means, leaves of a tree of density, or the better of the two "
+    "(auto); leiden: communities of U, which need 'ips2-dask[graph]'",
+    "resolution": "of leiden's modularity: larger ones give more clusters; for a given number of clusters it is sought",
     "scale": "what is done to the columns (l2: rows) first",
     "duplicates": "whether rows that are equal once scaled become one sample, or stay samples of their own",
     "operator": "how far the tensor is assembled",
@@ -158,6 +160,8 @@ def params_of(options: argparse.Namespace) -> Params:
         If --max-clusters is given together with a number of clusters.
     """
     values = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
+    if values["n_clusters"] is None and values["assign_labels"] == "leiden":
+        values["n_clusters"] = "auto"  # it finds the number
     if values["n_clusters"] == "auto":
         values |= {"n_clusters": None, "max_clusters": values["max_clusters"] or MAX_CLUSTERS}
     elif values["max_clusters"] is not None:

@@ -1,12 +1,10 @@
-"""Commands on the samples of an input: ``ips2 run``, ``demo``, ``plan`` and ``predict``."""
+"""Commands on the samples of an input: ``ips2 run``, ``demo`` and ``predict``."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import json
-import re
 import sys
 import time
 from functools import partial
@@ -16,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask import clusters
-from ips2_dask.cli.console import print_plan, print_prediction, print_report
+from ips2_dask.cli.console import print_prediction, print_report
 from ips2_dask.cli.display import progress
 from ips2_dask.cli.options import (
     add_cluster,
@@ -30,13 +28,10 @@ from ips2_dask.cli.options import (
 )
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
-from ips2_dask.metrics import scores
+from ips2_dask.metrics import scores, scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params, Resources
 from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.prepare import Shaped, plan_run
 from ips2_dask.pipeline.run import run
-from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
-from ips2_dask.readers import open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.runs.export import Columns, check_prediction_file, prediction_writer
@@ -130,9 +125,9 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
 def _finish(finished: Run, options: argparse.Namespace) -> int:
     """Print a finished run; the exit status is 3 if ``--strict`` finds a promise that was not kept."""
     summary = finished.report()
-    clustered = finished.clustered  # rows that were left out have no cluster
-    if clustered.known_labels is not None:
-        summary |= scores(clustered.known_labels, clustered.labels)
+    table = finished.known_table()
+    if table is not None:
+        summary |= scores_of_table(table)
     if not options.quiet and options.log_json != "-":
         print_report(summary, finished.manifest["input"]["name"])
     broken = [promise for promise in summary["promises"] if not promise["kept"]] if options.strict else []
@@ -142,61 +137,6 @@ def _finish(finished: Run, options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(summary))
     return 3 if broken else 0
-
-
-# ---- plan
-
-
-@dataclasses.dataclass(frozen=True)
-class TableShape:
-    """A table without data: a plan needs only the shape, the name and the memory of its input."""
-
-    shape: tuple[int, int]
-    name: str = "a table"
-    resident_bytes: int = 0
-
-
-def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 plan``."""
-    add_input(parser, optional=True)
-    parser.add_argument("--shape", metavar="MxF", help="samples x features, such as 1000000x64, in place of an input")
-    add_params(parser)
-    add_resources(parser)
-
-
-def plan_command(options: argparse.Namespace) -> int:
-    """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
-    params, resources = params_of(options), resources_of(options)
-    source = _planned_source(options)
-    plan = plan_run(source, params, resources)
-    n_workers = clusters.expected_workers(resources)
-    traffic = {}
-    for chunks, case in (("whole groups", WHOLE), ("parts of groups", PARTS)):
-        product = product_traffic(plan, params, n_workers, case)
-        if product is not None:
-            traffic[chunks] = product
-    return 0 if print_plan(plan, source, resources, traffic) else 4
-
-
-def _planned_source(options: argparse.Namespace) -> Shaped:
-    """The input, or a table of the shape that ``--shape`` gives."""
-    if (options.input is None) == (options.shape is None):
-        raise BadInput(
-            "--shape", "both an input and a shape" if options.shape else "neither an input nor a shape", "one of them",
-            "there would be nothing to plan", "name a file, or give --shape 1000000x64",
-        )  # fmt: skip
-    if options.shape is None:
-        return open_source(
-            options.input, labels_column=options.labels_column, transpose=options.transpose,
-            features=features_of(options),
-        )  # fmt: skip
-    match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
-    if match is None:
-        raise BadInput(
-            "--shape", repr(options.shape), "samples x features", "there would be nothing to plan",
-            "write it as 1000000x64",
-        )  # fmt: skip
-    return TableShape((int(match[1]), int(match[2])))
 
 
 # ---- predict
@@ -239,7 +179,8 @@ def predict_command(options: argparse.Namespace) -> int:
     )  # fmt: skip
     known_labels, names = source.labels(), source.sample_names
     begun = time.perf_counter()
-    blocks: list[NDArray[np.int32]] = []
+    kept: list[NDArray[np.int32]] = []  # labels, where there are known ones to compare them with
+    sizes, n_predicted = np.zeros(finished.params.n_clusters, np.int64), 0
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
         writer = stack.enter_context(prediction_writer(path))
@@ -256,20 +197,23 @@ def predict_command(options: argparse.Namespace) -> int:
             if options.embedding:
                 columns |= {f"e{c}": column for c, column in enumerate(finished.coordinates(prediction).T)}
             writer.write(columns)
-            blocks.append(labels)
             done += len(labels)
-    labels = np.concatenate(blocks) if blocks else np.empty(0, np.int32)
-    predicted = labels >= 0  # a row with a missing value has the label -1
+            predicted = labels >= 0  # a row with a missing value has the label -1
+            sizes += np.bincount(labels[predicted], minlength=len(sizes))
+            n_predicted += int(np.count_nonzero(predicted))
+            if known_labels is not None:
+                kept.append(labels)
     summary: dict[str, Any] = {
-        "n": len(labels),
-        "sizes": np.bincount(labels[predicted], minlength=finished.params.n_clusters).tolist(),
+        "n": done,
+        "sizes": sizes.tolist(),
         "seconds": time.perf_counter() - begun,
         "out": options.out,
     }
-    if not predicted.all():
-        summary["dropped"] = int(np.count_nonzero(~predicted))
-    if known_labels is not None and predicted.any():
-        summary |= scores(known_labels[predicted], labels[predicted])
+    if n_predicted < done:
+        summary["dropped"] = done - n_predicted
+    if known_labels is not None and n_predicted:
+        every = np.concatenate(kept)
+        summary |= scores(known_labels[every >= 0], every[every >= 0])
     if not options.quiet:
         print_prediction(summary)
     if options.json:

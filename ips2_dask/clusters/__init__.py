@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ips2_dask.clusters.connect import cluster, config_of, executor, shared_folder
     from ips2_dask.clusters.diagnostics import dashboard, performance_report
+    from ips2_dask.clusters.limits import limit_for_blocks, limits_of, memory_limits
     from ips2_dask.clusters.loading import load, shipped
+    from ips2_dask.clusters.waiting import wait_for_workers
     from ips2_dask.clusters.worker_count import expected_workers
 
 __all__ = [
@@ -17,15 +19,21 @@ __all__ = [
     "dashboard",
     "executor",
     "expected_workers",
+    "limit_for_blocks",
+    "limits_of",
     "load",
+    "memory_limits",
     "performance_report",
     "shared_folder",
     "shipped",
+    "wait_for_workers",
 ]
 
 _MODULES = {
     "connect": ("cluster", "config_of", "executor", "shared_folder"),
     "worker_count": ("expected_workers",),
+    "limits": ("limit_for_blocks", "limits_of", "memory_limits"),
+    "waiting": ("wait_for_workers",),
     "loading": ("load", "shipped"),
     "diagnostics": ("dashboard", "performance_report"),
 }

@@ -50,6 +50,19 @@ def whole(low: int, high: int | None = None) -> Check:
     return check
 
 
+def zero_or_whole(low: int) -> Check:
+    """A check for 0, which switches something off, or a whole number from ``low``."""
+
+    def check(where: str, value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or (value != 0 and value < low):
+            raise refuse(
+                where, value, f"0, or a whole number of at least {low}", f"write {where.rpartition('.')[2]}: 0"
+            )
+        return value
+
+    return check
+
+
 def flag(where: str, value: object) -> bool:
     """True or false."""
     if not isinstance(value, bool):

@@ -129,6 +129,10 @@ class Lsf(Queue):
     units: str = _key("mb", checks.one_of("kb", "mb", "gb", "tb"))
 
 
+MIN_IDLE_TIMEOUT = 300
+"""Least seconds without a task after which an operator may delete a cluster: the driver sends one in time."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Kubernetes:
     """Pods that Dask's Kubernetes operator makes."""
@@ -138,7 +142,7 @@ class Kubernetes:
     image: str = _key("ips2-dask:latest", checks.text)
     pull_policy: str = _key("IfNotPresent", checks.one_of("Always", "IfNotPresent", "Never"))
     service_account: str | None = _key(None, optional(checks.text))
-    idle_timeout: int = _key(600, checks.whole(0))
+    idle_timeout: int = _key(0, checks.zero_or_whole(MIN_IDLE_TIMEOUT))
     env_from: tuple[str, ...] = _key((), checks.texts)
     node_selector: dict[str, str] = dataclasses.field(default_factory=dict, metadata={"check": checks.plain})
 
@@ -226,6 +230,10 @@ class Config:
     driver: Driver = dataclasses.field(default_factory=Driver)
 
     def __post_init__(self) -> None:
+        if self.workers is not None and self.adaptive is not None:
+            raise checks.refuse(
+                "workers", self.workers, "workers or adaptive, not both", "leave one of them out, or write null"
+            )
         if self.manager in ("slurm", "pbs", "lsf", "sge", "kubernetes") and self.worker.memory is None:
             raise BadInput(
                 "worker.memory", "nothing", "a size such as 4GiB", "the batch system would give a job what it likes",

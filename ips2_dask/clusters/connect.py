@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -16,7 +16,10 @@ from distributed import Client
 
 from ips2_dask.clusters import tls as certificates
 from ips2_dask.clusters.config import TAKES, Config, Scheduler, Worker, taken_by
+from ips2_dask.clusters.limits import limit_for_blocks
 from ips2_dask.clusters.loading import load
+from ips2_dask.clusters.waiting import wait_for_workers
+from ips2_dask.clusters.worker_count import expected_workers
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.params import Resources
@@ -192,12 +195,29 @@ def _worker(resources: Resources) -> Worker:
 
 
 @contextlib.contextmanager
-def executor(resources: Resources) -> Iterator[DaskExecutor]:
-    """Yield an executor on the cluster of a run's resources; a cluster that it starts closes with the block."""
+def executor(resources: Resources, needed_bytes: Callable[[int], int] | None = None) -> Iterator[DaskExecutor]:
+    """Yield an executor on the cluster of a run's resources; a cluster that it starts closes with the block.
+
+    Parameters
+    ----------
+    resources : Resources
+    needed_bytes : callable, optional
+        As of `ips2_dask.clusters.waiting.wait_for_workers`: the cluster has workers enough for that when the block
+        begins, and one at least without it. Workers of a cluster that follows the work come with the first tasks.
+
+    Raises
+    ------
+    BadInput
+        As of `cluster`; or if its workers do not suffice after the ``timeout`` of the config.
+    """
     config = config_of(resources)
     with cluster(config) as client:
+        if needed_bytes is not None and config.adaptive is None:
+            wait_for_workers(client, needed_bytes, expected_workers(resources), config.timeout)
         threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
-        yield DaskExecutor(client, threads, max(config.timeout, MIN_PATIENCE))
+        yield DaskExecutor(
+            client, threads, max(config.timeout, MIN_PATIENCE), memory_for_blocks=limit_for_blocks(resources)
+        )
 
 
 def shared_folder() -> str | None:

@@ -52,7 +52,10 @@ def options(config: Config) -> dict[str, object]:
         "local_directory": config.worker.scratch,
         "death_timeout": workers.PATIENCE,
         "log_directory": machine.logs and os.path.abspath(os.path.expanduser(os.path.expandvars(machine.logs))),
-        "job_script_prologue": [*exports(workers.environment(config)), *machine.prologue],
+        "job_script_prologue": [
+            *exports({**workers.memory_environment(), **workers.environment(config)}),
+            *machine.prologue,
+        ],
         "job_extra_directives": list(machine.directives),
         "worker_extra_args": _arguments(config, machine),
         "interface": config.bind.interface,

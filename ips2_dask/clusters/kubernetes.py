@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import secrets
+import threading
+import uuid
 from collections.abc import Mapping, Sequence
 
 import yaml
@@ -12,6 +14,7 @@ from distributed import Client
 from ips2_dask.clusters import workers
 from ips2_dask.clusters.config import Config, Kubernetes
 from ips2_dask.clusters.extras import need
+from ips2_dask.clusters.limits import DRIVER_MEMORY, submitted_driver_memory
 from ips2_dask.errors import BadInput
 
 API = "kubernetes.dask.org/v1"
@@ -30,13 +33,20 @@ def _resources(threads: int, memory: int) -> dict[str, dict[str, str]]:
     return {"requests": amount, "limits": amount}
 
 
-def _pod(config: Config, container: Mapping[str, object], threads: int, memory: int) -> dict[str, object]:
-    """The specification of a pod of one container."""
+def _pod(
+    config: Config,
+    container: Mapping[str, object],
+    threads: int,
+    memory: int,
+    environment: Mapping[str, str] | None = None,
+) -> dict[str, object]:
+    """The specification of a pod of one container, with variables besides those of all pods."""
     machine = config.kind(Kubernetes)
+    variables = {**(environment or {}), **workers.environment(config)}
     pod_container: dict[str, object] = {
         "image": machine.image,
         "imagePullPolicy": machine.pull_policy,
-        "env": [{"name": name, "value": value} for name, value in workers.environment(config).items()],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
         "resources": _resources(threads, memory),
         **container,
     }
@@ -59,7 +69,8 @@ def _worker(config: Config) -> dict[str, object]:
     if config.worker.scratch:
         args += ["--local-directory", config.worker.scratch]
     args += workers.arguments(config)
-    return _pod(config, {"name": "worker", "args": args}, config.worker.threads, memory)
+    container = {"name": "worker", "args": args}
+    return _pod(config, container, config.worker.threads, memory, workers.memory_environment())
 
 
 def _scheduler(config: Config) -> dict[str, object]:
@@ -77,7 +88,7 @@ def _scheduler(config: Config) -> dict[str, object]:
     return _pod(config, container, 1, config.driver.memory)
 
 
-def _spec(config: Config, name: str) -> dict[str, object]:
+def _spec(config: Config, name: str, idle_timeout: int) -> dict[str, object]:
     ports = [
         {"name": port, "protocol": "TCP", "port": number, "targetPort": port}
         for port, number in (("tcp-comm", SCHEDULER_PORT), ("http-dashboard", DASHBOARD_PORT))
@@ -85,7 +96,7 @@ def _spec(config: Config, name: str) -> dict[str, object]:
     chosen = {"dask.org/cluster-name": name, "dask.org/component": "scheduler"}
     replicas = config.workers or (config.adaptive.maximum if config.adaptive else 1)
     return {
-        "idleTimeout": config.kind(Kubernetes).idle_timeout,
+        "idleTimeout": idle_timeout,
         "worker": {"replicas": replicas, "spec": _worker(config)},
         "scheduler": {
             "spec": _scheduler(config),
@@ -96,15 +107,21 @@ def _spec(config: Config, name: str) -> dict[str, object]:
 
 def cluster_manifest(config: Config, name: str) -> dict[str, object]:
     """The ``DaskCluster`` of a config."""
-    return {"apiVersion": API, "kind": "DaskCluster", "metadata": {"name": name}, "spec": _spec(config, name)}
+    spec = _spec(config, name, config.kind(Kubernetes).idle_timeout)
+    return {"apiVersion": API, "kind": "DaskCluster", "metadata": {"name": name}, "spec": spec}
 
 
 def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[str, object]:
-    """The ``DaskJob`` that runs ``ips2 run`` on a cluster of its own, which is deleted when the run ends."""
+    """The ``DaskJob`` that runs ``ips2 run`` on a cluster of its own, which is deleted when the run ends.
+
+    The operator deletes it with the driver's pod, however that ended, so it needs no timeout: the driver in the pod,
+    which did not start the cluster, would not keep it awake.
+    """
     run = ["python", "-m", "ips2_dask.cli", "run", *(word.replace("$(", "$$(") for word in arguments)]
     container = {"name": "driver", "args": [*run, "--scheduler", ADDRESS]}
-    pod = _pod(config, container, config.driver.threads, config.driver.memory)
-    cluster = _spec(config, name)
+    own = {DRIVER_MEMORY: str(submitted_driver_memory(config))}
+    pod = _pod(config, container, config.driver.threads, config.driver.memory, own)
+    cluster = _spec(config, name, idle_timeout=0)
     return {
         "apiVersion": API,
         "kind": "DaskJob",
@@ -158,7 +175,32 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
         raise no_kubernetes(error) from error
     if config.adaptive is not None:
         cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
-    return stack.enter_context(Client(cluster, set_as_default=False))
+    client = stack.enter_context(Client(cluster, set_as_default=False))
+    if machine.idle_timeout:
+        keep_awake(client, machine.idle_timeout / TASKS_A_TIMEOUT, stack)
+    return client
+
+
+TASKS_A_TIMEOUT = 4
+"""Tasks that the driver sends within ``idle_timeout``, so that one which is late does no harm."""
+
+
+def keep_awake(client: Client, seconds: float, stack: contextlib.ExitStack) -> None:
+    """Send a task that does nothing every so many seconds, from a thread that ends with the stack.
+
+    The operator asks the scheduler since when it has had no task, waiting ones included, and deletes the cluster when
+    that is too long, as while the driver works alone on block vectors in core. If the driver dies, nobody sends tasks
+    any more, and the operator takes the cluster away.
+    """
+    ended = threading.Event()
+
+    def send() -> None:
+        while not ended.wait(seconds) and client.status in ("running", "connecting"):
+            with contextlib.suppress(Exception):  # a client that is being closed, or has lost its scheduler
+                client.submit(abs, 0, key=f"awake-{uuid.uuid4().hex}")
+
+    threading.Thread(target=send, name="ips2-awake", daemon=True).start()
+    stack.callback(ended.set)
 
 
 def no_kubernetes(error: Exception) -> BadInput:

@@ -41,6 +41,7 @@ def settings(config: Config) -> dict[str, object]:
         "distributed.worker.daemon": False,
         "distributed.worker.preload": [PRELOAD, *workers.preloads(config)],
         "distributed.comm.timeouts.connect": "30s",
+        **workers.memory_settings(),
         **timeouts(),
     }
 

@@ -80,7 +80,11 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """
     asyncssh = need("asyncssh", "ssh", "a cluster by SSH")
     security = tls.security(config.tls)
-    settings = {"distributed.nanny.pre-spawn-environ": workers.environment(config), **tls.settings(config.tls)}
+    settings = {
+        "distributed.nanny.pre-spawn-environ": workers.environment(config),
+        **workers.memory_settings(),
+        **tls.settings(config.tls),
+    }
     stack.enter_context(dask.config.set(settings))  # Dask passes its configuration on to the hosts
     try:
         cluster = stack.enter_context(SSHCluster(**options(config), security=security))

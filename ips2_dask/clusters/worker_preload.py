@@ -26,7 +26,12 @@ def dask_setup(worker: Worker) -> None:
       stopped run has closed.
     - The process exits without the finalization of the interpreter, which takes most of a second, as forked processes
       do.
+
+    All this is of a process that is a worker and nothing else. Dask's configuration has the preload for as long as the
+    cluster lasts, so that a cluster of threads which the user starts meanwhile gets it too; its process is the user's.
     """
+    if worker.nanny is None:
+        return
     if worker.memory_manager.memory_limit:
         limit_memory(int(worker.memory_manager.memory_limit))
     for name in ("distributed.worker", "distributed.core", "distributed.comm", "distributed.protocol"):

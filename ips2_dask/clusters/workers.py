@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+import dask
+
 from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.errors import BadInput
 
@@ -31,19 +33,59 @@ def environment(config: Config) -> dict[str, str]:
     return {**dict.fromkeys(THREADS, "1"), **dict.fromkeys(MALLOC, str(FREE_BYTES)), **config.worker.environment}
 
 
+MEMORY = {
+    "distributed.worker.memory.target": (0.60, False),
+    "distributed.worker.memory.spill": (0.70, 0.90),
+    "distributed.worker.memory.pause": (0.80, False),
+    "distributed.worker.memory.terminate": (0.95, 0.95),
+}
+"""Dask's defaults, and the values for workers that are started here, which replace them unless the user has set others.
+
+target, spill: the shares of its limit at which a worker writes results to disk, by their own sizes and by the memory of
+the process. A plan counts on the whole limit, and most of what a worker holds is not Dask's to write: caches, operators
+and resident blocks. So what is within its plan is never written, and a run beyond it spills before it fails.
+pause: a worker that began no task above this share could stay so for ever, since caches are freed by tasks alone.
+terminate: the share at which the nanny ends the worker and starts another.
+"""
+
+
+def memory_settings() -> dict[str, object]:
+    """The shares of the memory limit in Dask's configuration, for processes that inherit it."""
+    return {
+        key: own if dask.config.get(key) == default else dask.config.get(key) for key, (default, own) in MEMORY.items()
+    }
+
+
+def memory_environment() -> dict[str, str]:
+    """The shares of the memory limit as environment variables, for ``dask worker`` on machines that inherit nothing."""
+    return {f"DASK_{key.replace('.', '__').upper()}": str(value) for key, value in memory_settings().items()}
+
+
 def preloads(config: Config) -> list[str]:
     """Modules that a worker imports before it registers."""
     return [*([WARM] if config.worker.warm else []), *config.worker.preload]
 
 
+def longest_life(machine: Queue) -> int:
+    """Seconds after which the last of the workers has closed, a margin before its job is killed."""
+    return machine.walltime - machine.margin
+
+
+def shortest_life(machine: Queue) -> int:
+    """Seconds for which every worker lives: no task may take longer, or it could begin again for ever."""
+    return longest_life(machine) // 2
+
+
 def lifetime(machine: Queue) -> tuple[int, int]:
     """Seconds after which a worker hands over its results and closes, and the stagger of that time.
 
-    Dask adds a random time between minus and plus the stagger, so that workers which started together don't close
-    together; the latest closes half a margin before the job is killed.
+    Dask adds a random time between minus and plus the stagger. Jobs that were submitted together start together, so
+    their workers' lives are drawn from half of the longest one to all of it: they close, and others take their place,
+    over half of the walltime. Within a few minutes the results of all would have to go to ever fewer.
     """
-    stagger = machine.margin // 2
-    return machine.walltime - machine.margin, stagger
+    shortest, longest = shortest_life(machine), longest_life(machine)
+    stagger = (longest - shortest) // 2
+    return shortest + stagger, stagger
 
 
 def arguments(config: Config) -> list[str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
+from ips2_dask.executors.exchange import LossWatch
 from ips2_dask.executors.placement import Item, ItemKey
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels import buffers
@@ -173,6 +174,30 @@ class Executor(abc.ABC):
         """
         del weights
         return [0] * len(items)
+
+    def address_of(self, item: Item) -> str:
+        """The address of the worker that owns an item; empty where there is one process."""
+        del item
+        return ""
+
+    def addresses(self) -> list[str]:
+        """The addresses of the workers there are now; none where there is one process."""
+        return []
+
+    def worker_memory(self) -> int | None:
+        """Bytes that each worker may use before blocks go into files, those of the smallest; None without a limit."""
+        return None
+
+    def wait(self, handles: Sequence[Handle]) -> None:  # noqa: B027 - nothing to wait for where there is one process
+        """Wait for tasks, whose results stay where they are."""
+
+    def watch(self, addresses: Sequence[str], on_loss: Callable[[str], None]) -> LossWatch | None:
+        """Have a function called, once, when one of the workers leaves; None where there is one process."""
+        del addresses, on_loss
+        return None
+
+    def end_waiting(self, space: str, n_owners: int, reason: str) -> None:  # noqa: B027 - nobody waits in one process
+        """Let no task wait any longer for rows of other workers of a solve (`ips2_dask.executors.exchange`)."""
 
     def pin_to_owner(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing to do where there is one process
         """Keep idle workers from taking submitted tasks of these kinds over from the workers they were placed on.

@@ -17,6 +17,7 @@ from distributed import Client, Future, as_completed, get_worker, wait
 from distributed.scheduler import KilledWorker
 
 from ips2_dask.executors.base import BlockExecutor, Handle, Job, Report, compute_part
+from ips2_dask.executors.exchange import LossWatch, close_mailboxes
 from ips2_dask.executors.failures import GONE, RETRIES, losses, patience_of
 from ips2_dask.executors.placement import Item, ItemKey, Placement, PreferredWorkers
 from ips2_dask.store.cache import clear_cache
@@ -41,7 +42,7 @@ class _UnsentTask(NamedTuple):
 
     key: str
     task: tuple[object, ...]
-    workers: list[str]
+    placed_with: Future | str | None  # the holder of a result, or an address
     urgent: bool
 
 
@@ -55,6 +56,8 @@ class DaskExecutor(BlockExecutor):
         Threads that a task may use.
     patience : float, optional
         Seconds that tasks wait for a worker before they are given up; see `ips2_dask.executors.failures.patience_of`.
+    memory_for_blocks : int, optional
+        Bytes of a worker above which it keeps blocks of vectors in files, where its own limit is not smaller.
 
     Attributes
     ----------
@@ -62,8 +65,16 @@ class DaskExecutor(BlockExecutor):
         Which worker owns which item.
     """
 
-    def __init__(self, client: Client, threads_per_task: int = 1, patience: float | None = None) -> None:
+    def __init__(
+        self,
+        client: Client,
+        threads_per_task: int = 1,
+        patience: float | None = None,
+        *,
+        memory_for_blocks: int | None = None,
+    ) -> None:
         self.client, self._threads, self._patience = client, threads_per_task, patience_of(patience)
+        self._memory_for_blocks = memory_for_blocks
         self.placement = Placement()
         self._unsent: list[_UnsentTask] = []
         self._unsent_bytes = 0
@@ -77,7 +88,7 @@ class DaskExecutor(BlockExecutor):
     @property
     def n_workers(self) -> int:
         """Workers that the scheduler knows now."""
-        return len(self._workers())
+        return int(self.client.scheduler_info(n_workers=0)["n_workers"])
 
     def _workers(self) -> dict[str, Any]:
         """The scheduler's record of each worker, by the worker's address."""
@@ -108,7 +119,9 @@ class DaskExecutor(BlockExecutor):
     ) -> None:
         """As of `BlockExecutor`; rows stay on the worker that computes them."""
         shared = self._shared(job, context)
-        missing = [b for b in wanted if context.receipt(job.stage, job.prefix + part_name(b)) is None]
+        names = {b: job.prefix + part_name(b) for b in wanted}
+        stored = context.store.receipts(context.folders[job.stage], names.values())
+        missing = [b for b, name in names.items() if name not in stored]
         self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
 
     def share(self, value: object) -> Handle:
@@ -127,14 +140,10 @@ class DaskExecutor(BlockExecutor):
     ) -> Handle:
         """As of `Executor`; the handle is a future."""
         with losses(self.client):
-            if isinstance(placed_with, Future):
-                workers = list(next(iter(self.client.who_has([placed_with]).values()), ()))
-            else:
-                owner = self.placement.owner(placed_with)
-                workers = [] if owner is None else [owner]
+            place = placed_with if isinstance(placed_with, Future) else self.placement.owner(placed_with)
             key = f"{name}-{uuid.uuid4().hex}"
             future = Future(key, self.client)
-        self._unsent.append(_UnsentTask(key, (function, *arguments), workers, urgent))
+        self._unsent.append(_UnsentTask(key, (function, *arguments), place, urgent))
         self._unsent_bytes += sum(argument.nbytes for argument in arguments if isinstance(argument, np.ndarray))
         if not self._batching or self._unsent_bytes > BATCH_BYTES:
             self._send()
@@ -163,7 +172,7 @@ class DaskExecutor(BlockExecutor):
         if not self._unsent:
             return
         graph = HighLevelGraph.from_collections(uuid.uuid4().hex, {task.key: task.task for task in self._unsent})
-        workers = {task.key: task.workers for task in self._unsent}
+        workers = self._addresses_of_unsent()
         priorities = {task.key: int(task.urgent) for task in self._unsent}
         self._clear()
         annotations = dask.annotate(
@@ -171,6 +180,20 @@ class DaskExecutor(BlockExecutor):
         )
         with losses(self.client), annotations:
             self.client.get(graph, list(graph), sync=False, fifo_timeout=FIFO_TIMEOUT)
+
+    def _addresses_of_unsent(self) -> dict[str, list[str]]:
+        """The preferred workers of each unsent task, by its key; one request finds the holders of all results."""
+        places = {task.key: task.placed_with for task in self._unsent}
+        futures = {place.key: place for place in places.values() if isinstance(place, Future)}
+        with losses(self.client):
+            holders = self.client.who_has(list(futures.values())) if futures else {}
+        addresses: dict[str, list[str]] = {}
+        for key, place in places.items():
+            if isinstance(place, Future):
+                addresses[key] = list(holders.get(place.key, ()))
+            else:
+                addresses[key] = [] if place is None else [place]
+        return addresses
 
     def assign_owners(self, items: Sequence[Item], weights: Sequence[float]) -> list[int]:
         """As of `Executor`: a worker's weight is in proportion to its threads."""
@@ -185,6 +208,38 @@ class DaskExecutor(BlockExecutor):
         owners = [address_of_thread[int(position)] for position in middles * len(address_of_thread)]
         self.placement.assign(items, owners)
         return [number[address] for address in owners]
+
+    def address_of(self, item: Item) -> str:
+        """As of `Executor`."""
+        return self.placement.owner(item) or ""
+
+    def addresses(self) -> list[str]:
+        """As of `Executor`."""
+        with losses(self.client):
+            return sorted(self._workers())
+
+    def worker_memory(self) -> int | None:
+        """As of `Executor`."""
+        with losses(self.client):
+            limits = [int(worker["memory_limit"] or 0) for worker in self._workers().values()]
+        limits.append(self._memory_for_blocks or 0)
+        return min((limit for limit in limits if limit), default=None)
+
+    def wait(self, handles: Sequence[Handle]) -> None:
+        """As of `Executor`; raises as `results` does."""
+        with losses(self.client, self._patience, handles), self.client.as_current():
+            wait(list(handles))
+            for handle in handles:
+                if handle.status == "error":
+                    handle.result()  # raises the task's error
+
+    def watch(self, addresses: Sequence[str], on_loss: Callable[[str], None]) -> LossWatch:
+        """As of `Executor`."""
+        return LossWatch(self.client, addresses, on_loss)
+
+    def end_waiting(self, space: str, n_owners: int, reason: str) -> None:
+        """As of `Executor`."""
+        close_mailboxes(self.client, space, n_owners, reason)
 
     def pin_to_owner(self, names: Sequence[str]) -> None:
         """As of `Executor`: the scheduler leaves tasks of these names out of work stealing.

@@ -123,16 +123,22 @@ class _Watch:
     def _missing(self, period: float) -> tuple[str, str] | None:
         """The reason why no task runs, and the remedy; None if a worker is running."""
         try:
-            identity = self._client.sync(self._client.scheduler.identity, n_workers=-1, callback_timeout=period)
+            states = self._states(1, period)  # of a thousand workers the states of all would be a megabyte each time
+            if states and "running" not in states:
+                states = self._states(-1, period)
         except (Exception, *GONE):  # no answer in time, or any error of a client that is being closed
             return f"scheduler {_address(self._client)}: it has not answered", "end it, start a scheduler and workers"
-        states = [worker["status"] for worker in identity["workers"].values()]
         if not states:
             return f"scheduler {_address(self._client)}: it has had no worker", "start workers"
         if "running" not in states:
             remedy = "give each worker more memory, by a larger memory_limit or a smaller partition_rows"
             return f"workers: all {len(states)} have been {' or '.join(sorted(set(states)))}, not running,", remedy
         return None
+
+    def _states(self, n_workers: int, timeout: float) -> list[str]:
+        """The states of so many workers, of all for -1."""
+        identity = self._client.sync(self._client.scheduler.identity, n_workers=n_workers, callback_timeout=timeout)
+        return [worker["status"] for worker in identity["workers"].values()]
 
 
 def _address(client: Client) -> str:

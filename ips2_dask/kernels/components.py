@@ -52,22 +52,27 @@ class Components(NamedTuple):
 
 
 @njit(nogil=True, cache=True)
+def _join(root, x, y):  # type: ignore[no-untyped-def]
+    """Join the trees of x and y, whose roots are their smallest members."""
+    while root[x] != x:
+        root[x] = root[root[x]]
+        x = root[x]
+    while root[y] != y:
+        root[y] = root[root[y]]
+        y = root[y]
+    if x < y:
+        root[y] = x
+    elif y < x:
+        root[x] = y
+
+
+@njit(nogil=True, cache=True)
 def _components(N):  # type: ignore[no-untyped-def]
     m, k = N.shape
     root = np.arange(m)
     for p in range(m):
         for a in range(1, k):
-            x, y = p, N[p, a]
-            while root[x] != x:
-                root[x] = root[root[x]]
-                x = root[x]
-            while root[y] != y:
-                root[y] = root[root[y]]
-                y = root[y]
-            if x < y:
-                root[y] = x
-            elif y < x:
-                root[x] = y
+            _join(root, p, N[p, a])
     label = np.empty(m, np.int32)
     count = 0
     for i in range(m):
@@ -95,6 +100,47 @@ def neighborhood_components(N: Int32) -> tuple[Int32, int]:
     return label, int(count)
 
 
+@njit(nogil=True, cache=True)
+def _smallest_members(edges, low, count):  # type: ignore[no-untyped-def]
+    root = np.arange(count)
+    for t in range(len(edges)):
+        x, y = edges[t, 0] - low, edges[t, 1] - low
+        if 0 <= x < count and 0 <= y < count:
+            _join(root, x, y)
+    for i in range(count):  # a root is the smaller one, and so has been seen to
+        root[i] = root[root[i]]
+    return root
+
+
+def smallest_members(edges: NDArray[np.integer], low: int, high: int) -> Int64:
+    """The smallest sample that each of the samples low .. high - 1 is joined with by edges among them: (high - low,).
+
+    Parameters
+    ----------
+    edges : (n, 2)
+        Those that lead out of the range are passed over.
+    low, high : int
+    """
+    return low + np.asarray(_smallest_members(edges, low, high - low), np.int64)
+
+
+class Division(NamedTuple):
+    """Which components are large, for numbers of components by their smallest member."""
+
+    rank: Int32  # (total,) number of each component among the large ones, which come first, and the islands
+    large: int
+    total: int
+
+    @property
+    def islands(self) -> int:
+        """How many components take no part."""
+        return self.total - self.large
+
+    def of(self, label: NDArray[np.integer]) -> Components:
+        """The components of samples, from their number by smallest member."""
+        return Components(self.rank[label], self.large, self.total)
+
+
 def divide(
     label: NDArray[np.integer],
     n_clusters: int,
@@ -102,12 +148,7 @@ def divide(
     most: int | None = None,
     share: float = MIN_SHARE,
 ) -> Components:
-    """Components divided into large ones and islands.
-
-    Islands have less than a ``share`` of an even cluster's rows, which are all rows / c. With ``most``, no more
-    components than that are large: those with the most rows (ties: the one that comes first). If islands would then
-    hold more than `MAX_IN_ISLANDS` of all rows, all components are large: there is no large graph beside which they
-    would be small.
+    """Components divided into large ones and islands, as `divide_sizes` does it.
 
     Parameters
     ----------
@@ -120,7 +161,28 @@ def divide(
     most : int, optional
     share : float
     """
-    rows = np.bincount(label, copies)
+    return divide_sizes(np.bincount(label, copies), n_clusters, most, share).of(label)
+
+
+def divide_sizes(
+    rows: NDArray[np.integer] | Float64, n_clusters: int, most: int | None = None, share: float = MIN_SHARE
+) -> Division:
+    """Components divided into large ones and islands.
+
+    Islands have less than a ``share`` of an even cluster's rows, which are all rows / c. With ``most``, no more
+    components than that are large: those with the most rows (ties: the one that comes first). If islands would then
+    hold more than `MAX_IN_ISLANDS` of all rows, all components are large: there is no large graph beside which they
+    would be small.
+
+    Parameters
+    ----------
+    rows : (components,)
+        Rows of the input in each.
+    n_clusters : int
+        c.
+    most : int, optional
+    share : float
+    """
     count = len(rows)
     large = rows >= share * rows.sum() / n_clusters
     if most is not None and large.sum() > most:
@@ -130,7 +192,7 @@ def divide(
         large[:] = True
     rank = np.empty(count, np.int32)
     rank[np.argsort(~large, kind="stable")] = np.arange(count)
-    return Components(rank[label], int(large.sum()), count)
+    return Division(rank, int(large.sum()), count)
 
 
 def central_rows(X: Float32, starts: Int64) -> Int64:

@@ -69,6 +69,11 @@ def drawn(m: int, most: int, seed: int) -> Int64:
     return np.sort(np.random.default_rng([seed, 11]).choice(m, most, replace=False))
 
 
+def tree_sizes(m: int) -> tuple[int, int]:
+    """Samples that a tree of m samples is built on, and where the points have many dimensions."""
+    return min(max(TREE_SAMPLES[0], m // 10), TREE_SAMPLES[1]), DIFFUSE_SAMPLES
+
+
 def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> Int64:
     """The rows that a tree is built on, in the order of the user's numbers.
 
@@ -81,8 +86,7 @@ def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> 
     seed : int
     """
     rank = None if order is None else np.argsort(order)
-    tenth = min(max(TREE_SAMPLES[0], len(points) // 10), TREE_SAMPLES[1])
-    for most in (tenth, DIFFUSE_SAMPLES):
+    for most in tree_sizes(len(points)):
         rows = drawn(len(points), most, seed)
         rows = rows if rank is None else rank[rows]
         if len(rows) <= DIFFUSE_SAMPLES or dimension(points[rows], seed) <= MAX_DIMENSION:

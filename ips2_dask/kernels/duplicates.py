@@ -56,13 +56,17 @@ def digests(X: Float32) -> NDArray[np.uint64]:
     return hashes
 
 
-RANGE_ROWS = 1 << 21
-"""Rows whose digests are compared in one task, about: 100 MiB with what sorting them takes."""
+RANGE_ROWS, MOST_RANGE_ROWS = 1 << 18, 1 << 21
+"""Rows whose digests are compared in one task, about, and at most in large tables: 24 and 192 MiB with what sorting
+them takes."""
+
+SMALL_RANGES = 48
+"""Ranges up to which they have the smaller number of rows: each range reads two arrays of every partition."""
 
 
 def n_ranges(m: int) -> int:
     """How many tasks compare the digests of m rows."""
-    return -(-m // RANGE_ROWS)
+    return max(-(-m // MOST_RANGE_ROWS), min(-(-m // RANGE_ROWS), SMALL_RANGES))
 
 
 class Repeats(NamedTuple):

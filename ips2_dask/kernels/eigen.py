@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
@@ -56,6 +56,31 @@ class Verdict(enum.Enum):
     OUT_OF_PRODUCTS = "the largest number of products was used up: loosen tol, or lower n_clusters"
 
 
+Step = tuple[float, float, float]
+"""The a, b, c of one step a L y + b y + c previous of a filter."""
+
+
+@dataclasses.dataclass
+class Progress:
+    """How far a filter has come that may be stored on its way.
+
+    Attributes
+    ----------
+    store : callable
+        Gets the block whose first panels are filtered, the current panel's ``previous``, the number of that panel, and
+        its steps so far.
+    panel, step : int
+        Where a filter that was stored goes on.
+    previous : block, optional
+        The ``previous`` of that panel.
+    """
+
+    store: Callable[[Block, Block, int, int], None]
+    panel: int = 0
+    step: int = 0
+    previous: Block | None = None
+
+
 class Space(Protocol):
     """Operations of the solver on block vectors of a fixed number of rows.
 
@@ -79,12 +104,12 @@ class Space(Protocol):
         """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
         ...
 
-    def split(self, y: Block) -> list[Block]:
-        """Panels of a block's columns, which are filtered one after another; ``y`` is given up."""
+    def filter(self, y: Block, steps: Sequence[Step], progress: Progress | None = None) -> Block:
+        """The last of the blocks that ``steps`` of `recur` give, panel by panel; ``y`` is given up."""
         ...
 
-    def finish(self, panel: Block) -> Block:
-        """Wait until a panel is computed, so that no work on the next panel starts before, and return it."""
+    def split(self, y: Block) -> list[Block]:
+        """Panels of a block's columns, which are worked on one after another; ``y`` is given up."""
         ...
 
     def join(self, parts: list[Block]) -> Block:
@@ -224,9 +249,21 @@ class ArraySpace:
             [y] if self._panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self._panels)]
         )
 
-    def finish(self, panel: Float) -> Float:
-        """Return the panel: its computation is over in this process."""
-        return panel
+    def filter(self, y: Float, steps: Sequence[Step], progress: Progress | None = None) -> Float:
+        """The last of the blocks that ``steps`` of `recur` give, panel by panel; ``y`` is given up."""
+        del progress  # in this process a filter is short
+        parts, y = self.split(y), np.empty(0)  # the filter needs three blocks, and this would be a fourth
+        for _ in range(len(parts)):
+            parts.append(self._filtered(parts.pop(0), steps))
+        return self.join(parts)
+
+    def _filtered(self, y: Float, steps: Sequence[Step]) -> Float:
+        (a, b, c), *others = steps
+        previous, current = y, self.recur(y, None, a, b, c)
+        del y  # else it stays for as long as the filter lasts
+        for a, b, c in others:
+            previous, current = current, self.recur(current, previous, a, b, c)
+        return current
 
     def join(self, parts: list[Float]) -> Float:
         """The block of these panels; their memory is given up, and so is that of the operator's spare block."""
@@ -286,7 +323,11 @@ class Solution:
 
 @dataclasses.dataclass
 class State:
-    """State of the iteration after a filter: a solve that stops here goes on from it to the same bits."""
+    """State of the iteration after a filter, or within one: a solve that stops here goes on from it to the same bits.
+
+    Within a filter the first panels of y are filtered, ``step`` products of panel ``panel`` are made, and ``previous``
+    is the block before its last one; the other entries are those of before the filter.
+    """
 
     y: Block
     values: Float64
@@ -294,6 +335,14 @@ class State:
     low: float
     products: int
     history: list[dict[str, float]]
+    panel: int = 0
+    step: int = 0
+    previous: Block | None = None
+
+    @property
+    def reached(self) -> tuple[int, int, int]:
+        """How far the iteration has come: products, panel and step."""
+        return self.products, self.panel, self.step
 
 
 def orthonormalize(space: Space, y: Block) -> Block:
@@ -342,19 +391,26 @@ def _descending(H: Float64) -> tuple[Float64, Float64]:
     return values[::-1].copy(), np.ascontiguousarray(C[:, ::-1])
 
 
-def chebyshev_filter(space: Space, y: Block, low: float, high: float, top: float, degree: int) -> Block:
-    """p(L) y with p the Chebyshev polynomial that is small on [low, high] and 1 at ``top``; ``y`` is given up."""
+def chebyshev_steps(low: float, high: float, top: float, degree: int) -> list[Step]:
+    """Steps to p(L) y with p the Chebyshev polynomial of a degree that is small on [low, high] and 1 at ``top``."""
     half, middle = (high - low) / 2, (high + low) / 2
     sigma1 = half / (top - middle)
     sigma = sigma1
-    previous, current = y, space.recur(y, None, sigma1 / half, -middle * sigma1 / half, 0.0)
-    del y  # else it stays for as long as the filter lasts
+    steps = [(sigma1 / half, -middle * sigma1 / half, 0.0)]
     for _ in range(degree - 1):
         following = 1.0 / (2.0 / sigma1 - sigma)
         a = 2.0 * following / half
-        previous, current = current, space.recur(current, previous, a, -a * middle, -sigma * following)
+        steps.append((a, -a * middle, -sigma * following))
         sigma = following
-    return current
+    return steps
+
+
+def chebyshev_filter(
+    space: Space, y: Block, low: float, high: float, top: float, degree: int, progress: Progress | None = None
+) -> Block:
+    """p(L) y with p the Chebyshev polynomial that is small on [low, high] and 1 at ``top``; ``y`` is given up."""
+    blocks, y = [y], None  # whose only reference the filter gets
+    return space.filter(blocks.pop(), chebyshev_steps(low, high, top, degree), progress)
 
 
 MAX_GAIN = 1e6
@@ -455,11 +511,10 @@ def leading_eigenpairs(
         top = max(float(state.values[0]), high + 1e-3)
         steps = filter_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree)
         before, history = state.products + steps, state.history
-        y, state.y = state.y, None
-        parts, y = space.split(y), None  # the filter needs three blocks, and this would be a fourth
-        for _ in range(len(parts)):
-            parts.append(space.finish(chebyshev_filter(space, parts.pop(0), low, high, top, steps)))
-        y = space.join(parts)
+        blocks, state.y, y = [state.y], None, None  # the filter gets the only reference
+        progress = _progress(state, checkpoint)
+        y = chebyshev_filter(space, blocks.pop(), low, high, top, steps, progress)
+        del progress
         y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         products += before
         before_gaps, gaps = (float(np.maximum(1.0 - v[:wanted], 0.0).sum()) for v in (state.values, values))
@@ -475,6 +530,20 @@ def leading_eigenpairs(
         if checkpoint is not None and verdict is None:
             checkpoint(state)
     return Solution(state.values, state.y, state.residuals, verdict, state.products, state.history)
+
+
+def _progress(state: State, checkpoint: Callable[[State], None] | None) -> Progress | None:
+    """How a filter that begins at ``state``, or goes on there, is stored on its way; its ``previous`` is given up."""
+    if checkpoint is None:
+        return None
+
+    def store(y: Block, previous: Block, panel: int, step: int) -> None:
+        checkpoint(dataclasses.replace(state, y=y, panel=panel, step=step, previous=previous))
+
+    progress = Progress(store, state.panel, state.step, state.previous)
+    state.panel = state.step = 0
+    state.previous = None
+    return progress
 
 
 def _verdict(state: State, tol: float, most_products: int, settled: float | None) -> Verdict | None:
@@ -545,6 +614,11 @@ def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> i
     if block <= PANELS_ABOVE[vectors]:
         return 1
     return -(-columns // PANEL_COLUMNS) if vectors == "chunked" and block <= PANELS_TO else 2
+
+
+def panels_on_scratch(n: int, columns: int) -> int:
+    """In how many panels a block in chunks is worked on that lies in files: narrow ones, since memory is short."""
+    return max(panels_of(n, columns, "chunked"), -(-columns // PANEL_COLUMNS))
 
 
 def blocks_at_once(panels: int, vectors: str) -> float:

@@ -37,6 +37,11 @@ SETTLED = 0.01
 asked for; see `kernels.eigen.leading_eigenpairs`."""
 
 
+def solve_limits(tol: float | None) -> tuple[float, float | None]:
+    """Largest residual of the embedding's eigenvectors, and `SETTLED` where no tolerance was asked for."""
+    return (EMBEDDING_TOL, SETTLED) if tol is None else (min(tol, EMBEDDING_TOL), None)
+
+
 class Spectrum(NamedTuple):
     """Top eigenpairs of D^-1/2 U D^-1/2: those of the components first, then the solver's."""
 

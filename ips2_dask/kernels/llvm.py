@@ -255,8 +255,10 @@ _sums_32, _sums_16, _sums_8 = (_row_sums(width) for width in (32, 16, 8))
 
 
 @njit(nogil=True, cache=True, fastmath=True)
-def recur_rows(indptr, indices, data, x, previous, a, b, c, out, low, high):  # type: ignore[no-untyped-def]
-    """out = a M x + b x + c previous on rows low .. high - 1; an empty ``previous`` is left out.
+def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high):  # type: ignore[no-untyped-def]
+    """out = a M x + b own + c previous on rows low .. high - 1; an empty ``previous`` is left out.
+
+    ``own`` are the rows of x that stand for the rows of M: x itself where M is square.
 
     All are C-contiguous float32 with a multiple of 8 columns; ``indices`` is int32.
     """
@@ -280,7 +282,7 @@ def recur_rows(indptr, indices, data, x, previous, a, b, c, out, low, high):  # 
             else:
                 _sums_8(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
                 column += 8
-        source, sums = x[r], out[r]
+        source, sums = own[r], out[r]
         for t in range(columns):
             sums[t] = a * sums[t] + b * source[t]
         if len(previous):

@@ -347,8 +347,13 @@ def recall(distances: Float32, reach: Float32) -> float:
     reach : (rows,) float32
         Distance of the true n-th one.
     """
-    near = distances[:, 1:] <= reach[:, None] * np.float32(1 + 1e-5)
+    near = is_near(distances, reach)
     return float(near.mean()) if near.size else 1.0
+
+
+def is_near(distances: Float32, reach: Float32) -> NDArray[np.bool_]:
+    """Which listed neighbours are no farther than the true n-th one, as of `recall`: (rows, n - 1)."""
+    return np.asarray(distances[:, 1:] <= reach[:, None] * np.float32(1 + 1e-5))
 
 
 BANDWIDTH_SAMPLE = 2000

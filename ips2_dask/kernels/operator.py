@@ -122,7 +122,7 @@ class MatrixOperator:
         def chunk(low: int, high: int) -> None:
             if fast:
                 m = self.matrix
-                recur_rows(m.indptr, m.indices, m.data, y, before, kind(a), kind(b), kind(c), result, low, high)
+                recur_rows(m.indptr, m.indices, m.data, y, y, before, kind(a), kind(b), kind(c), result, low, high)
             else:
                 combine(result[low:high], ones, y[low:high], before[low:high], kind(a), kind(b), kind(c))
 
@@ -278,6 +278,14 @@ class _Rows:
     def __init__(self, touched: int, own: slice) -> None:
         self.touched, self.own = touched, own
 
+    def product(self, x: Float, scale: Float) -> Float:
+        """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
+        raise NotImplementedError
+
+    def recur(self, x: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
+        """a L y + b y + c previous on the chunk's own rows, from x on all that are touched, whose own rows are y."""
+        return self.combine(self.product(x, scale), scale, y, previous, a, b, c)
+
     def combine(
         self, out: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float
     ) -> Float:
@@ -306,6 +314,44 @@ class ChunkMatrix(_Rows):
         """R (scale x) on the chunk's own rows, from x (n, columns) on all that are touched."""
         kind = np.float64 if x.dtype == np.float64 else np.float32
         return np.asarray(self._matrix @ (x * scale[:, None].astype(kind, copy=False)), kind)
+
+
+class ChunkRowsMatrix(_Rows):
+    """The rows of a matrix that one chunk owns as CSR, with what scales them in its entries.
+
+    The matrix is a normalised symmetric one, or that of a random walk.
+
+    Parameters
+    ----------
+    matrix : (own rows, touched) CSR, float32, int32 columns ascending
+    own : slice
+        The chunk's own rows among the touched.
+    """
+
+    def __init__(self, matrix: sp.csr_array, own: slice) -> None:
+        super().__init__(int(matrix.shape[1]), own)
+        self._matrix = matrix
+
+    def product(self, x: Float, scale: Float) -> Float:
+        """The product on the chunk's own rows, from x (n, columns) on all that are touched.
+
+        Each row is summed by ascending columns, without fused additions: the bits are those of the whole matrix.
+        ``scale`` is not looked at.
+        """
+        return np.asarray(self._matrix @ x, np.float32)
+
+    def recur(self, x: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
+        """As of `_Rows`; ``scale`` is not looked at."""
+        m, kind = self._matrix, np.float32
+        if x.shape[1] % 8:  # a few vectors of a Lanczos process
+            out = self.product(x, scale)
+            ones = np.ones(len(out), kind)
+            combine(out, ones, y, out[:0] if previous is None else previous, kind(a), kind(b), kind(c))
+            return out
+        out = buffers.empty(y.shape, kind)
+        before = out[:0] if previous is None else previous
+        recur_rows(m.indptr, m.indices, m.data, x, y, before, kind(a), kind(b), kind(c), out, 0, len(out))
+        return out
 
 
 class ChunkOperator(_Rows):

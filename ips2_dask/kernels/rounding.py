@@ -234,8 +234,8 @@ def power_above(value: float) -> float:
 class Candidate(NamedTuple):
     """One way to round the embedding."""
 
-    rounding: str  # "kmeans" or "density"
-    columns: int
+    rounding: str  # "kmeans", "density" or "leiden"
+    columns: int  # 0 where the points are no embedding
     clusters: int  # that it has
     cut: float | None  # normalised cut on U, where it was looked at
     left_out: float  # share of the tree's samples that it left out, 0 for k-means

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
@@ -94,25 +97,52 @@ def two_nearest(X: Float32, centroids: Float32) -> Int32:
     return cells
 
 
-def join_small(nearest: Int32, centroids: Float32, least: int) -> Int32:
+class PairCounts(NamedTuple):
+    """How many samples have each pair of nearest and second nearest cell, of the pairs that occur."""
+
+    cells: Int32  # (n, 2), ascending
+    counts: Int64  # (n,)
+
+
+def count_pairs(nearest: Int32) -> PairCounts:
+    """The pairs of cells (rows, 2) counted."""
+    return add_counts([PairCounts(nearest, np.ones(len(nearest), np.int64))])
+
+
+def add_counts(tables: Sequence[PairCounts]) -> PairCounts:
+    """The sum of several tables."""
+    cells = np.concatenate([table.cells for table in tables]).astype(np.int64).reshape(-1, 2)
+    width = int(cells.max(initial=0)) + 1
+    keys, which = np.unique(cells[:, 0] * width + cells[:, 1], return_inverse=True)
+    counts = np.zeros(len(keys), np.int64)
+    np.add.at(counts, which.ravel(), np.concatenate([table.counts for table in tables]))
+    return PairCounts(np.stack([keys // width, keys % width], axis=1).astype(np.int32), counts)
+
+
+def members_of(table: PairCounts, n_cells: int) -> Int64:
+    """How many samples are in each cell, as their nearest or their second nearest: (n_cells,)."""
+    first, second = table.cells[:, 0], table.cells[:, 1]
+    twice = table.counts * (first != second)
+    return (np.bincount(first, table.counts, n_cells) + np.bincount(second, twice, n_cells)).astype(np.int64)
+
+
+def join_small(table: PairCounts, centroids: Float32, least: int) -> Int32:
     """The cell that each cell becomes part of, so that none has fewer than ``least`` samples: (cells,) int32.
 
     Each sample then finds as many neighbours in its cells as a list has, however far away it lies.
 
     Parameters
     ----------
-    nearest : (m, 2)
-        The two nearest cells of each sample.
+    table : PairCounts
+        Of the two nearest cells of all samples.
     centroids : (cells, f)
         Centres of the cells.
     least : int
         At most m.
     """
     cells = np.arange(len(centroids), dtype=np.int32)
-    keys, counts = np.unique(nearest[:, 0] * np.int64(len(centroids)) + nearest[:, 1], return_counts=True)
     while True:
-        low, high = cells[keys // len(centroids)], cells[keys % len(centroids)]
-        members = np.bincount(low, counts, len(centroids)) + np.bincount(high, counts * (low != high), len(centroids))
+        members = members_of(PairCounts(cells[table.cells], table.counts), len(centroids))
         small = np.flatnonzero((members > 0) & (members < least))
         if not len(small):
             return cells
@@ -170,6 +200,56 @@ def merge_lists(
         The user's number of each sample of the run, and the other way round.
     """
     return int(_merge(indices, distances, user, own, others, lengths, rank))
+
+
+class Lists(NamedTuple):
+    """Neighbours of some samples in both numberings; -1 in ``indices`` where there is none."""
+
+    indices: Int32  # (rows, width), the run's numbers
+    users: Int32  # (rows, width), the user's
+    distances: Float32  # (rows, width)
+
+
+def no_lists(rows: int, width: int) -> Lists:
+    """Lists without an entry."""
+    nobody = np.full((rows, width), -1, np.int32)
+    return Lists(nobody, nobody.copy(), np.full((rows, width), np.inf, np.float32))
+
+
+def merge_numbered(lists: Lists, others: Lists, own: Int64, own_users: Int32) -> int:
+    """`merge_lists` without arrays over all samples: the user's numbers that occur are numbered anew, in their order.
+
+    Parameters
+    ----------
+    lists : Lists
+        Column 0 is the sample itself; they are changed in place.
+    others : Lists
+    own, own_users : (rows,)
+        The samples, in the run's and in the user's numbering.
+
+    Returns
+    -------
+    int
+        How many entries changed.
+    """
+    there, also = lists.indices >= 0, others.indices >= 0
+    users = np.unique(np.concatenate([own_users, lists.users[there], others.users[also]]))
+    runs = np.empty(len(users), np.int32)
+
+    def numbered(indices: NDArray[np.integer], numbers: Int32, wanted: NDArray[np.bool_]) -> Int32:
+        places = np.full(indices.shape, -1, np.int32)
+        places[wanted] = np.searchsorted(users, numbers[wanted])
+        runs[places[wanted]] = indices[wanted]
+        return places
+
+    rows = numbered(own, own_users, np.ones(len(own), np.bool_)).astype(np.int64)
+    places = numbered(lists.indices, lists.users, there)
+    candidates = numbered(others.indices, others.users, also)
+    same = np.arange(len(users), dtype=np.int32)
+    changed = merge_lists(places, lists.distances, candidates, others.distances, rows, same, same)
+    there = places >= 0
+    lists.indices[there], lists.users[there] = runs[places[there]], users[places[there]]
+    return changed
 
 
 @njit(nogil=True, cache=True)

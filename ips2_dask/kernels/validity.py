@@ -114,10 +114,47 @@ def replicate(
         cut = _cut(some, points, n_clusters, seed)
         if cut is not None:
             return float(adjusted_rand_score(labels[chosen], cut))
-    some_rows = np.sort(rng.choice(len(chosen), min(len(chosen), max(CENTRES_FROM, 20 * n_clusters)), replace=False))
-    model = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[some_rows])
-    predictions = model.predict(points)
-    return float(adjusted_rand_score(labels[chosen], predictions))
+    return float(adjusted_rand_score(labels[chosen], _means(points, n_clusters, rng)))
+
+
+def replicate_rows(
+    embedding: Float, labels: Int32, n_clusters: int, seed: int, number: int, *, rounding: str, width: int | None
+) -> float:
+    """Agreement of a partition with one of a seeded subsample of rows of its embedding, which are clustered anew.
+
+    As `replicate`, but for samples too many to be embedded anew: what a subsample changes in U is not seen. Of a
+    density those rows count that its tree does not leave out.
+
+    Parameters
+    ----------
+    embedding : (n, columns)
+        Drawn rows.
+    labels : (n,)
+        Of these rows.
+    n_clusters, seed, number, rounding, width
+        As of `replicate`.
+    """
+    rng = np.random.default_rng([seed, 31, number])
+    n = len(labels)
+    chosen = np.sort(rng.choice(n, max(n_clusters + 1, round(SHARE * n)), replace=False))
+    points = embedding[chosen] if width is None else leading_columns(embedding[chosen], width)
+    if rounding == "density":
+        rows = density.drawn(len(points), TREE_SAMPLES, seed + number)
+        edges = density.spanning_tree(points[rows])
+        cut = None if edges is None else density.cut(edges, len(rows), n_clusters)
+        if cut is not None:
+            inside = cut.labels >= 0
+            return float(adjusted_rand_score(labels[chosen][rows][inside], cut.labels[inside]))
+    return float(adjusted_rand_score(labels[chosen], _means(points, n_clusters, rng)))
+
+
+def _means(points: Matrix, n_clusters: int, rng: np.random.Generator) -> Int32:
+    """Labels of k-means on some rows of the points; all the others take the nearest centre."""
+    n = points.shape[0]
+    some = np.sort(rng.choice(n, min(n, max(CENTRES_FROM, 20 * n_clusters)), replace=False))
+    model = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[some])
+    found: Int32 = model.predict(points)
+    return found
 
 
 def _cut(U: Matrix, points: Matrix, n_clusters: int, seed: int) -> Int32 | None:

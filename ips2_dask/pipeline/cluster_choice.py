@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+import functools
+from collections.abc import Callable, Iterable, Sequence
 
 from ips2_dask.params import Resources
 from ips2_dask.pipeline.manifest import unfinished_stages
 from ips2_dask.pipeline.prepare import Prepared
+from ips2_dask.plan.plan import make_plan
 from ips2_dask.store.base import Store
 
 START_SECONDS = 3.0
@@ -47,3 +49,19 @@ def is_worth_a_cluster(store: Store, runs: Iterable[Prepared]) -> bool:
         own = IN_CORE_STAGES if resumed.plan.choices.vectors == "in-core" else ()
         seconds += sum(stage.seconds for stage in resumed.plan.stages if stage.name in left and stage.name not in own)
     return seconds > START_SECONDS
+
+
+def needed_bytes(runs: Sequence[Prepared]) -> Callable[[int], int]:
+    """The bytes that each worker needs where so many share these runs, by the number of workers."""
+
+    @functools.cache
+    def needed(n_workers: int) -> int:
+        return max(_worker_bytes(run, n_workers) for run in runs)
+
+    return needed
+
+
+def _worker_bytes(run: Prepared, n_workers: int) -> int:
+    """The projected peak of a worker if the run had so many."""
+    request = dataclasses.replace(run.plan.request, n_workers=n_workers)
+    return make_plan(run.plan.m, run.plan.f, run.params, **dataclasses.asdict(request)).worker_bytes

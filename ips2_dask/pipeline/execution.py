@@ -39,7 +39,8 @@ from ips2_dask.store.integrity import Facts, Receipt, Scan, content_of
 from ips2_dask.store.layout import STAGES, key_digest
 
 MIN_BYTES_TO_TIDY = 1 << 30
-"""Projected bytes of a process from which on it frees its memory after each stage: below, messages would cost more."""
+"""Projected bytes of a process from which on a run in core frees its processes' memory after each stage: below,
+messages would cost more. A run in chunks always does: what a stage leaves is a large part of what a worker may hold."""
 
 
 def execute(
@@ -272,13 +273,14 @@ class _Execution:
 
     def _drop(self, survey: Scan, folder: str) -> None:
         """Drop the parts that a survey has found to be lost or damaged."""
-        for part in survey.lost:
-            self._store.drop(folder, part)
+        self._store.drop_many(folder, survey.lost)
 
     def _compute(self, name: str, begun: float) -> StageDocument:
         """Run a stage; returns the content of its ``stage.json``."""
         facts = self._work(name)
-        if max(self._prepared.plan.worker_bytes, self._prepared.plan.client_bytes) > MIN_BYTES_TO_TIDY:
+        plan = self._prepared.plan
+        is_large = max(plan.worker_bytes, plan.client_bytes) > MIN_BYTES_TO_TIDY
+        if is_large or plan.choices.vectors == "chunked":
             self._executor.free_memory()  # the plan counts each stage without memory that the one before it left
         key = self._prepared.keys[name]
         receipts = self._store.parts(key.folder, cached=True)
@@ -325,7 +327,8 @@ class _Execution:
     def _check_labels(self) -> None:
         """Read the labels of a run of which nothing was computed; where they are damaged, repair them."""
         try:
-            self._store.read(self._folder("label"), "whole", "labels")
+            part = "rows-000000" if "buckets" in self._facts["label"] else "whole"
+            self._store.read(self._folder("label"), part, "labels")
         except Damaged as damage:
             self._repair("label", damage)
 
@@ -359,8 +362,7 @@ class _Execution:
     ) -> tuple[StageDocument, list[str]]:
         """Compute the lost parts of a finished stage; returns its new ``stage.json``, and why it was computed."""
         folder = self._folder(name)
-        for lost in sorted({*survey.lost, *([part] if part else [])}):
-            self._store.drop(folder, lost)
+        self._store.drop_many(folder, sorted({*survey.lost, *([part] if part else [])}))
         again = self._compute(name, time.perf_counter())
         same = _digest(again) == _digest(document)
         why = [fault.text for fault in survey.faults[:5]]

@@ -13,6 +13,7 @@ from typing import TypedDict, cast
 from ips2_dask import __version__
 from ips2_dask.pipeline.keys import Content, Key
 from ips2_dask.pipeline.prepare import Prepared
+from ips2_dask.plan.plan import Plan
 from ips2_dask.readers import features_of
 from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.integrity import Document, Facts
@@ -108,7 +109,7 @@ class Manifest:
             },
             bounds=list(plan.bounds),
             choices=dataclasses.asdict(plan.choices),
-            plan=[dataclasses.asdict(stage) for stage in plan.stages],
+            plan=_plan_of(plan),
             beside={},
             generation=previous.get("generation", 0),
             versions=dict(versions()),
@@ -137,7 +138,7 @@ class Manifest:
     def take_plan(self, prepared: Prepared) -> None:
         """Record the plan that was made anew for the distinct samples."""
         self.params, self.choices = prepared.params.as_dict(), dataclasses.asdict(prepared.plan.choices)
-        self.plan = [dataclasses.asdict(stage) for stage in prepared.plan.stages]
+        self.plan = _plan_of(prepared.plan)
         self.keys = _described(prepared.keys)
 
     def take_choice(self, prepared: Prepared, choice: ChoiceDocument, earlier: Document | None) -> None:
@@ -189,3 +190,9 @@ def versions() -> dict[str, str]:
         "python": platform.python_version(),
         **{name: importlib.metadata.version(name) for name in names},
     }
+
+
+def _plan_of(plan: Plan) -> list[Document]:
+    """The projections of all stages, without the terms that they are sums of."""
+    stages = [dataclasses.asdict(stage) for stage in plan.stages]
+    return [{name: value for name, value in stage.items() if name != "phases"} for stage in stages]

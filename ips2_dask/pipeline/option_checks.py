@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from ips2_dask.errors import BadInput
+from ips2_dask.kernels import leiden
 from ips2_dask.params import Params, Resources
 
 NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
@@ -52,6 +53,13 @@ def check_params(params: Params, resources: Resources, *, knn_graph: bool = Fals
         if getattr(params, decider) == value:
             for name in _changed(params, names):
                 raise _no_effect(name, getattr(params, name), f"{decider}={value!r}", f"another {decider}", why)
+    if params.assign_labels == "leiden":
+        _check_leiden(params)
+    elif _changed(params, ["resolution"]):
+        raise _no_effect(
+            "resolution", params.resolution, f"assign_labels={params.assign_labels!r}", "assign_labels='leiden'",
+            "only Leiden's communities have one",
+        )  # fmt: skip
     if params.shards is not None and params.graph not in ("auto", "shards"):
         raise _no_effect(
             "shards", params.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
@@ -66,6 +74,21 @@ def check_params(params: Params, resources: Resources, *, knn_graph: bool = Fals
         raise _no_effect(
             "vectors", "chunked", "tensor='decomposable'", "an indecomposable tensor",
             "its eigenvectors are those of samples, of which one process solves all",
+        )  # fmt: skip
+
+
+def _check_leiden(params: Params) -> None:
+    """Refuse Leiden without igraph, and a resolution together with a number of clusters."""
+    if not leiden.available():
+        raise BadInput(
+            "assign_labels", "'leiden' without igraph", "'leiden' where igraph is installed",
+            "nothing would find the communities", "run pip install 'ips2-dask[graph]', or choose other labels",
+        )  # fmt: skip
+    if params.max_clusters is None and _changed(params, ["resolution"]):
+        raise BadInput(
+            "resolution", f"{params.resolution!r} with n_clusters={params.n_clusters}", "n_clusters='auto'",
+            "it would count for nothing: for a given number of clusters the resolution is sought",
+            "give n_clusters='auto', or leave resolution out",
         )  # fmt: skip
 
 

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
 from ips2_dask import clusters
+from ips2_dask.clusters.scheduler_place import scheduler_is_apart
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.keys import Key, stage_keys
 from ips2_dask.pipeline.option_checks import check_params
-from ips2_dask.plan.checks import check_memory, check_shape
+from ips2_dask.plan.checks import check_entries, check_memory, check_shape
 from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.readers import Source, features_of, open_source
@@ -172,11 +173,11 @@ class Prepared:
         Raises
         ------
         Refused
-            Where the plan exceeds ``resources.memory_limit``.
+            Where a worker or the driver would need more than it may use.
         BadInput
             Where similarity or graph can't be used.
         """
-        check_memory(self.plan, self.resources.memory_limit)
+        check_memory(self.plan, *memory_limits(self.resources))
         self.inputs.side_inputs(self.requested)
 
     def for_distinct(self, m: int, n_clusters: int | None = None) -> Prepared:
@@ -235,16 +236,24 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
         _check_features(source, params)
     params = widest(params, m)
     check_shape(m, f, params, source.name)
-    n_workers = clusters.expected_workers(resources)
-    return make_plan(
+    plan = make_plan(
         m,
         f,
         params,
         rows=resources.partition_rows,
         resident=source.resident_bytes,
-        n_workers=n_workers,
+        n_workers=clusters.expected_workers(resources),
         vectors=resources.vectors,
+        worker_limit=clusters.limit_for_blocks(resources),
+        scheduler_apart=scheduler_is_apart(resources),
     )
+    check_entries(plan, params)
+    return plan
+
+
+def memory_limits(resources: Resources) -> tuple[int | None, int | None]:
+    """Bytes that a worker and the driver may use; None where nothing limits them."""
+    return clusters.limits_of(resources)
 
 
 def _check_features(source: Source, params: Params) -> None:

@@ -5,19 +5,22 @@ from __future__ import annotations
 import contextlib
 import shutil
 import tempfile
+import warnings
 import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ips2_dask import clusters
+from ips2_dask.errors import IPS2Warning
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.params import Params, Resources
-from ips2_dask.pipeline.cluster_choice import is_worth_a_cluster, names_machines
+from ips2_dask.pipeline.cluster_choice import is_worth_a_cluster, names_machines, needed_bytes
 from ips2_dask.pipeline.execution import execute
 from ips2_dask.pipeline.manifest import versions
 from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, open_inputs, plan_run, prepare
+from ips2_dask.plan.checks import disk_warning
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features
 from ips2_dask.runs.directory import check_directory
@@ -54,8 +57,9 @@ def run(
 
     Parameters
     ----------
-    source : path, array, SciPy sparse matrix, data frame, Zarr or Dask array, or Source
-        (m, f) samples by features.
+    source : path, array, SciPy sparse matrix, data frame, Zarr or Dask array, AnnData, or Source
+        (m, f) samples by features. Of an AnnData ``obsm["X_pca"]`` if there is one, else X, which is read from its file
+        if it is backed; of an ``.h5ad`` file X, unless ``::`` names another matrix.
     params : Params
     resources : Resources, optional
     store : path or URL, optional
@@ -132,6 +136,7 @@ def run(
         folder = _TemporaryFolder()  # where workers meet
         store = folder.name
     opened = _open_store(store, fresh)
+    _warn_of_disk(prepared, opened)
     with contextlib.ExitStack() as stack:
         executor: Executor = SerialExecutor()
         if client is not None:
@@ -142,7 +147,7 @@ def run(
             or names_machines(resources)
             or is_worth_a_cluster(opened, [prepared])
         ):
-            executor = stack.enter_context(clusters.executor(resources))
+            executor = stack.enter_context(clusters.executor(resources, needed_bytes([prepared])))
             progress.connected(clusters.dashboard(executor.client))
         if performance_report is not None:
             stack.enter_context(clusters.performance_report(executor, str(performance_report)))
@@ -202,6 +207,15 @@ class _TemporaryFolder:
     def __init__(self) -> None:
         self.name = tempfile.mkdtemp(prefix="ips2-", dir=clusters.shared_folder())
         weakref.finalize(self, shutil.rmtree, self.name, ignore_errors=True)
+
+
+def _warn_of_disk(prepared: Prepared, store: Store) -> None:
+    """Warn where a run directory that is not there yet would not fit on its disk."""
+    if store.location is None or "://" in store.location or Path(store.location).exists():
+        return
+    text = disk_warning(prepared.plan, store.location)
+    if text is not None:
+        warnings.warn(text, IPS2Warning, stacklevel=3)
 
 
 def _open_store(store: str | Path | None, fresh: bool) -> Store:

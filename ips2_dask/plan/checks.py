@@ -1,15 +1,24 @@
-"""Checks of a run against its data and its machine: the shape of the samples, and the memory of a process."""
+"""Checks of a run against its data and its machines: the shape of the samples, memory by role, and disk."""
 
 from __future__ import annotations
 
 import math
+import shutil
+from pathlib import Path
 
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.params import Params
+from ips2_dask.plan.memory import LEIDEN
 from ips2_dask.plan.plan import Plan
+from ips2_dask.plan.sizes import Sizes
+from ips2_dask.plan.terms import Role
+from ips2_dask.wording import size
 
 MAX_DISTANCES_SAMPLES = 20_000
 """Samples up to which a matrix of all distances is accepted: 1.6 GB."""
+
+MAX_INDEX = 2**31
+"""Samples, and entries of a sparse matrix in one process, that an int32 can't number."""
 
 
 def check_shape(m: int, f: int, params: Params, name: str) -> None:
@@ -29,6 +38,11 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
         )
     if f < 1:
         raise BadInput(name, "0 feature(s)", "a minimum of 1 feature", "all samples would be equal", "give a column")
+    if m >= MAX_INDEX:
+        raise BadInput(
+            name, f"{m:,} samples", f"fewer than {MAX_INDEX:,}", "their numbers, which are int32, would overflow",
+            "give fewer samples, such as every second one, and label the others with `ips2 predict`",
+        )  # fmt: skip
     if params.n_eigenpairs is not None and params.n_eigenpairs > m:
         raise BadInput(
             "n_eigenpairs", f"{params.n_eigenpairs} with {m} samples", "at most one a sample",
@@ -61,32 +75,108 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
         )  # fmt: skip
 
 
-def check_memory(plan: Plan, limit: int | None) -> None:
-    """Refuse a run that could not keep the memory limit.
+def check_entries(plan: Plan, params: Params) -> None:
+    """Refuse a run in core whose sparse matrices have more entries than an int32 numbers.
+
+    SciPy would number them by int64: such a matrix takes half as much memory again, which is not planned for, and its
+    products are not those of the compiled kernels.
+
+    Raises
+    ------
+    BadInput
+    """
+    if plan.choices.vectors == "chunked":
+        return
+    sizes = Sizes(plan.m, plan.f, params, plan.choices, plan.bounds, plan.request.n_workers)
+    entries = {"the fused similarity": 0 if sizes.is_dense else 2 * sizes.n_fused + plan.m}
+    if params.tensor == "indecomposable":
+        entries["the start's sample graph"] = (2 * sizes.k - 1) * plan.m
+        if plan.choices.operator == "triplets":
+            entries["the tensor"] = 2 * sizes.entries
+    matrix, count = max(entries.items(), key=lambda entry: entry[1])
+    if count < MAX_INDEX:
+        return
+    remedy = "give vectors='chunked' (--vectors chunked)"
+    if params.tensor == "decomposable":
+        remedy = "give fewer samples, or tensor='indecomposable' with vectors='chunked'"
+    raise BadInput(
+        "vectors", f"in core with {count:,} entries of {matrix} at most", f"fewer than {MAX_INDEX:,} in one process",
+        "their numbers, which are int32, would overflow", remedy,
+    )  # fmt: skip
+
+
+def check_memory(plan: Plan, worker_limit: int | None, driver_limit: int | None) -> None:
+    """Refuse a run whose workers or whose driver could not keep their limit.
+
+    Parameters
+    ----------
+    plan : Plan
+    worker_limit, driver_limit : int, optional
+        Bytes that each worker, and the driver, may use. The driver's process has the scheduler in it, unless that is
+        known to be one of its own.
 
     Raises
     ------
     Refused
-        With the smallest limit that would do.
+        With the stage and the term that are too large, and the smallest limit that would do.
     """
-    needed = max(plan.worker_bytes, plan.client_bytes)
-    if limit is not None and needed > limit:
-        worst = max(plan.stages, key=lambda s: max(s.worker_bytes, s.client_bytes))
-        raise Refused(
-            f"memory_limit: stage {worst.name} needs {needed / 2**30:.2f} GiB in one process and the limit is "
-            f"{limit / 2**30:.2f} GiB, so the process would be killed. "
-            f"Remedy: give --memory-limit {math.ceil(needed / 2**28) / 4:g}GiB, or {_smaller(plan, worst.name)}."
-        )
+    limits: tuple[tuple[Role, int | None], ...] = (("worker", worker_limit), ("driver", driver_limit))
+    for role, limit in limits:
+        stage, phase = plan.peak(role)
+        if limit is not None and phase.bytes > limit:
+            term, held = phase.largest
+            who = "a worker" if role == "worker" else "the driver"
+            raise Refused(
+                f"memory_limit: stage {stage.name} needs {phase.bytes / 2**30:.2f} GiB in {who} ({phase.name}; {term}: "
+                f"{held / 2**30:.2f} GiB) and the limit is {limit / 2**30:.2f} GiB, so the process would be killed. "
+                f"Remedy: give --memory-limit {math.ceil(phase.bytes / 2**28) / 4:g}GiB, or {role}.memory in a "
+                f"cluster's file, or {_smaller(plan, stage.name, role, phase.name)}."
+            )
 
 
-def _smaller(plan: Plan, stage: str) -> str:
-    """The option that makes a stage's share of memory smaller."""
+def keeps_limits(plan: Plan, worker_limit: int | None, driver_limit: int | None) -> bool:
+    """Whether `check_memory` accepts a plan."""
+    try:
+        check_memory(plan, worker_limit, driver_limit)
+    except Refused:
+        return False
+    return True
+
+
+def _smaller(plan: Plan, stage: str, role: Role, phase: str) -> str:
+    """The option that makes a role's share of a stage's memory smaller."""
+    if phase == LEIDEN:
+        return "assign_labels='auto' (--labels auto), which need no graph of all samples in one process"
     if stage == "neighbors" and not plan.choices.n_shards:
         return "--shards 8, so that no process reads all samples"
     if stage == "neighbors":
         return f"--shards {2 * plan.choices.n_shards}"
-    if stage in ("assemble", "eigen") and plan.choices.vectors == "in-core":
-        return "--vectors chunked, so that the workers share the block vectors"
     if stage == "ingest":
         return "a smaller --partition-rows"
-    return "lower n_neighbors"
+    if plan.choices.vectors == "in-core":
+        return "--vectors chunked, so that the workers share the block vectors"
+    if role == "worker" and stage in ("eigen", "label"):
+        return f"--workers {2 * plan.request.n_workers}, which share the block vectors"
+    return "a smaller --partition-rows" if role == "worker" else "lower n_neighbors"
+
+
+def disk_warning(plan: Plan, folder: str | Path) -> str | None:
+    """A warning if a run directory would not fit on its disk; None where it does, or nothing is known of the disk.
+
+    Parameters
+    ----------
+    plan : Plan
+    folder : path
+        The run directory, or the folder in which it will be made.
+    """
+    there = Path(folder).absolute()
+    while not there.exists() and there != there.parent:
+        there = there.parent
+    try:
+        free = shutil.disk_usage(there).free
+    except OSError:
+        return None
+    needed = plan.peak_disk_bytes
+    if needed <= free:
+        return None
+    return f"the run directory takes up to {size(needed)} while the run goes on, and {there} has {size(free)} free"

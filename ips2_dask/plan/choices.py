@@ -12,8 +12,15 @@ from ips2_dask.params import Params
 PARTITION_BYTES = 16 << 20
 """Bytes of the samples of a partition, about."""
 
-MAX_PARTITIONS = 2_500
-"""Also of shards. The sharded graph, which goes over them most often, then has as many tasks as a stage may have."""
+MAX_PARTITIONS = (2_500, 5_000)
+LARGE_PARTITION = 1 << 17
+"""Most partitions: the smaller number until partitions have so many samples (327 million in all), then up to the larger
+one. The sharded graph, which goes over partitions and shards most often, then has as many tasks as a stage may have."""
+
+MAX_SHARDS = (2_500, 4_096)
+LARGE_SHARD = 1 << 16
+"""The same of shards and their members: 82 million samples. Up to 4,096 cells are put in order by a tree
+(`kernels.shards.MAX_IN_TREE`), and k-means of so many takes the driver some minutes."""
 
 EXACT_WORK = 1e12
 """m^2 (f + 64) up to which every pair is compared: about ten seconds on one core (measured)."""
@@ -52,9 +59,11 @@ are what goes beyond a machine's memory: there a matrix that decides how much a 
 CHUNK_SAMPLES = (1 << 14, 1 << 18)
 CHUNKS = 40
 """Least and most samples of a chunk of block vectors, of which there are about so many in between. A product of the
-smallest takes a tenth of a second, of the largest a second or two; and each chunk needs rows of many others, so that a
-product of as many workers has up to the square of their number of tasks."""
-MAX_CHUNKS = 500
+smallest takes a tenth of a second, of the largest a second or two."""
+MAX_CHUNKS = 2_000
+"""Above it, which is at 524 million samples, chunks have more samples. Up to 131 million samples there are at most 500.
+A worker's temporary arrays have the rows of a chunk, and a worker without a chunk has nothing to do in a solve; but
+the driver knows for each pair of chunks how many rows they share."""
 
 SHARED_SAMPLES = (2_000, 1 << 15)
 SHARED_CLUSTERS = 18
@@ -146,7 +155,7 @@ def _graph(m: int, f: int, params: Params) -> tuple[str, int]:
     if METRICS[params.metric].compares_pairs:
         members = _between(DESCENT_BYTES // (4 * max(f, 1)), DESCENT_MEMBERS)
     n_shards = min(shards or math.ceil(2 * m / members), m // 2)
-    return graph, n_shards if shards else min(n_shards, MAX_PARTITIONS)
+    return graph, n_shards if shards else min(n_shards, _between(math.ceil(2 * m / LARGE_SHARD), MAX_SHARDS))
 
 
 def _operator(m: int, params: Params, vectors: str) -> str:
@@ -217,7 +226,8 @@ def pairs_about(m: int, k: int) -> int:
 def partition_bounds(m: int, f: int, rows: int | None = None) -> tuple[int, ...]:
     """Limits of the partitions: they follow the shape of the data alone, never the number of workers.
 
-    A partition holds about 16 MiB of X, at least 1,024 and at most 16,384 samples, but there are at most 2,500 of them.
+    A partition holds about 16 MiB of X, at least 1,024 and at most 16,384 samples, but there are at most 2,500 of them,
+    or 5,000 where they would have more than 131,072 samples (`MAX_PARTITIONS`).
 
     Parameters
     ----------
@@ -232,7 +242,7 @@ def partition_bounds(m: int, f: int, rows: int | None = None) -> tuple[int, ...]
     """
     if rows is None:
         rows = min(max(PARTITION_BYTES // (4 * max(f, 1)), 1024), 16384)
-        rows = max(rows, math.ceil(m / MAX_PARTITIONS))
+        rows = max(rows, math.ceil(m / _between(math.ceil(m / LARGE_PARTITION), MAX_PARTITIONS)))
     return (*range(0, m, rows), m)
 
 
@@ -243,4 +253,7 @@ def widest(params: Params, m: int) -> Params:
     """
     if params.max_clusters is None:
         return params
-    return dataclasses.replace(params, n_clusters=max(2, min(params.max_clusters, m - 1)))
+    most = max(2, min(params.max_clusters, m - 1))
+    if params.assign_labels == "leiden":  # V stays that of this number when c is found
+        return dataclasses.replace(params, n_clusters=most, max_clusters=most)
+    return dataclasses.replace(params, n_clusters=most)

@@ -1,33 +1,27 @@
-"""How many tasks, products and seconds a stage takes, about.
+"""How many seconds a stage takes, about.
 
 The seconds are a guess to a factor of about three: their rates are those of one machine, of
 `notebooks/results/scaling.json`, two workers on the two threads of one core of a server. Wider machines are faster, and
-so are tasks of stages that more workers share.
+so are tasks of stages that more workers share. Rates marked (estimated) were not measured.
 """
 
 from __future__ import annotations
 
-import math
-
-from ips2_dask.kernels.duplicates import n_ranges
+from ips2_dask.kernels.eigen import block_width
 from ips2_dask.kernels.metrics import METRICS
-from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK, restart_tasks
-from ips2_dask.plan.choices import CHUNKS, DESCENT_MEMBERS, SHARD_FEATURES, comparison_times
-from ips2_dask.plan.memory import SPLIT_BYTES
+from ips2_dask.kernels.neighbors import EXACT_COLUMNS
+from ips2_dask.plan.choices import DESCENT_MEMBERS, SHARD_FEATURES, comparison_times
+from ips2_dask.plan.memory import SAMPLE_PER_SHARD, largest_shard
+from ips2_dask.plan.memory_chunked import TWO_LEVEL_MEMBERS, labels_in_buckets
 from ips2_dask.plan.sizes import Sizes
-
-MAX_TASKS = 20_000
-"""Tasks of a stage beyond which the scheduler would be busier than the workers."""
-
-NEAR_CHUNKS = CHUNKS - 1
-"""How many others a chunk shares neighbourhoods with, at most and on average over the chunks: then a product of so many
-chunks has as many tasks as a stage may have."""
-
-PRODUCTS = 20.0
-"""Products of the eigensolver for each decimal of the tolerance: 30 to 90 in all to 1e-3 (measured)."""
-
-SETTLED_PRODUCTS = 50
-"""Products where no tolerance is asked for: 14 to 75 on the open sets, 72 at a million samples (measured)."""
+from ips2_dask.plan.tasks import (
+    EMBEDDING_PRODUCTS,
+    KMEANS_ROUNDS,
+    START_PRODUCTS,
+    WALK_PRODUCTS,
+    n_products,
+    stage_tasks,
+)
 
 OVERHEAD = 0.3
 """Seconds of a stage that has next to nothing to do."""
@@ -42,72 +36,95 @@ BLOCK, COLUMN = 1.2e-9, 6e-11  # per entry of a block that is made anew, and for
 CHUNKED_TIMES = 4.0  # times as long takes a product whose chunks are tasks, their rows sent and written anew
 FUSE = 1.3e-6  # per sample and local pair
 LABEL = 3.3e-6  # per sample and cluster
+LEIDEN = 3.5e-6  # per edge of U: its graph and one search for communities (measured on 8.6 million edges)
+LEIDEN_TRIALS = 8  # searches, where a number of clusters is given (estimated)
 
-
-def stage_tasks(sizes: Sizes) -> dict[str, int]:
-    """Tasks of each stage; those of a sharded graph have at most a partition a shard more than before."""
-    n, n_shards = sizes.n_partitions, sizes.choices.n_shards
-    made, neighbors, chunks = n, n, 1
-    if n_shards:
-        made = n + n_shards
-        batches = min(n, math.ceil(4 * sizes.m * sizes.f / SPLIT_BYTES))
-        neighbors = 2 * n + batches + n_shards + 2 * made
-    if sizes.is_chunked:
-        chunks = math.ceil(sizes.m / max(sizes.choices.chunk_samples, sizes.partition_rows))
-    return {
-        "ingest": _ingest_tasks(sizes),
-        "neighbors": neighbors,
-        "tensor": 2 * made + (chunks if chunks > 1 else 0),
-        "assemble": chunks,
-        "eigen": product_tasks(chunks, sizes.n_workers),
-        "fuse": 2 * made,
-        "label": _label_tasks(sizes.m, n, chunks),
-    }
-
-
-def _ingest_tasks(sizes: Sizes) -> int:
-    """Statistics and samples; digests, their comparison, and the partitions of distinct samples at most."""
-    n = sizes.n_partitions
-    return 2 * n + (2 * n + n_ranges(sizes.m) if sizes.params.merges_rows else 0)
-
-
-def _label_tasks(m: int, n: int, chunks: int) -> int:
-    """Two trees, the starts of k-means on two embeddings, and the walks on U where that is in chunks."""
-    walks = SPREAD_PRODUCTS + 2 * WALK
-    return 2 + 2 * restart_tasks(m) + (0 if chunks == 1 else n + walks * chunks)
-
-
-def product_tasks(chunks: int, n_workers: int, near: float = NEAR_CHUNKS) -> int:
-    """Most tasks of a product: one a chunk, and one for each other worker with chunks among the ``near`` ones to it."""
-    return round(chunks * (1 + min(chunks - 1, near, n_workers - 1)))
-
-
-def n_products(tol: float | None) -> int:
-    """About how many products the eigensolver needs."""
-    return SETTLED_PRODUCTS if tol is None else round(PRODUCTS * max(1.0, -math.log10(tol)))
+SCHEDULER_TASK = 2.5e-4  # per task in the scheduler: .20 to .28 ms (measured with simulated workers)
+CLIENT_TASK = 5e-5  # per task in the driver (measured there)
+PART = 1.6e-3  # per part that a process reads, on a local disk (measured)
+NEAR_PARTS = (
+    10  # parts of near partitions that a task reads, where the task before it has left most in the cache (est.)
+)
+DRIVER_PARTS = 2  # parts of a partition that the driver waits for in a stage; others are read meanwhile (estimated)
+BUCKET_PARTS = 4  # arrays of a partition that the task of a bucket reads: the user's numbers, labels, certainty, marks
+DRAWN_PARTS = 3  # arrays of a partition's drawn rows that a tree's task reads
+STREAM = 2e-9  # per byte that is read in order (estimated: half a gigabyte a second)
+CHUNKED_SAMPLES_TIMES = 2.0  # times as long takes a product of samples in chunks as in core (estimated)
+CHECKPOINTS = 1.1  # times as long takes a solve with its checkpoints: a limit that is enforced
+FUSED_SHARE = 0.52  # entries of U over the plan's bound: 16.6 a row at k = 5 (measured)
+CELL_ROUNDS = 10  # of k-means of the cells: a limit that is enforced
+TREES = 10.0  # trees of the sample, and the starts of k-means on another (estimated)
 
 
 def stage_seconds(sizes: Sizes) -> dict[str, float]:
     """About how long each stage takes."""
-    m, q, choices, chunked = sizes.m, sizes.local_pairs, sizes.choices, sizes.is_chunked
-    f = min(sizes.f, SHARD_FEATURES)
-    spread = _spread(sizes)
-    solve = spread if chunked else 1.0  # workers share degrees and products of chunks; the start is the client's
-    sent = CHUNKED_TIMES if chunked else 1.0
-    if choices.assembled or choices.operator == "triplets":
-        product = ENTRY * sizes.columns * (3 * sizes.entries // 2)
-    else:
-        product = m * q * q * (BLOCK + COLUMN * sizes.columns)
+    m, q = sizes.m, sizes.local_pairs
+    f, spread = min(sizes.f, SHARD_FEATURES), _spread(sizes)
     work = {
         "ingest": INGEST * m * f * spread,
         "neighbors": _comparison(sizes, _compared(sizes), f),
         "tensor": TENSOR * m * q * spread,
-        "assemble": DEGREES * m * q * solve,
-        "eigen": START * m + n_products(sizes.params.tol) * product * sent * solve,
+        "assemble": DEGREES * m * q,
+        "eigen": START * m + n_products(sizes.params.tol) * _product(sizes),
         "fuse": FUSE * m * q * spread,
         "label": LABEL * m * sizes.params.n_clusters,
     }
+    if sizes.is_chunked:
+        more = _chunked(sizes)
+        work = {stage: more.get(stage, seconds) for stage, seconds in work.items()}
+        tasks = stage_tasks(sizes)
+        handed = {stage: (SCHEDULER_TASK + CLIENT_TASK) * tasks[stage].total for stage in work}
+        looked_at = DRIVER_PARTS * PART * sizes.n_made
+        work = {stage: seconds + handed[stage] + looked_at for stage, seconds in work.items()}
+    if sizes.params.assign_labels == "leiden":
+        trials = 1 if sizes.params.max_clusters is not None else LEIDEN_TRIALS
+        work["label"] += LEIDEN * trials * FUSED_SHARE * sizes.n_fused
     return {stage: OVERHEAD + seconds for stage, seconds in work.items()}
+
+
+def _product(sizes: Sizes) -> float:
+    """Seconds of a product in core."""
+    if sizes.choices.assembled or sizes.choices.operator == "triplets":
+        return ENTRY * sizes.columns * (3 * sizes.entries // 2)
+    return sizes.m * sizes.local_pairs**2 * (BLOCK + COLUMN * sizes.columns)
+
+
+def _chunked(sizes: Sizes) -> dict[str, float]:
+    """Seconds of the stages that are others where vectors are in chunks, without those of scheduler and driver."""
+    m, k, q, c, spread = sizes.m, sizes.k, sizes.local_pairs, sizes.params.n_clusters, _spread(sizes)
+    slowest = 2 * sizes.worker_share  # the worker with the most chunks, over the two of the measured rates
+    samples = CHUNKED_SAMPLES_TIMES * slowest * ENTRY
+    start = START_PRODUCTS * samples * block_width(sizes.columns) * (2 * k - 1) * m
+    solve = n_products(sizes.params.tol) * _product(sizes) * CHUNKED_TIMES * slowest
+    entries = FUSED_SHARE * 2 * sizes.n_fused
+    embedding = EMBEDDING_PRODUCTS * samples * sizes.embedded_columns * entries
+    kmeans = 2 * KMEANS_ROUNDS * COMPARE * m * c * (sizes.n_embedded + 64) * slowest
+    walks = WALK_PRODUCTS * samples * c * entries
+    rounds = -(-labels_in_buckets(m) // max(1, sizes.n_workers))
+    ordered = rounds * (13 * m * STREAM + BUCKET_PARTS * PART * sizes.n_made)
+    drawn = DRAWN_PARTS * PART * sizes.n_made
+    near = PART * min(NEAR_PARTS, sizes.n_made) * sizes.n_made / max(1, sizes.n_workers)
+    work = {
+        "tensor": TENSOR * m * q * spread + near,
+        "assemble": DEGREES * m * q * slowest + near,
+        "eigen": CHECKPOINTS * (start + solve),
+        "fuse": FUSE * m * q * spread + near,
+        "label": CHECKPOINTS * embedding + kmeans + walks + ordered + drawn + TREES,
+    }
+    if sizes.is_sharded:
+        work["neighbors"] = _search(sizes, min(sizes.f, SHARD_FEATURES)) + near
+    return work
+
+
+def _search(sizes: Sizes, f: int) -> float:
+    """Seconds of a sharded search: the cells, their nearest ones, and the shards, the largest of which is one task."""
+    n_shards, one = sizes.choices.n_shards, 2 * COMPARE * (sizes.f + 64)
+    cells = one * min(sizes.m, SAMPLE_PER_SHARD * n_shards) * n_shards * CELL_ROUNDS
+    nearest = one * sizes.m * n_shards / max(1, sizes.n_workers)
+    largest = largest_shard(sizes)
+    compared = _compared_in_shard(sizes, largest) * comparison_times(sizes.params.metric)
+    longest = 2 * COMPARE * largest * compared * (f + 64)
+    return cells + nearest + max(longest, _comparison(sizes, _compared(sizes), f))
 
 
 def exact_seconds(sizes: Sizes) -> float:
@@ -126,12 +143,17 @@ def _compared(sizes: Sizes) -> int:
     """Samples that each sample is compared with for the graph, in comparisons by a matrix product."""
     members = sizes.m
     if sizes.choices.n_shards:
-        members = 2 * 2 * sizes.m // sizes.choices.n_shards  # each sample is in two shards of 2 m / n members
-        if METRICS[
-            sizes.params.metric
-        ].compares_pairs:  # pynndescent compares a sample with no more, however many there are
+        members = 2 * _compared_in_shard(sizes, sizes.shard_members)  # each sample is in two shards
+        if METRICS[sizes.params.metric].compares_pairs:  # pynndescent compares a sample with no more
             members = min(members, DESCENT_MEMBERS[0])
     return comparison_times(sizes.params.metric) * members
+
+
+def _compared_in_shard(sizes: Sizes, members: int) -> int:
+    """Members of a shard that each is compared with: in a large one those of its two sub-cells."""
+    if METRICS[sizes.params.metric].compares_pairs:
+        return min(members, DESCENT_MEMBERS[0])
+    return members if members <= TWO_LEVEL_MEMBERS else 2 * 2 * EXACT_COLUMNS
 
 
 def _comparison(sizes: Sizes, compared: int, f: int) -> float:

@@ -1,29 +1,39 @@
-"""The memory model: bytes that each stage needs in a worker, in the client, and on disk.
+"""The memory model of in-core runs, and the constants that all runs share: bytes by stage, role and phase.
 
 Each function below is one stage; a term is an array or a buffer that is alive at the stage's peak. The constants were
 measured as the peak resident memory of processes. `tests/plan/test_plan_measured.py` measures the peaks of runs
-again and compares them with this model.
+again and compares them with this model. Runs in chunks: `ips2_dask.plan.memory_chunked`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 from ips2_dask.kernels.antisymmetric import element_bytes
-from ips2_dask.kernels.eigen import block_width
+from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.metrics import METRICS
-from ips2_dask.kernels.warm_start import start_bytes
 from ips2_dask.plan.sizes import Sizes
+from ips2_dask.plan.terms import Footprint, driver, worker
 
 BASELINE_BYTES = 420 << 20
 """Bytes of a process before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
 
 SOLVED_BYTES = 200 << 20
-"""Bytes that the client has beside that after a solve: more of SciPy, and memory not given back (measured)."""
+"""Bytes that the driver has beside that after a solve: more of SciPy, and memory not given back (measured)."""
+
+FREED_BYTES = 256 << 20
+"""Most bytes of freed memory that a worker's allocator keeps: a limit that is enforced (`clusters.workers.FREE_BYTES`).
+Counted where a task makes many large arrays; blocks of vectors are in memory of their own."""
 
 CACHE_BYTES = 256 << 20
 """Most bytes of the cache in which a process keeps the parts that it read last: a limit that is enforced."""
+
+UNTIDIED_BYTES = 64 << 20
+"""Bytes of the graph up to which a worker of a run in core keeps it from the stage before: beyond, all processes of the
+run drop what they have cached after each stage (`pipeline.execution.MIN_BYTES_TO_TIDY`)."""
+
+DIGEST_BYTES = 96
+"""Bytes of a row while the digests of a range are joined, sorted and compared: 88 (measured)."""
 
 SHARD_SPREAD = 4
 """Times as many members as the mean shard has the largest one, at most."""
@@ -39,16 +49,16 @@ REMEMBERED = 24
 blocks of other chunks and in what is sent of them, its number, and its component's vector there."""
 
 
-class Footprint(NamedTuple):
-    """Projected peaks of a worker and of the client, and what a stage leaves on disk."""
+LEIDEN = "communities"
+"""The phase of the driver in which it finds Leiden's communities."""
 
-    worker_bytes: int
-    client_bytes: int
-    disk_bytes: int
+LEIDEN_EDGE_BYTES = 150
+"""Bytes of the process that Leiden runs in, for each entry of U on one side of its diagonal: entries as they are read
+and sorted, igraph's graph and its communities. 72 on 8.6 million edges (measured), and what their reading takes."""
 
 
-def footprints(sizes: Sizes, resident: int) -> dict[str, Footprint]:
-    """The footprint of each stage.
+def ingest(sizes: Sizes, resident: int) -> Footprint:
+    """The stage ``ingest``, which is the same for all runs: partition by partition.
 
     Parameters
     ----------
@@ -56,69 +66,114 @@ def footprints(sizes: Sizes, resident: int) -> dict[str, Footprint]:
     resident : int
         Bytes that the input's format needs in one process to be read at all.
     """
-    return {
-        "ingest": _ingest(sizes, resident),
-        "neighbors": _neighbors(sizes),
-        "tensor": _tensor(sizes),
-        "assemble": _degrees(sizes),
-        "eigen": _eigen(sizes),
-        "fuse": _fuse(sizes),
-        "label": _label(sizes),
-    }
+    partition = 24 * sizes.partition_rows * sizes.f
+    digests = DIGEST_BYTES * -(-sizes.m // n_ranges(sizes.m)) if sizes.params.merges_rows else 0
+    return Footprint(
+        (
+            worker("partition", process=BASELINE_BYTES, rows_of_a_partition=partition),
+            worker("equal rows", process=BASELINE_BYTES, digests_of_a_range=digests),
+            driver("partition", process=BASELINE_BYTES, rows_of_a_partition=partition, input_held_whole=resident),
+        ),
+        disk_bytes=sizes.samples_bytes,
+        transient_bytes=24 * sizes.m if sizes.params.merges_rows else 0,  # digests and numbers of rows
+    )
 
 
-def _ingest(sizes: Sizes, resident: int) -> Footprint:
-    process = BASELINE_BYTES + 24 * sizes.partition_rows * sizes.f
-    return Footprint(worker_bytes=process, client_bytes=process + resident, disk_bytes=sizes.samples_bytes)
-
-
-def _neighbors(sizes: Sizes) -> Footprint:
+def neighbors(sizes: Sizes) -> Footprint:
     """The sharded graph reads a shard at a time; an exact search reads all of X in every process."""
     m, f, X, graph, n_shards = sizes.m, sizes.f, sizes.samples_bytes, sizes.graph_bytes, sizes.choices.n_shards
-    searched = gathered = X + graph
-    if n_shards:
-        members = min(m, SHARD_SPREAD * 2 * m // n_shards)
-        batch = min(X, max(SPLIT_BYTES, 4 * sizes.partition_rows * f))
-        copies = 4 if METRICS[sizes.params.metric].compares_pairs else 2
-        searched = max(4 * batch, 4 * members * (copies * f + 64)) + 2 * graph
-        gathered = 5 * f * min(m, SAMPLE_PER_SHARD * n_shards) + 2 * graph + 24 * m
+    lists = 8 * m * sizes.n_stored_neighbors
+    if not n_shards:
+        return Footprint(
+            (
+                worker("search", process=BASELINE_BYTES, samples=X, graph=graph),
+                driver("search", process=BASELINE_BYTES, samples=X, graph=graph),
+            ),
+            disk_bytes=lists,
+        )
     return Footprint(
-        worker_bytes=BASELINE_BYTES + searched,
-        client_bytes=BASELINE_BYTES + gathered,
-        disk_bytes=(X if n_shards else 0) + 8 * m * sizes.n_stored_neighbors,
+        (
+            worker("split", process=BASELINE_BYTES, batch_of_rows=4 * batch_bytes(sizes), numbering=2 * graph),
+            worker("search", process=BASELINE_BYTES, shard=shard_bytes(sizes, largest_shard(sizes)), graph=2 * graph),
+            driver(
+                "number",
+                process=BASELINE_BYTES,
+                sample_for_the_cells=5 * f * min(m, SAMPLE_PER_SHARD * n_shards),
+                graph=2 * graph,
+                order_and_rank=24 * m,
+            ),
+        ),
+        disk_bytes=X + lists,
+        transient_bytes=search_disk_bytes(sizes),
     )
 
 
-def _tensor(sizes: Sizes) -> Footprint:
+def largest_shard(sizes: Sizes) -> int:
+    """Members of the largest shard, at most."""
+    return min(sizes.m, SHARD_SPREAD * sizes.shard_members)
+
+
+def shard_bytes(sizes: Sizes, members: int) -> int:
+    """Bytes of a shard's rows and lists while it is searched."""
+    copies = 4 if METRICS[sizes.params.metric].compares_pairs else 2
+    return 4 * members * (copies * sizes.f + 64)
+
+
+def batch_bytes(sizes: Sizes) -> int:
+    """Bytes of the rows that a task sorts by shard."""
+    return min(sizes.samples_bytes, max(SPLIT_BYTES, 4 * sizes.partition_rows * sizes.f))
+
+
+def search_disk_bytes(sizes: Sizes) -> int:
+    """Bytes on disk while shards are searched: each row and its number, and each list, once for either shard."""
+    return 2 * sizes.m * (4 * sizes.f + 8 * sizes.n_stored_neighbors + 12)
+
+
+def tensor(sizes: Sizes) -> Footprint:
+    """Each task loads the whole graph, and the rows of its partition's neighbourhoods."""
+    return Footprint(
+        (
+            worker(
+                "neighbourhoods",
+                process=BASELINE_BYTES,
+                graph=sizes.graph_bytes,
+                **rows_measured(sizes, sizes.k),
+                neighbourhoods=made_bytes(sizes),
+            ),
+            driver("pairs", process=BASELINE_BYTES, pair_counts=16 * sizes.m, graph=sizes.lists_bytes),
+        ),
+        disk_bytes=stored_tensor_bytes(sizes) + 8 * sizes.n_pairs,
+    )
+
+
+def made_bytes(sizes: Sizes) -> int:
+    """Bytes of a partition's neighbourhoods, or of its triplets, while they are made."""
     m, k, rows = sizes.m, sizes.k, sizes.partition_rows
-    bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))
-    made = rows * (2 * bits + 12 * sizes.local_pairs + 4 * k * k)
-    stored = sizes.neighborhoods_bytes
     if sizes.choices.operator == "triplets":
-        made, stored = 4 * sizes.triplets_bytes * rows // m, sizes.triplets_bytes // 2
-        if sizes.is_chunked:  # a chunk's rows are cut out of the triplets of its partitions and near ones
-            made = max(made, sizes.triplets_bytes * rows // m + 4 * sizes.csr_bytes * sizes.chunk_rows // m)
-            stored += sizes.csr_bytes
-    return Footprint(
-        worker_bytes=BASELINE_BYTES + sizes.graph_bytes + _rows_measured(sizes) + made,
-        client_bytes=BASELINE_BYTES + 16 * m + sizes.lists_bytes,
-        disk_bytes=stored + 8 * sizes.n_pairs,
-    )
+        return 4 * sizes.triplets_bytes * rows // m
+    bits = sum(math.comb(k, size) for size in range(1, min(k, 4) + 1))
+    return rows * (2 * bits + 12 * sizes.local_pairs + 4 * k * k)
 
 
-def _rows_measured(sizes: Sizes) -> int:
-    """Bytes of the rows that a partition's distances are measured on.
+def stored_tensor_bytes(sizes: Sizes) -> int:
+    """Bytes of the neighbourhoods, or of the triplets, as they are stored by partition."""
+    return sizes.triplets_bytes // 2 if sizes.choices.operator == "triplets" else sizes.neighborhoods_bytes
+
+
+def rows_measured(sizes: Sizes, times: float) -> dict[str, int]:
+    """Terms of the rows of X that a partition's distances are measured on, ``times`` as many as the partition has.
 
     Of given distances a partition may need the rows of all samples; else it needs those of its neighbourhoods, several
     times while they are put together, beside the parts that they were read from (measured on 4,096 features).
     """
     m, f = sizes.m, sizes.f
     if sizes.params.metric == "precomputed":
-        return 12 * m * m
-    return 24 * f * min(m, sizes.k * sizes.partition_rows) + min(sizes.samples_bytes, CACHE_BYTES)
+        return {"given_distances": 12 * m * m}
+    rows = min(m, int(times * sizes.partition_rows))
+    return {"rows_of_neighbours": 24 * f * rows, "cache": min(sizes.samples_bytes, CACHE_BYTES)}
 
 
-def _operator_bytes(sizes: Sizes) -> int:
+def operator_bytes(sizes: Sizes) -> int:
     """Bytes of the in-core operator, with those that are needed while it is made."""
     return {
         "triplets": sizes.triplets_bytes + 2 * sizes.csr_bytes,
@@ -127,86 +182,101 @@ def _operator_bytes(sizes: Sizes) -> int:
     }[sizes.choices.operator]
 
 
-def _chunks_operator_bytes(sizes: Sizes) -> int:
-    """Bytes of the operators of all chunks together."""
-    return {
-        "triplets": sizes.csr_bytes,
-        "elements": sizes.neighborhoods_bytes + 4 * sizes.entries,
-        "matrix-free": sizes.neighborhoods_bytes,
-    }[sizes.choices.operator]
-
-
-def _kept_operator_bytes(sizes: Sizes) -> int:
-    """Bytes of the operators that a worker keeps for its chunks, with neighbourhoods that two chunks share."""
-    once = 8 * sizes.local_pairs * sizes.m if sizes.choices.operator != "triplets" else 0
-    operator_bytes = _chunks_operator_bytes(sizes) - once + REMEMBERED * sizes.n_pairs
-    return 5 * operator_bytes // (4 * max(1, sizes.n_workers))
-
-
-def _degrees_bytes(sizes: Sizes) -> int:
-    """Bytes of the degrees and of what they are computed with, in the client."""
-    if sizes.is_chunked:
-        return 4 * sizes.m * 16 + 64 * sizes.m
-    return _operator_bytes(sizes) + 48 * sizes.n_pairs + 2 * element_bytes(sizes.m, sizes.k)
-
-
-def _degrees(sizes: Sizes) -> Footprint:
-    """The stage ``assemble``. In chunks, degrees are a product with one column."""
-    worker = 0
-    if sizes.is_chunked:
-        operator = _chunks_operator_bytes(sizes) + 32 * sizes.n_pairs
-        worker = _kept_operator_bytes(sizes) + 3 * operator * sizes.chunk_rows // sizes.m
+def degrees(sizes: Sizes) -> Footprint:
+    """The stage ``assemble``, of which the driver does all."""
     return Footprint(
-        worker_bytes=BASELINE_BYTES + sizes.lists_bytes + worker,
-        client_bytes=BASELINE_BYTES + sizes.graph_bytes + _degrees_bytes(sizes),
+        (
+            worker("idle", process=BASELINE_BYTES, graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES)),
+            driver(
+                "degrees",
+                process=BASELINE_BYTES,
+                graph=sizes.graph_bytes,
+                operator=operator_bytes(sizes),
+                degrees=48 * sizes.n_pairs,
+                antisymmetric_part=2 * element_bytes(sizes.m, sizes.k),
+            ),
+        ),
         disk_bytes=8 * sizes.n_pairs,
     )
 
 
-def _eigen(sizes: Sizes) -> Footprint:
-    if sizes.is_chunked:
-        # blocks stay on the workers: three of them, or two, one more while one replaces another, a chunk's operator
-        own = _chunks_operator_bytes(sizes)
-        worker = sizes.blocks_bytes // max(1, sizes.n_workers) + sizes.graph_bytes
-        worker += 3 * (own + sizes.block_bytes) * sizes.chunk_rows // sizes.m + _kept_operator_bytes(sizes)
-        # the sample graph's start is made in this process
-        client = max(_degrees_bytes(sizes), start_bytes(sizes.m, sizes.k, sizes.columns))
-    else:
-        assembled = sizes.csr_bytes + 48 * sizes.n_pairs if sizes.choices.assembled else 0
-        worker, client = 0, _operator_bytes(sizes) + assembled + sizes.blocks_bytes
+def eigen(sizes: Sizes) -> Footprint:
+    """Blocks are arrays of the driver."""
     return Footprint(
-        worker_bytes=BASELINE_BYTES + sizes.lists_bytes + worker,
-        client_bytes=BASELINE_BYTES + sizes.graph_bytes + client,
+        (
+            worker("idle", process=BASELINE_BYTES, graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES)),
+            driver(
+                "filter",
+                process=BASELINE_BYTES,
+                graph=sizes.graph_bytes,
+                operator=operator_bytes(sizes),
+                assembled_operator=sizes.csr_bytes + 48 * sizes.n_pairs if sizes.choices.assembled else 0,
+                blocks=sizes.blocks_bytes,
+            ),
+        ),
         disk_bytes=4 * sizes.n_solved * sizes.n_pairs,
+        transient_bytes=2 * sizes.block_bytes,  # two checkpoints
     )
 
 
-def _client_after_solve(sizes: Sizes) -> int:
-    """Bytes of the client after the solve: the in-core operator stays in its memory."""
-    operator = 0 if sizes.is_chunked else sizes.neighborhoods_bytes
-    return BASELINE_BYTES + SOLVED_BYTES + sizes.lists_bytes + 100 * sizes.m + operator
+def _after_solve(sizes: Sizes) -> dict[str, int]:
+    """Terms of the driver after an in-core solve: the operator stays in its memory."""
+    return {
+        "process": BASELINE_BYTES + SOLVED_BYTES,
+        "graph": sizes.lists_bytes,
+        "components": 100 * sizes.m,
+        "operator_of_the_solve": sizes.neighborhoods_bytes,
+    }
 
 
-def _fuse(sizes: Sizes) -> Footprint:
-    part = 2 * sizes.similarity_bytes * sizes.partition_rows // sizes.m
+def fuse(sizes: Sizes) -> Footprint:
+    """Each task loads the whole graph, and S, V and U of a partition."""
     return Footprint(
-        worker_bytes=BASELINE_BYTES + part + sizes.lists_bytes + _rows_measured(sizes),
-        client_bytes=_client_after_solve(sizes) + (sizes.similarity_bytes if sizes.is_dense else 0),
+        (
+            worker(
+                "fuse",
+                process=BASELINE_BYTES,
+                similarities_of_a_partition=2 * sizes.similarity_bytes * sizes.partition_rows // sizes.m,
+                graph=sizes.lists_bytes,
+                **rows_measured(sizes, sizes.k),
+            ),
+            driver("fuse", **_after_solve(sizes), dense_similarity=sizes.similarity_bytes if sizes.is_dense else 0),
+        ),
         disk_bytes=sizes.similarity_bytes,
     )
 
 
-def _label(sizes: Sizes) -> Footprint:
+def graph_of_leiden(sizes: Sizes) -> dict[str, int]:
+    """Terms of the driver while it finds communities: the whole graph of U, also where vectors are in chunks."""
+    edges = sizes.m * (sizes.m - 1) // 2 if sizes.is_dense else sizes.n_fused
+    return {"graph_of_all_samples": LEIDEN_EDGE_BYTES * edges, "labels": 40 * sizes.m}
+
+
+def label(sizes: Sizes) -> Footprint:
     """U as CSR, its own solve or k-means, and the shares of clusters."""
-    m, c, columns = sizes.m, sizes.params.n_clusters, sizes.n_embedded
-    fused = 2 * sizes.similarity_bytes if sizes.is_dense else 24 * (sizes.n_pairs + 5 * m)
-    walked = 0
-    if sizes.is_chunked:  # rows of U and of the walk on it, and the blocks of shares, which the workers share
-        walked = (fused * 4 // 3 + 24 * m * c) // max(1, sizes.n_workers)
-    solve = fused // 3 + 16 * block_width(columns) * m
-    rounding = 120 * m + 56 * m * columns
+    m, columns = sizes.m, sizes.n_embedded
+    fused = 2 * sizes.similarity_bytes if sizes.is_dense else 24 * sizes.n_fused
+    leiden = [driver(LEIDEN, **_after_solve(sizes), fused_similarity=fused, **graph_of_leiden(sizes))]
+    if sizes.params.assign_labels != "leiden":
+        leiden = []
     return Footprint(
-        worker_bytes=BASELINE_BYTES + sizes.lists_bytes + 24 * m * columns + walked,
-        client_bytes=_client_after_solve(sizes) + fused + max(solve, rounding),
-        disk_bytes=12 * m * columns + 4 * m * c,
+        (
+            worker(
+                "k-means",
+                process=BASELINE_BYTES,
+                graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES),
+                embedding=24 * m * columns,
+            ),
+            driver(
+                "solve",
+                **_after_solve(sizes),
+                fused_similarity=fused + fused // 3,
+                blocks=16 * sizes.embedded_columns * m,
+            ),
+            driver(
+                "roundings", **_after_solve(sizes), fused_similarity=fused, embeddings=56 * m * columns, labels=120 * m
+            ),
+            *leiden,
+        ),
+        disk_bytes=12 * m * columns + 4 * m * sizes.params.n_clusters,
     )

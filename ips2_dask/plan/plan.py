@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 from ips2_dask.params import Params
-from ips2_dask.plan import costs, memory
+from ips2_dask.plan import costs
 from ips2_dask.plan.choices import Choices, choose, partition_bounds
+from ips2_dask.plan.footprints import footprints
 from ips2_dask.plan.sizes import Sizes
+from ips2_dask.plan.tasks import MAX_TASKS, n_products, stage_tasks
+from ips2_dask.plan.terms import Footprint, Phase, Role, peak
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +21,22 @@ class StagePlan:
     Attributes
     ----------
     tasks : int
-        Of all its passes over partitions, shards or chunks, if the graph needs no refinement; of a panel's product in
-        eigen.
+        Of all its passes over partitions, shards or chunks, and of all cycles of its solves, if the graph needs no
+        refinement.
+    worker_bytes, client_bytes : int
+        Peaks of a worker and of the driver.
+    disk_bytes : int
+        What the stage leaves in the run directory.
+    scheduler_bytes : int
+        Peak of the scheduler, where that is a process of its own; else 0, and the driver's peak contains it.
+    transient_bytes : int
+        What the stage has on disk besides, until it ends.
+    scratch_bytes : int
+        What a worker has on its local disk.
+    tasks_known : int
+        Most tasks that the scheduler knows at a time.
+    phases : tuple of Phase
+        What the peaks are made of.
     """
 
     name: str
@@ -29,6 +47,15 @@ class StagePlan:
     disk_bytes: int
     seconds: float = 0.0
     products: int = 0
+    scheduler_bytes: int = 0
+    transient_bytes: int = 0
+    scratch_bytes: int = 0
+    tasks_known: int = 0
+    phases: tuple[Phase, ...] = ()
+
+    def peak(self, role: Role) -> Phase | None:
+        """The phase in which a process of a role needs the most memory; None where there is no such process."""
+        return peak(self.phases, role)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,6 +66,8 @@ class PlanRequest:
     resident: int = 0
     n_workers: int = 2
     vectors: str = "auto"
+    worker_limit: int | None = None
+    scheduler_apart: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,9 +114,37 @@ class Plan:
         return max(stage.client_bytes for stage in self.stages)
 
     @property
+    def scheduler_bytes(self) -> int:
+        """Projected peak of a scheduler that is a process of its own; else 0."""
+        return max(stage.scheduler_bytes for stage in self.stages)
+
+    @property
     def disk_bytes(self) -> int:
         """Projected size of the run directory."""
         return sum(stage.disk_bytes for stage in self.stages)
+
+    @property
+    def peak_disk_bytes(self) -> int:
+        """Projected largest size of the run directory while the run goes on."""
+        kept = itertools.accumulate(stage.disk_bytes for stage in self.stages)
+        return max(bytes_ + stage.transient_bytes for bytes_, stage in zip(kept, self.stages, strict=True))
+
+    @property
+    def scratch_bytes(self) -> int:
+        """Projected bytes on a worker's local disk."""
+        return max(stage.scratch_bytes for stage in self.stages)
+
+    def peak(self, role: Role) -> tuple[StagePlan, Phase]:
+        """The stage and phase in which a worker, or the driver, needs the most memory."""
+        found = [(stage, phase) for stage in self.stages if (phase := stage.peak(role)) is not None]
+        return max(found, key=lambda one: one[1].bytes)
+
+    @property
+    def blocks(self) -> str:
+        """Where workers keep blocks of vectors in chunks: ``"memory"`` or ``"scratch"``; ``"driver"`` in core."""
+        if self.choices.vectors != "chunked":
+            return "driver"
+        return "scratch" if self.scratch_bytes else "memory"
 
     @property
     def seconds(self) -> float:
@@ -104,6 +161,8 @@ def make_plan(
     resident: int = 0,
     n_workers: int = 2,
     vectors: str = "auto",
+    worker_limit: int | None = None,
+    scheduler_apart: bool = False,
 ) -> Plan:
     """The plan for m samples of f features.
 
@@ -120,34 +179,54 @@ def make_plan(
         never a choice.
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors shall live.
+    worker_limit : int, optional
+        Bytes that a worker may use. It decides whether blocks in chunks are kept in memory or on scratch, which changes
+        no result.
+    scheduler_apart : bool
+        Whether the scheduler is a process of its own; else it shares the driver's.
     """
     bounds = partition_bounds(m, f, rows)
-    sizes = Sizes(m, f, params, choose(m, f, params, vectors, rows), bounds, n_workers)
-    stages = _stages(sizes, resident)
-    request = PlanRequest(rows, resident, n_workers, vectors)
+    sizes = Sizes(m, f, params, choose(m, f, params, vectors, rows), bounds, n_workers, worker_limit)
+    request = PlanRequest(rows, resident, n_workers, vectors, worker_limit, scheduler_apart)
+    stages = _stages(sizes, request)
     return Plan(m, f, bounds, sizes.choices, stages, _warnings(sizes, stages), request, costs.exact_seconds(sizes))
 
 
-def _stages(sizes: Sizes, resident: int) -> tuple[StagePlan, ...]:
+def _stages(sizes: Sizes, request: PlanRequest) -> tuple[StagePlan, ...]:
     """The projections of all stages, in their order."""
-    tasks, seconds = costs.stage_tasks(sizes), costs.stage_seconds(sizes)
-    footprints, purposes = memory.footprints(sizes, resident), _purposes(sizes)
+    tasks, seconds, purposes = stage_tasks(sizes), costs.stage_seconds(sizes), _purposes(sizes)
+    found = footprints(sizes, request.resident, scheduler_apart=request.scheduler_apart)
     return tuple(
         StagePlan(
             name=name,
             what=what,
-            tasks=tasks[name],
-            **footprints[name]._asdict(),
+            tasks=tasks[name].total,
+            worker_bytes=_peak_bytes(found[name], "worker"),
+            client_bytes=_peak_bytes(found[name], "driver"),
+            disk_bytes=found[name].disk_bytes,
             seconds=seconds[name],
-            products=costs.n_products(sizes.params.tol) if name == "eigen" else 0,
+            products=n_products(sizes.params.tol) if name == "eigen" else 0,
+            scheduler_bytes=_peak_bytes(found[name], "scheduler"),
+            transient_bytes=found[name].transient_bytes,
+            scratch_bytes=found[name].scratch_bytes,
+            tasks_known=tasks[name].known,
+            phases=found[name].phases,
         )
         for name, what in purposes.items()
     )
 
 
+def _peak_bytes(footprint: Footprint, role: Role) -> int:
+    """The bytes of the largest phase of a role, 0 where it has none."""
+    phase = peak(footprint.phases, role)
+    return 0 if phase is None else phase.bytes
+
+
 def _purposes(sizes: Sizes) -> dict[str, str]:
     """The purpose of each stage, in the words of `ips2 plan`."""
-    tol = sizes.params.tol
+    tol, clusters = sizes.params.tol, f"{sizes.params.n_clusters} clusters"
+    if sizes.params.assign_labels == "leiden":
+        clusters = f"{clusters} by Leiden" if sizes.params.max_clusters is None else "as many clusters as Leiden finds"
     return {
         "ingest": "check, centre and scale X",
         "neighbors": f"{sizes.n_stored_neighbors} nearest of each sample",
@@ -155,21 +234,21 @@ def _purposes(sizes: Sizes) -> dict[str, str]:
         "assemble": "degrees and components",
         "eigen": f"{sizes.n_solved} eigenpairs" + ("" if tol is None else f" to {tol:g}"),
         "fuse": "S, V, U",
-        "label": f"embedding, {sizes.params.n_clusters} clusters",
+        "label": f"embedding, {clusters}",
     }
 
 
 def _warnings(sizes: Sizes, stages: tuple[StagePlan, ...]) -> tuple[str, ...]:
     """Warnings of workers without work, and of a scheduler with too much."""
-    tasks = {stage.name: stage.tasks for stage in stages}
     warnings = [
         f"{count} {items} for {sizes.n_workers} workers: some will have nothing to do at times"
-        for items, count in (("partitions", sizes.n_partitions), ("chunks of vectors", tasks["assemble"]))
+        for items, count in (("partitions", sizes.n_partitions), ("chunks of vectors", sizes.n_chunks))
         if 1 < count < 2 * sizes.n_workers
     ]
-    worst = max(stages, key=lambda stage: stage.tasks)
-    if worst.tasks > costs.MAX_TASKS:
+    worst = max(stages, key=lambda stage: stage.tasks_known)
+    if worst.tasks_known > MAX_TASKS:
         warnings.append(
-            f"{worst.tasks:,} tasks in stage {worst.name} will keep the scheduler busy: use larger partitions"
+            f"{worst.tasks_known:,} tasks at a time in stage {worst.name} will keep the scheduler busy: use larger "
+            "partitions"
         )
     return tuple(warnings)

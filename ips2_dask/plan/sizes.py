@@ -24,6 +24,8 @@ class Sizes:
     bounds : tuple of int
         Limits of the partitions.
     n_workers : int
+    worker_limit : int, optional
+        Bytes that a worker may use; it decides where blocks of vectors in chunks are kept, and nothing else.
     """
 
     m: int
@@ -32,6 +34,7 @@ class Sizes:
     choices: Choices
     bounds: tuple[int, ...]
     n_workers: int
+    worker_limit: int | None = None
 
     @property
     def k(self) -> int:
@@ -54,9 +57,49 @@ class Sizes:
         return self.choices.vectors == "chunked"
 
     @property
+    def is_sharded(self) -> bool:
+        """Whether the sample graph is searched by shards."""
+        return self.choices.n_shards > 0
+
+    @property
+    def n_made(self) -> int:
+        """Most partitions after the samples are renumbered by shard: each shard ends with a shorter one."""
+        return self.n_partitions + self.choices.n_shards
+
+    @property
+    def shard_members(self) -> int:
+        """Samples of the mean shard; each sample is in two shards."""
+        return min(self.m, -(-2 * self.m // max(1, self.choices.n_shards)))
+
+    # ---- chunks of block vectors
+
+    @property
+    def n_chunks(self) -> int:
+        """Chunks of block vectors: one, where these are in core."""
+        if not self.is_chunked:
+            return 1
+        return math.ceil(self.m / max(self.choices.chunk_samples, self.partition_rows))
+
+    @property
     def chunk_rows(self) -> int:
-        """Most samples of a chunk of block vectors."""
-        return min(self.m, 2 * self.choices.chunk_samples)
+        """Most samples of a chunk of block vectors: partitions are added to it until it has ``chunk_samples``."""
+        return min(self.m, self.choices.chunk_samples + self.partition_rows)
+
+    @property
+    def n_busy(self) -> int:
+        """Workers that own a chunk."""
+        return min(max(1, self.n_workers), self.n_chunks)
+
+    @property
+    def worker_share(self) -> float:
+        """Largest share of all samples, or pairs, whose chunks one worker owns: a chunk has one owner."""
+        workers, chunk = max(1, self.n_workers), self.chunk_rows / self.m
+        return min(1.0, 1 / workers + chunk, math.ceil(self.n_chunks / workers) * chunk)
+
+    @property
+    def chunk_pairs(self) -> int:
+        """Most pairs of a chunk."""
+        return self.n_pairs * self.chunk_rows // self.m
 
     @property
     def samples_bytes(self) -> int:
@@ -71,9 +114,14 @@ class Sizes:
         return max(self.k, 6)
 
     @property
+    def graph_row_bytes(self) -> int:
+        """Bytes of a sample's neighbours, distances and place in the reverse lists."""
+        return 8 * self.n_stored_neighbors + 8
+
+    @property
     def graph_bytes(self) -> int:
         """Bytes of the graph as it is stored."""
-        return self.m * (8 * self.n_stored_neighbors + 8)
+        return self.m * self.graph_row_bytes
 
     @property
     def lists_bytes(self) -> int:
@@ -145,9 +193,19 @@ class Sizes:
         return self.params.affinity in ("gaussian", "precomputed") and self.m <= DENSE_MAX_SAMPLES
 
     @property
+    def n_fused(self) -> int:
+        """Most entries of U on one side of its diagonal: those of V, and of S."""
+        return self.n_pairs + 5 * self.m
+
+    @property
     def similarity_bytes(self) -> int:
         """Bytes of S, V and U as they are stored."""
-        return 8 * 3 * self.m * self.m if self.is_dense else 60 * (self.n_pairs + 5 * self.m)
+        return 8 * 3 * self.m * self.m if self.is_dense else 60 * self.n_fused
+
+    @property
+    def embedded_columns(self) -> int:
+        """Columns of a block of vectors in the solve of the embedding."""
+        return block_width(self.n_embedded)
 
     @property
     def n_embedded(self) -> int:

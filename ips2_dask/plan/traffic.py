@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 
-from ips2_dask.kernels.eigen import block_width, panels_of
+from ips2_dask.kernels.eigen import block_width
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import pairs_about
-from ips2_dask.plan.costs import NEAR_CHUNKS, product_tasks
+from ips2_dask.plan.memory_chunked import SHARED, Solve
 from ips2_dask.plan.plan import Plan
+from ips2_dask.plan.sizes import Sizes
+from ips2_dask.plan.tasks import CYCLE_PRODUCTS, cycle_tasks
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,20 +22,17 @@ class Case:
 
     Attributes
     ----------
-    near : float
-        Other chunks that a chunk gets rows of, on average.
     shared : float
-        Those rows, as a share of the chunk's own.
+        Rows that a chunk gets of other chunks, as a share of its own.
     """
 
-    near: float
     shared: float
 
 
-WHOLE = Case(1, 0.09)
+WHOLE = Case(0.09)
 """Chunks that hold whole groups of samples: 200,000 in 6 chunks (measured)."""
 
-PARTS = Case(NEAR_CHUNKS, 0.9)
+PARTS = Case(SHARED)
 """Chunks that are parts of a group, where most samples have neighbours beyond the border: 200,000 in 40 chunks (the
 share is measured; there each was near two others, and in larger groups there are more)."""
 
@@ -43,15 +42,19 @@ matrices, heartbeats and what a solve sends once (measured with 4 and 6 chunks o
 12,000 in one of 76)."""
 
 
+SMALL_MATRICES = 4
+"""Gram matrices of all columns that come from each chunk in a cycle, with what else is summed over chunks."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ProductTraffic:
-    """The traffic of one product of a whole block.
+    """The traffic of one product of a whole block, on average over a solve.
 
     Attributes
     ----------
     chunks : int
     tasks : int
-        Of all panels that the block is filtered in.
+        Of a cycle of the solve, over its products: a task makes several products of a panel.
     block : int
         Bytes of the whole block.
     workers : int
@@ -74,12 +77,13 @@ class ProductTraffic:
 
 def product_traffic(plan: Plan, params: Params, n_workers: int, case: Case) -> ProductTraffic | None:
     """The traffic of a product on two workers or more; None where block vectors are in core, and nothing is sent."""
-    chunks = next(stage.tasks for stage in plan.stages if stage.name == "assemble")
+    sizes = Sizes(plan.m, plan.f, params, plan.choices, plan.bounds, n_workers)
+    chunks = sizes.n_chunks
     if params.tensor != "indecomposable" or min(chunks, n_workers) < 2:
         return None
-    columns = block_width(params.n_clusters)
-    n_pairs = pairs_about(plan.m, params.n_neighbors)
-    block, panels = 4 * columns * n_pairs, panels_of(n_pairs, columns, "chunked")  # each has tasks of its own
-    tasks = panels * product_tasks(chunks, n_workers, case.near)
-    sent = case.shared * (1 - 1 / n_workers) * block  # what a chunk of the same worker has is not sent
-    return ProductTraffic(chunks, tasks, block, round(sent), TASK_BYTES * tasks)
+    columns, n_pairs = block_width(params.n_clusters), pairs_about(plan.m, params.n_neighbors)
+    solve = Solve("pairs", n_pairs, n_pairs * sizes.chunk_rows // plan.m, columns, 0)
+    tasks = -(-cycle_tasks(sizes, solve) // CYCLE_PRODUCTS)
+    matrices = 8 * columns**2 * chunks * SMALL_MATRICES // CYCLE_PRODUCTS
+    sent = case.shared * (1 - 1 / n_workers) * solve.block_bytes  # what a chunk of the same worker has is not sent
+    return ProductTraffic(chunks, tasks, solve.block_bytes, round(sent), TASK_BYTES * tasks + matrices)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette, stored_certainty
 from ips2_dask.plots.style import INK, MUTED, PAPER, axis, color, halo, hatch, marker, titled
 from ips2_dask.runs.run import Run
+from ips2_dask.runs.sample import shown
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
@@ -53,7 +54,7 @@ def embedding(
     -------
     matplotlib.axes.Axes
     """
-    run = run.clustered
+    run = shown(run)
     labels = run.labels
     precomputed = coordinates(points(run), labels) if precomputed is None else precomputed
     ax = axis(ax)
@@ -71,6 +72,8 @@ def embedding(
             linewidth=0.3, alpha=None if alpha is None else alpha[some],
         )  # fmt: skip
     for cluster in range(int(labels.max()) + 1):
+        if not (labels == cluster).any():  # none of them was drawn
+            continue
         middle = np.median(positions[labels == cluster], axis=0)
         halo(ax.annotate(str(cluster), middle, ha="center", va="center", color=INK, fontweight="bold"))
     if alpha is not None:
@@ -110,7 +113,7 @@ def cluster_sizes(labels: Run | NDArray[np.integer], ax: Axes | None = None) -> 
     -------
     matplotlib.axes.Axes
     """
-    sizes = np.bincount(labels.clustered.labels if isinstance(labels, Run) else labels)
+    sizes = labels.sizes if isinstance(labels, Run) else np.bincount(labels)
     ax = axis(ax, grid="x")
     for cluster, n in enumerate(sizes):
         ax.barh(cluster, n, 0.78, facecolor="none", edgecolor=color(cluster), hatch=hatch(cluster), linewidth=1.2)
@@ -143,7 +146,7 @@ def silhouettes(
     -------
     matplotlib.axes.Axes
     """
-    run = run.clustered
+    run = shown(run)
     labels = run.labels if labels is None else labels
     precomputed = silhouette(points(run), labels) if precomputed is None else precomputed
     ax = axis(ax, grid="x")

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.runs.run import Run
+from ips2_dask.runs.sample import shown
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -51,8 +52,11 @@ class Certainty(NamedTuple):
 
 
 def points(run: Run, summary: Summary | None = None) -> Points:
-    """The stored embedding; where k-means worked on rows of U, each sample's mean similarity to each cluster."""
-    run = run.clustered
+    """The stored embedding of the samples shown; after k-means on rows of U, the mean similarity to each cluster.
+
+    All samples are shown but of a very large run: see `ips2_dask.runs.sample.shown`.
+    """
+    run = shown(run)
     stored = run.embedding
     if stored is not None:
         return Points(stored, "spectral embedding")
@@ -102,9 +106,9 @@ def silhouette(rows: Points, labels: NDArray[np.integer], *, most: int = SAMPLED
 
 
 def stored_certainty(run: Run) -> Float32 | None:
-    """`Run.certainty`, or None for a run of an earlier version, which keeps none."""
+    """`Run.certainty` of what is shown, or None for a run of an earlier version, which keeps none."""
     try:
-        return run.clustered.certainty
+        return shown(run).certainty
     except BadInput:
         return None
 
@@ -112,11 +116,13 @@ def stored_certainty(run: Run) -> Float32 | None:
 def certainty(found: Points, labels: NDArray[np.integer]) -> Certainty:
     """The margin of each sample, and the next cluster; a margin near 0 or below means a doubtful label."""
     X, M = found.values, centers(found.values, labels)
+    empty = np.bincount(labels) == 0  # clusters that none of the samples shown is of
     margin, other = np.empty(len(X)), np.empty(len(X), np.int64)
     for low in range(0, len(X), CHUNK):
         part = slice(low, min(low + CHUNK, len(X)))
         squared = np.square(X[part]).sum(axis=1)[:, None] - 2 * X[part] @ M.T + np.square(M).sum(axis=1)
         d = np.sqrt(np.maximum(squared, 0.0))
+        d[:, empty] = np.inf
         rows = np.arange(len(d))
         a = d[rows, labels[part]].copy()
         d[rows, labels[part]] = np.inf

@@ -6,6 +6,7 @@ the cells of a screen.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +14,8 @@ from numpy.typing import NDArray
 
 from ips2_dask.plots.style import KINDS
 from ips2_dask.runs.run import Run
+from ips2_dask.runs.sample import RunSample, shown
+from ips2_dask.stages.similarity_views import Similarities
 
 Float64 = NDArray[np.float64]
 Int64 = NDArray[np.int64]
@@ -55,34 +58,61 @@ def summarize(run: Run, *, cells: int = CELLS, profile: bool = False) -> Summary
     profile : bool
         Whether each sample's mean similarity to each cluster is wanted: (m, c) numbers.
     """
-    run = run.clustered
+    run = shown(run)
+    if isinstance(run, RunSample):
+        return _summarize_sample(run, cells, profile)
     distinct = run.distinct  # pairs are those of distinct rows
-    labels = run.labels[distinct]
+    labels = run.labels[distinct].astype(np.int64)
     m, c = len(labels), int(labels.max()) + 1
     order = np.argsort(labels, kind="stable")
     n = min(m, cells)
     cell = np.empty(m, np.int64)
     cell[order] = np.arange(m) * n // m
-    sums = _Sums(labels.astype(np.int64), c, cell, n, _ranges(run), profile)
+    sums = _Sums(c, n, m, _ranges(run.iter_similarities()), profile)
     for part in run.iter_similarities():
         i, j = (np.searchsorted(distinct, end) for end in (part.i, part.j))
-        sums.add(i, j, {kind: np.asarray(getattr(part, kind), np.float64) for kind in KINDS})
+        sums.add(_Ends(labels[i], cell[i], i), _Ends(labels[j], cell[j], j), _values(part))
     sizes = np.bincount(labels, minlength=c)
-    counts = np.bincount(cell, minlength=n)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        own = np.where(sums.total > 0, sums.own / sums.total, 0.0)
-        shown = {kind: _means(sums.blocks[kind], counts) for kind in KINDS}
-        means = {kind: _means(sums.clusters[kind], sizes) for kind in KINDS}
-    together = int((sizes * (sizes - 1) // 2).sum())
-    pairs = together, m * (m - 1) // 2 - together
-    distributions = {
-        kind: Distribution(sums.edges[kind], counts[0], counts[1], pairs)
-        for kind, counts in ((kind, sums.histograms[kind].astype(np.int64)) for kind in KINDS)
-    }
-    limits = np.concatenate([[0], np.cumsum(sizes)])
     position = np.searchsorted(distinct, run.first_rows)
-    wide = None if sums.profile is None else (sums.profile / np.maximum(sizes, 1))[position]
-    return Summary(shown, limits, distributions, means, own[position], wide, not _stored_densely(run))
+    return sums.summary(sizes, np.bincount(cell, minlength=n), position, not _stored_densely(run))
+
+
+def _summarize_sample(run: RunSample, cells: int, profile: bool) -> Summary:
+    """`summarize` for a drawn sample: sums over all pairs, partition by partition, and what is said of each sample of
+    the drawn ones alone. In a heat map the samples of a cluster are in the run's order instead of the input's.
+    """
+    most = run.params.n_clusters
+    counts = np.stack([np.bincount(run.labels_of_partition(b), minlength=most) for b in run.partitions])
+    counts = counts[:, : int(counts.any(axis=0).sum())]  # clusters that could not be told apart are the last ones
+    sizes = counts.sum(axis=0)
+    m, c = int(sizes.sum()), len(sizes)
+    n = min(m, cells)
+    firsts = np.concatenate([[0], np.cumsum(sizes)])[:-1] + np.cumsum(counts, axis=0) - counts  # by partition, cluster
+
+    def partition_ends(b: int) -> tuple[Int64, Int64]:
+        """Label and cell of each sample of a partition."""
+        labels = run.labels_of_partition(b).astype(np.int64)
+        order = np.argsort(labels, kind="stable")
+        own = np.concatenate([[0], np.cumsum(np.bincount(labels, minlength=c))])[:-1]
+        place = np.empty(len(labels), np.int64)
+        place[order] = np.arange(len(labels)) - own[labels[order]]
+        return labels, (firsts[b][labels] + place) * n // m
+
+    def ends(samples: Int64) -> _Ends:
+        used, places = np.unique(samples, return_inverse=True)
+        labels, cell = (np.empty(len(used), np.int64) for _ in range(2))
+        for b, own, rows in run.by_partition(used):
+            labels[own], cell[own] = (values[rows] for values in partition_ends(b))
+        number = np.searchsorted(run.samples, used)
+        number[number == len(run.samples)] = 0
+        number[run.samples[number] != used] = -1
+        return _Ends(labels[places], cell[places], number[places])
+
+    sums = _Sums(c, n, len(run.samples), _ranges(run.numbered_similarities()), profile)
+    for part in run.numbered_similarities():
+        sums.add(ends(part.i), ends(part.j), _values(part))
+    in_cells = np.diff(-(-np.arange(n + 1) * m // n))  # samples at places of which places * n // m is a cell
+    return sums.summary(sizes, in_cells, run.order, not _stored_densely(run))
 
 
 def _stored_densely(run: Run) -> bool:
@@ -90,10 +120,15 @@ def _stored_densely(run: Run) -> bool:
     return bool(next(stage["facts"]["dense"] for stage in run.manifest["stages"] if stage["name"] == "fuse"))
 
 
-def _ranges(run: Run) -> dict[str, tuple[float, float]]:
+def _values(part: Similarities) -> dict[str, Float64]:
+    """The values of each similarity of some pairs."""
+    return {kind: np.asarray(getattr(part, kind), np.float64) for kind in KINDS}
+
+
+def _ranges(parts: Iterable[Similarities]) -> dict[str, tuple[float, float]]:
     """Smallest (not above 0) and largest value of each similarity."""
     low, high = (dict.fromkeys(KINDS, 0.0) for _ in range(2))
-    for part in run.iter_similarities():
+    for part in parts:
         for kind in KINDS:
             values = getattr(part, kind)
             low[kind] = min(low[kind], float(values.min(initial=0.0)))
@@ -108,34 +143,57 @@ def _means(sums: Float64, counts: Int64) -> Float64:
     return means
 
 
+class _Ends(NamedTuple):
+    """One end of each of some pairs: (pairs,) int64 each."""
+
+    labels: Int64
+    cell: Int64  # of the heat maps
+    number: Int64  # of the sample among those that something is said of, -1 for another
+
+
 class _Sums:
     """Sums over the pairs of samples, to which each stored part of the similarities is added."""
 
-    def __init__(
-        self, labels: Int64, c: int, cell: Int64, n: int, ranges: dict[str, tuple[float, float]], profile: bool
-    ) -> None:
-        self._labels, self._c, self._cell, self._n = labels, c, cell, n
-        self.edges = {kind: np.linspace(low, high, BINS + 1) for kind, (low, high) in ranges.items()}
-        self.blocks = {kind: np.zeros((n, n)) for kind in ranges}
-        self.clusters = {kind: np.zeros((c, c)) for kind in ranges}
-        self.histograms = {kind: np.zeros((2, BINS)) for kind in ranges}
-        self.own, self.total = np.zeros(len(labels)), np.zeros(len(labels))
-        self.profile = np.zeros((len(labels), c)) if profile else None
+    def __init__(self, c: int, n: int, n_samples: int, ranges: dict[str, tuple[float, float]], profile: bool) -> None:
+        self._c, self._n, self._n_samples = c, n, n_samples
+        self._edges = {kind: np.linspace(low, high, BINS + 1) for kind, (low, high) in ranges.items()}
+        self._blocks = {kind: np.zeros((n, n)) for kind in ranges}
+        self._clusters = {kind: np.zeros((c, c)) for kind in ranges}
+        self._histograms = {kind: np.zeros((2, BINS)) for kind in ranges}
+        self._own, self._total = np.zeros(n_samples), np.zeros(n_samples)
+        self._profile = np.zeros((n_samples, c)) if profile else None
 
-    def add(self, i: Int64, j: Int64, values: dict[str, Float64]) -> None:
-        """Add pairs of samples ``i`` and ``j`` with their values of each similarity; all arrays are (pairs,)."""
+    def add(self, i: _Ends, j: _Ends, values: dict[str, Float64]) -> None:
+        """Add pairs of samples with these ends, and their values of each similarity: (pairs,)."""
         n, c = self._n, self._c
-        li, lj = self._labels[i], self._labels[j]
-        block, both = self._cell[i] * n + self._cell[j], li * c + lj
-        same = li == lj
+        block, both = i.cell * n + j.cell, i.labels * c + j.labels
+        same = i.labels == j.labels
         for kind, v in values.items():
-            self.blocks[kind] += np.bincount(block, v, n * n).reshape(n, n)
-            self.clusters[kind] += np.bincount(both, v, c * c).reshape(c, c)
+            self._blocks[kind] += np.bincount(block, v, n * n).reshape(n, n)
+            self._clusters[kind] += np.bincount(both, v, c * c).reshape(c, c)
             for row, mask in enumerate((same, ~same)):
-                self.histograms[kind][row] += np.histogram(v[mask & (v != 0)], self.edges[kind])[0]
-        U, m = np.abs(values["fused"]), len(self._labels)
-        for end, other in ((i, lj), (j, li)):
-            self.total += np.bincount(end, U, m)
-            self.own += np.bincount(end[same], U[same], m)
-            if self.profile is not None:
-                self.profile += np.bincount(end * c + other, U, m * c).reshape(m, c)
+                self._histograms[kind][row] += np.histogram(v[mask & (v != 0)], self._edges[kind])[0]
+        U = np.abs(values["fused"])
+        for end, other in ((i, j), (j, i)):
+            said = np.flatnonzero(end.number >= 0)
+            number, value, within = end.number[said], U[said], same[said]
+            self._total += np.bincount(number, value, self._n_samples)
+            self._own += np.bincount(number[within], value[within], self._n_samples)
+            if self._profile is not None:
+                places, shape = number * c + other.labels[said], self._profile.shape
+                self._profile += np.bincount(places, value, self._profile.size).reshape(shape)
+
+    def summary(self, sizes: Int64, in_cells: Int64, position: Int64, sparse: bool) -> Summary:
+        """The summary, from the samples of each cluster and of each cell, and the number of each row's sample."""
+        m = int(sizes.sum())
+        with np.errstate(invalid="ignore", divide="ignore"):
+            own = np.where(self._total > 0, self._own / self._total, 0.0)
+            shown = {kind: _means(self._blocks[kind], in_cells) for kind in KINDS}
+            means = {kind: _means(self._clusters[kind], sizes) for kind in KINDS}
+        together = int((sizes * (sizes - 1) // 2).sum())
+        pairs = together, m * (m - 1) // 2 - together
+        counts = {kind: self._histograms[kind].astype(np.int64) for kind in KINDS}
+        distributions = {kind: Distribution(self._edges[kind], n[0], n[1], pairs) for kind, n in counts.items()}
+        limits = np.concatenate([[0], np.cumsum(sizes)])
+        wide = None if self._profile is None else (self._profile / np.maximum(sizes, 1))[position]
+        return Summary(shown, limits, distributions, means, own[position], wide, sparse)

@@ -28,7 +28,7 @@ class Spectrum(NamedTuple):
 def spectrum(run: Run) -> Spectrum:
     """The leading eigenvalues of a run, as `eigenvalues` draws them."""
     facts = stage_facts(run)
-    c, gap, inner = run.params.n_clusters, run.gap, run.inner_eigenvalues
+    c, gap, inner = run.params.n_sought, run.gap, run.inner_eigenvalues
     count = 0 if run.params.tensor == "decomposable" else _large_components(facts)
     following = float(inner[-1] - gap) if gap is not None and len(inner) else None
     if count >= c:

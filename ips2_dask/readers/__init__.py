@@ -61,7 +61,17 @@ from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array, open_frame
 from ips2_dask.store.remote import check_url, is_remote, plain
 
-__all__ = ["FORMATS", "Source", "check_block", "features_of", "is_chunked", "named_like", "open_source"]
+__all__ = [
+    "FORMATS",
+    "Source",
+    "check_block",
+    "features_of",
+    "is_anndata",
+    "is_chunked",
+    "named_like",
+    "open_anndata_source",
+    "open_source",
+]
 
 
 class Format(NamedTuple):
@@ -112,7 +122,8 @@ def open_source(
     spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame, AnnData, zarr.Array or
         Dask array
         A file's path may be followed by ``::`` and the name of a table in it; a URL names a Zarr array, a Zarr group or
-        a .npy file.
+        a .npy file. Of an AnnData ``obsm["X_pca"]`` is read if there is one, else X; of an ``.h5ad`` file X, unless
+        ``::`` names another matrix.
     labels_column : str or int, optional
         Column that holds known labels, by name or by number, negative from the end; or, in a file with several
         variables, the name of the variable that holds them.
@@ -147,13 +158,23 @@ def _open(
     if is_dask(spec):  # first, as a Delayed claims to have every attribute
         return open_dask_array(spec, labels_column, transpose, features)
     if is_anndata(spec):
-        return open_anndata(spec, labels_column, transpose)
+        return open_anndata(spec, labels_column, transpose, partial(_open_plain, transpose=transpose))
     if is_frame(spec):
         return open_frame(spec, labels_column, transpose, features)
     if _is_zarr_array(spec):
         table: Table = _function("zarr_arrays.open_zarr_array")(spec, labels_column, transpose)
         return table
     return open_array(spec, labels_column, transpose)
+
+
+def _open_plain(spec: object, transpose: bool = False) -> Table:
+    """Return the table of a matrix without labels or features of its own."""
+    return _open(spec, None, transpose, None)
+
+
+def open_anndata_source(adata: object, use_rep: str | None = None, layer: str | None = None) -> Source:
+    """Return the table of a matrix of an AnnData that is named; see `objects.open_anndata`."""
+    return open_anndata(adata, None, False, _open_plain, use_rep, layer)
 
 
 def is_chunked(spec: object) -> bool:

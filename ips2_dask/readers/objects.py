@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -300,16 +300,93 @@ def is_anndata(spec: object) -> bool:
     return all(hasattr(spec, part) for part in ("obs_names", "var_names", "obsm", "X"))
 
 
-def open_anndata(adata: Any, labels_column: str | int | None, transpose: bool) -> Table:
-    """Return the table of an AnnData's ``X``; labels are a column of ``obs`` (``var`` where it is transposed)."""
-    if adata.X is None:
+REPRESENTATION = "X_pca"
+"""What of ``obsm`` is clustered where the caller names nothing and it is there, as scanpy's neighbours do."""
+
+
+def open_anndata(
+    adata: Any,
+    labels_column: str | int | None,
+    transpose: bool,
+    open_matrix: Callable[[object], Table],
+    use_rep: str | None = None,
+    layer: str | None = None,
+) -> Table:
+    """Return the table of a matrix of an AnnData; labels are a column of ``obs`` (``var`` where it is transposed).
+
+    Parameters
+    ----------
+    adata : AnnData
+        The X of a backed one is read from its file by ranges of rows, by each process that needs some. A file that is
+        open for writing is closed for that; anndata opens it again when it is next asked for X.
+    labels_column, transpose
+        As of `open_source`.
+    open_matrix : callable
+        From an array, sparse matrix, data frame, Dask array or path to its table.
+    use_rep : str, optional
+        A key of ``obsm``, or ``"X"``. By default ``obsm["X_pca"]`` if there is one, else X; X where it is transposed.
+    layer : str, optional
+        A key of ``layers``, in place of ``use_rep``.
+
+    Raises
+    ------
+    BadInput
+        Where there is no such matrix, or only a part of a file would be clustered.
+    """
+    part, key = _matrix_of(adata, transpose, use_rep, layer)
+    if part == "X" and getattr(adata, "isbacked", False):
+        table = open_matrix(_backing_file(adata))
+        return replace(_described(table, adata, labels_column, transpose, True), name=table.name)
+    matrix = adata.X if part == "X" else getattr(adata, part)[key]
+    name = ANNDATA_NAME if part == "X" else f"{part}[{key!r}] of {ANNDATA_NAME}"
+    if matrix is None:
         raise BadInput(
             ANNDATA_NAME, "no X", "an AnnData with X", "there would be nothing to cluster",
             "give one of its matrices, such as adata.obsm['X_pca']",
         )  # fmt: skip
-    table = open_array(adata.X, None, transpose)
+    table = open_matrix(matrix)
+    return replace(_described(table, adata, labels_column, transpose, part != "obsm"), name=name)
+
+
+def _matrix_of(adata: Any, transpose: bool, use_rep: str | None, layer: str | None) -> tuple[str, str]:
+    """Return where the matrix is, ``X``, ``obsm`` or ``layers``, and its key there."""
+    if use_rep is not None and layer is not None:
+        raise BadInput(
+            "layer", f"{layer!r} with use_rep={use_rep!r}", "one of the two", "it would be unclear what is clustered",
+            "leave one of them out",
+        )  # fmt: skip
+    if layer is not None or use_rep not in (None, "X"):
+        part, key, name = ("layers", layer, "layer") if layer is not None else ("obsm", use_rep, "use_rep")
+        there = list(getattr(adata, part, {}).keys())
+        if key not in there:
+            keys = ["X", *there] if part == "obsm" else there
+            raise BadInput(
+                name, repr(key), ", ".join(map(repr, keys)) or f"none, as {part} is empty",
+                "there would be nothing to cluster", "name one of them, or compute it first",
+            )  # fmt: skip
+        return part, str(key)
+    if use_rep is None and not transpose and REPRESENTATION in adata.obsm:
+        return "obsm", REPRESENTATION
+    return "X", "X"
+
+
+def _backing_file(adata: Any) -> str:
+    """Return the path of the file of a backed AnnData, which other processes may read from then on."""
+    if adata.is_view:
+        raise BadInput(
+            ANNDATA_NAME, "a part of a backed AnnData", "all of it, or a part in memory",
+            "the whole file would be clustered", "give adata.to_memory(), or adata.copy(filename) of the part",
+        )  # fmt: skip
+    path = os.fspath(adata.filename)
+    if adata.file._filemode != "r":  # libhdf5 locks it against all other processes
+        adata.file.close()
+    return path
+
+
+def _described(table: Table, adata: Any, labels_column: str | int | None, transpose: bool, of_var: bool) -> Table:
+    """Return a table with the names of an AnnData's samples and, if its columns are ``of_var``, of its features."""
     samples, features = (adata.var_names, adata.obs_names) if transpose else (adata.obs_names, adata.var_names)
-    names, titles = index_names(samples), index_names(features)
+    names, titles = index_names(samples), index_names(features) if of_var else None
     read_labels = None
     if labels_column is not None:
         frame = adata.var if transpose else adata.obs
@@ -318,7 +395,6 @@ def open_anndata(adata: Any, labels_column: str | int | None, transpose: bool) -
         read_labels = partial(np.array, as_labels(np.asarray(column.to_numpy(dtype=object)), ANNDATA_NAME))
     return replace(
         table,
-        name=ANNDATA_NAME,
         feature_names=None if titles is None else titles.tolist(),
         read_sample_names=None if names is None else partial(np.array, names),
         read_labels=read_labels,

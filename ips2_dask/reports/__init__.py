@@ -96,9 +96,9 @@ def _tiles(data: ReportData) -> list[tuple[str, str, str]]:
         ("time", duration(seconds), "all stages"),
         ("memory", size(facts["peak_rss_bytes"]), f"largest process, {size(planned)} planned"),
     ]
-    if data.certainty is not None:
-        low = float((data.certainty < UNSURE).mean())
-        tiles.insert(1, ("certainty", f"{data.certainty.mean():.3f}", f"mean; {low:.1%} of samples below {UNSURE}"))
+    if data.totals.certainty is not None:
+        text = f"mean; {data.totals.unsure:.1%} of samples below {UNSURE}"
+        tiles.insert(1, ("certainty", f"{data.totals.certainty:.3f}", text))
     if data.scores:
         tiles.insert(1, ("NMI", f"{data.scores['nmi']:.3f}", f"ACC {data.scores['acc']:.3f}, known labels"))
     return tiles

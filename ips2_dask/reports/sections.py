@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
 from ips2_dask import plots
 from ips2_dask.kernels.density import MAX_LEFT_OUT
@@ -15,7 +13,7 @@ from ips2_dask.plots.clusters import DRAWN
 from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
 from ips2_dask.reports import tables
-from ips2_dask.reports.data import UNSURE, ReportData
+from ips2_dask.reports.data import UNSURE, ReportData, Totals
 from ips2_dask.reports.html import Section, group, paragraph, preformatted
 from ips2_dask.reports.remake import command
 from ips2_dask.reports.svg import picture
@@ -60,7 +58,7 @@ def eigenvalues(data: ReportData) -> Section:
 
 def similarities(data: ReportData) -> Section:
     """The three similarities and their distributions."""
-    summary, m = data.similarities, len(data.run.labels)
+    summary, m = data.similarities, data.n_samples
     n = len(summary.cells["fused"])
     text = f"Samples in the order of their clusters; each of the {n} × {n} cells is the mean of a block of pairs."
     if n == m:
@@ -90,6 +88,8 @@ def labels(data: ReportData) -> Section:
     density = any(one["rounding"] == "density" for one in data.facts["roundings"])
     ways = "k-means and by density (leaves of HDBSCAN*'s tree)" if density else "k-means"
     where = "rows of U" if params.clusters_rows else "columns of the embedding"
+    if params.assign_labels == "leiden":
+        ways, where = "Leiden's communities", "the graph of U"
     text = (
         f"Labels were looked for by {ways} on {where}. The normalised cut is, summed over the clusters, the share of "
         "their similarity in U that leads out of them: the lower, the clearer they are apart."
@@ -101,22 +101,23 @@ def labels(data: ReportData) -> Section:
         )
     elif density:
         text += " Density was asked for: the one that leaves out the fewest samples is chosen."
-    elif not params.clusters_rows:
+    elif not params.clusters_rows and params.assign_labels != "leiden":
         text += " The k-means of the smallest cut is chosen."
     blocks = [paragraph(text)]
-    if data.certainty is not None:
-        blocks.append(paragraph(_certain(data.certainty)))
-    if data.run.left_out is not None:
-        n = int(data.run.left_out.sum())
-        blocks.append(paragraph(f"Samples that the tree left out, and that got their labels from U: {n:,}."))
+    found = data.totals
+    if found.certainty is not None:
+        blocks.append(paragraph(_certain(found)))
+    if found.left_out is not None:
+        text = f"Samples that the tree left out, and that got their labels from U: {found.left_out:,}."
+        blocks.append(paragraph(text))
     return Section("labels", "Labels", [*blocks, tables.roundings(data)])
 
 
-def _certain(certainty: NDArray[np.float32]) -> str:
+def _certain(found: Totals) -> str:
     """The definition of certainty, its mean, and the share of samples below `UNSURE`."""
     return (
         f"The certainty of a label is the probability that a random walk on U ends in the sample's own cluster, {WALK} "
-        f"steps from the sample. Its mean is {certainty.mean():.3f}; {(certainty < UNSURE).mean():.1%} of the samples "
+        f"steps from the sample. Its mean is {found.certainty:.3f}; {found.unsure:.1%} of the samples "
         f"are below {UNSURE}."
     )
 
@@ -124,12 +125,17 @@ def _certain(certainty: NDArray[np.float32]) -> str:
 def embedding(data: ReportData) -> Section:
     """Scatters of the first two or three discriminating coordinates."""
     run, coordinates = data.run, data.coordinates
-    m = len(run.labels)
+    m = data.n_samples
     text = (
         f"The {coordinates.what} of the samples, seen along the directions in which the clusters' centres spread most "
         "(in brackets: the share of that spread). Numbers stand at the median of each cluster."
     )
     text += f" {DRAWN:,} of {m:,} samples are drawn, chosen at random by a fixed seed." if m > DRAWN else ""
+    if data.is_sample:
+        text += (
+            f" Coordinates, silhouettes and margins are of {len(run.labels):,} samples: drawn, and the "
+            "least certain ones."
+        )
     text += "" if data.certainty is None else " The paler a point, the less certain its label."
     planes = [(0, 1), (0, 2)][: max(1, coordinates.values.shape[1] - 1)]
     pale = "" if data.certainty is None else "; pale points have an uncertain label"
@@ -145,11 +151,11 @@ def clusters(data: ReportData) -> Section:
     """The clusters' sizes and silhouettes."""
     run, silhouettes = data.run, data.silhouettes
     height = min(9.0, max(3.0, 1.1 + 0.26 * len(data.sizes)))
-    m, n = len(run.labels), len(silhouettes.samples)
+    m, n = data.n_samples, len(silhouettes.samples)
     caption = f"Silhouettes on the {data.coordinates.what}"
     caption += f", of a random sample of {n:,} of {m:,}" if n < m else ""
     drawings = [
-        picture("sizes", "Samples of each cluster.", partial(plots.cluster_sizes, run.labels), height=height),
+        picture("sizes", "Samples of each cluster.", partial(plots.cluster_sizes, run), height=height),
         picture("silhouettes", f"{caption}; each cluster's from the largest to the smallest, dashed the mean of all.",
                 partial(plots.silhouettes, run, precomputed=silhouettes), height=height),
     ]  # fmt: skip

@@ -11,13 +11,11 @@ from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
 from ips2_dask.reports.data import ReportData
 from ips2_dask.reports.html import Cell, Row, folded, group, table
-from ips2_dask.wording import WAYS, size, stage_results
+from ips2_dask.runs.sample import UNCERTAIN
+from ips2_dask.wording import WAYS, size, stage_results, without_columns
 
 LONG = 20
 """Rows above which a table opens with a click."""
-
-UNCERTAIN = 20
-"""Samples that are listed as least certain."""
 
 MAX_CLASS_COLUMNS = 12
 """Classes up to which the table of clusters and classes has a column for each."""
@@ -124,7 +122,7 @@ def similarities(data: ReportData) -> Markup:
         counts = [f"{n:,}" for n in stored]
         rows.append(Row([name, *counts, f"{inside:.3g}", f"{outside:.3g}", ratio, f"{shown.edges[-1]:.3g}"]))
     head = ["similarity", "pairs ≠ 0 within", "between", "mean within", "between", "ratio", "largest"]
-    m = len(data.run.labels)
+    m = data.n_samples
     return _table(f"Pairs of one cluster and of two, of {m * (m - 1) // 2:,} in all", head, rows)
 
 
@@ -138,11 +136,12 @@ def clusters(data: ReportData) -> Markup:
         off = np.nan_to_num(np.delete(U[cluster], cluster))
         nearest = int(np.argmax(off)) if len(off) else 0
         nearest += nearest >= cluster
-        own = float(data.similarities.own[labels == cluster].mean())
+        own = data.similarities.own[labels == cluster]
         spread = [f"{values.mean():.2f}", f"{values.min():.2f}", f"{(values < 0).mean():.0%}"] if len(values) else []
         within = "–" if n < 2 else f"{U[cluster, cluster]:.3g}"
         near = f"{nearest} ({off.max():.2g})" if off.max(initial=0.0) > 0 else "–"
-        cells = [f"{n:,}", f"{n / sizes.sum():.1%}", *(spread or ["–"] * 3), within, f"{own:.1%}", near]
+        shared = f"{float(own.mean()):.1%}" if len(own) else "–"
+        cells = [f"{n:,}", f"{n / sizes.sum():.1%}", *(spread or ["–"] * 3), within, shared, near]
         rows.append(Row([str(cluster), *cells]))
     head = ["cluster", "samples", "share", "silhouette", "lowest", "below 0", "mean U inside", "U with its own",
             "nearest (mean U)"]  # fmt: skip
@@ -157,7 +156,7 @@ def roundings(data: ReportData) -> Markup:
         cut = "–" if one["cut"] is None else f"{one['cut']:.3f}"
         left_out = f"{one['left_out']:.1%}" if density and one["clusters"] else "–"
         chosen = Cell("yes", "text", "set") if one["chosen"] else Cell("no", "text")
-        columns, clusters = str(one["columns"] or "rows of U"), str(one["clusters"] or "none")
+        columns, clusters = str(one["columns"] or without_columns(one)), str(one["clusters"] or "none")
         rows.append(Row([WAYS[one["rounding"]], columns, clusters, cut, left_out, chosen]))
     head = ["labels by", "columns", "clusters", "normalised cut", "left out", "chosen"]
     return _table("Ways to find the labels", head, rows)
@@ -169,6 +168,9 @@ def centers(data: ReportData) -> Markup:
     rows = []
     for cluster in range(len(data.sizes)):
         some = positions[labels == cluster]
+        if not len(some):  # none of the samples shown is of it
+            rows.append(Row([str(cluster), *(["–"] * positions.shape[1])]))
+            continue
         cells = [f"{mean:.3f} ± {std:.3f}" for mean, std in zip(some.mean(axis=0), some.std(axis=0), strict=True)]
         rows.append(Row([str(cluster), *cells]))
     head = ["cluster", *(f"coordinate {n + 1}" for n in range(positions.shape[1]))]
@@ -206,12 +208,11 @@ def uncertain_samples(data: ReportData) -> Markup:
 
 def known_labels(data: ReportData) -> Markup:
     """The tables of the scores against known labels, and of the samples that each cluster and class share."""
-    run, names = data.run, {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
+    names = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
     scores = _table("Scores", ["measure", "value"], [Row([names[k], f"{v:.4f}"]) for k, v in data.scores.items()])
-    assert run.known_labels is not None
-    n = int(run.known_labels.max()) + 1
-    counts = np.zeros((len(data.sizes), n), np.int64)
-    np.add.at(counts, (run.labels, run.known_labels), 1)
+    assert data.known is not None
+    counts = data.known.toarray().T[: len(data.sizes)]
+    n = counts.shape[1]
     if n <= MAX_CLASS_COLUMNS:
         head = ["cluster", *(f"class {j}" for j in range(n))]
         rows = [Row([str(i), *(Cell(f"{x:,}", "set" if x == row.max() else "") for x in row)])

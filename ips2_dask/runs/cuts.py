@@ -9,10 +9,14 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels import density, rounding
 from ips2_dask.kernels.labels import renumber
 from ips2_dask.kernels.operator import MatrixOperator
+from ips2_dask.runs import label_results
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
 
 Int32 = NDArray[np.int32]
+
+MOST_SAMPLES = 2_000_000
+"""Samples of a run in chunks up to which this process walks on its whole similarity: about 1 GiB a million."""
 
 
 def _tree_part(columns: int) -> str:
@@ -26,8 +30,14 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
     Raises
     ------
     BadInput
-        Where there is no tree, or no cut of it has so many clusters.
+        Where there is no tree, no cut of it has so many clusters, or U is in chunks and too large for this process.
     """
+    if label_results.is_in_buckets(context) and context.m > MOST_SAMPLES:
+        raise BadInput(
+            "cut", f"{context.m:,} samples of a run in chunks", f"at most {MOST_SAMPLES:,}",
+            "the fused similarity of all of them would be read into this process",
+            "run it again with this number of clusters into the same directory, which computes the last stages alone",
+        )  # fmt: skip
     part = _tree_part(min(context.params.n_embedded, context.m))
     if context.receipt("label", part) is None or context.params.embedding != "spectral":
         raise BadInput(
@@ -46,7 +56,6 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
     U = read_affinity(context)
     shares = rounding.spread(MatrixOperator(rounding.walk_matrix(U)).matmat, labels, n_clusters)
     labels = np.where(labels >= 0, labels, shares.argmax(axis=1)).astype(np.int32)
-    receipt = context.receipt("label", "embedding")
-    if receipt is not None and "follows" in receipt["arrays"]:
-        labels = labels[np.asarray(context.read("label", "embedding", "follows"))]
+    if label_results.has_followers(context):
+        labels = labels[label_results.of_all(context, "follows")]
     return renumber(context.by_row(labels))

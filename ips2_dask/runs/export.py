@@ -16,12 +16,14 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
+from ips2_dask.runs.label_results import BLOCK_ROWS
 from ips2_dask.store.base import AnyArray
 from ips2_dask.store.files import partial_file
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
+    from ips2_dask.runs.label_results import LabelBlock
     from ips2_dask.runs.run import Run
 
 Node: TypeAlias = h5py.Group | h5py.Dataset
@@ -100,43 +102,35 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
     return target
 
 
-def _samples(run: Run) -> AnyArray:
-    names = run.sample_names
-    return np.arange(len(run.labels)) if names is None else names
+def _blocks(run: Run) -> Iterator[Columns]:
+    """The columns of a table of labels, by blocks of rows."""
+    for block in run.iter_labels():
+        names = run.names_between(block.first, block.first + len(block.labels))
+        samples = np.arange(block.first, block.first + len(block.labels)) if names is None else names
+        yield {"sample": samples, "cluster": block.labels, **_sample_columns(block)}
 
 
-def _columns(run: Run) -> Columns:
-    """The columns of a table of labels."""
-    return {"sample": _samples(run), "cluster": run.labels, **_sample_columns(run)}
+def _sample_columns(block: LabelBlock) -> Columns:
+    """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
+    columns = dict(zip(SAMPLE_COLUMNS, (block.certainty, block.left_out), strict=True))
+    return {name: values for name, values in columns.items() if values is not None}
 
 
 def _write_csv(run: Run, partial: Path) -> None:
-    columns = _columns(run)
-    if "certainty" in columns:
-        columns["certainty"] = columns["certainty"].astype(str)  # the shortest text that float32 reads back from
     with partial.open("w", newline="", encoding="utf-8") as stream:
         writer = csv.writer(stream)
-        writer.writerow(columns)
-        writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
+        for number, columns in enumerate(_blocks(run)):
+            if "certainty" in columns:
+                columns["certainty"] = columns["certainty"].astype(str)  # the shortest that float32 reads back from
+            if number == 0:
+                writer.writerow(columns)
+            writer.writerows(zip(*(values.tolist() for values in columns.values()), strict=True))
 
 
 def _write_parquet(run: Run, partial: Path) -> None:
-    import pyarrow as pa  # noqa: PLC0415  a second that other formats need not wait
-    from pyarrow import parquet  # noqa: PLC0415
-
-    columns = {**_columns(run), "sample": _samples(run).tolist()}
-    parquet.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), partial)
-
-
-def _sample_columns(run: Run) -> Columns:
-    """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
-    try:
-        columns: Columns = {"certainty": run.certainty}
-    except BadInput:  # a run of an earlier version
-        columns = {}
-    if run.left_out is not None:
-        columns["left_out"] = run.left_out
-    return columns
+    with contextlib.closing(_ParquetWriter(partial)) as writer:
+        for columns in _blocks(run):
+            writer.write({**columns, "sample": columns["sample"].tolist()})
 
 
 def _write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
@@ -169,25 +163,40 @@ def _encoded(node: Node, kind: str, version: str, **more: object) -> Node:
     return node
 
 
-def _index(file: h5py.File) -> tuple[h5py.Group, AnyArray | None]:
-    """The data frame of the samples, and the names in its index."""
+def _index(file: h5py.File) -> tuple[h5py.Group, h5py.Dataset | None]:
+    """The data frame of the samples, and its index."""
     frame = file.get("obs")
     if not isinstance(frame, h5py.Group):
         return frame, None
-    names = frame[frame.attrs.get("_index", "_index")]
-    return frame, names.asstr()[...] if h5py.check_string_dtype(names.dtype) else names[...].astype(np.str_)
+    return frame, frame[frame.attrs.get("_index", "_index")]
+
+
+def _names(index: h5py.Dataset, low: int, high: int) -> AnyArray:
+    """Rows low .. high - 1 of an index as text."""
+    text = h5py.check_string_dtype(index.dtype)
+    return index.asstr()[low:high] if text else index[low:high].astype(np.str_)
+
+
+def _same_names(index: h5py.Dataset, run: Run) -> bool:
+    """Whether an index has the names of the run's samples, if these have any, compared by blocks."""
+    for low in range(0, run.n_rows, BLOCK_ROWS):
+        high = min(low + BLOCK_ROWS, run.n_rows)
+        names = run.names_between(low, high)
+        if names is not None and not np.array_equal(_names(index, low, high), names):
+            return False
+    return True
 
 
 def _check_samples(file: h5py.File, run: Run, name: str) -> None:
-    frame, names = _index(file)
-    if names is None or not isinstance(frame, h5py.Group):
+    frame, index = _index(file)
+    if index is None or not isinstance(frame, h5py.Group):
         raise BadInput(
             name, "an obs that is no group", "the .h5ad of anndata 0.7 or later", "labels could not be added to it",
             "write the file again with a recent anndata",
         )  # fmt: skip
-    m = len(run.labels)
-    if len(names) != m or (run.sample_names is not None and not np.array_equal(names, run.sample_names)):
-        actual = f"{len(names)} samples" if len(names) != m else "samples of other names"
+    m = run.n_rows
+    if len(index) != m or not _same_names(index, run):
+        actual = f"{len(index)} samples" if len(index) != m else "samples of other names"
         raise BadInput(
             name, actual, f"the {m} samples that were clustered, in their order",
             "labels would be written beside other samples", "give the .h5ad that was the run's input",
@@ -196,14 +205,16 @@ def _check_samples(file: h5py.File, run: Run, name: str) -> None:
 
 def _make_anndata(file: h5py.File, run: Run) -> None:
     """The skeleton of an AnnData without X."""
-    m = len(run.labels)
-    names = np.arange(m).astype(np.str_) if run.sample_names is None else run.sample_names
     _encoded(file, "anndata", "0.1.0")
-    for frame, index in (("obs", names), ("var", np.empty(0, np.str_))):
+    for frame, n in (("obs", run.n_rows), ("var", 0)):
         group = _encoded(file.create_group(frame), "dataframe", "0.2.0", _index="_index")
         group.attrs["column-order"] = np.array([], TEXT)
-        group.create_dataset("_index", data=index.astype(object), dtype=TEXT)
-        _encoded(group["_index"], "string-array", "0.2.0")
+        index = _encoded(group.create_dataset("_index", (n,), TEXT), "string-array", "0.2.0")
+        for low in range(0, n, BLOCK_ROWS):
+            high = min(low + BLOCK_ROWS, n)
+            names = run.names_between(low, high)
+            names = np.arange(low, high).astype(np.str_) if names is None else names
+            index[low:high] = names.astype(object)
     for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
         _encoded(file.create_group(name), "dict", "0.1.0")
 
@@ -223,15 +234,20 @@ def _write_results(file: h5py.File, run: Run) -> None:
     labels = _encoded(obs.create_group(KEY), "categorical", "0.2.0", ordered=False)
     clusters = [str(cluster) for cluster in range(run.params.n_clusters)]
     kind = np.int8 if len(clusters) < 128 else np.int32
-    labels["codes"], labels["categories"] = run.labels.astype(kind), np.array(clusters, object)
-    _encoded(labels["codes"], "array", "0.2.0")
+    labels["categories"] = np.array(clusters, object)
+    _encoded(labels.create_dataset("codes", (run.n_rows,), kind), "array", "0.2.0")
     _encoded(labels["categories"], "string-array", "0.2.0")
     for name in SAMPLE_COLUMNS:
         _remove_old(obs, f"{KEY}_{name}")
-    columns = {f"{KEY}_{name}": values for name, values in _sample_columns(run).items()}
-    for name, values in columns.items():
-        obs[name] = values
-        _encoded(obs[name], "array", "0.2.0")
+    columns: dict[str, h5py.Dataset] = {}
+    for block in run.iter_labels():
+        rows = slice(block.first, block.first + len(block.labels))
+        labels["codes"][rows] = block.labels.astype(kind)
+        for name, values in _sample_columns(block).items():
+            name = f"{KEY}_{name}"
+            if name not in columns:
+                columns[name] = _encoded(obs.create_dataset(name, (run.n_rows,), values.dtype), "array", "0.2.0")
+            columns[name][rows] = values
     own = {KEY, *(f"{KEY}_{name}" for name in SAMPLE_COLUMNS)}
     others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) not in own]
     obs.attrs["column-order"] = np.array([*others, KEY, *columns], TEXT)
@@ -240,7 +256,7 @@ def _write_results(file: h5py.File, run: Run) -> None:
         file["obsm"][f"X_{KEY}"] = run.embedding
         _encoded(file["obsm"][f"X_{KEY}"], "array", "0.2.0")
     U = run.similarity("fused", distinct=True)
-    m = len(run.labels)
+    m = run.n_rows
     if len(run.distinct) < m:  # equal rows have their entries at the first of them alone
         U = sparse.coo_array(U)
         U = sparse.csr_array((U.data, tuple(run.distinct[end] for end in U.coords)), shape=(m, m))
@@ -307,15 +323,28 @@ class _ParquetWriter:
 
 
 class _LabelWriter:
+    """Writes labels to a .npy file as they come; the number of them goes into its header at the end."""
+
     def __init__(self, path: Path) -> None:
-        self._path, self._parts = path, [np.empty(0, np.int32)]
+        self._stream, self._n = path.open("wb"), 0
+        self._write_header()
+
+    def _write_header(self) -> None:
+        header = {
+            "descr": np.lib.format.dtype_to_descr(np.dtype(np.int32)),
+            "fortran_order": False,
+            "shape": (self._n,),
+        }
+        np.lib.format.write_array_header_1_0(self._stream, header)  # equally long for every length of the array
 
     def write(self, columns: Columns) -> None:
-        self._parts.append(columns["label"])
+        self._stream.write(np.ascontiguousarray(columns["label"], "<i4").tobytes())
+        self._n += len(columns["label"])
 
     def close(self) -> None:
-        with self._path.open("wb") as stream:
-            np.save(stream, np.concatenate(self._parts))
+        self._stream.seek(0)
+        self._write_header()
+        self._stream.close()
 
 
 def check_prediction_file(name: str, labels_only: bool) -> Path:

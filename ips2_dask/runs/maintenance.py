@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,9 @@ from ips2_dask.store import lock
 from ips2_dask.store.integrity import Document, Fault, Receipt
 from ips2_dask.store.layout import ARRAYS, STAGES, folder_of, key_digest
 from ips2_dask.store.zarr_store import FOLDER, ROOT, ZarrStore, is_receipt
+
+REMOVED_AT_ONCE = 16
+"""Files and folders that `gc` removes at the same time."""
 
 
 def status(path: str | Path) -> dict[str, Any]:
@@ -239,8 +243,8 @@ def gc(path: str | Path, dry_run: bool = False) -> Collected:
         folders = {manifest["keys"][name]["folder"] for name in STAGES} | set(manifest.get("beside", {}).values())
         garbage = _garbage(store, folders)
         if not dry_run:
-            for one in garbage:
-                store.remove(one.path)
+            with ThreadPoolExecutor(REMOVED_AT_ONCE) as pool:  # behind a URL each removal waits for a server
+                list(pool.map(store.remove, [one.path for one in garbage]))
     return Collected(str(path), dry_run, tuple(garbage))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,11 +19,12 @@ from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.plan.choices import partition_bounds
 from ips2_dask.readers import Source, check_block
 from ips2_dask.readers.base import LazySource
+from ips2_dask.runs import label_results
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
 from ips2_dask.store.base import AnyArray
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import Context
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -163,8 +164,7 @@ def _predict_rows(context: Context, name: str, features: list[str] | None, first
     if rule != "drop" or not missing.any():
         return _predict_complete(context, name, numbers, rows)
     complete = ~missing.any(axis=1)
-    c, part = context.params.n_clusters, context.receipt("label", "embedding")
-    width = None if part is None else np.asarray(context.read("label", "embedding", "embedding")).shape[1]
+    c, width = context.params.n_clusters, label_results.n_columns(context)
     labels = np.full(len(rows), -1, np.int32)
     shares = np.full((len(rows), c), np.nan)
     points = None if width is None else np.full((len(rows), width), np.nan)
@@ -184,7 +184,7 @@ def _predict_complete(context: Context, name: str, numbers: NDArray[np.int64], r
         if extended.shares is not None:
             labels = extended.shares.argmax(axis=1).astype(np.int32)
             copied = extended.copies >= 0  # a sample of the run keeps its label
-            labels[copied] = _labels(context)[extended.copies[copied]]
+            labels[copied] = label_results.labels_at(context, extended.copies[copied])
             return Predicted(labels, extended.shares, points)
         means = context.receipt("label", "means")
         if context.params.clusters_rows:
@@ -245,55 +245,69 @@ def _extend_rows(context: Context, X: Float32) -> Extended:
     copies = np.where(distances[:, 0] == 0, indices[:, 0], -1)
     copied = np.flatnonzero(copies >= 0)
 
-    parts = map_chunks(lambda a, b: _extended(context, X[a:b], indices[a:b], distances[a:b]), len(X), ROWS)
-    points = np.concatenate(parts)
+    has_shares = _has_shares(context)
+    sequence = np.arange(len(X))
+    if label_results.is_embedded_by_partition(context):  # then the neighbours of a chunk are in few partitions
+        sequence = np.argsort(context.owner(indices[:, 0]), kind="stable")
+
+    def extend(start: int, stop: int) -> tuple[Float64, Float64 | None]:
+        some = sequence[start:stop]
+        return _extended(context, X[some], indices[some], distances[some], has_shares)
+
+    parts = map_chunks(extend, len(X), ROWS)
+    points = _in_order([part for part, _ in parts], sequence)
     if not context.params.clusters_rows:
         points = normalize_rows(points)
-    part, array = ("means", "products") if context.params.clusters_rows else ("embedding", "embedding")
-    points[copied] = np.asarray(context.read("label", part, array))[copies[copied]]
-    if not _has_shares(context):
+        points[copied] = label_results.rows_at(context, "embedding", copies[copied])
+    else:
+        points[copied] = np.asarray(context.read("label", "means", "products"))[copies[copied]]
+    found = [part for _, part in parts if part is not None]
+    if not found:
         return Extended(points, None, copies)
-    near = slice(0, N_AFFINITY_NEIGHBORS)
-    shares = extension.high_order_part(distances[:, near], _shares(context)[indices[:, near]])
+    shares = _in_order(found, sequence)
     return Extended(points, shares / shares.sum(axis=1, keepdims=True), copies)
 
 
-def _shares(context: Context) -> Float32:
-    """The shares of all samples, cached."""
-
-    def whole() -> Float32:
-        folder, parts = context.folders["label"], range(context.n_partitions)
-        return np.concatenate([context.store.read(folder, f"shares-{part_name(b)}", "shares") for b in parts])
-
-    shares: Float32 = context.cached("label", "shares", whole, 4 * context.m * context.params.n_clusters)
-    return shares
+def _in_order(parts: list[Float64], sequence: NDArray[np.intp]) -> Float64:
+    """Rows of chunks, one after the other those of ``sequence``, in the order of the new samples."""
+    rows = np.empty((len(sequence), parts[0].shape[1]))
+    rows[sequence] = np.concatenate(parts)
+    return rows
 
 
-def _labels(context: Context) -> NDArray[np.int32]:
-    """Labels in the run's numbering."""
-    labels = np.asarray(context.read("label", "whole", "labels"))
-    order = context.order()
-    return labels if order is None else labels[order]
-
-
-def _extended(context: Context, X: Float32, indices: NDArray[np.integer], distances: Float32) -> Float64:
+def _extended(
+    context: Context, X: Float32, indices: NDArray[np.integer], distances: Float32, has_shares: bool
+) -> tuple[Float64, Float64 | None]:
+    """Points, not of length 1, and sums of shares of some new samples, from rows of their nearest training samples."""
     params = context.params
-    part = "means" if params.clusters_rows else "embedding"
-    pairwise, high_order = (
-        np.asarray(context.read("label", part, name)) for name in ("pairwise_basis", "high_order_basis")
-    )
     normalized = extension.is_normalized(params.fusion, params.method)
     t = bandwidth(context)
+    near = slice(0, N_AFFINITY_NEIGHBORS)
     if keeps_all_pairs(context):
         S = similarity.heat(metric_views.lengths_to_all(context, X), t)
-        alone = extension.pairwise_part(S, pairwise, normalized)
+        alone = extension.pairwise_part(S, _basis(context, "pairwise_basis"), normalized)
     else:
         weights = similarity.heat(distances, t)
         if params.affinity == "heat-knn":
             weights[:, N_AFFINITY_NEIGHBORS:] = 0.0
-        alone = extension.pairwise_part(weights, pairwise[indices], normalized)
-    near = slice(0, N_AFFINITY_NEIGHBORS)
-    return alone + extension.high_order_part(distances[:, near], high_order[indices[:, near]])
+        alone = extension.pairwise_part(weights, _basis(context, "pairwise_basis", indices), normalized)
+    points = alone + extension.high_order_part(
+        distances[:, near], _basis(context, "high_order_basis", indices[:, near])
+    )
+    if not has_shares:
+        return points, None
+    rows = label_results.rows_at(context, "shares", indices[:, near])
+    return points, extension.high_order_part(distances[:, near], rows)
+
+
+def _basis(context: Context, name: str, samples: NDArray[np.integer] | None = None) -> Float32:
+    """Rows of a basis at some samples, or of all of them: that of the embedding, or of the mean rows of U."""
+    if context.params.clusters_rows:
+        rows = np.asarray(context.read("label", "means", name))
+        return rows if samples is None else rows[samples]
+    if samples is None:
+        return label_results.of_all(context, name)
+    return label_results.rows_at(context, name, samples)
 
 
 def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Float32]:
@@ -303,24 +317,33 @@ def nearest(context: Context, X: Float32, n: int) -> tuple[NDArray[np.int64], Fl
     """
     rows = np.arange(len(X))
     indices, distances = np.zeros((len(X), n), np.int64), np.full((len(X), n), np.inf, np.float32)
-    order = context.order()
+    user_numbers = _user_numbers(context)
+    users: NDArray[np.integer] = np.full(indices.shape, user_numbers(0)[0])
     searches: list[tuple[int, NDArray[np.int64]]] = [(b, rows) for b in range(context.n_partitions)]
     if "starts" in context.facts["neighbors"]:
         searches = _cells(context, X)
     for b, some in searches:
-        low, high = context.span(b)
-        part = np.asarray(context.samples_of(b))
-        ascending = np.arange(high - low) if order is None else np.argsort(order[low:high])  # ties: the user's smallest
-        places, lengths = metric_views.search(context)(X[some], np.full(len(some), -1), part[ascending], n)
-        places_in_run = low + ascending[places]
-        both = (
-            np.concatenate([indices[some], places_in_run], axis=1),
-            np.concatenate([distances[some], lengths], axis=1),
-        )
-        user = both[0] if order is None else order[both[0]]
-        first = np.lexsort((user, both[1]), axis=1)[:, :n]
-        indices[some], distances[some] = (np.take_along_axis(a, first, axis=1) for a in both)
+        part, numbers = np.asarray(context.samples_of(b)), user_numbers(b)
+        ascending = np.argsort(numbers, kind="stable")  # ties: the user's smallest
+        found, lengths = metric_views.search(context)(X[some], np.full(len(some), -1), part[ascending], n)
+        places = ascending[found]
+        both = [
+            np.concatenate([before[some], new], axis=1)
+            for before, new in ((indices, context.span(b)[0] + places), (distances, lengths), (users, numbers[places]))
+        ]
+        first = np.lexsort((both[2], both[1]), axis=1)[:, :n]
+        indices[some], distances[some], users[some] = (np.take_along_axis(a, first, axis=1) for a in both)
     return indices, distances
+
+
+def _user_numbers(context: Context) -> Callable[[int], NDArray[np.integer]]:
+    """The user's numbers of a partition's samples; where vectors are in chunks, read by partition."""
+    if context.choices.vectors == "chunked":
+        return context.user_numbers
+    order = context.order()
+    if order is None:
+        return lambda b: np.arange(*context.span(b))
+    return lambda b: order[slice(*context.span(b))]
 
 
 def _cells(context: Context, X: Float32) -> list[tuple[int, NDArray[np.int64]]]:

@@ -33,7 +33,7 @@ def quality_checks(params: Params, facts: dict[str, dict[str, Any]]) -> list[Che
     facts : dict
         Facts of each stage.
     """
-    c = params.n_clusters
+    c = params.n_sought
     label, eigen = facts["label"], facts["eigen"]
     checks = [
         _at_least("recall of the sample graph", LEAST_RECALL, facts["neighbors"]["recall"]),
@@ -52,7 +52,7 @@ def quality_checks(params: Params, facts: dict[str, dict[str, Any]]) -> list[Che
                 label.get("embedding_stop") or _residual(label["embedding_tol"], label["embedding_residual"]),
             )
         )
-    return [*checks, _at_least("clusters", c, label["clusters"])]
+    return [*checks, _at_least("clusters", params.n_clusters, label["clusters"])]
 
 
 def _residual(wanted: float, found: float) -> Stop:

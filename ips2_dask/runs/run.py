@@ -18,8 +18,10 @@ from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import Source, open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_word
+from ips2_dask.runs import label_results
 from ips2_dask.runs.cuts import cut_clusters
 from ips2_dask.runs.directory import read_manifest
+from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
 from ips2_dask.runs.predict import Predicted, blocks, predict
 from ips2_dask.runs.quality import quality_checks
 from ips2_dask.stages import side_inputs
@@ -90,7 +92,7 @@ class Run:
 
         A row that was left out for a missing value (``missing="drop"``) has -1, as noise has in scikit-learn.
         """
-        return self._rows_of(self._context.read("label", "whole", "labels"))
+        return self._rows_of(label_results.by_row(self._context, "labels"))
 
     @cached_property
     def certainty(self) -> Float32:
@@ -98,7 +100,8 @@ class Run:
 
         NaN for a row that was left out.
         """
-        return self._rows_of(self._label("whole", "certainty"))
+        self._check_stored(label_results.first_row_part(self._context), "certainty")
+        return self._rows_of(label_results.by_row(self._context, "certainty"))
 
     def shares(self) -> Float32:
         """Each cluster's share of a sample: (m, c) float32, rows of sum 1.
@@ -106,8 +109,8 @@ class Run:
         That of the ends of a random walk on the fused similarity, of `kernels.rounding.WALK` steps from the sample. For
         nearly all samples the largest share is that of their own cluster.
         """
-        parts = [self._label(f"shares-{part_name(b)}", "shares") for b in range(self._context.n_partitions)]
-        return self._context.by_row(np.concatenate(parts))
+        self._check_stored(f"shares-{part_name(0)}", "shares")
+        return self._context.by_row(label_results.of_all(self._context, "shares"))
 
     @cached_property
     def left_out(self) -> NDArray[np.bool_] | None:
@@ -115,9 +118,63 @@ class Run:
 
         Of more samples than a tree is built on, those that were not drawn are not marked.
         """
-        if "left_out" not in self._arrays("whole"):
+        if "left_out" not in self._arrays(label_results.first_row_part(self._context)):
             return None
-        return self._rows_of(self._label("whole", "left_out")).astype(np.bool_)
+        return self._rows_of(label_results.by_row(self._context, "left_out")).astype(np.bool_)
+
+    def iter_labels(self, rows: int = BLOCK_ROWS) -> Iterator[LabelBlock]:
+        """Labels, certainty and `left_out` in blocks of rows, in the order of the input; no array of all rows is read.
+
+        Parameters
+        ----------
+        rows : int
+            Rows of a block, at most.
+
+        Yields
+        ------
+        LabelBlock
+            ``first``, the number of its first row (among those of `rows`, for a `clustered` run), and ``labels``,
+            ``certainty`` and ``left_out`` of its rows; None for what the run does not keep.
+
+        Raises
+        ------
+        BadInput
+            Where ``rows`` is less than 1.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_blobs
+        >>> from ips2_dask import Params, run
+        >>> X, _ = make_blobs(60, centers=2, random_state=0)
+        >>> for block in run(X, Params(n_clusters=2)).iter_labels(rows=40):
+        ...     print(block.first, len(block.labels))
+        0 40
+        40 20
+        """
+        if rows < 1:
+            raise BadInput("rows", str(rows), "at least 1", "there would be no block", "leave it out")
+        stored = self._arrays(label_results.first_row_part(self._context))
+        for block in label_results.row_blocks(self._context, rows):
+            yield block._replace(
+                certainty=block.certainty if "certainty" in stored else None,
+                left_out=block.left_out if "left_out" in stored else None,
+            )
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of the input in each cluster: (c,), without those that were left out; read by blocks."""
+        sizes = np.zeros(0, np.int64)
+        for block in self.iter_labels():
+            counts = np.bincount(block.labels[block.labels >= 0], minlength=len(sizes))
+            counts[: len(sizes)] += sizes
+            sizes = counts
+        return sizes
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that `labels` has: those of the input, or of `clustered` those that were clustered."""
+        dropped = _n_dropped(self._context.facts["ingest"]) if self._context.clustered_only else 0
+        return int(self.manifest["input"]["shape"][0]) - dropped
 
     @property
     def features(self) -> FittedFeatures | None:
@@ -165,14 +222,13 @@ class Run:
         receipt = self._context.receipt("label", part)
         return set() if receipt is None else set(receipt["arrays"])
 
-    def _label(self, part: str, name: str) -> AnyArray:
-        """An array of the label stage; a run of an earlier version that lacks it is refused."""
+    def _check_stored(self, part: str, name: str) -> None:
+        """Refuse a run of an earlier version that lacks an array of the label stage."""
         if name not in self._arrays(part):
             raise BadInput(
                 str(self.path), "a run of an earlier version", f"one that keeps {name}",
                 "there would be nothing to show", "run the same command again, which computes the last stage anew",
             )  # fmt: skip
-        return self._context.read("label", part, name)
 
     def cut(self, n_clusters: int) -> Int32:
         """Labels of another number of clusters, cut from the stored tree of density: (m,) int32; nothing is solved.
@@ -182,7 +238,8 @@ class Run:
         Raises
         ------
         BadInput
-            Where the run has no tree (``assign_labels="kmeans"``), or no smallest size of a cluster gives so many.
+            Where the run has no tree (``assign_labels="kmeans"``), no smallest size of a cluster gives so many, or the
+            run is in chunks and has more than `cuts.MOST_SAMPLES` samples, whose similarity this process would read.
         """
         return cut_clusters(self._context, n_clusters)
 
@@ -191,6 +248,18 @@ class Run:
         """Names of the samples, where the input had names that are not a plain range: (m,)."""
         folder = self.manifest.get("beside", {}).get(side_inputs.NAMES)
         return None if folder is None else self._rows_of(side_inputs.read_names(self._store, folder))
+
+    def names_between(self, low: int, high: int) -> NDArray[np.str_] | None:
+        """The `sample_names` of rows low .. high - 1, read alone: (high - low,); None where the input had none."""
+        folder = self.manifest.get("beside", {}).get(side_inputs.NAMES)
+        if folder is None:
+            return None
+        if not self._context.clustered_only:
+            return side_inputs.read_names(self._store, folder, low, high)
+        rows = self.rows[low:high]
+        if not len(rows):
+            return np.empty(0, np.str_)
+        return side_inputs.read_names(self._store, folder, int(rows[0]), int(rows[-1]) + 1)[rows - rows[0]]
 
     def write_labels(self, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
         """Write names and labels to a .csv or .parquet file, or results into a copy of an .h5ad; the file's path.
@@ -303,7 +372,7 @@ class Run:
     @cached_property
     def eigenvalues(self) -> Float64:
         """The c leading eigenvalues, descending, those of the component vectors first: (c,) float64."""
-        return np.array(self._context.facts["eigen"]["eigenvalues"][: self.params.n_clusters])
+        return np.array(self._context.facts["eigen"]["eigenvalues"][: self.params.n_sought])
 
     @cached_property
     def _leading(self) -> Leading:
@@ -312,7 +381,7 @@ class Run:
         if self.params.tensor == "decomposable":
             return Leading(values, facts["eigen"]["gap"])
         components = facts["eigen"].get("components", facts["assemble"]["components"])
-        return leading(values, self.params.n_clusters, components, facts["eigen"]["gap"])
+        return leading(values, self.params.n_sought, components, facts["eigen"]["gap"])
 
     @property
     def gap(self) -> float | None:
@@ -331,7 +400,7 @@ class Run:
         The basis is orthonormal: docs/method.md, The restricted basis.
         """
         self._refuse_decomposable("eigenvectors")
-        c = self.params.n_clusters
+        c = self.params.n_sought
         pairs = read_pairs(self._context)
         degrees = solved_degrees(self._context, pairs, self._context.read_all("assemble", "degrees"))
         trivial = known_vectors(self._context, pairs, degrees)
@@ -412,7 +481,7 @@ class Run:
         """The spectral embedding, rows of length 1: (m, columns) float32; None for ``embedding='none'``."""
         if self._context.receipt("label", "embedding") is None:
             return None
-        return self._context.by_row(np.array(self._context.read("label", "embedding", "embedding")))
+        return self._context.by_row(np.array(label_results.of_all(self._context, "embedding")))
 
     def predict(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Int32:
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
@@ -500,6 +569,25 @@ class Run:
         if receipt is None or "known" not in receipt["arrays"]:
             return None
         return self._rows_of(self._context.read("ingest", "whole", "known"))
+
+    def known_table(self) -> sp.csr_array | None:
+        """How many clustered rows of each known class are in each cluster: CSR (classes, c) int64, counted by blocks.
+
+        None where no known labels came with the input.
+        """
+        receipt = self._context.receipt("ingest", "whole")
+        if receipt is None or "known" not in receipt["arrays"]:
+            return None
+        table, c = sp.csr_array((0, self.params.n_clusters), dtype=np.int64), self.params.n_clusters
+        inner, folder = dataclasses.replace(self._context, clustered_only=False), self._context.folders["ingest"]
+        for block in label_results.row_blocks(inner):
+            known = self._store.read_rows(folder, "whole", "known", block.first, block.first + len(block.labels))
+            own = block.labels >= 0
+            n = max(table.shape[0], int(known.max(initial=-1)) + 1)
+            table.resize((n, c))
+            ones = np.ones(int(own.sum()), np.int64)
+            table = sp.csr_array(table + sp.csr_array((ones, (known[own], block.labels[own])), shape=(n, c)))
+        return table
 
     def report(self) -> dict[str, Any]:
         """Sizes, timings, peak memory, recall, residuals, components, promises and warnings, as plain values.

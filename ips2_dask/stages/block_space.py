@@ -1,81 +1,52 @@
-"""The space of block vectors in chunks: the solver's block algebra as tasks on the workers.
+"""The space of block vectors in chunks: the solver's block algebra as rounds of operations on the workers.
 
-Only small matrices come to the process of the solver. `ips2_dask.stages.block_operator` explains chunk, block, panel
-and owner.
+Only small matrices come to the process of the solver. `ips2_dask.stages.block_rounds` sends the rounds,
+`ips2_dask.stages.block_operator` explains chunks and panels.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Handle
-from ips2_dask.kernels import buffers, warm_start
-from ips2_dask.kernels.eigen import Float64, Known, panel_bounds, panels_of
-from ips2_dask.plan.memory import REMEMBERED
+from ips2_dask.executors.base import Executor
+from ips2_dask.kernels import warm_start
+from ips2_dask.kernels.eigen import Float64, Progress, panel_bounds, panels_of, panels_on_scratch
+from ips2_dask.plan import memory_chunked
+from ips2_dask.plan.sizes import Sizes
+from ips2_dask.stages import resident_blocks as blocks
 from ips2_dask.stages.block_operator import (
-    CHUNK_KIND,
-    ChunkPlacement,
     Float32,
-    assign_chunk_owners,
     chunk_bounds,
     chunk_partitions,
     degrees_at,
-    operator_bytes,
     pairs_at,
-    product,
-    select_rows,
     units_at,
 )
-from ips2_dask.stages.views import known_vectors, pair_components, unit
+from ips2_dask.stages.block_rounds import Block, ChunkedBlocks
+from ips2_dask.stages.chunk_rows import ROWS
+from ips2_dask.stages.views import unit
 from ips2_dask.store.context import Context, part_name
 
-T = TypeVar("T")
-
-Block = list[Handle]
-"""A block vector: the handle of each chunk's block."""
-
-GRAM_ROWS = 16384
-"""Rows that a Gram matrix converts to float64 at a time."""
+STEPS = 3
+"""Products of one round: after each round a solve may be stored, and goes on from there when a worker is lost."""
 
 
-# ---- known eigenvectors: one of each connected component, on the pairs of a chunk
+# ---- what a chunk's rows are made of
 
 
-def _component_vectors(context: Context, g: int, volumes: Float64 | None) -> Known:
-    """The component vectors on chunk g's pairs; without ``volumes`` those of its share of the components."""
-    low, high = chunk_bounds(context)[g : g + 2]
-    rows = np.arange(low, high)
-    return known_vectors(context, pairs_at(context, rows), degrees_at(context, rows), volumes)
-
-
-def _cached_component_vectors(context: Context, g: int) -> Known:
-    """The component vectors on chunk g's pairs, cached in its worker."""
-
-    def read() -> Known:
-        return _component_vectors(context, g, np.asarray(context.read("eigen", "volumes", "volumes")))
-
-    low, high = chunk_bounds(context)[g : g + 2]
-    bytes_of_pair = 8 if pair_components(context).total == 1 else 12
-    cached: Known = context.cached("eigen", f"known-{g}", read, bytes_of_pair * (high - low))
-    return cached
-
-
-# ---- tasks: pure functions of the context, a chunk's number and blocks. Chunk g has n_g pairs.
-
-
-def random_block(context: Context, g: int, columns: int, seed: int) -> Float32:
-    """Standard normal entries that depend on the seed and the chunk: (n_g, columns) float32."""
-    low, high = chunk_bounds(context)[g : g + 2]
-    return np.random.default_rng([seed, g]).standard_normal((high - low, columns), np.float32)
+def random_block(context: Context, g: int, n_rows: int, columns: int, seed: int) -> Float32:
+    """Standard normal entries that depend on the seed and the chunk: (n_rows, columns) float32."""
+    del context
+    return np.random.default_rng([seed, g]).standard_normal((n_rows, columns), np.float32)
 
 
 def start_block(context: Context, g: int) -> Float32:
-    """The solver's start on chunk g, from the stored start on samples: (n_g, columns) float32."""
+    """The pairs' start on chunk g, from the stored start on samples: (n_g, columns) float32."""
     low, high = chunk_bounds(context)[g : g + 2]
     rows = np.arange(low, high)
     pairs = pairs_at(context, rows)
@@ -86,86 +57,8 @@ def start_block(context: Context, g: int) -> Float32:
     return block
 
 
-def component_volumes(context: Context, g: int) -> tuple[NDArray[np.integer], Float64]:
-    """The components that have pairs in chunk g: numbers (n,) int32, and volumes in the chunk (n,) float64."""
-    vectors = _component_vectors(context, g, None)
-    components = np.unique(vectors.label)
-    return components, np.asarray(vectors.volume[components], np.float64)
-
-
-def component_coefficients(context: Context, g: int, y: Float32) -> tuple[NDArray[np.integer], Float64]:
-    """Products of y (n_g, columns) with the component vectors: numbers (present,), and (present, columns) float64."""
-    components, products = _cached_component_vectors(context, g).coefficients(y)
-    return components, products
-
-
-def subtract_components(
-    context: Context, g: int, y: Float32, components: NDArray[np.integer], coefficients: Float64
-) -> Float32:
-    """y minus the component vectors times their coefficients.
-
-    Parameters
-    ----------
-    context : Context
-    g : int
-    y : (n_g, columns) float32
-    components : (present,) int
-        Those that have pairs in the chunk: they may be few of many, so only their coefficients are sent.
-    coefficients : (present, columns) float64
-
-    Returns
-    -------
-    (n_g, columns) float32
-        A new array: another task may still read ``y``.
-    """
-    vectors = _cached_component_vectors(context, g)
-    all_coefficients = np.zeros((vectors.count, y.shape[1]))
-    all_coefficients[components] = coefficients
-    deflated: Float32 = buffers.empty(y.shape, y.dtype)
-    np.copyto(deflated, y)
-    result: Float32 = vectors.subtract(deflated, all_coefficients)
-    return result
-
-
-def gram(x: Float32, y: Float32) -> Float64:
-    """x' y of blocks (n_g, p) and (n_g, q), summed in float64: (p, q)."""
-    total = np.zeros((x.shape[1], y.shape[1]))
-    for low in range(0, len(x), GRAM_ROWS):
-        rows = slice(low, low + GRAM_ROWS)
-        total += x[rows].astype(np.float64).T @ y[rows].astype(np.float64)
-    return total
-
-
-def rotate(y: Float32, C: Float64) -> Float32:
-    """y C, with C (p, q) rounded to float32: (n_g, q) float32."""
-    return np.matmul(y, C.astype(np.float32), out=buffers.empty((len(y), C.shape[1]), np.float32))
-
-
-def select_columns(y: Float32, first: int, last: int) -> Float32:
-    """A copy of the columns first .. last - 1: (n_g, last - first) float32."""
-    selected: Float32 = buffers.empty((len(y), last - first), y.dtype)
-    np.copyto(selected, y[:, first:last])
-    return selected
-
-
-def join_columns(*panels: Float32) -> Float32:
-    """The columns of all panels (n_g, ...), one panel after another: (n_g, columns) float32."""
-    joined: Float32 = buffers.empty((len(panels[0]), sum(panel.shape[1] for panel in panels)), panels[0].dtype)
-    return np.concatenate(panels, axis=1, out=joined)
-
-
-def wait_for(y: Float32) -> None:
-    """Return nothing, once the block y is computed."""
-
-
-def residual_squares(Ly: Float32, y: Float32, values: Float64) -> Float64:
-    """Sums of squares of the columns of L y - y diag(values), for blocks (n_g, columns): (columns,) float64."""
-    squares: Float64 = np.square((Ly - y * values.astype(np.float32)).astype(np.float64)).sum(axis=0)
-    return squares
-
-
-def store_vectors(context: Context, g: int, y: Float32, n_vectors: int) -> Float64:
-    """Store the first columns of chunk g's block (n_g, columns) by partition.
+def store_vectors(context: Context, g: int, n_vectors: int, y: Float32) -> Float64:
+    """Store the first columns of chunk g's block of pairs (n_g, columns) by partition.
 
     Returns
     -------
@@ -182,30 +75,35 @@ def store_vectors(context: Context, g: int, y: Float32, n_vectors: int) -> Float
     return sums
 
 
+# ---- checkpoints
+
+
 def checkpoint_part(name: str, g: int) -> str:
-    """The part of stage ``eigen`` that has chunk g's block of the checkpoint ``name``."""
+    """The part that has chunk g's block of the checkpoint ``name``."""
     return f"{name}-c{g:06d}"
 
 
-def store_checkpoint(context: Context, g: int, name: str, y: Float32) -> None:
-    """Store chunk g's block (n_g, columns) of a checkpoint."""
-    context.store.write(context.folders["eigen"], checkpoint_part(name, g), {"state": y}, {})
+def previous_of(name: str) -> str:
+    """The name of the block before the last product of a panel, in the checkpoint ``name``."""
+    return f"{name}-previous"
 
 
-def read_checkpoint(context: Context, g: int, name: str) -> Float32:
+def store_state(context: Context, g: int, stage: str, name: str, y: Float32) -> None:
+    """Store chunk g's block (n_g, columns) of a checkpoint in place of an earlier one."""
+    folder, part = context.folders[stage], checkpoint_part(name, g)
+    context.store.drop(folder, part)
+    context.store.write(folder, part, {"state": y}, {})
+
+
+def read_state(context: Context, g: int, stage: str, name: str) -> Float32:
     """The stored block of chunk g of a checkpoint: (n_g, columns) float32."""
-    return context.store.read(context.folders["eigen"], checkpoint_part(name, g), "state")
+    return context.store.read(context.folders[stage], checkpoint_part(name, g), "state")
 
 
-PINNED_TASKS = (
-    component_volumes, random_block, start_block, select_rows, product, component_coefficients, subtract_components,
-    gram, rotate, select_columns, join_columns, wait_for, residual_squares, store_vectors, store_checkpoint,
-    read_checkpoint,
-)  # fmt: skip
-"""The tasks of a solve. A chunk's owner has the arrays that they need in its memory."""
+# ---- the space
 
 
-class ChunkedSpace:
+class ChunkedSpace(ChunkedBlocks):
     """Block vectors in chunks on the workers: a `ips2_dask.kernels.eigen.Space`.
 
     Parameters
@@ -214,184 +112,202 @@ class ChunkedSpace:
     executor : Executor
     width : int
         Columns of a block vector.
+    rows : {"pairs", "graph", "fused"}
+        What its rows are.
+    stage : str
+        The stage whose tasks the rounds are.
+    scratch : bool, optional
+        Whether blocks lie in files of the workers, but for the panel that is being multiplied; None has them there
+        where the plan finds the workers' memory too small for them. It changes no result.
 
     Attributes
     ----------
     n : int
-        Rows of a block vector: pairs.
+        Rows of a block vector.
     volumes : (components,) float64
         Volume of each connected component.
     whole_products : bool
         As of `Space`.
+    panels, panels_in_memory : int
+        In how many panels a block is filtered, and in how many if it is not in files.
+    steps : int
+        Products of a panel that were asked for so far, those that were made again after a loss as well.
+
+    Raises
+    ------
+    BlocksLost
+        By every method, when a worker is lost: `reopen` makes an empty space on the workers that are there then.
     """
 
-    def __init__(self, context: Context, executor: Executor, width: int) -> None:
-        self._chunks = range(len(chunk_partitions(context)))
-        receipts = [context.receipt("tensor", f"chunk-{part_name(g)}") for g in self._chunks]
-        # a worker caches the operators of its share of the chunks, with scales, rows and component vectors, and a
-        # quarter more as shares differ: what the cache has no room for is made anew in each product
-        total_bytes = sum(operator_bytes(context, r) + REMEMBERED * r["facts"]["cuts"][-1] for r in receipts if r)
-        context = dataclasses.replace(context, kept=total_bytes * 5 // (4 * max(1, executor.n_workers)))
-        self.context, self._executor = context, executor
-        self._shared_context = executor.share(context)
-        self.n = chunk_bounds(context)[-1]
-        self._columns, self._panels = width, panels_of(self.n, width, "chunked")
-        self.whole_products = self._panels == 1
-        executor.pin_to_owner([f"eigen-{function.__name__}" for function in PINNED_TASKS])
-        self._placement = ChunkPlacement((), np.array([np.diff(r["facts"]["cuts"]) for r in receipts if r]))
-        self._assign_owners()
-        self.volumes = np.zeros(pair_components(context).large)
-        for components, volumes in self._results(lambda g: self._task(component_volumes, g)):
-            self.volumes[components] += volumes
-        if context.receipt("eigen", "volumes") is None:  # read by the workers
-            context.store.write(context.folders["eigen"], "volumes", {"volumes": self.volumes}, {})
-
-    def _assign_owners(self) -> None:
-        """Divide the chunks among the workers there are now: some may have left or joined."""
-        owners = tuple(assign_chunk_owners(self.context, self._executor))
-        if owners != self._placement.owners:
-            self._placement = dataclasses.replace(self._placement, owners=owners)
-            self._shared_placement = self._executor.share(self._placement)
-
-    def _task(
+    def __init__(
         self,
-        function: Callable[..., object],
-        g: int,
-        *arguments: object,
-        placed_with: Handle | None = None,
-        urgent: bool = False,
-    ) -> Handle:
-        """Start a task on chunk g, on its owner or where the result of ``placed_with`` is."""
-        item = (CHUNK_KIND, g) if placed_with is None else placed_with
-        return self._executor.submit(
-            _task_name(function, g), function, self._shared_context, g, *arguments, placed_with=item, urgent=urgent
-        )
+        context: Context,
+        executor: Executor,
+        width: int,
+        rows: str = "pairs",
+        stage: str = "eigen",
+        *,
+        scratch: bool | None = None,
+    ) -> None:
+        self.n = ROWS[rows].bounds(context)[-1]
+        self._columns, self.panels_in_memory = width, panels_of(self.n, width, "chunked")
+        self.whole_products = self.panels_in_memory == 1
+        in_files = _needs_scratch(context, executor, rows, self.n) if scratch is None else scratch
+        # a product has the same bits whatever the panel, as long as its rows are whole vectors
+        self.panels = panels_on_scratch(self.n, width) if in_files else self.panels_in_memory
+        self.steps = 0
+        super().__init__(context, executor, rows, stage, scratch=in_files)
 
-    def _block_task(self, function: Callable[..., object], g: int, *arguments: object) -> Handle:
-        """Start a task on blocks of chunk g alone, without the context and the chunk's number, on its owner."""
-        return self._executor.submit(_task_name(function, g), function, *arguments, placed_with=(CHUNK_KIND, g))
+    def reopen(self) -> None:
+        """As of `ChunkedBlocks`; the known eigenvectors are learnt anew."""
+        super().reopen()
+        self.volumes = np.zeros(self._kind.n_components(self.context))
+        for components, volumes in self._run(blocks.ComponentVolumes()):
+            self.volumes[components] += volumes
+        self._queue.append(blocks.TakeVolumes(self.volumes))
 
-    def _each(self, task: Callable[[int], T]) -> list[T]:
-        """Start a task of every chunk, in one message; returns their handles."""
-        with self._executor.batch():
-            return [task(g) for g in self._chunks]
+    def _widths(self, columns: int) -> tuple[int, ...]:
+        """Columns of the panels of a block: in panels where it is of the width of the iteration."""
+        if self.panels == 1 or columns != self._columns:
+            return (columns,)
+        return tuple(b - a for a, b in panel_bounds(columns, self.panels))
 
-    def _results(self, task: Callable[[int], Handle]) -> list[Any]:
-        """Run a task of every chunk; returns their results."""
-        return self._executor.results(self._each(task))
+    def _parks(self, block: Block) -> bool:
+        """Whether a block goes into files."""
+        return self._scratch and block.columns >= self._columns
 
-    def _replace(self, y: Block, task: Callable[[int], Handle]) -> Block:
-        """Start tasks whose results replace ``y``: each chunk of it is freed when its successor is computed."""
-        successors = self._each(task)
-        y.clear()
-        return successors
+    def _make(
+        self, columns: int, function: Callable[..., Float32], arguments: Callable[[int], tuple[Any, ...]]
+    ) -> Block:
+        """A block whose rows a function makes of the context, a chunk and arguments."""
+        block = self._new(self._widths(columns))
+        of_chunks = [arguments(g) for g in self._chunks]
+        self._queue.append(blocks.Make(block.names, block.widths, function, of_chunks, self._parks(block)))
+        return block
 
-    def store_checkpoint(self, y: Block, name: str) -> None:
-        """Store a block vector under the name of a checkpoint, and wait until that is done."""
-        self._results(lambda g: self._task(store_checkpoint, g, name, y[g]))
+    # ---- checkpoints
 
-    def read_checkpoint(self, name: str, placed_with: Block | None = None) -> Block:
-        """A stored block vector; each chunk is read where that of ``placed_with`` is, else by its owner.
+    def store_checkpoint(self, y: Block, name: str, previous: Block | None = None) -> None:
+        """Store a block vector, and a panel's ``previous`` one, under the name of a checkpoint, and wait for it."""
+        if previous is not None:
+            self._queue.append(blocks.Apply(store_state, (self._stage, previous_of(name)), previous.names))
+        self._run(blocks.Apply(store_state, (self._stage, name), y.names))
 
-        Dask makes a lost chunk of it again by reading it, and not by all the tasks that computed what was stored.
-        """
-        return self._each(
-            lambda g: self._task(read_checkpoint, g, name, placed_with=None if placed_with is None else placed_with[g])
-        )
+    def read_checkpoint(self, name: str) -> Block:
+        """A stored block vector."""
+        return self._make(self._columns, read_state, lambda g: (self._stage, name))
+
+    def read_panel(self, name: str, panel: int) -> Block:
+        """A panel's stored ``previous`` block."""
+        block = self._new(self._widths(self._columns)[panel : panel + 1])
+        arguments = [(self._stage, previous_of(name))] * len(self._chunks)
+        self._queue.append(blocks.Make(block.names, block.widths, read_state, arguments, self._scratch))
+        return block
+
+    # ---- as of `Space`
 
     def random(self, columns: int, seed: int) -> Block:
         """As of `Space`."""
-        return self._each(lambda g: self._task(random_block, g, columns, seed))
+        return self._make(columns, random_block, lambda g: (self._bounds[g + 1] - self._bounds[g], columns, seed))
 
     def start(self) -> Block:
-        """The solver's start, from the stored eigenvectors of the sample graph."""
-        return self._each(lambda g: self._task(start_block, g))
+        """The pairs' start, from the stored eigenvectors of the sample graph."""
+        return self._make(self._columns, start_block, lambda g: ())
 
     def apply(self, y: Block) -> Block:
         """As of `Space`."""
         return self.recur(y, None, 1.0, 0.0, 0.0)
 
     def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
-        """As of `Space`."""
-        placement = self._placement
-        selected: dict[tuple[int, int], Handle] = {}  # by chunk and receiving worker
+        """As of `Space`; of blocks in files only the panel that is being multiplied is in memory."""
+        result = self._new(y.widths)
+        before = [None] * len(y.names) if previous is None else list(previous.names)
+        for new, old, last in zip(result.names, y.names, before, strict=True):
+            step = blocks.Step(new, old, last, a, b, c)
+            self._queue += [blocks.Load((old,)), step, blocks.Unload((old,))] if self._scratch else [step]
+            self.steps += 1
+        return result
 
-        def chunk_product(g: int) -> Handle:
-            others, owner = [], placement.owners[g]
-            for h in placement.neighbors(g):
-                if placement.owners[h] == owner:
-                    others.append(y[h])
-                    continue
-                if (h, owner) not in selected:
-                    selected[h, owner] = self._task(select_rows, h, owner, self._shared_placement, y[h], urgent=True)
-                others.append(selected[h, owner])
-            before = None if previous is None else previous[g]
-            return self._task(product, g, self._shared_placement, y[g], others, before, a, b, c)
-
-        products = self._each(chunk_product)
-        if previous is not None:
-            previous.clear()
-        return products
+    def filter(self, y: Block, steps: Sequence[tuple[float, float, float]], progress: Progress | None = None) -> Block:
+        """As of `Space`: panel by panel, in rounds of `STEPS` products."""
+        parts, y = self.split(y), None  # type: ignore[assignment]
+        first, done = (0, 0) if progress is None else (progress.panel, progress.step)
+        for number in range(first, len(parts)):
+            current, previous = parts[number], None
+            if done and progress is not None:
+                previous = progress.previous
+            for low in range(done, len(steps), STEPS):
+                for a, b, c in steps[low : low + STEPS]:
+                    previous, current = current, self.recur(current, previous, a, b, c)
+                parts[number] = current
+                if low + STEPS < len(steps):
+                    self._run(blocks.Drop(()))
+                    if progress is not None:
+                        progress.store(self.join(list(parts)), previous, number, low + STEPS)
+            previous, done = None, 0
+            self._run(blocks.Drop(()))
+        return self.join(parts)
 
     def split(self, y: Block) -> list[Block]:
-        """As of `Space`. A filter follows, before which chunks may be assigned to other workers."""
-        self._assign_owners()
-        if self._panels == 1:
-            return [y]
-        bounds = panel_bounds(self._columns, self._panels)
-        parts = self._each(lambda g: [self._block_task(select_columns, g, y[g], a, b) for a, b in bounds])
-        y.clear()
-        return [list(panel) for panel in zip(*parts, strict=True)]
-
-    def finish(self, panel: Block) -> Block:
-        """As of `Space`: wait for the panel, so that workers don't compute, and hold, two panels by turns."""
-        if self._panels > 1:
-            self._results(lambda g: self._block_task(wait_for, g, panel[g]))
-        return panel
+        """As of `Space`."""
+        return [Block([panel]) for panel in y.panels]
 
     def join(self, parts: list[Block]) -> Block:
         """As of `Space`."""
-        if len(parts) == 1:
-            return parts.pop()
-        joined = self._each(lambda g: self._block_task(join_columns, g, *(part[g] for part in parts)))
-        parts.clear()
-        return joined
+        return Block([panel for part in parts for panel in part.panels])
 
     def deflate(self, y: Block) -> Block:
         """As of `Space`."""
-        parts = self._results(lambda g: self._task(component_coefficients, g, y[g]))
-        coefficients = np.zeros((len(self.volumes), parts[0][1].shape[1]))
+        parts = self._run(blocks.Coefficients(y.names))
+        coefficients = np.zeros((len(self.volumes), y.columns))
         for components, products in parts:
             coefficients[components] += products
 
-        def subtract(g: int) -> Handle:
-            components = parts[g][0]
-            return self._task(subtract_components, g, y[g], components, coefficients[components])
+        def subtract(owner: int) -> blocks.Operation:
+            some = {g: (parts[g][0], coefficients[parts[g][0]]) for g in self._team.chunks(owner)}
+            return blocks.Subtract(y.names, y.widths, some, self._parks(y))
 
-        return self._replace(y, subtract)
+        self._queue.append(subtract)
+        return y
 
     def gram(self, x: Block, y: Block) -> Float64:
         """As of `Space`: summed in the order of the chunks."""
-        return _sum(self._results(lambda g: self._block_task(gram, g, x[g], y[g])))
+        return _sum(self._run(blocks.Gram(x.names, y.names)))
 
     def rotate(self, y: Block, C: Float64) -> Block:
         """As of `Space`."""
-        return self._replace(y, lambda g: self._block_task(rotate, g, y[g], C))
+        result = self._new(self._widths(C.shape[1]))
+        self._queue.append(blocks.Rotate(result.names, result.widths, y.names, C, self._parks(result)))
+        return result
 
     def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
         """As of `Space`."""
-        return np.sqrt(_sum(self._results(lambda g: self._block_task(residual_squares, g, Ly[g], y[g], values))))
+        return np.sqrt(_sum(self._run(blocks.ResidualSquares(Ly.names, y.names, values))))
+
+    # ---- results
 
     def store_vectors(self, y: Block, n_vectors: int) -> Float64:
-        """Store the first columns as eigenvectors; returns `store_vectors` of all chunks: (n_vectors,) float64."""
-        return _sum(self._results(lambda g: self._task(store_vectors, g, y[g], n_vectors)))
+        """Store the first columns as eigenvectors of pairs; returns `store_vectors` of all chunks: (n_vectors,)."""
+        return _sum(self.for_each(y, store_vectors, n_vectors))
 
 
-def _task_name(function: Callable[..., object], g: int) -> str:
-    return f"eigen-{function.__name__}-{g}"
+def _needs_scratch(context: Context, executor: Executor, rows: str, n: int) -> bool:
+    """Whether blocks of n rows of a kind don't fit into the memory of a worker, by the plan's model."""
+    sizes = Sizes(
+        context.m, context.n_features, context.params, context.choices, context.bounds, executor.n_workers,
+        executor.worker_memory(),
+    )  # fmt: skip
+    return dataclasses.replace(_SOLVES[rows](sizes), rows=n).needs_scratch(sizes)
 
 
-def _sum(parts: Sequence[Float64]) -> Float64:
+_SOLVES: dict[str, Callable[[Sizes], memory_chunked.Solve]] = {
+    "pairs": memory_chunked.solve_of_pairs,
+    "graph": memory_chunked.solve_of_samples,
+    "fused": memory_chunked.solve_of_embedding,
+}
+
+
+def _sum(parts: Sequence[NDArray[np.float64]]) -> Float64:
     """The sum of the chunks' arrays."""
     total: Float64 = np.sum(parts, axis=0)
     return total

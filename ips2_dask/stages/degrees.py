@@ -14,8 +14,10 @@ from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator
+from ips2_dask.stages.component_labels import label_components
+from ips2_dask.stages.near import neighborhood_edges
 from ips2_dask.stages.views import n_pairs, neighborhood_operator, neighborhoods, read_pairs, restricted_tensor, unit
-from ips2_dask.store.base import TaskResult
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
@@ -43,11 +45,17 @@ def degrees_of(context: Context, g: int) -> TaskResult:
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store degrees by partition and components; returns how many there are and warnings."""
-    N, _ = neighborhoods(context, context.params.n_neighbors)
-    component, count = neighborhood_components(N)
-    context.store.write(context.folders["assemble"], "whole", {"components": component}, {})
+    chunked = context.choices.vectors == "chunked"
+    if chunked:
+        sizes = label_components(context, executor, report, "assemble", neighborhood_edges)
+        context.store.write(context.folders["assemble"], "whole", {"sizes": sizes}, {})
+    else:
+        N, _ = neighborhoods(context, context.params.n_neighbors)
+        component, _ = neighborhood_components(N)
+        context.store.write(context.folders["assemble"], "whole", {"components": component}, {})
+        sizes = np.bincount(component)
     empty, antisymmetric = 0, None
-    if context.params.tensor == "indecomposable" and context.choices.vectors == "chunked":
+    if context.params.tensor == "indecomposable" and chunked:
         chunks = range(len(block_operator.chunk_partitions(context)))
         _drop_incomplete_chunks(context)
         block_operator.assign_chunk_owners(context, executor)
@@ -60,20 +68,22 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     warnings = []
     if empty:
         warnings.append(f"{empty} of {n_pairs(context)} pairs have no entry above zero in float32: sigma is too large")
-    largest = int(np.bincount(component).max())
     return {
-        "components": count, "largest": largest, "empty": empty, "antisymmetric": antisymmetric, "warnings": warnings
+        "components": len(sizes), "largest": int(sizes.max()), "empty": empty, "antisymmetric": antisymmetric,
+        "warnings": warnings,
     }  # fmt: skip
 
 
 def _drop_incomplete_chunks(context: Context) -> None:
     """Drop the part of each chunk of which a partition has lost its degrees, so that the chunk is computed again."""
-    for g, (first, last) in enumerate(block_operator.chunk_partitions(context)):
-        name = "chunk-" + part_name(g)
-        if context.receipt("assemble", name) is not None and not all(
-            context.receipt("assemble", b) for b in range(first, last)
-        ):
-            context.store.drop(context.folders["assemble"], name)
+    chunks, folder = block_operator.chunk_partitions(context), context.folders["assemble"]
+    names = ["chunk-" + part_name(g) for g in range(len(chunks))]
+    there = frozenset(present(context.store, folder, [*names, *map(part_name, range(context.n_partitions))]))
+    incomplete = [
+        name for name, (first, last) in zip(names, chunks, strict=True)
+        if name in there and not there.issuperset(map(part_name, range(first, last)))
+    ]  # fmt: skip
+    context.store.drop_many(folder, incomplete)
 
 
 def _degrees_here(context: Context, report: Report) -> tuple[int, float | None]:

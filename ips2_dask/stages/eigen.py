@@ -18,10 +18,13 @@ from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, normalized
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import checkpoints
+from ips2_dask.stages.block_rounds import with_recovery
 from ips2_dask.stages.block_space import ChunkedSpace
+from ips2_dask.stages.sample_space import is_small, store_start
 from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import (
     assembled_operator,
+    component_division,
     known_vectors,
     neighborhood_operator,
     neighborhoods,
@@ -94,7 +97,8 @@ def _finished(context: Context) -> dict[str, Any] | None:
     """The facts of a stage all of whose parts are stored: a run that was stopped just before the stage ended."""
     receipt = context.receipt("eigen", "whole")
     folded = context.params.tensor == "decomposable"
-    complete = folded or all(context.receipt("eigen", b) is not None for b in range(context.n_partitions))
+    names = [] if folded or receipt is None else [part_name(b) for b in range(context.n_partitions)]
+    complete = len(context.store.receipts(context.folders["eigen"], names)) == len(names)
     return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
 
@@ -108,7 +112,7 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     """Solve with NumPy blocks in this process, by LAPACK where that is small."""
     params = context.params
     pairs = read_pairs(context)
-    count = pair_components(context).large
+    count = component_division(context).large
     degrees = solved_degrees(context, pairs, context.read_all("assemble", "degrees"))
     root = np.sqrt(degrees) * unit(pairs)
     component_vectors = known_vectors(context, pairs, degrees)
@@ -176,22 +180,32 @@ def _solve(
 
 
 def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Solve with blocks in chunks on the workers."""
-    params, count = context.params, pair_components(context).large
+    """Solve with blocks in chunks on the workers; go on from the last checkpoint when one of them is lost."""
+    params, count = context.params, component_division(context).large
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
-    _store_start(context, width)
-    free_pinned()  # the graph stood in this process for the start alone
+    _store_start(context, executor, report, width)
     space = ChunkedSpace(context, executor, width)
     solve_checkpoints = checkpoints.Chunked(context, space)
-    solution = _solve(space, wanted, space.start, solve_checkpoints.latest(), solve_checkpoints, params, report)
-    n_kept, warnings = _judge(solution, wanted, params)
-    sums = space.store_vectors(solution.vectors, n_kept)
-    return _finish(context, solution, wanted, n_kept, space.volumes, sums, warnings)
+
+    def solve(state: kernel.State | None) -> kernel.Solution:
+        solution = _solve(space, wanted, space.start, state, solve_checkpoints, params, report)
+        n_kept, warnings = _judge(solution, wanted, params)
+        ended.update(n_kept=n_kept, warnings=warnings, sums=space.store_vectors(solution.vectors, n_kept))
+        return solution
+
+    ended: dict[str, Any] = {}
+    solution = with_recovery(space, solve_checkpoints.latest, solve)
+    volumes = space.volumes
+    space.close()
+    return _finish(context, solution, wanted, ended["n_kept"], volumes, ended["sums"], ended["warnings"])
 
 
-def _store_start(context: Context, width: int) -> None:
+def _store_start(context: Context, executor: Executor, report: Report, width: int) -> None:
     """Store the start by partition, for the workers; parts that are stored already stay."""
+    if not is_small(context.m, width, component_division(context).large):
+        store_start(context, executor, report, width)
+        return
     folder = context.folders["eigen"]
     names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
     stored = set(present(context.store, folder, names))
@@ -227,7 +241,8 @@ def _finish(
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
-    c, components = context.choices.n_solved(context.params), pair_components(context)
+    c = context.choices.n_solved(context.params)
+    components = component_division(context)
     whole = {
         "values": solution.values[:n_kept],
         "residuals": solution.residuals[:n_kept],
@@ -287,9 +302,9 @@ def _decomposable(context: Context) -> dict[str, Any]:
         degrees = np.asarray(S.sum(axis=1)).ravel()
         L = normalized(S, degrees, np.float64)
     spectrum, vectors, residual = _both_ends(L, params)
-    products, chosen = decomposable.leading_products(spectrum, params.n_clusters)
+    products, chosen = decomposable.leading_products(spectrum, params.n_sought)
     facts = {
-        "eigenvalues": products[: params.n_clusters].tolist(),
+        "eigenvalues": products[: params.n_sought].tolist(),
         "residual_max": residual,
         "n_vectors": len(products),
         "gap": None,
@@ -309,7 +324,7 @@ def _decomposable(context: Context) -> dict[str, Any]:
 def _both_ends(L: Matrix, params: Params) -> tuple[Float64, Float64, float]:
     """Eigenpairs of L: all of a small or dense one, else the c + 2 outermost of each end."""
     m = L.shape[0]
-    n = params.n_clusters + 2
+    n = params.n_sought + 2
     if not sp.issparse(L) or m <= 4 * n + 64:
         values, vectors = np.linalg.eigh(L if isinstance(L, np.ndarray) else L.toarray())
         return values[::-1].copy(), np.ascontiguousarray(vectors[:, ::-1]), 0.0

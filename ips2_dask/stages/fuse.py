@@ -16,12 +16,20 @@ from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import metric_views
+from ips2_dask.stages.exchange import cuts, exchange, received
 from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
-from ips2_dask.stages.views import pair_components, solved_degrees, unit
+from ips2_dask.stages.views import components_of, solved_degrees, unit
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 
 VERSION = 2
+
+PAIRS_AT_ONCE = 1 << 16
+"""Pairs of a chunked run whose eigenvectors' entries are float64 at a time; V of a pair comes of its own alone."""
+
+SHARES, SUMS = "shares-", "sums-"
+"""Prefixes of the parts with each partition's share of the row sums, and in chunked runs with the sums of its samples.
+"""
 
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
@@ -30,8 +38,8 @@ Int32 = NDArray[np.int32]
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the eigenvectors."""
     del choices
-    names = ("affinity", "bandwidth", "high_order", "fusion", "fusion_weight", "method", "n_clusters")
-    return {name: getattr(params, name) for name in names}
+    names = ("affinity", "bandwidth", "high_order", "fusion", "fusion_weight", "method")
+    return {**{name: getattr(params, name) for name in names}, "n_clusters": params.n_sought}
 
 
 def high_order(context: Context, b: int, pairs: Int32) -> Float64:
@@ -40,12 +48,17 @@ def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     whole = {name: context.read("eigen", "whole", name) for name in ("volumes", "sums")}
     diagonal = pairs[:, 0] == pairs[:, 1]
     root = np.sqrt(solved_degrees(context, pairs, np.asarray(context.read("assemble", b, "degrees")))) * unit(pairs)
-    label = pair_components(context).of_vectors[pairs[:, 0]]
-    trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_clusters)
-    wanted = wanted_pairs(context.params.n_clusters, len(whole["volumes"]))
+    label = components_of(context, pairs[:, 0]).of_vectors
+    trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_sought)
+    wanted = wanted_pairs(context.params.n_sought, len(whole["volumes"]))
     n_kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
     vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :n_kept]
-    values = kernel.high_order_values(vectors, trivial, diagonal, rule, kernel.column_signs(whole["sums"][:n_kept]))
+    signs = kernel.column_signs(whole["sums"][:n_kept])
+    at_once = PAIRS_AT_ONCE if context.choices.vectors == "chunked" else max(len(pairs), 1)
+    values = np.empty(len(pairs))
+    for start in range(0, len(pairs), at_once):
+        some = slice(start, start + at_once)
+        values[some] = kernel.high_order_values(vectors[some], trivial[some], diagonal[some], rule, signs)
     return np.where(root > 0, values, 0.0)  # pairs of islands keep entries of the solver's random start
 
 
@@ -57,7 +70,11 @@ def decomposable_at(context: Context, pairs: Int32) -> Float64:
 
 
 def entries(context: Context, b: int) -> TaskResult:
-    """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j."""
+    """S and unscaled V on one partition's pairs: active ones and edges of the pairwise graph, i <= j.
+
+    With n eigenvectors outside eigenvalue 1 it takes 55 + 20 n bytes an entry; in chunked runs 55 + 4 n, and 16 n for
+    each of `PAIRS_AT_ONCE` pairs; or what `heat_edges` takes (measured).
+    """
     pairs = np.asarray(context.read("tensor", "pairs-" + part_name(b), "pairs"))
     folded = context.params.tensor == "decomposable"
     if context.params.affinity == "gaussian":
@@ -72,8 +89,11 @@ def entries(context: Context, b: int) -> TaskResult:
     return {"entries": joined, "pairwise": S, "high_order": V}, facts
 
 
-def row_sums(context: Context, b: int) -> TaskResult:
-    """This partition's share of the row sums of S and V, each in two halves that add up without rounding."""
+def _share(context: Context, b: int) -> tuple[Int32, Float64]:
+    """Samples that partition b has entries of, and its share of their row sums of S and V, each in two halves.
+
+    Halves add up without rounding, in any order: (samples,) ascending, and (2, 2, samples).
+    """
     joined = np.asarray(context.read("fuse", b, "entries"))
     touched, local = np.unique(joined, return_inverse=True)
     i, j = local.reshape(joined.shape).T
@@ -84,29 +104,61 @@ def row_sums(context: Context, b: int) -> TaskResult:
         for half, values in enumerate(halves):
             sums[row, half] = np.bincount(i, values, len(touched))
             sums[row, half] += np.bincount(j[off], values[off], len(touched))
-    return {"touched": touched.astype(np.int32), "sums": sums}, {}
+    return touched.astype(np.int32), sums
+
+
+def shares(context: Context, b: int) -> TaskResult:
+    """This partition's share of the row sums of S and V, in halves."""
+    touched, sums = _share(context, b)
+    return {"touched": touched, "sums": sums}, {}
+
+
+def sent_shares(context: Context, b: int) -> TaskResult:
+    """The same to be sent to the partitions whose samples these are."""
+    touched, sums = _share(context, b)
+    return {"touched": touched, "halves": np.ascontiguousarray(np.moveaxis(sums, 2, 0))}, cuts(context, touched)
+
+
+def row_sums(context: Context, b: int) -> TaskResult:
+    """The row sums of S and V of partition b's samples, from what all partitions have sent."""
+    low, high = context.span(b)
+    total = np.zeros((high - low, 2, 2))
+    for touched, halves in received(context, "fuse", SHARES, b, "touched", "halves"):
+        total[touched - low] += halves
+    return {"row_sums": total.sum(axis=2)}, {}
 
 
 def _whole_sums(context: Context) -> Float64:
     """The row sums of S and V from the shares of all partitions: (2, m)."""
     total = np.zeros((2, 2, context.m))
     for b in range(context.n_partitions):
-        part = "shares-" + part_name(b)
+        part = SHARES + part_name(b)
         touched, sums = (context.store.read(context.folders["fuse"], part, name) for name in ("touched", "sums"))
         total[:, :, touched] += sums
     return total.sum(axis=1)
 
 
+def _sums_at(context: Context, entries: Int32) -> tuple[Float64, Int32]:
+    """Row sums of S and V at the samples of some entries, (2, samples), and each one's place there, as (n, 2)."""
+    if context.choices.vectors != "chunked":
+        return np.asarray(context.read("fuse", "sums-whole", "sums")), entries
+    samples, place = np.unique(entries, return_inverse=True)
+    return context.rows_of("fuse", "row_sums", samples, SUMS).T, place.reshape(entries.shape).astype(np.int32)
+
+
 def fused(context: Context, b: int) -> TaskResult:
-    """U on one partition's pairs."""
+    """U on one partition's pairs.
+
+    It takes 40 bytes an entry, and where S and V are normalised, as the shares of their row sums do, 92 (measured).
+    """
     params = context.params
     V = np.asarray(context.read("fuse", b, "high_order")) / context.facts["fuse"]["largest"]
     if params.method == "ppc":
         return {"fused": V}, {}
     S = np.asarray(context.read("fuse", b, "pairwise"))
     if params.fusion == "normalized":
-        i, j = np.asarray(context.read("fuse", b, "entries")).T
-        sums = np.asarray(context.read("fuse", "sums-whole", "sums"))
+        sums, places = _sums_at(context, np.asarray(context.read("fuse", b, "entries")))
+        i, j = places.T
         roots = [inverse_root(np.maximum(row, 0.0)) for row in sums]
         S, V = S * roots[0][i] * roots[0][j], V * roots[1][i] * roots[1][j]
     return {"fused": kernel.fuse(S, V, params.fusion_weight)}, {}
@@ -126,8 +178,11 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     }
     inner = dataclasses.replace(context, facts={**context.facts, "fuse": facts})
     if context.params.fusion == "normalized" and context.params.method == "ips2":
-        executor.map(Job("fuse", row_sums, "shares-"), inner, parts, report)
-        context.store.write(context.folders["fuse"], "sums-whole", {"sums": _whole_sums(inner)}, {})
+        if context.choices.vectors == "chunked":
+            exchange(inner, executor, report, Job("fuse", sent_shares, SHARES), Job("fuse", row_sums, SUMS))
+        else:
+            executor.map(Job("fuse", shares, SHARES), inner, parts, report)
+            context.store.write(context.folders["fuse"], "sums-whole", {"sums": _whole_sums(inner)}, {})
     executor.map(Job("fuse", fused, "fused-"), inner, parts, report)
     return facts
 

@@ -192,10 +192,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
             folder, "whole", {"center": measures.center, "spread": measures.spread, **_known_labels(source)}, {}
         )
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
-    part_names = store.listed(folder)
-    for name in (f"raw-{part_name(b)}" for b in parts):  # the statistics stay, so that one can be made again alone
-        if part_names is None or name in part_names:
-            store.drop(folder, name)
+    # the statistics stay, so that one can be made again alone
+    store.drop_many(folder, [f"raw-{part_name(b)}" for b in parts])
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
     merged: dict[str, Any] = {}
@@ -240,10 +238,9 @@ def _unread(context: Context, rule: str) -> list[int]:
         return list(range(context.n_partitions))  # the first complete row may be in any, and medians are of all
     if rule == "median":
         needed = (*needed, ingest_missing.PREFIX)
-    return [
-        b for b in range(context.n_partitions)
-        if b == 0 or any(context.receipt("ingest", prefix + part_name(b)) is None for prefix in needed)
-    ]  # fmt: skip
+    names = {b: [prefix + part_name(b) for prefix in needed] for b in range(context.n_partitions)}
+    stored = context.store.receipts(context.folders["ingest"], [name for each in names.values() for name in each])
+    return [b for b, each in names.items() if b == 0 or not stored.keys() >= set(each)]
 
 
 class Measured(NamedTuple):
@@ -273,10 +270,8 @@ def _measured(inner: Context, executor: Executor, report: Report, first: Float64
 
 
 def _merged(context: Context, prefix: str) -> kernel.Statistics:
-    stacked = [
-        context.store.read(context.folders["ingest"], prefix + part_name(b), "statistics")
-        for b in range(context.n_partitions)
-    ]
+    names = [prefix + part_name(b) for b in range(context.n_partitions)]
+    stacked = context.store.read_many(context.folders["ingest"], names, "statistics")
     return kernel.merge([kernel.Statistics(a[0].astype(np.int64), a[1:3], a[3:5], a[5], a[6]) for a in stacked])
 
 
@@ -333,7 +328,7 @@ def _exponent_of_distances(context: Context, receipts: Sequence[Receipt]) -> int
     """
     exponents = [int(receipt["facts"]["exponent"]) for receipt in receipts]
     top, m, folder = max(exponents), context.m, context.folders["ingest"]
-    parts = (context.store.read(folder, "statistics-" + part_name(b), "squares") for b in range(len(exponents)))
+    parts = context.store.read_many(folder, ["statistics-" + part_name(b) for b in range(len(exponents))], "squares")
     scaled = (np.ldexp(part, 2 * (e - top)) for part, e in zip(parts, exponents, strict=True))
     mean = math.fsum(x for part in scaled for x in part.tolist()) / (2 * m * m)
     return kernel.root_exponent(np.ldexp(np.sqrt([mean]), top))
@@ -368,8 +363,7 @@ def _check_symmetric(context: Context, executor: Executor, report: Report) -> No
     """Refuse a stored matrix whose two triangles differ by more than rounding."""
     parts = range(context.n_partitions)
     executor.map(Job("ingest", symmetric, "symmetric-"), context, parts, report)
-    for b in parts:
-        context.store.drop(context.folders["ingest"], "symmetric-" + part_name(b))
+    context.store.drop_many(context.folders["ingest"], ["symmetric-" + part_name(b) for b in parts])
 
 
 def _known_labels(source: Source) -> dict[str, AnyArray]:

@@ -43,7 +43,10 @@ def compare(context: Context, r: int) -> TaskResult:
         low, high = (int(n) for n in np.asarray(context.read("ingest", part, "offsets"))[r : r + 2])
         keys.append(store.read_rows(folder, part, "digests", low, high))
         rows.append(store.read_rows(folder, part, "rows", low, high))
-    equal = duplicates.repeats(np.concatenate(keys), np.concatenate(rows))
+    arrays = np.concatenate(keys), np.concatenate(rows)
+    keys.clear()
+    rows.clear()
+    equal = duplicates.repeats(*arrays)
     return {"repeats": equal.rows, "firsts": equal.firsts}, {}
 
 
@@ -77,8 +80,8 @@ def merge(context: Context, executor: Executor, report: Report, dropped: AnyArra
         m = context.m - len(repeats) - len(dropped)
         arrays = _numbered(context.m, repeats, firsts, dropped) if m < context.m else {}
         receipt = store.write(folder, "distinct", arrays, {"distinct": m})
-    for name in (*(f"digests-{part_name(b)}" for b in parts), *(f"ranges-{part_name(r)}" for r in ranges)):
-        store.drop(folder, name)
+    names = [*(f"digests-{part_name(b)}" for b in parts), *(f"ranges-{part_name(r)}" for r in ranges)]
+    store.drop_many(folder, names)
     m = int(receipt["facts"]["distinct"])
     if m == context.m:
         return {}
@@ -86,8 +89,7 @@ def merge(context: Context, executor: Executor, report: Report, dropped: AnyArra
     facts = {**context.facts["ingest"], "distinct_bounds": bounds}
     inner = dataclasses.replace(context, facts={**context.facts, "ingest": facts})
     executor.map(Job("ingest", distinct, "distinct-", "distinct"), inner, range(len(bounds) - 1), report)
-    for b in parts:
-        store.drop(folder, part_name(b))
+    store.drop_many(folder, [part_name(b) for b in parts])
     return {"bounds": bounds}
 
 

@@ -7,6 +7,7 @@ of counts after the other.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -48,19 +49,21 @@ def counts(context: Context, b: int) -> TaskResult:
 
 def incomplete(context: Context) -> AnyArray:
     """Rows of the input that lack a value, ascending: (n,) int64."""
-    store, folder = context.store, context.folders["ingest"]
-    return np.concatenate(
-        [store.read(folder, PREFIX + part_name(b), "incomplete") for b in range(context.n_partitions)]
-    )
+    return np.concatenate(list(_of_partitions(context, PREFIX, "incomplete")))
 
 
 def missing_by_column(context: Context) -> AnyArray:
     """How many values each column lacks: (f,) int64."""
-    store, folder = context.store, context.folders["ingest"]
     total = np.zeros(context.n_features, np.int64)
-    for b in range(context.n_partitions):
-        total += store.read(folder, PREFIX + part_name(b), "missing")
+    for missing in _of_partitions(context, PREFIX, "missing"):
+        total += missing
     return total
+
+
+def _of_partitions(context: Context, prefix: str, name: str) -> Iterator[AnyArray]:
+    """An array of the part of each partition, in their order."""
+    names = [prefix + part_name(b) for b in range(context.n_partitions)]
+    return context.store.read_many(context.folders["ingest"], names, name)
 
 
 def find(context: Context, executor: Executor, report: Report) -> None:
@@ -95,8 +98,8 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
         inner = dataclasses.replace(context, facts={"ingest": {**context.facts["ingest"], **round_facts}})
         executor.map(Job("ingest", counts, prefix), inner, parts, report)
         total = np.zeros((2, len(numeric), 1 << ingest.MEDIAN_BITS), np.int64)
-        for b in parts:
-            total += store.read(folder, prefix + part_name(b), "counts")
+        for counted in _of_partitions(context, prefix, "counts"):
+            total += counted
         search.narrow(total, step)
     values = np.zeros(context.n_features)
     values[numeric] = search.values() if numeric else ()
@@ -106,13 +109,9 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
 
 def drop_counts(context: Context) -> None:
     """Take away the counts of all rounds."""
-    store, folder = context.store, context.folders["ingest"]
-    part_names = store.listed(folder)
-    for step in range(len(ingest.MEDIAN_SHIFTS)):
-        for b in range(context.n_partitions):
-            name = f"counts{step}-{part_name(b)}"
-            if part_names is None or name in part_names:
-                store.drop(folder, name)
+    steps, parts = range(len(ingest.MEDIAN_SHIFTS)), range(context.n_partitions)
+    names = [f"counts{step}-{part_name(b)}" for step in steps for b in parts]
+    context.store.drop_many(context.folders["ingest"], names)
 
 
 def filled(block: AnyArray, medians: AnyArray) -> AnyArray:

@@ -6,6 +6,9 @@ by them.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
@@ -34,26 +37,26 @@ def connected(context: Context, U: sp.csr_array) -> tuple[sp.csr_array, kernel.C
     Where islands would hold more rows than they may, each component's central sample is first joined with those of the
     nearest components, until they don't.
     """
-    c, copies = context.params.n_clusters, context.copies()
+    c, copies = context.params.n_sought, context.copies()
     while True:
         components = kernel.divide(connected_components(U, directed=False)[1], c, copies, c)
         if components.large <= c:
             return U, components
         centers = central_samples(context, components.label, np.arange(components.total))
-        near = _near_each_other(context, centers)
+        near = near_each_other(context, centers)
         U = kernel.joined(U, np.repeat(centers, near.shape[1]), centers[near.ravel()])
 
 
-def _near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
+def near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
     """Of each of some samples the nearest others of them, as places among them: (n, <= JOINED_TO)."""
     n = min(JOINED_TO + 1, len(samples))
-    rows = _rows(context, samples)
+    rows = rows_at(context, samples)
     if context.metric.precomputed:
         return np.argsort(rows[:, samples] + np.diag(np.full(len(samples), np.inf)), axis=1, kind="stable")[:, : n - 1]
     return exact_neighbors(rows, 0, rows, n, metric_views.search(context))[0][:, 1:]
 
 
-def _rows(context: Context, samples: Int64) -> NDArray[np.float32]:
+def rows_at(context: Context, samples: Int64) -> NDArray[np.float32]:
     """X at samples in any order."""
     ascending, place = np.unique(samples, return_inverse=True)
     return np.ascontiguousarray(context.samples(ascending)[place])
@@ -82,7 +85,7 @@ def central_samples(context: Context, label: NDArray[np.integer], which: NDArray
         chosen = np.flatnonzero(batch == number)
         first, last = starts[chosen[0]], np.append(starts, len(members))[chosen[-1] + 1]
         some, run_starts = members[first:last], starts[chosen] - first
-        rows = _rows(context, some)
+        rows = rows_at(context, some)
         if context.metric.precomputed:
             centers[chosen] = some[kernel.central_of_distances(rows[:, some], run_starts)]
         else:
@@ -95,7 +98,7 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
 
     One pass over X, partition after partition.
     """
-    order, rows = context.order(), _rows(context, samples)
+    order, rows = context.order(), rows_at(context, samples)
     nearest = None if context.metric.precomputed else metric_views.search(context)
     best, user = np.full(len(samples), np.inf), np.full(len(samples), np.iinfo(np.int64).max)
     ids = np.full(len(samples), -1, np.int64)
@@ -130,3 +133,13 @@ def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bo
         centers = central_samples(context, np.where(inside, label.max() + 1, label), which)
         followed_sample[~inside] = nearest_samples(context, centers, inside)[place]
     return followed_sample
+
+
+def warning_of(facts: Mapping[str, Any]) -> str:
+    """The warning about islands of U: how many there are, and whose labels their rows get."""
+    small = facts["islands"]
+    return (
+        f"the fused similarity falls into {facts['u_components']} components, {small['fused']} of them too small for a "
+        f"cluster: their {small['rows']} rows, at most {small['largest']} in one, have the label of the nearest sample "
+        "of the others"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,9 +20,11 @@ from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, reverse_lists
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import islands
+from ips2_dask.stages import chunked_label, islands, label_parts, leiden
+from ips2_dask.stages.kmeans import density_part
+from ips2_dask.stages.roundings import MISSING, PREFIX, Candidates, Rounding, facts_of, roundings, warnings_of
 from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
-from ips2_dask.stages.walk import ChunkedWalk, LocalWalk, Walk
+from ips2_dask.stages.walk import LocalWalk
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context
 
@@ -36,18 +38,16 @@ UInt8 = NDArray[np.uint8]
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
 
-FINEST = 1e-5
-"""Largest residual of the embedding's eigenvectors where no tolerance is asked for, and at most where one is: they are
-cheap, and where eigenvalues are close a residual of 1e-4 still turns the embedding (digits, measured)."""
-
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the fused similarity."""
-    del choices
-    looks = params.assign_labels != "kmeans" and not params.clusters_rows
+    looks = params.assign_labels in ("auto", "density") and not params.clusters_rows
     return {
         # labels that were k-means' for lack of fast-plscan are computed again once it is installed
         **({"fast_plscan": density.available()} if looks else {}),
+        # runs in chunks have another layout, and other draws, than they had
+        **({"by_partition": True} if choices.vectors == "chunked" and params.embedding == "spectral" else {}),
+        **leiden.depends_on(params),
         "n_clusters": params.n_clusters,
         "n_components": params.n_embedded,
         "embedding": params.embedding,
@@ -55,46 +55,6 @@ def depends_on(params: Params, choices: Choices) -> dict[str, object]:
         "tol": params.tol,
         "seed": params.random_state,
     }
-
-
-class Rounding(NamedTuple):
-    """One task of a way to round: of k-means some starts, of a density the tree; ``number`` tells starts apart."""
-
-    way: str  # "kmeans" or "density"
-    columns: int
-    number: int
-
-    @property
-    def part(self) -> str:
-        """The name of its part, after the prefix."""
-        return f"{self.way}-{self.columns:04d}-{self.number:02d}"
-
-    @classmethod
-    def of(cls, part: str) -> Rounding:
-        """The task whose part has this name."""
-        way, columns, number = part.split("-")
-        return cls(way, int(columns), int(number))
-
-
-MISSING = "fast-plscan is not installed, so labels are k-means' (pip install 'ips2-dask[density]')"
-
-PREFIX = "rounding-"
-
-
-def roundings(params: Params, m: int, dense: bool) -> list[Rounding]:
-    """The tasks: trees first, which take longest, then the starts of k-means; the most columns first.
-
-    ``dense``: whether density can be looked at at all.
-    """
-    if params.clusters_rows:
-        widths = [0]
-    else:
-        most = min(params.n_embedded, m)
-        widths = [most] if most <= params.n_clusters else [most, params.n_clusters]
-    trees = [Rounding("density", d, 0) for d in widths if params.assign_labels != "kmeans" and dense]
-    # where a density is asked for, k-means stands by in case that no cut has as many clusters
-    starts = [Rounding("kmeans", d, n) for d in widths for n in range(rounding.restart_tasks(m))]
-    return trees + starts
 
 
 def points(context: Context, columns: int) -> Matrix:
@@ -149,14 +109,7 @@ def _density(context: Context, X: Matrix, task: Rounding) -> TaskResult:
     rows = density.tree_rows(X, context.order(), context.params.random_state)
     followed = follows(context)
     rows = rows if followed is None else rows[followed[rows] == rows]
-    edges = density.spanning_tree(X[rows])
-    cut = None if edges is None else density.cut(edges, len(rows), context.params.n_clusters)
-    arrays = {"drawn": rows.astype(np.int32), "edges": np.zeros((0, 3)) if edges is None else edges}
-    facts: dict[str, Any] = {"drawn": len(rows), "left_out": None, "smallest": None}
-    if cut is not None:
-        facts |= {"left_out": cut.left_out, "smallest": cut.smallest}
-        arrays["labels"] = cut.labels
-    return arrays, facts
+    return density_part(context, X[rows], rows)
 
 
 class _Affinity:
@@ -173,42 +126,24 @@ class _Affinity:
             return read_affinity(context)
         return weighed(_rows_graph(context, read_unsigned(context)), row_weights(context))
 
-    @property
-    def in_chunks(self) -> bool:
-        """Whether it is walked on in chunks on the workers, as vectors of pairs are."""
-        context = self._context
-        return (
-            context.choices.vectors == "chunked"
-            and context.params.embedding != "rows"
-            and not context.facts["fuse"]["dense"]
-        )
-
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store embedding, labels and certainty; returns components, how labels were found, and warnings."""
-    params = context.params
+    if label_parts.is_by_partition(context) and context.params.embedding == "spectral":
+        return chunked_label.run(context, executor, report)
+    return _run_in_core(context, executor, report)
+
+
+def _run_in_core(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """The stage on arrays of all samples: U is embedded, walked on and cut in this process."""
+    params, affinity = context.params, _Affinity(context)
     facts: dict[str, Any] = {"u_components": None, "warnings": []}
-    affinity = _Affinity(context)
     if not params.clusters_rows:
         facts |= _embed(context, affinity)
         facts["warnings"] = list(facts["warnings"])  # those of the embedding's receipt stay as they are
-    has_density = density.available()
-    if not has_density and params.assign_labels != "kmeans" and not params.clusters_rows:
-        facts["warnings"].append(MISSING)
-    tasks = roundings(params, context.m, has_density and not params.clusters_rows)
     inner = dataclasses.replace(context, facts={**context.facts, "label": facts})
-    receipts = executor.map(Job("label", one_rounding, PREFIX, "roundings"), inner, [t.part for t in tasks], report)
-    walk: Walk = ChunkedWalk(inner, executor, report) if affinity.in_chunks else LocalWalk(inner, affinity.matrix)
-    outcome = _Found(inner, walk, dict(zip(tasks, receipts, strict=True)))
-    winner, labels, left_out = outcome.chosen()
-    facts["roundings"] = [{**one._asdict(), "chosen": one == winner} for one in outcome.candidates]
-    if params.assign_labels == "density" and winner.rounding != "density" and has_density:
-        facts["warnings"].append(
-            f"no smallest size of a cluster cuts {params.n_clusters} clusters from the density: labels are k-means'"
-        )
-    facts["clusters"] = distinct = len(np.unique(labels))
-    if distinct < params.n_clusters:
-        facts["warnings"].append(f"only {distinct} of {params.n_clusters} clusters could be told apart")
+    label = _leiden if params.assign_labels == "leiden" else _rounded
+    labels, left_out, walk = label(inner, executor, report, affinity, facts)
     labels = _renumbered(context, labels)
     arrays = {"labels": context.by_row(labels)}
     arrays["certainty"] = context.by_row(walk.finish(labels))
@@ -220,75 +155,74 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     return facts
 
 
+_Labelled = tuple[Int32, UInt8 | None, LocalWalk]
+"""Labels (m,) in the run's numbering, the samples that a density left out, and the walk on U."""
+
+
+def _rounded(
+    context: Context, executor: Executor, report: Report, affinity: _Affinity, facts: dict[str, Any]
+) -> _Labelled:
+    """The labels of the rounding that is kept; completes the facts."""
+    params, has_density = context.params, density.available()
+    if not has_density and params.assign_labels != "kmeans" and not params.clusters_rows:
+        facts["warnings"].append(MISSING)
+    tasks = roundings(params, context.m, has_density and not params.clusters_rows)
+    receipts = executor.map(Job("label", one_rounding, PREFIX, "roundings"), context, [t.part for t in tasks], report)
+    walk = LocalWalk(context, affinity.matrix)
+    outcome = _Found(context, walk, dict(zip(tasks, receipts, strict=True)))
+    winner, (labels, left_out) = outcome.chosen()
+    facts["roundings"] = facts_of(outcome.candidates, winner)
+    facts["clusters"] = len(np.unique(labels))
+    facts["warnings"] += warnings_of(params, winner, facts["clusters"], has_density)
+    return labels, left_out, walk
+
+
+def _leiden(
+    context: Context, executor: Executor, report: Report, affinity: _Affinity, facts: dict[str, Any]
+) -> _Labelled:
+    """The labels of Leiden's communities; completes the facts."""
+    del executor
+    report(0, 1)
+    found = leiden.in_core(context)
+    followed, walk = follows(context), LocalWalk(context, affinity.matrix)
+    labels = found.labels if followed is None else found.labels[followed]
+    facts |= leiden.facts_of(found, walk.cut(labels))
+    facts["warnings"] += found.warnings
+    report(1, 1)
+    return labels, None, walk
+
+
 def _renumbered(context: Context, labels: Int32) -> Int32:
     """Clusters by their first sample in the user's numbering; labels stay in the run's."""
     order = context.order()
     return kernel.renumber(labels) if order is None else kernel.renumber(context.by_row(labels))[order]
 
 
-class _Found:
-    """Candidate labelings, from the results of the rounding tasks, and the choice of one."""
+class _Found(Candidates[tuple[Int32, UInt8 | None]]):
+    """Candidate labelings in core: labels (m,) in the run's numbering, and of a density the samples left out."""
 
-    def __init__(self, context: Context, walk: Walk, receipts: dict[Rounding, Any]) -> None:
-        self._context, self._walk = context, walk
-        self._c = context.params.n_clusters
-        self._receipts = receipts
-        self._follows = follows(context)
-        self._labels: dict[tuple[str, int], tuple[Int32, UInt8 | None]] = {}
-        self.candidates: list[rounding.Candidate] = []
+    def __init__(self, context: Context, walk: LocalWalk, receipts: dict[Rounding, Any]) -> None:
+        super().__init__(context.params, receipts)
+        self._context, self._walk, self._follows = context, walk, follows(context)
 
     def _read(self, task: Rounding, name: str) -> AnyArray:
         return self._context.store.read(self._context.folders["label"], f"{PREFIX}{task.part}", name)
 
-    def chosen(self) -> tuple[rounding.Candidate, Int32, UInt8 | None]:
-        """The candidate that is kept, its labels (m,) in the run's numbering, and of a density the samples left out."""
-        densities = self._densities()
-        for columns in dict.fromkeys(task.columns for task in self._receipts if task.way == "kmeans"):
-            self._add_kmeans(columns)
-        if self._context.params.assign_labels == "density":
-            cuts = [one for one in densities if one.clusters == self._c]
-            winner = min(cuts, key=lambda one: one.left_out, default=None)
-        else:
-            winner = rounding.eligible(densities, self._c)
-        self.candidates = densities + self.candidates
-        if winner is not None:
-            winner = self._add_cut(winner, *self._spread(winner))
-        if winner is None or self._context.params.assign_labels != "density":
-            looked_at = [one for one in self.candidates if one.cut is not None]
-            winner = looked_at[0] if len(looked_at) == 1 else rounding.choose(looked_at)
-        labels, left_out = self._labels[winner.rounding, winner.columns]
-        return winner, labels, left_out
-
-    def _densities(self) -> list[rounding.Candidate]:
-        candidates = []
-        for task, receipt in self._receipts.items():
-            if task.way == "density":
-                share = receipt["facts"]["left_out"]
-                clusters = 0 if share is None else self._c
-                candidates.append(
-                    rounding.Candidate("density", task.columns, clusters, None, 1.0 if share is None else share)
-                )
-        return candidates
-
-    def _add_kmeans(self, columns: int) -> None:
+    def _partition(self, columns: int) -> tuple[tuple[Int32, None], int]:
+        """As of `Candidates`."""
         tasks = [task for task in self._receipts if (task.way, task.columns) == ("kmeans", columns)]
         starts = [
             kernel.Partitioning(float(self._read(t, "inertia")[0]), np.asarray(self._read(t, "labels"))) for t in tasks
         ]
         labels = self._with_islands(kernel.best(starts).labels)
-        one = rounding.Candidate("kmeans", columns, len(np.unique(labels)), None, 0.0)
-        self.candidates.append(one)
-        self._add_cut(one, labels, None)
+        return (labels, None), len(np.unique(labels))
 
-    def _add_cut(self, one: rounding.Candidate, labels: Int32, left_out: UInt8 | None) -> rounding.Candidate:
-        """The candidate with its normalised cut, in its old place among the others."""
-        self._labels[one.rounding, one.columns] = labels, left_out
-        candidate = one._replace(cut=self._walk.cut(labels))
-        self.candidates[self.candidates.index(one)] = candidate
-        return candidate
+    def _cut(self, labels: tuple[Int32, UInt8 | None]) -> float:
+        """As of `Candidates`."""
+        return self._walk.cut(labels[0])
 
     def _spread(self, one: rounding.Candidate) -> tuple[Int32, UInt8]:
-        """Labels of all samples from those of a tree's leaves, and which of its samples the tree left out."""
+        """As of `Candidates`, and which of the tree's samples it left out."""
         context, task = self._context, Rounding(one.rounding, one.columns, 0)
         drawn, leaves = np.asarray(self._read(task, "drawn")), np.asarray(self._read(task, "labels"))
         labels, left_out = np.full(context.m, -1, np.int32), np.zeros(context.m, np.uint8)
@@ -333,16 +267,16 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
                 facts["islands"] = _sizes(components, context.copies())
                 inside = np.flatnonzero(components.inside)
                 U = sp.csr_array(U[inside][:, inside])
-                warnings.append(_said(facts))
-    columns = min(params.n_embedded, U.shape[0])
-    tol, settled = (FINEST, kernel.SETTLED) if params.tol is None else (min(params.tol, FINEST), None)
-    eigenpairs = kernel.spectrum(U, params.n_clusters, tol, params.random_state, columns=columns, settled=settled)
+                warnings.append(islands.warning_of(facts))
+    c, columns = params.n_sought, min(params.n_embedded, U.shape[0])
+    tol, settled = kernel.solve_limits(params.tol)
+    eigenpairs = kernel.spectrum(U, c, tol, params.random_state, columns=columns, settled=settled)
     solution = eigenpairs.solution
-    points = kernel.embedding(eigenpairs, params.n_clusters)
+    points = kernel.embedding(eigenpairs, c)
     arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
     arrays |= {"u_values": eigenpairs.values}
     if params.embedding == "spectral":
-        weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, params.n_clusters)
+        weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, c)
         B = (
             eigenpairs.vectors
             * inverse_root(eigenpairs.degrees)[:, None]
@@ -352,7 +286,7 @@ def _embed(context: Context, affinity: _Affinity) -> dict[str, Any]:
         if rows is not None:  # a new sample is one row, and its edges count as much as those of its neighbours' rows
             B, U = B * rows[:, None], weighed(U, 1.0 / rows)
         arrays |= _basis(context, U, B)
-    promised = tol if settled is not None else FINEST
+    promised = tol if settled is not None else kernel.EMBEDDING_TOL
     facts |= {
         "embedding_products": solution.products,
         "embedding_residual": float(solution.residuals.max(initial=0.0)),
@@ -376,16 +310,6 @@ def _sizes(components: Components, copies: Integer | None) -> dict[str, int]:
     """How many islands there are, and how many rows of the input they hold in all and at most."""
     rows = np.bincount(components.label, copies)[components.large :]
     return {"fused": components.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
-
-
-def _said(facts: dict[str, Any]) -> str:
-    """The warning about islands: how many there are, and whose labels their rows get."""
-    small = facts["islands"]
-    return (
-        f"the fused similarity falls into {facts['u_components']} components, {small['fused']} of them too small for a "
-        f"cluster: their {small['rows']} rows, at most {small['largest']} in one, have the label of the nearest sample "
-        "of the others"
-    )
 
 
 def _basis(context: Context, U: Matrix, B: Float64) -> dict[str, AnyArray]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from sklearn.metrics.pairwise import euclidean_distances
 from ips2_dask.kernels import approximate, distances, neighbors, similarity, tensor
 from ips2_dask.plan.choices import DESCENT_MEMBERS
 from ips2_dask.store.context import Context
+from ips2_dask.store.integrity import Receipt
 
 Float32 = NDArray[np.float32]
 Integers = NDArray[np.integer]
@@ -60,9 +62,45 @@ def all_lengths(context: Context, rows: Integers) -> Float32:
     X = np.asarray(context.samples(rows))
     if context.metric.precomputed:
         return np.asarray(X[:, rows])
+    return lengths_among(context, X)
+
+
+def lengths_among(context: Context, X: Float32) -> Float32:
+    """All distances among rows of X, features and not distances: (n, n) float32."""
     if context.metric.is_euclidean:
         return similarity.all_lengths(X)
     return similarity.cross_lengths(X, X, context.metric.name)
+
+
+def copies_listed(context: Context, distances: Float32) -> dict[str, int]:
+    """Counts of samples at distance 0 of others, from their lists (rows, n).
+
+    ``repeated`` ones have one such neighbour at least, ``crowded`` ones no other neighbours.
+    """
+    if distances.shape[1] < 2:
+        return {"repeated": 0, "crowded": 0}
+    last = min(context.params.n_neighbors, distances.shape[1]) - 1
+    counted = {"repeated": distances[:, 1] == 0, "crowded": distances[:, last] == 0}
+    return {name: int(np.count_nonzero(which)) for name, which in counted.items()}
+
+
+def copies_warnings(context: Context, receipts: Sequence[Receipt]) -> list[str]:
+    """Warnings of samples at distance 0 of each other, from what the tasks that listed neighbours have counted."""
+    counts = [
+        receipt["facts"]
+        if "crowded" in receipt["facts"]  # not so where an earlier version stored the part
+        else copies_listed(context, np.asarray(context.read("neighbors", b, "distances")))
+        for b, receipt in enumerate(receipts)
+    ]
+    repeated, crowded = (sum(count[name] for count in counts) for name in ("repeated", "crowded"))
+    k, merged, warnings = context.params.n_neighbors, context.params.merges_rows, []
+    if repeated and merged:
+        warnings.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")
+    elif repeated:
+        warnings.append(f"{repeated} of {context.m} samples have an exact duplicate")
+    if crowded and not merged:
+        warnings.append(f"{crowded} samples see only copies of themselves among their {k} nearest: they form islands")
+    return warnings
 
 
 def lengths_to_all(context: Context, X: Float32) -> NDArray[np.floating]:

@@ -12,7 +12,7 @@ from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import metric_views, sharding, side_inputs
+from ips2_dask.stages import graph_refinement, metric_views, sharding, side_inputs
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 
@@ -50,14 +50,14 @@ def exact(context: Context, b: int) -> TaskResult:
     if context.metric.precomputed:
         D = np.asarray(context.samples_of(b))
         indices, lengths = kernel.precomputed_neighbors(D, low, n)
-        return {"indices": indices, "distances": lengths}, {}
+        return {"indices": indices, "distances": lengths}, metric_views.copies_listed(context, lengths)
     X = context.all_samples()
     groups = None
     if not context.params.merges_rows:
         groups = context.cached("ingest", "copies", lambda: duplicates.group_rows(X), 24 * context.m)
     nearest = metric_views.search(context)
     indices, distances = duplicates.nearest_rows(np.arange(low, high), X, groups, n, nearest=nearest)
-    return {"indices": indices, "distances": distances}, {}
+    return {"indices": indices, "distances": distances}, metric_views.copies_listed(context, distances)
 
 
 def given(context: Context, b: int) -> TaskResult:
@@ -67,8 +67,6 @@ def given(context: Context, b: int) -> TaskResult:
     indices = np.full((high - low, n), -1, np.int32)
     distances = np.full((high - low, n), np.inf, np.float32)
     indices[:, 0], distances[:, 0] = np.arange(low, high), 0.0
-    same = np.arange(context.m, dtype=np.int32)
-    place = np.zeros(context.m, np.int32)
     start = low
     while start < high:
         stop = min(high, start + max(1, GIVEN_AT_ONCE // width))
@@ -78,29 +76,29 @@ def given(context: Context, b: int) -> TaskResult:
             continue
         rows = np.arange(start, stop)
         used = np.unique(np.concatenate([candidates[candidates >= 0], rows]))
-        place[used] = np.arange(len(used), dtype=np.int32)
+        own, same = np.searchsorted(used, rows), np.arange(len(used), dtype=np.int32)
+        places = np.where(candidates < 0, -1, np.searchsorted(used, candidates)).astype(np.int32)
         X = np.asarray(context.samples(used))
-        lengths = shards.candidate_lengths(X, place[rows].astype(np.int64), candidates, place, context.metric.code)
+        lengths = shards.candidate_lengths(X, own, places, same, context.metric.code)
         span = slice(start - low, stop - low)
-        shards.merge_lists(indices[span], distances[span], candidates, lengths, rows, same, same)
+        lists = shards.Lists(indices[span], indices[span].copy(), distances[span])
+        shards.merge_numbered(lists, shards.Lists(candidates, candidates, lengths), rows, rows.astype(np.int32))
         start = stop
     short = np.flatnonzero((indices < 0).any(axis=1))
     if len(short):  # all candidates of such a sample are rows that equal it
         X = context.all_samples()
         nearest = metric_views.search(context)
         indices[short, 1:], distances[short, 1:] = nearest(X[low + short], low + short, X, n - 1)
-    return {"indices": indices, "distances": distances}, {}
+    return {"indices": indices, "distances": distances}, metric_views.copies_listed(context, distances)
 
 
 def _given(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Make the graph of the user's candidates, and measure its recall against exact neighbours of a sample of rows."""
     parts, folder = range(context.n_partitions), context.folders["neighbors"]
-    executor.map(Job("neighbors", given), context, parts, report)
+    receipts = executor.map(Job("neighbors", given), context, parts, report)
     rows = kernel.recall_rows(context.m, context.params.random_state)
     context.store.write(folder, "queries", {"rows": np.asarray(context.samples(rows))}, {})
-    reach = sharding.true_reach(context, executor, report, rows)
-    for b in parts:
-        context.store.drop(folder, "truth-" + part_name(b))
+    reach = graph_refinement.true_reach(context, executor, report)
     listed = np.asarray(context.rows_of("neighbors", "distances", rows))
     recall = kernel.recall(listed, reach)
     warnings = []
@@ -109,7 +107,7 @@ def _given(context: Context, executor: Executor, report: Report) -> dict[str, An
             f"the graph that was given lists {recall:.3f} of the nearest samples by {context.params.metric} distance: "
             "it was made by another one, or by an approximate search"
         )
-    return {"recall": recall, "warnings": warnings}
+    return {"recall": recall, "warnings": [*warnings, *metric_views.copies_warnings(context, receipts)]}
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -123,21 +121,26 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     }
     whole: dict[str, AnyArray] = {}
     if context.choices.graph == "exact":
-        executor.map(Job("neighbors", exact), context, range(context.n_partitions), report)
+        facts["warnings"] = _exact(context, executor, report)
     elif context.choices.graph == "given":
         facts |= _given(context, executor, report)
     elif context.choices.graph == "shards":
         shard_facts, whole = sharding.run(context, executor, report)
         facts |= shard_facts
-        context = sharding.adopted(context, facts)
     else:
         facts |= _approximate(context, executor, report)
-    rows = kernel.bandwidth_rows(context.m, DENSE_MAX_SAMPLES, context.params.random_state)
-    lengths = metric_views.all_lengths(context, rows)
-    whole["bandwidths"] = np.array(similarity.bandwidths(lengths))
+    if "bandwidths" not in whole:
+        rows = kernel.bandwidth_rows(context.m, DENSE_MAX_SAMPLES, context.params.random_state)
+        whole["bandwidths"] = np.array(similarity.bandwidths(metric_views.all_lengths(context, rows)))
     context.store.write(context.folders["neighbors"], "whole", whole, {})
-    facts["warnings"] = [*facts["warnings"], *_duplicates(context)]
     return facts
+
+
+def _exact(context: Context, executor: Executor, report: Report) -> list[str]:
+    """Compare every pair; returns the warnings."""
+    return metric_views.copies_warnings(
+        context, executor.map(Job("neighbors", exact), context, range(context.n_partitions), report)
+    )
 
 
 def _approximate(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -157,38 +160,23 @@ def _approximate(context: Context, executor: Executor, report: Report) -> dict[s
         history.append(kernel.recall(distances[rows], reach))
         if history[-1] >= LEAST_RECALL:
             break
-    facts = {"recall": history[-1], "recall_history": history, "repaired": repaired}
+    facts: dict[str, Any] = {"recall": history[-1], "recall_history": history, "repaired": repaired}
     if history[-1] < LEAST_RECALL and context.choices.exact_after:
-        executor.map(Job("neighbors", exact), context, range(context.n_partitions), report)
-        return facts | {"recall": 1.0, "repaired": 0, "searched_exactly": True}
+        warnings = _exact(context, executor, report)
+        return facts | {"recall": 1.0, "repaired": 0, "searched_exactly": True, "warnings": warnings}
+    facts["warnings"] = []
     if history[-1] < LEAST_RECALL:
         facts["warnings"] = [
             f"recall@{n - 1} of the sample graph is {history[-1]:.3f} and {LEAST_RECALL} was promised: pynndescent's "
             f"lists of {LENGTHENED[-1] * (n + 1)} were not long enough, and {context.m:,} samples are too many to "
             "compare every pair unasked; graph='exact' (--graph exact) does it"
         ]
+    receipts = []
     for b in range(context.n_partitions):
         low, high = context.span(b)
         part = {"indices": indices[low:high], "distances": distances[low:high]}
-        context.store.write(context.folders["neighbors"], part_name(b), part, {})
+        counted = metric_views.copies_listed(context, distances[low:high])
+        receipts.append(context.store.write(context.folders["neighbors"], part_name(b), part, counted))
         report(b + 1, context.n_partitions)
+    facts["warnings"] += metric_views.copies_warnings(context, receipts)
     return facts
-
-
-def _duplicates(context: Context) -> list[str]:
-    """Warnings of samples at distance 0 of each other."""
-    k, merged = context.params.n_neighbors, context.params.merges_rows
-    repeated = crowded = 0
-    for b in range(context.n_partitions):
-        distances = np.asarray(context.read("neighbors", b, "distances"))
-        if distances.shape[1] > 1:
-            repeated += int(np.count_nonzero(distances[:, 1] == 0))
-            crowded += int(np.count_nonzero(distances[:, min(k, distances.shape[1]) - 1] == 0))
-    warnings = []
-    if repeated and merged:
-        warnings.append(f"{repeated} of {context.m} distinct samples are nearer to another one than float32 can tell")
-    elif repeated:
-        warnings.append(f"{repeated} of {context.m} samples have an exact duplicate")
-    if crowded and not merged:
-        warnings.append(f"{crowded} samples see only copies of themselves among their {k} nearest: they form islands")
-    return warnings

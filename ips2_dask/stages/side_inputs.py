@@ -266,8 +266,18 @@ def store_names(store: Store, names: NDArray[np.str_]) -> str:
     return folder
 
 
-def read_names(store: Store, folder: str) -> NDArray[np.str_]:
-    """The names that were stored: (m,)."""
-    text, ends = store.read(folder, NAMES_PART, "text").tobytes(), store.read(folder, NAMES_PART, "ends").tolist()
-    starts = [0, *ends[:-1]]
-    return np.array([text[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)], np.str_)
+def read_names(store: Store, folder: str, low: int = 0, high: int | None = None) -> NDArray[np.str_]:
+    """The stored names of rows low .. high - 1 of the input, of all rows without limits: (n,)."""
+    if low == 0 and high is None:
+        text, ends = store.read(folder, NAMES_PART, "text"), store.read(folder, NAMES_PART, "ends").tolist()
+        starts = [0, *ends[:-1]]
+    else:
+        receipt = store.receipt(folder, NAMES_PART)
+        assert receipt is not None
+        high = receipt["arrays"]["ends"]["shape"][0] if high is None else high
+        limits = store.read_rows(folder, NAMES_PART, "ends", max(low - 1, 0), high).tolist()
+        limits = limits if low else [0, *limits]
+        text = store.read_rows(folder, NAMES_PART, "text", limits[0], limits[-1])
+        starts, ends = ([limit - limits[0] for limit in some] for some in (limits[:-1], limits[1:]))
+    octets = text.tobytes()
+    return np.array([octets[a:b].decode("utf-8", "surrogatepass") for a, b in zip(starts, ends, strict=True)], np.str_)

@@ -13,7 +13,8 @@ from ips2_dask.kernels import similarity
 from ips2_dask.kernels.sparse import Part, symmetric_csr
 from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
 from ips2_dask.stages import metric_views, side_inputs
-from ips2_dask.stages.views import neighborhoods
+from ips2_dask.stages.near import graph_near
+from ips2_dask.stages.views import copies_of
 from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
 
@@ -74,25 +75,39 @@ def heat_edges(context: Context, low: int, high: int) -> tuple[Int32, Float64]:
     """
     if context.params.affinity == "precomputed":
         return side_inputs.given_edges(context, low, high)
-    n = N_AFFINITY_NEIGHBORS + 1
-    N, reverse = neighborhoods(context, n)
-    distances: Float32 = context.cached(
-        "neighbors", f"distances-{n}", lambda: _distances(context, n), 4 * n * context.m, "distances"
-    )
-    edges, lengths = similarity.graph_edges(N, distances, reverse, low, high)
-    return edges, similarity.heat(lengths, bandwidth(context))
-
-
-def _distances(context: Context, n: int) -> Float32:
-    return np.concatenate([context.read("neighbors", b, "distances")[:, :n] for b in range(context.n_partitions)])
+    graph = graph_near(context, low, high, N_AFFINITY_NEIGHBORS + 1, distances=True)
+    assert graph.distances is not None
+    edges, lengths = similarity.graph_edges(graph.N, graph.distances, graph.reverse, graph.low, graph.high)
+    return graph.numbers(edges), similarity.heat(lengths, bandwidth(context))
 
 
 def similarity_parts(context: Context) -> Iterator[Similarities]:
     """Every stored pair of two samples once, part by part."""
-    order = context.order()
+    by_partition = context.choices.vectors == "chunked"
+    order = None if by_partition else context.order()
+    for part in numbered_parts(context):
+        pairs = np.stack([part.i, part.j])
+        if by_partition:
+            pairs = np.sort(_user_numbers_of(context, pairs), axis=0).astype(np.int64)
+        elif order is not None:
+            pairs = np.sort(order[pairs], axis=0).astype(np.int64)
+        yield part._replace(i=pairs[0], j=pairs[1])
+
+
+def _user_numbers_of(context: Context, samples: AnyArray) -> AnyArray:
+    """The user's numbers of some samples of any order, looked up partition by partition."""
+    used, places = np.unique(samples, return_inverse=True)
+    numbers, owners = np.empty(len(used), np.int64), context.owner(used)
+    for b in np.unique(owners):
+        own = owners == b
+        numbers[own] = context.user_numbers(int(b))[used[own] - context.bounds[b]]
+    return numbers[places.reshape(samples.shape)]
+
+
+def numbered_parts(context: Context) -> Iterator[Similarities]:
+    """Every stored pair i < j of two samples once, in the run's numbering, part by part."""
     parts = _dense_parts if context.facts["fuse"]["dense"] else _sparse_parts
-    for pairs, values in parts(context):
-        i, j = pairs if order is None else np.sort(order[pairs], axis=0).astype(np.int64)
+    for (i, j), values in parts(context):
         yield Similarities(i, j, *values)
 
 
@@ -141,6 +156,12 @@ def row_weights(context: Context) -> AnyArray | None:
     in the graph and in k-means, this is the best in the mean of 13 tables with equal rows (``ips2 bench copies``).
     """
     copies = context.copies()
+    return None if copies is None else np.sqrt(copies.astype(np.float64))
+
+
+def weights_of(context: Context, samples: NDArray[np.integer]) -> Float64 | None:
+    """The `row_weights` of ascending samples alone: (samples,), or None where each is one."""
+    copies = copies_of(context, samples)
     return None if copies is None else np.sqrt(copies.astype(np.float64))
 
 

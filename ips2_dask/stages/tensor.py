@@ -6,17 +6,24 @@ import dataclasses
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import tensor as kernel
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator, metric_views
-from ips2_dask.stages.views import n_pairs, neighborhoods, numbered_ids
+from ips2_dask.stages.near import graph_near, store_reverse_lists
+from ips2_dask.stages.views import COPIES, n_pairs, numbered_ids
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context
 
 VERSION = 1
+
+Int32 = NDArray[np.int32]
+
+ROWS_AT_ONCE = 1 << 20
+"""Rows of the input that are counted at a time."""
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
@@ -26,36 +33,67 @@ def depends_on(params: Params, choices: Choices) -> dict[str, object]:
         own |= {"sigma": params.sigma, "epsilon": params.epsilon}
     if choices.vectors == "chunked":
         own["chunk"] = choices.chunk_samples
+        own["reverse_lists"] = "by partition"  # earlier versions stored none
     return own
 
 
 def pairs(context: Context, b: int) -> TaskResult:
-    """Active pairs whose first sample is in partition b."""
-    N, reverse = neighborhoods(context, context.params.n_neighbors)
-    owned = kernel.owned_pairs(N, reverse, *context.span(b))
+    """Active pairs whose first sample is in partition b.
+
+    In chunked runs it takes the larger of what `graph_near` takes, and the graph with 16 bytes a pair.
+    """
+    graph = graph_near(context, *context.span(b), context.params.n_neighbors)
+    owned = graph.numbers(kernel.owned_pairs(graph.N, graph.reverse, graph.low, graph.high))
     return {"pairs": owned}, {"n_pairs": len(owned)}
 
 
 def blocks(context: Context, b: int) -> TaskResult:
-    """Block distances and owned subsets of partition b's neighbourhoods; their triplets if asked."""
+    """Block distances and owned subsets of partition b's neighbourhoods; their triplets if asked.
+
+    In chunked runs it takes the larger of what `graph_near` takes, and 8 f bytes for each sample of the neighbourhoods
+    (X there, read by partition and joined), with 2 k (k - 1) bytes and one for each subset for each sample of b.
+    """
     params = context.params
-    N, reverse = neighborhoods(context, params.n_neighbors)
-    low, high = context.span(b)
-    distances = metric_views.block_distances(context, N[low:high])
-    owned = kernel.owned_subsets(N, reverse, low, high)
+    graph = graph_near(context, *context.span(b), params.n_neighbors, of_members=True)
+    owned = kernel.owned_subsets(graph.N, graph.reverse, graph.low, graph.high)
+    N = graph.numbers(graph.N[graph.low : graph.high])
+    del graph  # before X of the neighbourhoods is read
+    distances = metric_views.block_distances(context, N)
     arrays: dict[str, AnyArray] = {"blocks": distances, "owned": np.packbits(owned, axis=1)}
     facts = {"entries": kernel.count_entries(owned, N.shape[1])}
     if context.choices.operator == "triplets":
-        ids = numbered_ids(context, N[low:high])
+        ids = numbered_ids(context, N)
         rows, columns, values = kernel.triplets(distances, ids, owned, N.shape[1], params.sigma, params.epsilon)
         arrays |= {"indices_0": rows, "indices_1": columns, "values": values}
         facts["n_pairs_total"] = n_pairs(context)
     return arrays, facts
 
 
+def copies(context: Context, b: int) -> TaskResult:
+    """How many rows of the input each of partition b's samples stands for, where rows are merged.
+
+    This alone reads something whole: ``place``, the sample that each row of the input is, which ingest stores.
+    """
+    place = np.asarray(context.read("ingest", "distinct", "place"))
+
+    def count() -> Int32:
+        counts = np.zeros(context.m, np.int32)
+        for low in range(0, len(place), ROWS_AT_ONCE):
+            some = place[low : low + ROWS_AT_ONCE]
+            np.add.at(counts, some[some >= 0], 1)
+        return counts
+
+    counts: Int32 = context.cached("ingest", "copies-of-distinct", count, 4 * context.m)
+    return {"copies": counts[place[context.user_numbers(b)]]}, {}
+
+
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store pairs, then blocks; returns their numbers. A decomposable tensor needs the pairs alone."""
     parts = range(context.n_partitions)
+    if context.choices.vectors == "chunked":
+        store_reverse_lists(context, executor, report)
+        if context.merged:
+            executor.map(Job("tensor", copies, COPIES), context, parts, report)
     receipts = executor.map(Job("tensor", pairs, "pairs-"), context, parts, report)
     counts = [int(r["facts"]["n_pairs"]) for r in receipts]
     facts: dict[str, Any] = {"pair_offsets": [0, *np.cumsum(counts).tolist()], "nnz": None, "warnings": []}

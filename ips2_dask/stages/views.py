@@ -21,9 +21,11 @@ Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
+COPIES = "copies-"
+"""Prefix of the parts of stage ``tensor`` that say how many rows each sample stands for."""
 
-PAIRS_AT_ONCE = 1 << 23
-"""Pairs that are looked up in at a time: 128 MiB with their numbers."""
+PAIRS_AT_ONCE = 1 << 21
+"""Pairs that are looked up in at a time: 64 MiB with their numbers and what the look-up makes of them."""
 
 
 class Neighborhoods(NamedTuple):
@@ -149,30 +151,82 @@ def assembled_operator(context: Context, degrees: NDArray[np.float64]) -> sp.csr
     return assemble_normalized(blocks, owned, ids, degrees, N.shape[1], params.sigma, params.epsilon)
 
 
-def pair_components(context: Context) -> components.Components:
-    """The components of the pairs by samples, divided for as many clusters as eigenpairs are solved for."""
+def component_division(context: Context) -> components.Division:
+    """Which components of the pairs are large, for as many clusters as eigenpairs are solved for."""
     n = context.choices.n_solved(context.params)
 
-    def make() -> components.Components:
-        label = np.asarray(context.read("assemble", "whole", "components"))
-        if not label.any():
-            return components.Components(label, 1, 1)
-        return components.divide(label, n, context.copies())
+    def make() -> components.Division:
+        if labels_by_partition(context):
+            sizes = np.asarray(context.read("assemble", "whole", "sizes"))
+        else:
+            label = np.asarray(context.read("assemble", "whole", "components"))
+            sizes = np.bincount(label, context.copies()) if label.any() else np.ones(1)
+        if len(sizes) == 1:
+            return components.Division(np.zeros(1, np.int32), 1, 1)
+        return components.divide_sizes(sizes, n)
 
-    division: components.Components = context.cached("assemble", f"components-{n}", make, 4 * context.m)
+    size = 4 * len(context.bounds)  # a few components a partition
+    division: components.Division = context.cached("assemble", f"division-{n}", make, size)
     return division
+
+
+def labels_by_partition(context: Context) -> bool:
+    """Whether components are stored by partition, as in chunked runs, but for those of earlier versions."""
+    if context.choices.vectors != "chunked":
+        return False
+
+    def look() -> bool:
+        receipt = context.receipt("assemble", "whole")
+        return receipt is not None and "sizes" in receipt["arrays"]
+
+    stored: bool = context.cached("assemble", "labels-by-partition", look, 1)
+    return stored
+
+
+def pair_components(context: Context) -> components.Components:
+    """The components of the pairs by samples, divided as `component_division` says: with an array of all samples."""
+
+    def make() -> components.Components:
+        if labels_by_partition(context):
+            return components_of(context, np.arange(context.m))
+        return component_division(context).of(np.asarray(context.read("assemble", "whole", "components")))
+
+    name = f"components-{context.choices.n_solved(context.params)}"
+    divided: components.Components = context.cached("assemble", name, make, 4 * context.m)
+    return divided
+
+
+def components_of(context: Context, samples: NDArray[np.integer]) -> components.Components:
+    """`pair_components` at some samples alone, whose numbers ascend and may repeat: ``label`` has one entry of each."""
+    division = component_division(context)
+    if division.total == 1 or not len(samples):
+        return division.of(np.zeros(len(samples), np.int32))
+    if labels_by_partition(context):
+        return division.of(context.rows_of("assemble", "components", samples, "components-"))
+    divided = pair_components(context)
+    return divided._replace(label=divided.label[samples])
+
+
+def copies_of(context: Context, samples: NDArray[np.integer]) -> NDArray[np.integer] | None:
+    """How many rows of the input ascending samples stand for, (samples,), or None where each is one."""
+    if not context.merged:
+        return None
+    if context.choices.vectors == "chunked" and context.receipt("tensor", COPIES + part_name(0)) is not None:
+        return context.rows_of("tensor", "copies", samples, COPIES)
+    copies = context.copies()  # in core, and in chunked runs of earlier versions
+    return None if copies is None else copies[samples]
 
 
 def solved_degrees(context: Context, pairs: Int32, degrees: Float64) -> Float64:
     """Degrees of some pairs in the solve: 0 for those of islands, which take no part in it."""
-    divided = pair_components(context)
-    return np.where(divided.inside[pairs[:, 0]], degrees, 0.0) if divided.islands else degrees
+    divided = components_of(context, pairs[:, 0])
+    return np.where(divided.inside, degrees, 0.0) if divided.islands else degrees
 
 
 def known_vectors(context: Context, pairs: Int32, degrees: Float64, volumes: Float64 | None = None) -> Known:
     """The eigenvectors of eigenvalue 1 on some pairs, whose ``degrees`` are those in the solve."""
-    divided = pair_components(context)
-    label = divided.of_vectors[pairs[:, 0]]
+    divided = components_of(context, pairs[:, 0])
+    label = divided.of_vectors
     if len(label) and (label == label[0]).all():
         label = np.broadcast_to(label[0], label.shape)  # one number, not one a row
     return Known(np.sqrt(degrees) * unit(pairs), label, divided.large, volumes)

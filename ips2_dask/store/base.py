@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from numpy.typing import NDArray
@@ -33,6 +33,10 @@ class Store(Protocol):
         """The receipt of a finished part, or None."""
         ...
 
+    def receipts(self, folder: str, parts: Iterable[str]) -> dict[str, Receipt]:
+        """The receipts of those of the parts that are finished, by name, many requests at a time."""
+        ...
+
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Store a part's arrays, then its receipt."""
         ...
@@ -45,12 +49,24 @@ class Store(Protocol):
         """Rows low .. high - 1 of one array of a finished part."""
         ...
 
+    def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
+        """One array of each of several finished parts, in their order, a few of them read ahead."""
+        ...
+
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name."""
         ...
 
+    def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
+        """Give finished parts other names, by their old ones; those that are not there are passed over."""
+        ...
+
     def drop(self, folder: str, part: str) -> None:
         """Remove a part, receipt first."""
+        ...
+
+    def drop_many(self, folder: str, parts: Iterable[str]) -> None:
+        """Remove parts, those that are there: many requests at a time, the receipt of each part first."""
         ...
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
@@ -96,5 +112,6 @@ class Store(Protocol):
 
 def present(store: Store, folder: str, names: Iterable[str]) -> list[str]:
     """The parts among ``names`` that may be finished: from one listing where each receipt would take a request."""
-    listed = store.listed(folder)
-    return [n for n in names if (store.receipt(folder, n) is not None if listed is None else n in listed)]
+    listed, wanted = store.listed(folder), list(names)
+    there = store.receipts(folder, wanted) if listed is None else listed
+    return [name for name in wanted if name in there]

@@ -108,6 +108,11 @@ cache = Cache()
 """The cache of this process."""
 
 
+def limit_cache(limit: int) -> None:
+    """Let the cache of this process keep so many bytes."""
+    cache.limit = limit
+
+
 def free_pinned() -> None:
     """Unpin what all tasks of a stage looked at, and free pooled buffers: the stage needs neither any more."""
     cache.unpin_all()

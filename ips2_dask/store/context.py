@@ -17,13 +17,16 @@ from ips2_dask.store.cache import cache
 from ips2_dask.store.integrity import Facts, Receipt
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.remote import is_remote
+from ips2_dask.store.side_by_side import side_by_side
 
 Value = TypeVar("Value")
+
+READ_AHEAD = 8
+"""Partitions of a remote store that a task reads at a time for rows of many of them: a few times its own in memory."""
 
 PINNED = frozenset(
     {
         ("ingest", "distinct"),
-        ("neighbors", "numbering"),
         ("neighbors", "whole"),
         ("assemble", "whole"),
         ("fuse", "sums-whole"),
@@ -133,7 +136,7 @@ class Context:
     def read_all(self, stage: str, name: str) -> AnyArray:
         """A stage's array over all partitions, one after the other, past the cache."""
         folder = self.folders[stage]
-        parts = [self.store.read(folder, part_name(b), name) for b in range(self.n_partitions)]
+        parts = list(self.store.read_many(folder, [part_name(b) for b in range(self.n_partitions)], name))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
     def adopt(self, facts: Facts) -> None:
@@ -184,8 +187,35 @@ class Context:
             firsts = np.searchsorted(self.clustered_rows(), firsts)
         if self.samples_stage == "ingest":
             return firsts
-        order = np.asarray(self.read("neighbors", "whole", "order"))
+        order = self._sharded_order()
         return order if firsts is None else firsts[order]
+
+    def _sharded_order(self) -> NDArray[np.int32]:
+        """The number of each sample of a sharded run before its shards renumbered it: (m,) int32."""
+        if not self._is_order_by_partition:
+            return np.asarray(self.read("neighbors", "whole", "order"))
+
+        def make() -> NDArray[np.int32]:
+            parts = [f"order-{part_name(b)}" for b in range(self.n_partitions)]
+            return np.concatenate(list(self.store.read_many(self.folders["neighbors"], parts, "order")))
+
+        order: NDArray[np.int32] = self.cached("neighbors", "order", make, 4 * self.m, "order")
+        return order
+
+    @property
+    def _is_order_by_partition(self) -> bool:
+        """Whether a sharded run's ``order`` lies in parts; earlier versions stored it whole."""
+        return bool(self.facts["neighbors"].get("order_by_partition"))
+
+    def user_numbers(self, b: int) -> NDArray[np.integer]:
+        """The user's number of each sample of partition b: (rows,), see `order`."""
+        low, high = self.span(b)
+        if self.merged or (self.samples_stage == "neighbors" and not self._is_order_by_partition):
+            order = self.order()
+            return np.arange(low, high) if order is None else order[low:high]
+        if self.samples_stage == "ingest":
+            return np.arange(low, high)
+        return np.asarray(self.read("neighbors", f"order-{part_name(b)}", "order"))
 
     @property
     def merged(self) -> bool:
@@ -199,7 +229,7 @@ class Context:
             distinct = distinct[distinct >= 0]
         if self.samples_stage == "ingest":
             return distinct
-        rank = np.argsort(np.asarray(self.read("neighbors", "whole", "order")))
+        rank = np.argsort(self._sharded_order())
         return rank if distinct is None else np.where(distinct < 0, -1, rank[distinct])
 
     def copies(self) -> NDArray[np.int64] | None:
@@ -256,12 +286,14 @@ class Context:
     def rows_of(
         self, stage: str, name: str, samples: NDArray[np.integer], prefix: str = "", *, remember: bool = True
     ) -> AnyArray:
-        """Rows of a partitioned array for sorted samples, read partition by partition."""
+        """Rows of a partitioned array for sorted samples, partition by partition; a few at a time behind a URL."""
         owners, read = self.owner(samples), self.read if remember else self.fetch
-        parts = [
-            read(stage, f"{prefix}{part_name(int(b))}", name)[samples[owners == b] - self.bounds[b]]
-            for b in np.unique(owners)
-        ]
+
+        def rows(b: int) -> AnyArray:
+            return read(stage, f"{prefix}{part_name(b)}", name)[samples[owners == b] - self.bounds[b]]
+
+        wanted, remote = np.unique(owners).tolist(), is_remote(self.store.location or "")
+        parts = list(side_by_side(rows, wanted, READ_AHEAD) if remote else map(rows, wanted))
         return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 

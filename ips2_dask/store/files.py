@@ -7,12 +7,15 @@ import errno
 import os
 import shutil
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from ips2_dask.errors import StoreFailure
 from ips2_dask.store.remote import is_remote, open_system, reaching
+from ips2_dask.store.side_by_side import WIDTH, side_by_side
+
+Item = TypeVar("Item")
 
 REFUSALS = {
     errno.ENOSPC: ("no space left", "free some space"),
@@ -71,6 +74,10 @@ class Files(Protocol):
         """Write a whole file at once."""
         ...
 
+    def write_many(self, texts: Mapping[str, str]) -> None:
+        """Write several whole files, by name."""
+        ...
+
     def create(self, name: str, text: str) -> bool:
         """Write a whole file unless it exists; returns whether it was written."""
         ...
@@ -85,6 +92,10 @@ class Files(Protocol):
 
     def remove(self, name: str) -> None:
         """Remove a file or a whole folder, if it exists."""
+        ...
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Remove several files or whole folders, those that exist."""
         ...
 
 
@@ -110,7 +121,8 @@ class LocalFiles:
 
     def read_many(self, names: Sequence[str]) -> dict[str, str]:
         """The texts of the files that exist."""
-        return {name: text for name in names if (text := self.read(name)) is not None}
+        texts = zip(names, side_by_side(self.read, names), strict=True)
+        return {name: text for name, text in texts if text is not None}
 
     @contextlib.contextmanager
     def _aside(self, path: Path, text: str) -> Iterator[Path]:
@@ -133,6 +145,10 @@ class LocalFiles:
         path = Path(self.root, name)
         with self._aside(path, text) as aside:
             aside.replace(path)
+
+    def write_many(self, texts: Mapping[str, str]) -> None:
+        """Write several whole files, by name."""
+        _do(lambda item: self.write(*item), list(texts.items()))
 
     def create(self, name: str, text: str) -> bool:
         """Write aside, sync, link: only one of several succeeds."""
@@ -187,6 +203,10 @@ class LocalFiles:
             else:
                 path.unlink(missing_ok=True)
 
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Remove several files or whole folders, those that exist."""
+        _do(self.remove, names)
+
 
 class RemoteFiles:
     """Files behind a URL: one put each, which object stores make whole."""
@@ -194,6 +214,8 @@ class RemoteFiles:
     def __init__(self, root: str) -> None:
         self.root = root.rstrip("/")
         self._system, self._path = open_system(self.root)
+        # fsspec's filesystem in memory goes through its dictionary of files while other threads may change it
+        self._width = 1 if "memory" in self._system.protocol else WIDTH
 
     def make_root(self) -> bool:
         """Make nothing, and return False: a key's folders are part of its name."""
@@ -214,11 +236,15 @@ class RemoteFiles:
         """The texts of the files that exist, many requests at a time."""
         if not names:
             return {}
-        names_by_path = {self._at(name): name for name in names}
+        names_by_path = {self._at(name).strip("/"): name for name in names}
+        texts = {}
         with reaching(self.root):
-            contents = self._system.cat(list(names_by_path), on_error="omit")
-        plain_names = {path.strip("/"): name for path, name in names_by_path.items()}
-        return {plain_names[path.strip("/")]: bytes(data).decode(errors="replace") for path, data in contents.items()}
+            for path, content in self._system.cat(list(names_by_path), on_error="return").items():
+                if isinstance(content, bytes | bytearray | memoryview):
+                    texts[names_by_path[path.strip("/")]] = bytes(content).decode(errors="replace")
+                elif not isinstance(content, FileNotFoundError):  # a store out of reach is no store without the file
+                    raise content
+        return texts
 
     def write(self, name: str, text: str) -> None:
         """Write a whole file at once."""
@@ -227,6 +253,10 @@ class RemoteFiles:
                 self._system.pipe_file(self._at(name), text.encode())
             except FileNotFoundError as error:  # not a missing object, which could be put: the bucket
                 raise OSError(str(error)) from None
+
+    def write_many(self, texts: Mapping[str, str]) -> None:
+        """Write several whole files, by name, many requests at a time."""
+        _do(lambda item: self.write(*item), list(texts.items()), self._width)
 
     def create(self, name: str, text: str) -> bool:
         """A conditional put where the store offers one; else a look, a put, and another look.
@@ -279,6 +309,16 @@ class RemoteFiles:
                     self._system.rm(self._at(name), recursive=True)
         except FileNotFoundError:
             return
+
+    def remove_many(self, names: Sequence[str]) -> None:
+        """Remove several files or whole folders, those that exist, many requests at a time."""
+        _do(self.remove, names, self._width)
+
+
+def _do(function: Callable[[Item], None], items: Sequence[Item], width: int = WIDTH) -> None:
+    """Call a function with each item, several at a time."""
+    for _ in side_by_side(function, items, width):
+        pass
 
 
 def open_files(root: str) -> Files:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any
 
@@ -36,6 +36,10 @@ class MemoryStore:
         """The receipt of a finished part, or None."""
         return self._receipts.get((folder, part))
 
+    def receipts(self, folder: str, parts: Iterable[str]) -> dict[str, Receipt]:
+        """The receipts of those of the parts that are finished, by name."""
+        return {part: self._receipts[folder, part] for part in parts if (folder, part) in self._receipts}
+
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Keep a part's arrays as they are."""
         receipt: Receipt = {
@@ -54,15 +58,30 @@ class MemoryStore:
         """Rows low .. high - 1 of one array of a finished part."""
         return self._parts[folder, part][name][low:high]
 
+    def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
+        """One array of each of several finished parts, in their order."""
+        return (self.read(folder, part, name) for part in parts)
+
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name."""
         self._parts[folder, name] = self._parts.pop((folder, part))
         self._receipts[folder, name] = self._receipts.pop((folder, part))
 
+    def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
+        """Give finished parts other names, by their old ones; those that are not there are passed over."""
+        for part, name in names.items():
+            if (folder, part) in self._receipts:
+                self.rename(folder, part, name)
+
     def drop(self, folder: str, part: str) -> None:
         """Forget a part."""
         self._parts.pop((folder, part), None)
         self._receipts.pop((folder, part), None)
+
+    def drop_many(self, folder: str, parts: Iterable[str]) -> None:
+        """Forget parts."""
+        for part in parts:
+            self.drop(folder, part)
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         """Do nothing: all receipts are in this process."""

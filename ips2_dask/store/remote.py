@@ -15,6 +15,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from ips2_dask.errors import BadInput
+from ips2_dask.store.side_by_side import WIDTH
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -43,9 +44,11 @@ def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSy
         Where the package of that protocol is missing, or the URL itself holds credentials.
     """
     check_url(url)
-    options: dict[str, bool | int] = {"asynchronous": asynchronous, "use_listings_cache": False}
+    options: dict[str, Any] = {"asynchronous": asynchronous, "use_listings_cache": False}
     if _protocol(url) in ("s3", "s3a"):
         options["max_concurrency"] = 1  # or each read asks for the size first
+        own = fsspec.config.conf.get(_protocol(url), {}).get("config_kwargs", {})
+        options["config_kwargs"] = {"max_pool_connections": WIDTH, **own}  # botocore's ten would hold the others up
     try:
         system, path = fsspec.url_to_fs(url, **options)
     except ImportError as error:

@@ -12,7 +12,8 @@ import contextlib
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 from ips2_dask.errors import StoreFailure
@@ -23,12 +24,16 @@ from ips2_dask.store.files import Files, open_files, writing
 from ips2_dask.store.integrity import Document, Fault, Receipt, Scan, content_of, crc32c, opened, sealed
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.remote import is_remote
+from ips2_dask.store.side_by_side import side_by_side
 
 OWNER = "ips2_dask"
 """Attribute of the root group that tells a run directory from any other Zarr group."""
 
 ROOT = {"zarr_format": 3, "node_type": "group", "attributes": {OWNER: "run"}}
 """The metadata of that group."""
+
+READ_AT_ONCE = 16
+"""Parts behind a URL that are read at the same time when all of them are checked: each waits for a server's answers."""
 
 FOLDER = re.compile(rf"({'|'.join((*STAGES, 'beside', 'names'))})-[0-9a-f]{{16}}")
 """Names of the folders of stages and of side inputs."""
@@ -69,6 +74,15 @@ class ZarrStore:
         receipt = _receipt(self.files.read(f"{folder}/{part}.json"))
         self.cache_receipt(folder, part, receipt)
         return receipt
+
+    def receipts(self, folder: str, parts: Iterable[str]) -> dict[str, Receipt]:
+        """The receipts of those of the parts that are finished, by name, many requests at a time."""
+        names = {part: f"{folder}/{part}.json" for part in parts}
+        texts = self.files.read_many(list(names.values()))
+        found = {part: _receipt(texts.get(name)) for part, name in names.items()}
+        for part, receipt in found.items():
+            self.cache_receipt(folder, part, receipt)
+        return {part: receipt for part, receipt in found.items() if receipt is not None}
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         """Cache the receipt of a part, or that there is none, if reading it takes a request over a network."""
@@ -144,6 +158,16 @@ class ZarrStore:
         """
         return self._checked(folder, part, name, read_rows, low, high)
 
+    def read_many(self, folder: str, parts: Sequence[str], name: str) -> Iterator[AnyArray]:
+        """One array of each of several finished parts, in their order, a few of them read ahead.
+
+        Raises
+        ------
+        Damaged
+            As of `read`.
+        """
+        return side_by_side(lambda part: self.read(folder, part, name), parts)
+
     def _checked(self, folder: str, part: str, name: str, read: Callable[..., AnyArray], *rows: int) -> AnyArray:
         kind = ARRAYS[folder.split("-")[0]].get(name)
 
@@ -183,22 +207,31 @@ class ZarrStore:
         for name, size in self.files.sizes(folder).items():
             attempt, _, rest = name.partition("/")
             sizes.setdefault(attempt, {})[rest] = size
-        for part in sorted(set(result.receipts if parts is None else parts)):
+
+        def faults_of_part(part: str) -> list[Fault]:
             receipt = result.receipts.get(part)
             if receipt is None:
                 fault = "the receipt is damaged" if f"{part}.json" in sizes else "the receipt is missing"
-                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
-                continue
+                return [Fault(folder, part, f"{folder}/{part}.json", fault)]
+            faults = []
             if parts is not None and content_of(receipt) != parts[part]["content"]:
                 fault = "the receipt is not that of the finished stage"
-                result.faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
+                faults.append(Fault(folder, part, f"{folder}/{part}.json", fault))
             attempt_sizes = sizes.get(receipt["attempt"], {})
-            result.faults += self._group_faults(folder, part, receipt, attempt_sizes, deep)
-            for name, described in receipt["arrays"].items():
-                result.faults += self._faults(folder, part, name, receipt, attempt_sizes, deep)
-                result.arrays += 1
-                result.chunks += len(described["bytes"])
-                result.octets += sum(described["bytes"])
+            faults += self._group_faults(folder, part, receipt, attempt_sizes, deep)
+            for name in receipt["arrays"]:
+                faults += self._faults(folder, part, name, receipt, attempt_sizes, deep)
+            return faults
+
+        names = sorted(set(result.receipts if parts is None else parts))
+        at_once = READ_AT_ONCE if deep and is_remote(self._root) else 1
+        with ThreadPoolExecutor(at_once, thread_name_prefix="scan") as pool:
+            for part, faults in zip(names, pool.map(faults_of_part, names), strict=True):
+                result.faults += faults
+                for described in result.receipts[part]["arrays"].values() if part in result.receipts else ():
+                    result.arrays += 1
+                    result.chunks += len(described["bytes"])
+                    result.octets += sum(described["bytes"])
         return result
 
     def _group_faults(
@@ -227,19 +260,49 @@ class ZarrStore:
 
     def rename(self, folder: str, part: str, name: str) -> None:
         """Give a finished part another name: its receipt moves, its arrays stay."""
-        text = self.files.read(f"{folder}/{part}.json")
-        self.cache_receipt(folder, part, None)
-        if text is not None:
-            self.files.write(f"{folder}/{name}.json", text)
-            self.files.remove(f"{folder}/{part}.json")
+        self.rename_many(folder, {part: name})
+
+    def rename_many(self, folder: str, names: Mapping[str, str]) -> None:
+        """Give finished parts other names, by their old ones: receipts move, arrays stay.
+
+        A part that is not there is passed over, so that a run which was stopped on the way can do the same again. Every
+        receipt has its new name before one of them loses its old one.
+        """
+        paths = {f"{folder}/{part}.json": f"{folder}/{name}.json" for part, name in names.items()}
+        texts = self.files.read_many(list(paths))
+        for part in names:
+            self.cache_receipt(folder, part, None)
+        self.files.write_many({paths[path]: text for path, text in texts.items()})
+        self.files.remove_many(list(texts))
 
     def drop(self, folder: str, part: str) -> None:
         """Remove a part, receipt first; arrays that a renamed part has taken over stay."""
-        receipt = self.receipt(folder, part)
-        self.cache_receipt(folder, part, None)
-        self.files.remove(f"{folder}/{part}.json")
-        if receipt is not None and receipt["attempt"].rpartition(".")[0] == part:
-            self.files.remove(f"{folder}/{receipt['attempt']}")
+        self.drop_many(folder, [part])
+
+    def drop_many(self, folder: str, parts: Iterable[str]) -> None:
+        """Remove parts, those that are there: all receipts first, then the arrays, unless a renamed part has them.
+
+        A part without a receipt is not there; arrays of one that was not finished are left to `ips2 gc`.
+        """
+        parts = list(parts)
+        if not parts:
+            return
+        if len(parts) > 1:
+            listed = self.listed(folder)  # one request, where each receipt would take one
+            parts = [part for part in parts if listed is None or part in listed]
+        paths = {part: f"{folder}/{part}.json" for part in parts}
+        texts = self.files.read_many(list(paths.values()))
+        receipts = {part: _receipt(texts.get(path)) for part, path in paths.items()}
+        for part in parts:
+            self.cache_receipt(folder, part, None)
+        self.files.remove_many(list(texts))
+        self.files.remove_many(
+            [
+                f"{folder}/{receipt['attempt']}"
+                for part, receipt in receipts.items()
+                if receipt is not None and receipt["attempt"].rpartition(".")[0] == part
+            ]
+        )
 
     def stage_folders(self) -> list[str]:
         """Names of the folders of all stages, of earlier runs too."""

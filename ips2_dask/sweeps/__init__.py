@@ -11,6 +11,7 @@ from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.params import Params, Resources
+from ips2_dask.pipeline.cluster_choice import needed_bytes
 from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, open_inputs, prepare
 from ips2_dask.pipeline.run import on_client, run_each
@@ -156,7 +157,7 @@ def _judged_points(
     with contextlib.ExitStack() as stack:
         executor: Executor = SerialExecutor() if client is None else on_client(client, resources)
         if missing and own_cluster:
-            executor = stack.enter_context(places.executor(resources))
+            executor = stack.enter_context(places.executor(resources, needed_bytes(missing)))
             client = executor.client
         if runs[0].source.shape[0] > ON_WORKERS:
             client = None  # this process judges

@@ -10,17 +10,22 @@ from typing import Any
 
 import numpy as np
 from distributed import Client, Future
+from numpy.typing import NDArray
 
 from ips2_dask.executors.failures import RETRIES, losses
 from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.kernels.validity import conductances, replicate
-from ips2_dask.metrics import scores
+from ips2_dask.kernels.validity import conductances, replicate, replicate_rows
+from ips2_dask.metrics import scores_of_table
 from ips2_dask.plots.points import points, silhouette
 from ips2_dask.runs.run import Run
+from ips2_dask.runs.sample import SHOWN, UNCERTAIN, RunSample, shown
 from ips2_dask.store.base import AnyArray
 from ips2_dask.store.integrity import Document
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps.result import SILHOUETTES, JudgeSettings, Point
+
+EMBEDDED_ANEW = 1_000_000
+"""Samples up to which a subsample's U is embedded anew: it takes a process that holds U, and minutes a million."""
 
 WAITING_RUNS = 2
 """Runs that may wait for each worker's judgement."""
@@ -36,10 +41,11 @@ nothing waits for the judgement."""
 def judge_run(run: Run, settings: JudgeSettings) -> Judgement:
     """The criteria of a run and a few facts about it, as plain values.
 
-    ``stability`` is the mean adjusted Rand index with partitions of subsamples, ``silhouette`` the mean one of a sample
-    in the embedding, ``conductance`` the mean over the clusters in the pairwise similarity S, which does not depend on
-    c, k or sigma and so is the same graph for every point. Known labels give ``nmi`` and ``acc``, which are reported
-    and rank nothing.
+    ``stability`` is the mean adjusted Rand index with partitions of subsamples, which are embedded anew up to
+    `EMBEDDED_ANEW` samples; of more samples drawn rows of the embedding are clustered anew alone. ``silhouette`` is the
+    mean one of a sample in the embedding, ``conductance`` the mean over the clusters in the pairwise similarity S,
+    which does not depend on c, k or sigma and so is the same graph for every point. Known labels give ``nmi`` and
+    ``acc``, which are reported and rank nothing.
     """
     begun = time.perf_counter()
     with threads(usable_cores()):  # one thread for BLAS and k-means: the same bits wherever it is done
@@ -53,39 +59,71 @@ def _judge_stored(location: str, manifest: Document, settings: JudgeSettings) ->
 
 
 def _judge(run: Run, settings: JudgeSettings) -> Judgement:
+    view, c = shown(run), run.params.n_clusters
+    agreements = _agreements(run, view, settings)
+    criteria = {
+        "stability": float(np.mean(agreements)),
+        "silhouette": float(silhouette(points(view), view.labels, most=SILHOUETTES, seed=settings.seed).values.mean()),
+        "conductance": float(_conductances(run, view).mean()),
+    }
+    sizes = np.zeros(c, np.int64)
+    digest = hashlib.sha256()
+    for block in run.iter_labels():
+        labels = block.labels[block.labels >= 0]
+        sizes += np.bincount(labels, minlength=c)
+        digest.update(np.ascontiguousarray(labels, "<i4").tobytes())
+    facts = {
+        "agreements": agreements,
+        "smallest": int(sizes.min()),
+        "largest": int(sizes.max()),
+        "labels": digest.hexdigest()[:16],
+        "warnings": run.report()["warnings"],
+    }
+    table = run.known_table()
+    if table is not None:
+        agreement = scores_of_table(table)
+        facts["known"] = {"nmi": agreement["nmi"], "acc": agreement["acc"]}
+    return {"criteria": criteria, **facts}
+
+
+def _agreements(run: Run, view: Run, settings: JudgeSettings) -> list[float]:
+    """Agreement of the labels with those of each subsample; of many samples with those of drawn rows of the embedding.
+
+    That depends on the number of samples alone, so that all points of a sweep are judged in one way.
+    """
+    rounding, width = _rounding(run)
+    c = run.params.n_clusters
+    if run.report()["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
+        rows = np.arange(len(view.labels))
+        if len(rows) > SHOWN + UNCERTAIN:
+            rows = np.sort(np.random.default_rng([settings.seed, 33]).choice(len(rows), SHOWN, replace=False))
+        embedded, labels = view.embedding[rows], view.labels[rows]
+        return [
+            replicate_rows(embedded, labels, c, settings.seed, number, rounding=rounding, width=width)
+            for number in range(settings.resamples)
+        ]
     run = run.clustered
-    labels, c = run.labels, run.params.n_clusters
     distinct = run.distinct
     U = run.similarity("fused", distinct=True)
     if run.params.high_order == "signed":
         U = abs(U)
-    rounding, width = _rounding(run)
     rounding_options: dict[str, Any] = {
         "columns": run.params.n_embedded, "rows": run.params.clusters_rows,
         "embedding": None if run.embedding is None else run.embedding[distinct],
         "rounding": rounding, "width": width,
     }  # fmt: skip
-    agreements = [
-        replicate(U, labels[distinct], c, settings.seed, number, **rounding_options)
+    return [
+        replicate(U, run.labels[distinct], c, settings.seed, number, **rounding_options)
         for number in range(settings.resamples)
     ]
-    criteria = {
-        "stability": float(np.mean(agreements)),
-        "silhouette": float(silhouette(points(run), labels, most=SILHOUETTES, seed=settings.seed).values.mean()),
-        "conductance": float(conductances(_edges(run), labels, c).mean()),
-    }
-    sizes = np.bincount(labels, minlength=c)
-    facts = {
-        "agreements": agreements,
-        "smallest": int(sizes.min()),
-        "largest": int(sizes.max()),
-        "labels": hashlib.sha256(np.ascontiguousarray(labels, "<i4").tobytes()).hexdigest()[:16],
-        "warnings": run.report()["warnings"],
-    }
-    if run.known_labels is not None:
-        agreement = scores(run.known_labels, labels)
-        facts["known"] = {"nmi": agreement["nmi"], "acc": agreement["acc"]}
-    return {"criteria": criteria, **facts}
+
+
+def _conductances(run: Run, view: Run) -> NDArray[np.float64]:
+    """Conductance of each cluster in S; where a sample of the run is shown, labels are looked up by partition."""
+    c = run.params.n_clusters
+    if isinstance(view, RunSample):
+        return conductances(view.labelled_edges(), np.arange(c, dtype=np.int32), c)
+    return conductances(_edges(view), view.labels, c)
 
 
 def _rounding(run: Run) -> tuple[str, int | None]:

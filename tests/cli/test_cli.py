@@ -235,7 +235,7 @@ def test_every_parameter_of_the_method_has_an_option() -> None:
         (["run", "x.npy", "--out", "o", "--affinity", "rbf"], "--affinity: invalid choice: 'rbf'"),
         (["run", "x.npy", "--out", "o", "--klusters", "3"], "unrecognized arguments: --klusters 3"),
         (["run", "x.npy", "--out", "o", "--serial", "--scheduler", "tcp://a:1"], "not allowed with argument"),
-        (["plan", "x.npy", "--json"], "unrecognized arguments: --json"),
+        (["plan", "x.npy", "--strict"], "unrecognized arguments: --strict"),
         (["status"], "directory"),
     ],
 )

@@ -39,7 +39,7 @@ def test_the_model_of_a_plan_bounds_what_is_measured_at_sizes_that_it_was_not_ma
     rows = samples // parts
     found = traffic.measure(samples, tmp_path, rows=rows, shards=parts, spread=1.5)
     plan = make_plan(samples, 16, dataclasses.replace(traffic.PARAMS, shards=parts), rows=rows, vectors="chunked")
-    case = Case(found.near, found.shared)
+    case = Case(found.shared)
     modelled = product_traffic(plan, traffic.PARAMS, 2, case)
     print(found, modelled, sep="\n")
     assert modelled is not None

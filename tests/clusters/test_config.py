@@ -47,6 +47,9 @@ WRONG = {
         "manager: gateway\ngateway: {address: https://me:pw@host}\n", "gateway.address", "~/.aws"
     ),
     "an address that is none": ("manager: scheduler\nscheduler: {address: host}\n", "scheduler.address", "tls://HOST:8786"),
+    "a number and a range of workers": (
+        "manager: local\nworkers: 2\nadaptive: {maximum: 4}\n", "workers", "leave one of them out"
+    ),
     "limits that are swapped": ("manager: local\nadaptive: {minimum: 5, maximum: 2}\n", "adaptive.minimum", "swap"),
     "a section that is a value": ("manager: local\nworker: 4\n", "worker", "two spaces"),
     "a key twice": ("manager: local\nworkers: 2\nworkers: 3\n", "stands twice", "mend that line"),

@@ -15,7 +15,7 @@ from ips2_dask import Params, Resources, run
 from ips2_dask.clusters.loading import load
 from ips2_dask.errors import Lost
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.executors.failures import PATIENCE, losses, patience_of
+from ips2_dask.executors.failures import PATIENCE, _Watch, losses, patience_of
 
 X = np.random.default_rng(3).normal(size=(60, 4))
 PARAMS = Params(n_clusters=3)
@@ -61,6 +61,28 @@ def test_workers_that_are_all_paused_are_no_workers_and_the_remedy_is_memory(cli
     handle = client.submit(abs, -1)
     with pytest.raises(Lost, match=r"all 1 have been paused.*memory_limit"), losses(client, 2.0, [handle]):
         client.gather([handle])
+
+
+def test_of_many_workers_one_is_asked_for_its_state_as_long_as_it_runs(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, identity = list[int](), client.cluster.scheduler.identity
+
+    def counted(n_workers: int = -1) -> dict[str, object]:
+        asked.append(n_workers)
+        return identity(n_workers)
+
+    monkeypatch.setitem(client.cluster.scheduler.handlers, "identity", counted)
+    watch = _Watch(client, 2.0, [])
+    asked.clear()
+    assert watch._missing(30) is None
+    assert -1 not in asked
+    (address,) = client.scheduler_info(n_workers=1)["workers"]
+    client.cluster.sync(pause, client.cluster, address)
+    missing = watch._missing(30)
+    assert missing is not None
+    assert "all 1 have been paused" in missing[0]
+    assert -1 in asked
 
 
 async def pause(cluster: LocalCluster, address: str) -> None:

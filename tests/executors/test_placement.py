@@ -175,6 +175,24 @@ def test_what_was_to_be_sent_together_is_not_sent_after_an_error(dask_executor: 
     assert kept[0].status == "pending"
 
 
+def test_one_request_finds_the_holders_of_all_results_of_a_batch(
+    dask_executor: DaskExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    executor = DaskExecutor(dask_executor.client)
+    addresses = sorted(executor.client.scheduler_info(n_workers=-1)["workers"])
+    items = [("chunks", g) for g in range(6)]
+    executor.placement.assign(items, addresses * 3)
+    executor.pin_to_owner(["summed"])
+    earlier = [executor.submit("summed-0", where_and_sum, 1.0, placed_with=item) for item in items]
+    executor.results(earlier)
+    asked, who_has = [], executor.client.who_has
+    monkeypatch.setattr(executor.client, "who_has", lambda futures: asked.append(len(futures)) or who_has(futures))
+    with executor.batch():
+        later = [executor.submit("summed-0", where_and_sum, 2.0, placed_with=handle) for handle in earlier]
+    assert [address for address, _ in executor.results(later)] == addresses * 3
+    assert asked == [6]
+
+
 @pytest.mark.parametrize("count", [1, 2, 7, 40])
 def test_items_are_assigned_in_even_ranges(count: int, dask_executor: DaskExecutor) -> None:
     executor = DaskExecutor(dask_executor.client)
@@ -214,7 +232,10 @@ def test_no_graph_that_is_sent_to_the_scheduler_holds_a_large_object(
     X = np.repeat(islands, 7, axis=0) + 0.01 * rng.normal(size=(4200, 12))
     assert X.nbytes > 6 * LARGE
     params, resources = Params(n_clusters=3), Resources(partition_rows=350, vectors=vectors)
-    with dask.config.set({"distributed.admin.large-graph-warning-threshold": LARGE}), warnings.catch_warnings():
+    # in chunks a round has the coefficients of all components of its chunks: 600 x 24 float64 on one worker at most
+    limit = LARGE if vectors == "in-core" else LARGE + 8 * 600 * 24
+    assert limit < X.nbytes / 2
+    with dask.config.set({"distributed.admin.large-graph-warning-threshold": limit}), warnings.catch_warnings():
         warnings.simplefilter("error")
         found = run(X, params, resources, store=tmp_path / "run", client=dask_executor.client)
     assert found.report()["components"] == 600

@@ -8,11 +8,13 @@ import textwrap
 
 import numpy as np
 import pytest
+from distributed import Client, LocalCluster
 
 from ips2_dask.clusters import executor
 from ips2_dask.errors import Lost
 from ips2_dask.params import Resources
 
+resource = pytest.importorskip("resource")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="other systems don't count memory like this")
 
 
@@ -58,3 +60,14 @@ def test_a_limit_ends_with_its_block() -> None:
         np.ones(500 << 20, np.uint8)
     """)
     assert said == "no more\n"
+
+
+def test_a_cluster_of_threads_beside_a_local_cluster_leaves_its_process_as_it_is() -> None:
+    before = resource.getrlimit(resource.RLIMIT_DATA)
+    with (
+        executor(Resources(n_workers=1)),
+        LocalCluster(n_workers=1, processes=False, memory_limit=1 << 30, dashboard_address="127.0.0.1:0") as threads,
+        Client(threads, set_as_default=False) as client,
+    ):
+        assert client.submit(sum, [1, 2]).result() == 3
+        assert resource.getrlimit(resource.RLIMIT_DATA) == before

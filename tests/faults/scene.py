@@ -178,6 +178,30 @@ CHECKPOINTS = ("eigen/state0", "eigen/state1")
 
 
 @contextlib.contextmanager
+def outside_workers(scene: Scene, n_workers: int) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+    """Address of a scheduler, and the process of each of its workers: their sessions can be ended one by one."""
+    note = scene.folder / "scheduler.json"
+    options = ["--host", "127.0.0.1", "--scheduler-file", str(note)]
+    scheduler = scene.spawn("-m", "dask", "scheduler", "--port", "0", "--no-dashboard", *options)
+    until(lambda: note.exists() and note.read_text().endswith("}"), "the scheduler")
+    words = ["-m", "dask", "worker", "--scheduler-file", str(note), "--nthreads", "1", "--no-dashboard"]
+    scratch = ["--local-directory", str(scene.folder / "scratch")]
+    pool = [scene.spawn(*words, *scratch) for _ in range(n_workers)]
+    try:
+        yield json.loads(note.read_text())["address"], pool
+    finally:
+        for process in (scheduler, *pool):
+            end_session(process)
+
+
+def end_session(process: subprocess.Popen[str]) -> None:
+    """Kill a process and all that it has started."""
+    for member in family(process.pid):
+        with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+            os.kill(member.pid, signal.SIGKILL)
+
+
+@contextlib.contextmanager
 def outside_cluster(scene: Scene) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Address and process of a scheduler, with two workers, started as a user starts them."""
     note = scene.folder / "scheduler.json"

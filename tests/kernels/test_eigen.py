@@ -34,6 +34,7 @@ from ips2_dask.kernels.eigen import (
     blocks_at_once,
     blocks_held,
     chebyshev_filter,
+    chebyshev_steps,
     dense_eigenpairs,
     filter_degree,
     leading_eigenpairs,
@@ -390,20 +391,19 @@ class Watched(ArraySpace):
         self.done.append(y.shape[1])
         return super().recur(y, previous, a, b, c)
 
-    def finish(self, panel: Any) -> Any:
-        self.done.append("finished")
-        return super().finish(panel)
+    def join(self, parts: Any) -> Any:
+        self.done.append("joined")
+        return super().join(parts)
 
 
 def test_a_panel_is_there_before_the_next_is_begun() -> None:
     problem = Problem()
     space = Watched(MatrixOperator(problem.L), problem.known, np.float64, 3)
-    leading_eigenpairs(space, 12, space.random(24, 0), tol=1e-6, most_products=20)
-    done = [entry for entry in space.done if entry != 1]  # the first steps, of one vector, look for the spectrum's end
-    ends = [at for at, entry in enumerate(done) if entry == "finished"]
-    assert len(ends) % 3 == 0
-    assert ends[-1] == len(done) - 1
-    assert len(set(np.diff([-1, *ends][:4]))) == 1  # as many products of each panel
+    y = space.random(24, 0)
+    space.done.clear()
+    steps = chebyshev_steps(-1.0, 0.5, 1.0, 7)
+    space.filter(y, steps)
+    assert space.done == [8] * 21 + ["joined"]
 
 
 def test_blocks_that_one_machine_may_hold_have_panels_of_eight_columns_in_chunks() -> None:

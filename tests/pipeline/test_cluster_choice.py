@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -36,7 +36,7 @@ class ClusterStarted(Exception):
 @pytest.fixture
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def start(resources: Resources) -> Iterator[Executor]:
+    def start(resources: Resources, needed_bytes: Callable[[int], int]) -> Iterator[Executor]:
         raise ClusterStarted(resources)
         yield
 

@@ -16,6 +16,7 @@ from scipy.spatial.distance import cdist
 
 from ips2_dask import BadInput, Params, Resources, Run, open_run, run
 from ips2_dask.kernels.rounding import WALK, cut_of
+from ips2_dask.metrics import contingency
 from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.store.layout import ARRAYS, STAGES
 
@@ -75,6 +76,12 @@ def test_what_is_opened_is_what_the_run_returned(finished: Run, opened: Run) -> 
         assert np.array_equal(getattr(opened, name), getattr(finished, name)), name
     assert abs(opened.tensor() - finished.tensor()).max() == 0
     assert opened.report() == finished.report()
+
+
+def test_the_table_of_known_classes_is_that_of_the_labels(opened: Run) -> None:
+    table = opened.known_table()
+    assert table is not None
+    np.testing.assert_array_equal(table.toarray(), contingency(opened.known_labels, opened.labels).toarray())
 
 
 def test_labels_are_numbered_by_their_first_sample(opened: Run) -> None:

@@ -15,10 +15,11 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
+from ips2_dask.executors import exchange
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import density, rounding
-from ips2_dask.stages import label, walk
+from ips2_dask.stages import chunked_label, kmeans, resident_blocks, roundings, sample_operator, walk
 
 Array = npt.NDArray[Any]
 
@@ -107,14 +108,17 @@ def test_walks_in_chunks_are_those_in_one_piece(X: Array, tmp_path: Path, monkey
     np.testing.assert_allclose(found.shares(), local.shares, atol=1e-6)
     assert chosen(found)["cut"] == rounding.cut_of(U, found.labels, 10)
     seen = []
-    monkeypatch.setattr(walk, "chunk_partitions", lambda context: seen.append(1) or [(b, b + 1) for b in range(10)])
+    for module in (chunked_label, kmeans, sample_operator, walk):
+        monkeypatch.setattr(
+            module, "chunk_partitions", lambda context: seen.append(1) or [(b, b + 1) for b in range(10)]
+        )
     again = run(X, PARAMS, dataclasses.replace(CHUNKED), store=tmp_path / "run")
     assert not seen  # there already
     parts = sorted((tmp_path / "run").glob("label-*/stage.json"))
     for part in parts:
         part.unlink()
     for part in (tmp_path / "run").glob("label-*/*"):
-        if part.name.startswith(("whole", "shares", "rounding")) and part.suffix == ".json":
+        if part.name.startswith(("whole", "shares", "rounding", "labels", "rows")) and part.suffix == ".json":
             part.unlink()
     again = run(X, PARAMS, CHUNKED, store=tmp_path / "run")
     assert seen
@@ -149,26 +153,47 @@ def test_a_walk_on_workers_that_was_stopped_goes_on_from_its_last_blocks(
 ) -> None:
     undisturbed = results(run(X, PARAMS, CHUNKED))
     steps: list[int] = []
-    plain = walk.ChunkedWalk._steps
 
-    def stopped_at(last: int) -> Callable[..., Any]:
-        def steps_until(self: Any, F: Any, held: Any) -> Any:
+    def stopped_at(last: int) -> Callable[..., None]:
+        def multiply(self: Any, store: Any, context: Any, label: Any) -> None:
             steps.append(1)
             if len(steps) > last:
                 raise Killed
-            return plain(self, F, held)
+            resident_blocks.Multiplication.all_chunks(self, store, context, label)
 
-        return steps_until
+        return multiply
 
-    monkeypatch.setattr(walk.ChunkedWalk, "_steps", stopped_at(12))
+    monkeypatch.setattr(resident_blocks.Product, "all_chunks", stopped_at(12))
     with pytest.raises(Killed):
         run(X, PARAMS, CHUNKED, store=tmp_path / "run")
     assert list((tmp_path / "run").glob("label-*/walk-0010-c*"))
     steps.clear()
-    monkeypatch.setattr(walk.ChunkedWalk, "_steps", stopped_at(10**9))
+    monkeypatch.setattr(resident_blocks.Product, "all_chunks", stopped_at(10**9))
     found = run(X, PARAMS, CHUNKED, store=tmp_path / "run")
     assert len(steps) < rounding.SPREAD_PRODUCTS + 2 + rounding.WALK  # ten were there
     assert results(found) == undisturbed
+    assert not list((tmp_path / "run").glob("label-*/walk*"))
+
+
+def test_a_walk_that_loses_its_blocks_goes_on_from_those_stored_last(
+    X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: list[int] = []
+    losses: tuple[int, ...] = ()
+
+    def multiply(self: Any, store: Any, context: Any, label: Any) -> None:
+        steps.append(1)
+        if len(steps) in losses:
+            raise exchange.BlocksLost("a worker has left")
+        resident_blocks.Multiplication.all_chunks(self, store, context, label)
+
+    monkeypatch.setattr(resident_blocks.Product, "all_chunks", multiply)
+    undisturbed = results(run(X, PARAMS, CHUNKED))
+    products = len(steps)
+    steps.clear()
+    losses = 8, 12, products + 5  # twice within a round of the spread, and in that of the certainty
+    assert results(run(X, PARAMS, CHUNKED, store=tmp_path / "run")) == undisturbed
+    assert products + len(losses) < len(steps) <= products + len(losses) * walk.STEPS
     assert not list((tmp_path / "run").glob("label-*/walk*"))
 
 
@@ -248,14 +273,14 @@ def test_unknown_words_are_refused(name: str, value: str) -> None:
 
 
 def test_trees_come_first_and_every_start_of_k_means_is_one_task() -> None:
-    tasks = label.roundings(PARAMS, 600, True)
+    tasks = roundings.roundings(PARAMS, 600, True)
     assert [task.part for task in tasks[:2]] == ["density-0018-00", "density-0010-00"]
-    assert [label.Rounding.of(task.part) for task in tasks] == tasks
+    assert [roundings.Rounding.of(task.part) for task in tasks] == tasks
     assert len({task.part for task in tasks}) == len(tasks)
-    assert {task.way for task in label.roundings(dataclasses.replace(PARAMS, assign_labels="kmeans"), 600, True)} == {
-        "kmeans"
-    }
-    rows = label.roundings(dataclasses.replace(PARAMS, embedding="none"), 600, False)
+    assert {
+        task.way for task in roundings.roundings(dataclasses.replace(PARAMS, assign_labels="kmeans"), 600, True)
+    } == {"kmeans"}
+    rows = roundings.roundings(dataclasses.replace(PARAMS, embedding="none"), 600, False)
     assert {task.columns for task in rows} == {0}
 
 

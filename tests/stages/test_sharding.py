@@ -18,7 +18,7 @@ from ips2_dask.kernels import duplicates, projection, shards
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.sparse import reverse_lists
 from ips2_dask.plan import choices
-from ips2_dask.stages import sharding
+from ips2_dask.stages import graph_refinement
 
 Array = npt.NDArray[Any]
 
@@ -79,7 +79,7 @@ def test_no_cell_that_anyone_is_in_stays_too_small(seed: int, m: int, count: int
     rng = np.random.default_rng(seed)
     nearest = rng.integers(0, count, (m, 2)).astype(np.int32)
     least = min(least, m)
-    cell = shards.join_small(nearest, rng.standard_normal((count, 2)).astype(np.float32), least)
+    cell = shards.join_small(shards.count_pairs(nearest), rng.standard_normal((count, 2)).astype(np.float32), least)
     joined = cell[nearest]
     members = [int(((joined == s).any(axis=1)).sum()) for s in range(count)]
     assert all(number == 0 or number >= least for number in members)
@@ -145,8 +145,8 @@ def test_lists_are_of_different_samples_in_order_and_their_recall_is_what_is_rep
 def test_rounds_go_on_until_nothing_is_found_any_more_and_what_falls_short_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sharding, "LEAST_RECALL", 1.1)
-    monkeypatch.setattr(sharding, "MOST_ROUNDS", 30)
+    monkeypatch.setattr(graph_refinement, "LEAST_RECALL", 1.1)
+    monkeypatch.setattr(graph_refinement, "MOST_ROUNDS", 30)
     monkeypatch.setattr(choices, "EXACT_AFTER_WORK", 0.0)
     X = curved_gaussians(900, 12, 3, 1)[0]
     found = run(X, Params(n_clusters=3, shards=45), Resources(partition_rows=100))

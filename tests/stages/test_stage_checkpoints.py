@@ -15,7 +15,7 @@ from harness import run_on
 from ips2_dask import Params, Resources, Run, run
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.stages import sharding
+from ips2_dask.stages import graph_refinement
 from ips2_dask.stages.checkpoints import PLACES
 from ips2_dask.store.context import part_name
 from ips2_dask.store.zarr_store import ZarrStore
@@ -69,7 +69,9 @@ def test_a_solve_that_stopped_goes_on_from_its_last_checkpoint_to_the_same_bits(
         solve(tmp_path, vectors)
     after = filters(False)
     resumed = solve(tmp_path, vectors)
-    assert (before + after).count("filter") == once.count("filter")
+    # a solve in chunks is stored within a filter too, which is then called once more
+    again = int(vectors == "chunked")
+    assert once.count("filter") <= (before + after).count("filter") <= once.count("filter") + again
     for name in ("eigenvalues", "eigenvectors", "labels"):
         assert getattr(resumed, name).tobytes() == getattr(undisturbed, name).tobytes()
     assert resumed.report()["products"] == undisturbed.report()["products"]
@@ -108,7 +110,7 @@ SHARDED = Params(n_clusters=3, graph="shards")
 def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(
     least: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sharding, "LEAST_RECALL", least)
+    monkeypatch.setattr(graph_refinement, "LEAST_RECALL", least)
     whole: Counter[tuple[str, str, int]] = Counter()
     expected = run_on(Counting(whole, -1), X[:120], SHARDED, 20)
     total = sum(whole.values())
@@ -122,19 +124,24 @@ def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(
         assert {stage for stage, _, _ in again} <= {"ingest"}, again
 
 
-@pytest.mark.parametrize("event", ["rename", "drop"])
+@pytest.mark.parametrize("event", ["rename_many", "drop_many"])
+@pytest.mark.parametrize("call", [1, 2])
 def test_a_sharded_graph_that_stops_while_it_takes_things_away_goes_on(
-    event: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    event: str, call: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if (event, call) == ("rename_many", 2):
+        pytest.skip("the stage renames once")
     done: Counter[tuple[str, str, int]] = Counter()
     original, calls = getattr(ZarrStore, event), []
 
-    def stopping(self: Any, folder: str, *names: str) -> None:
+    def stopping(self: Any, folder: str, names: Any) -> None:
         if folder.startswith("neighbors"):
             calls.append(names)
-            if len(calls) == 4:
+            if len(calls) == call:
+                half = list(names)[::2]
+                original(self, folder, {name: names[name] for name in half} if isinstance(names, dict) else half)
                 raise Stop
-        original(self, folder, *names)
+        original(self, folder, names)
 
     monkeypatch.setattr(ZarrStore, event, stopping)
     with pytest.raises(Stop):

@@ -74,9 +74,8 @@ def test_what_is_too_large_is_returned_and_goes_with_the_next() -> None:
     assert names_in(cache) == {"a"}
 
 
-@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
 def test_a_graph_larger_than_the_cache_is_read_once_for_all_tasks_of_a_stage(
-    vectors: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process_cache, "limit", 1)
     reads: Counter[str] = Counter()
@@ -92,7 +91,7 @@ def test_a_graph_larger_than_the_cache_is_read_once_for_all_tasks_of_a_stage(
     found = []
     for parts in (4, 8):
         reads.clear()
-        run(X[: 25 * parts], params, Resources(partition_rows=25, vectors=vectors), store=tmp_path / str(parts))
+        run(X[: 25 * parts], params, Resources(partition_rows=25, vectors="in-core"), store=tmp_path / str(parts))
         found.append(dict(reads))
     for few, many in zip(*([r[f"neighbors {name}"] for name in ("indices", "distances")] for r in found), strict=True):
         assert many == 2 * few

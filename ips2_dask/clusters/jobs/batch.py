@@ -11,6 +11,7 @@ from ips2_dask.clusters import jobqueue
 from ips2_dask.clusters.config import Config, Queue, Worker
 from ips2_dask.clusters.jobs import detached
 from ips2_dask.clusters.jobs.record import Job, Native
+from ips2_dask.clusters.limits import DRIVER_MEMORY, submitted_driver_memory
 from ips2_dask.errors import BadInput
 
 
@@ -53,7 +54,9 @@ def script(job: Job, config: Config) -> str:
     log = [line.format(log=job.log) for line in SYSTEMS[config.manager].log]
     run = shlex.join([machine.python or detached.command(job)[0], *detached.command(job)[1:]])
     # `exec`: the system's signals reach the driver itself, which closes its cluster before it goes
-    lines = ["#!/usr/bin/env bash", header, *log, *machine.prologue, f"cd {shlex.quote(job.cwd)}", f"exec {run}"]
+    variables = jobqueue.exports({DRIVER_MEMORY: str(submitted_driver_memory(config))})
+    change = f"cd {shlex.quote(job.cwd)}"
+    lines = ["#!/usr/bin/env bash", header, *log, *variables, *machine.prologue, change, f"exec {run}"]
     return "\n".join(lines) + "\n"
 
 

@@ -9,6 +9,10 @@
 #PBS -o /shared/logs/
 #PBS -x first
 #PBS -y
+export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False
+export DASK_DISTRIBUTED__WORKER__MEMORY__SPILL=0.9
+export DASK_DISTRIBUTED__WORKER__MEMORY__PAUSE=False
+export DASK_DISTRIBUTED__WORKER__MEMORY__TERMINATE=0.95
 export OMP_NUM_THREADS=1
 export OPENBLAS_NUM_THREADS=1
 export MKL_NUM_THREADS=1
@@ -18,4 +22,4 @@ export MALLOC_MMAP_THRESHOLD_=268435456
 export MALLOC_ARENA_MAX=2
 module load python
 ulimit -c 0
-/opt/python -m distributed.cli.dask_worker tls://SCHEDULER:PORT --name ips2-0 --nthreads 4 --memory-limit 16.00GiB --nworkers 2 --nanny --death-timeout 300 --local-directory /local/scratch --no-dashboard --preload ips2_dask.pipeline.compile_kernels --preload my_module --lifetime 93000s --lifetime-stagger 300s --nthreads 1 --interface ib0 --protocol tls:// --tls-ca-file /shared/tls/ca.pem --tls-cert /shared/tls/worker.pem --tls-key /shared/tls/worker.key
+/opt/python -m distributed.cli.dask_worker tls://SCHEDULER:PORT --name ips2-0 --nthreads 4 --memory-limit 16.00GiB --nworkers 2 --nanny --death-timeout 300 --local-directory /local/scratch --no-dashboard --preload ips2_dask.pipeline.compile_kernels --preload my_module --lifetime 69750s --lifetime-stagger 23250s --nthreads 1 --interface ib0 --protocol tls:// --tls-ca-file /shared/tls/ca.pem --tls-cert /shared/tls/worker.pem --tls-key /shared/tls/worker.key

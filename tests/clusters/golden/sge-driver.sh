@@ -10,6 +10,7 @@
 #$ -x first
 #$ -y
 #$ -o /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd/log
+export IPS2_DRIVER_MEMORY=8589934592
 module load python
 ulimit -c 0
 cd '/home/me/my work'

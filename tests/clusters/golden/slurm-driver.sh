@@ -11,6 +11,7 @@
 #SBATCH -o /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd/log
 #SBATCH --open-mode=append
 #SBATCH --signal=B:TERM@60
+export IPS2_DRIVER_MEMORY=8589934592
 module load python
 ulimit -c 0
 cd '/home/me/my work'

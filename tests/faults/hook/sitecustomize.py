@@ -138,13 +138,13 @@ def watch_solver(module: Any) -> None:
 
 
 def watch_chunks(module: Any) -> None:
-    module.product = watched_call(module.product, "product")
+    module.BlockStore.multiply_chunk = watched_call(module.BlockStore.multiply_chunk, "product")
 
 
 WATCHED = {
     "ips2_dask.store.zarr_store": watch_store,
     "ips2_dask.kernels.eigen": watch_solver,
-    "ips2_dask.stages.block_operator": watch_chunks,
+    "ips2_dask.stages.resident_blocks": watch_chunks,
 }
 
 

@@ -1,0 +1,176 @@
+"""Results of stage label in either layout: whole arrays, or parts by partition and buckets by rows of the input.
+
+A run whose vectors are in core stores its labels as one array by rows of the input, and its embedding as one array of
+all samples. A run whose vectors are in chunks stores both by partition (``labels-p......``, ``embedding-p......``), and
+labels a second time in the order of the input, in buckets of equally many rows (``rows-......``). Shares are stored by
+partition in both. Everything here takes samples in the run's numbering and rows in the user's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.store.base import AnyArray
+from ips2_dask.store.context import Context, part_name
+
+Integer = NDArray[np.integer]
+Int32 = NDArray[np.int32]
+Float32 = NDArray[np.float32]
+
+BLOCK_ROWS = 1 << 18
+"""Rows of the input whose labels are in memory at a time, unless another number is asked for."""
+
+PREFIXES = {
+    "labels": "labels-", "certainty": "labels-", "left_out": "labels-",
+    "embedding": "embedding-", "pairwise_basis": "embedding-", "high_order_basis": "embedding-",
+    "follows": "embedding-", "shares": "shares-",
+}  # fmt: skip
+"""The prefix of the parts by partition that each array is stored in."""
+
+
+class LabelBlock(NamedTuple):
+    """Labels of consecutive rows of the input, or of the rows that were clustered where only these are asked for."""
+
+    first: int  # number of the first row
+    labels: Int32  # (n,), -1 for a row that was left out
+    certainty: Float32 | None  # (n,), NaN for a row that was left out; a run of an earlier version keeps none
+    left_out: NDArray[np.bool_] | None  # (n,); None where no tree of density made the labels
+
+
+def is_in_buckets(context: Context) -> bool:
+    """Whether labels are stored by partition and, in the order of the input, in buckets."""
+    return "buckets" in context.facts["label"]
+
+
+def is_embedded_by_partition(context: Context) -> bool:
+    """Whether the embedding and its bases are stored by partition; also where there is no embedding at all: no."""
+    receipt = context.receipt("label", "embedding")
+    return receipt is not None and "embedding" not in receipt["arrays"]
+
+
+def first_row_part(context: Context) -> str:
+    """The part whose arrays say what is stored of each row: the whole, or the first bucket."""
+    return bucket_name(0) if is_in_buckets(context) else "whole"
+
+
+def bucket_name(number: int) -> str:
+    """The name of a bucket of rows of the input."""
+    return f"rows-{number:06d}"
+
+
+def n_columns(context: Context) -> int | None:
+    """Columns of the embedding, or None where there is none."""
+    part = "embedding-" + part_name(0) if is_embedded_by_partition(context) else "embedding"
+    receipt = context.receipt("label", part)
+    return None if receipt is None else int(receipt["arrays"]["embedding"]["shape"][1])
+
+
+def has_followers(context: Context) -> bool:
+    """Whether samples of islands take the labels of others, which ``follows`` then says."""
+    part = "embedding-" + part_name(0) if is_embedded_by_partition(context) else "embedding"
+    receipt = context.receipt("label", part)
+    return receipt is not None and "follows" in receipt["arrays"]
+
+
+# ---- by rows of the input
+
+
+def _row_parts(context: Context) -> list[tuple[str, int, int]]:
+    """The parts that hold the rows of the input: the name of each, its first row, and one past its last."""
+
+    def n_rows(part: str) -> int:
+        receipt = context.receipt("label", part)
+        assert receipt is not None
+        return int(receipt["arrays"]["labels"]["shape"][0])
+
+    if not is_in_buckets(context):
+        return [("whole", 0, n_rows("whole"))]
+    n = int(context.facts["label"]["buckets"])
+    each, last = n_rows(bucket_name(0)), n_rows(bucket_name(n - 1))  # all but the last one have equally many
+    return [(bucket_name(i), i * each, i * each + (last if i == n - 1 else each)) for i in range(n)]
+
+
+def row_blocks(context: Context, rows: int = BLOCK_ROWS) -> Iterator[LabelBlock]:
+    """Labels, certainty and what a density left out, in blocks of at most ``rows`` rows in the user's order.
+
+    No array of all rows is read: of a stored array the chunks that a block touches.
+    """
+    receipt = context.receipt("label", first_row_part(context))
+    stored = set() if receipt is None else set(receipt["arrays"])
+    folder, first = context.folders["label"], 0
+    for part, low, high in _row_parts(context):
+        for start in range(low, high, rows):
+            end = min(start + rows, high)
+            arrays = {
+                name: context.store.read_rows(folder, part, name, start - low, end - low)
+                for name in ("labels", "certainty", "left_out")
+                if name in stored
+            }
+            if context.clustered_only:
+                inside = arrays["labels"] >= 0
+                arrays = {name: values[inside] for name, values in arrays.items()}
+            left_out = arrays.get("left_out")
+            yield LabelBlock(
+                first,
+                arrays["labels"],
+                arrays.get("certainty"),
+                None if left_out is None else left_out.astype(np.bool_),
+            )
+            first += len(arrays["labels"])
+
+
+def by_row(context: Context, name: str) -> AnyArray:
+    """Labels, certainty or what was left out of all rows of the input, as stored: (rows,)."""
+    if not is_in_buckets(context):
+        return np.asarray(context.read("label", "whole", name))
+    folder = context.folders["label"]
+    return np.concatenate([context.store.read(folder, part, name) for part, _, _ in _row_parts(context)])
+
+
+# ---- by samples in the run's numbering
+
+
+def rows_at(context: Context, name: str, samples: Integer) -> AnyArray:
+    """Rows of the embedding, a basis or the shares at some samples of any order: (*samples.shape, columns).
+
+    Of a run in buckets also ``labels``, ``certainty`` and ``left_out``: (*samples.shape,). Where the array is stored by
+    partition, the partitions that hold these samples are read, through the cache.
+    """
+    if PREFIXES[name] == "embedding-" and not is_embedded_by_partition(context):
+        rows: AnyArray = np.asarray(context.read("label", "embedding", name))[samples]
+        return rows
+    return _rows_of_partitions(context, name, samples)
+
+
+def labels_at(context: Context, samples: Integer) -> Int32:
+    """Labels of some samples of any order: (n,) int32."""
+    if is_in_buckets(context):
+        return _rows_of_partitions(context, "labels", samples)
+    order, labels = context.order(), np.asarray(context.read("label", "whole", "labels"))
+    found: Int32 = labels[samples if order is None else order[samples]]
+    return found
+
+
+def _rows_of_partitions(context: Context, name: str, samples: Integer) -> AnyArray:
+    used, places = np.unique(samples, return_inverse=True)
+    if not len(used):
+        first = np.asarray(context.read("label", PREFIXES[name] + part_name(0), name))
+        return np.empty((*samples.shape, *first.shape[1:]), first.dtype)
+    rows: AnyArray = context.rows_of("label", name, used, PREFIXES[name])
+    return rows[places.reshape(samples.shape)]
+
+
+def of_partition(context: Context, name: str, b: int) -> AnyArray:
+    """An array of the samples of partition b, of a run that stores it by partition: (rows, ...), not kept."""
+    return context.store.read(context.folders["label"], PREFIXES[name] + part_name(b), name)
+
+
+def of_all(context: Context, name: str) -> AnyArray:
+    """The embedding, a basis or the shares of all samples: (m, columns), for what asks for all of it."""
+    if PREFIXES[name] == "embedding-" and not is_embedded_by_partition(context):
+        return np.asarray(context.read("label", "embedding", name))
+    return np.concatenate([of_partition(context, name, b) for b in range(context.n_partitions)])

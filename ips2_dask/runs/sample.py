@@ -1,0 +1,155 @@
+"""A run at some of its samples, read by partition: what pictures of a run of any size are drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.runs import label_results
+from ips2_dask.runs.run import Run
+from ips2_dask.stages.similarity_views import Similarities, numbered_parts
+from ips2_dask.store.context import part_name
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+
+SHOWN = 100_000
+"""Samples that are drawn of a run in chunks that has more."""
+
+UNCERTAIN = 20
+"""Samples of the lowest certainty that are shown beside them."""
+
+
+class RunSample(Run):
+    """A view of a run whose labels and embedding are stored by partition, at some of its samples.
+
+    Labels, certainty, what a density left out, embedding and known labels have a row for each of these samples, in the
+    order of the input; everything else is that of the whole run.
+
+    Parameters
+    ----------
+    run : Run
+    samples : (n,) int
+        In the run's numbering, ascending.
+
+    Attributes
+    ----------
+    samples : (n,) int64
+    rows : (n,) int64
+        The row of the input that each is, ascending: the first one where several are equal.
+    order : (n,) int64
+        Places of the rows' samples in ``samples``.
+    """
+
+    def __init__(self, run: Run, samples: NDArray[np.integer]) -> None:
+        super().__init__(run._store, run.manifest, run._keep)
+        self.samples: Int64 = np.asarray(samples, np.int64)
+        numbers = np.empty(len(self.samples), np.int64)
+        for b, own, places in self.by_partition(self.samples):
+            numbers[own] = self._context.user_numbers(b)[places]
+        self.order: Int64 = np.argsort(numbers)
+        self.rows = numbers[self.order]
+
+    @property
+    def clustered(self) -> Run:
+        """The view itself: its samples were all clustered."""
+        return self
+
+    @property
+    def partitions(self) -> range:
+        """The partitions of the run."""
+        return range(self._context.n_partitions)
+
+    def by_partition(self, samples: Int64) -> Iterator[tuple[int, Int64, Int64]]:
+        """Of each partition that holds some of these samples: its number, their places here, and their rows in it."""
+        owners = self._context.owner(samples)
+        for b in np.unique(owners).tolist():
+            own = np.flatnonzero(owners == b)
+            yield b, own, samples[own] - self._context.bounds[b]
+
+    def labels_of_partition(self, b: int) -> Int32:
+        """Labels of all samples of a partition: (rows,) int32, through the cache."""
+        return np.asarray(self._context.read("label", label_results.PREFIXES["labels"] + part_name(b), "labels"))
+
+    def numbered_similarities(self) -> Iterator[Similarities]:
+        """S, V and U of every stored pair of two samples of the whole run, in the run's numbering, part by part."""
+        return numbered_parts(self._context)
+
+    def labelled_edges(self) -> Iterator[tuple[Int32, Int32, Float64]]:
+        """The labels of both ends of every edge of S of the whole run, (n,) each, and its weight, part by part."""
+        for part in self.numbered_similarities():
+            labels = label_results.labels_at(self._context, np.stack([part.i, part.j]))
+            yield labels[0], labels[1], np.asarray(part.pairwise, np.float64)
+
+    def _at(self, name: str) -> NDArray[np.generic]:
+        return label_results.rows_at(self._context, name, self.samples)[self.order]
+
+    @cached_property
+    def labels(self) -> Int32:
+        """Cluster of each sample: (n,) int32."""
+        return np.asarray(self._at("labels"), np.int32)
+
+    @cached_property
+    def certainty(self) -> Float32:
+        """How sure each sample's cluster is: (n,) float32."""
+        return np.asarray(self._at("certainty"), np.float32)
+
+    @cached_property
+    def left_out(self) -> NDArray[np.bool_] | None:
+        """Samples outside the tree of density: (n,) bool; None for k-means."""
+        if "left_out" not in self._arrays(label_results.first_row_part(self._context)):
+            return None
+        return np.asarray(self._at("left_out"), np.bool_)
+
+    @cached_property
+    def embedding(self) -> Float64 | None:
+        """The spectral embedding: (n, columns) float64; None for ``embedding='none'``."""
+        if self._context.receipt("label", "embedding") is None:
+            return None
+        return np.asarray(self._at("embedding"), np.float64)
+
+    @cached_property
+    def known_labels(self) -> Int32 | None:
+        """Codes of the known labels that came with the input, or None: (n,)."""
+        receipt = self._context.receipt("ingest", "whole")
+        if receipt is None or "known" not in receipt["arrays"]:
+            return None
+        store, folder, known = self._store, self._context.folders["ingest"], np.empty(len(self.rows), np.int32)
+        size = label_results.BLOCK_ROWS
+        for block in np.unique(self.rows // size).tolist():
+            own = self.rows // size == block
+            rows = self.rows[own]
+            found = store.read_rows(folder, "whole", "known", int(rows[0]), int(rows[-1]) + 1)
+            known[own] = found[rows - rows[0]]
+        return known
+
+
+def shown(run: Run) -> Run:
+    """What is shown of a run: of one in buckets with more than `SHOWN` samples a view of so many, drawn by a seed, and
+    of the `UNCERTAIN` least certain ones; of any other run all rows that were clustered.
+    """
+    if isinstance(run, RunSample):
+        return run
+    context = run._context
+    if not label_results.is_in_buckets(context) or context.m <= SHOWN:
+        return run.clustered
+    drawn = np.random.default_rng([0, 22]).choice(context.m, SHOWN, replace=False)
+    return RunSample(run, np.union1d(drawn, least_certain(run, UNCERTAIN)))
+
+
+def least_certain(run: Run, n: int) -> Int64:
+    """The n samples whose labels are least certain, ascending, found partition by partition; ties by user's number."""
+    context = run._context
+    certainty, numbers, samples = np.empty(0, np.float32), np.empty(0, np.int64), np.empty(0, np.int64)
+    for b in range(context.n_partitions):
+        certainty = np.concatenate([certainty, label_results.of_partition(context, "certainty", b)])
+        numbers = np.concatenate([numbers, context.user_numbers(b)])
+        samples = np.concatenate([samples, np.arange(*context.span(b))])
+        first = np.lexsort((numbers, certainty))[:n]
+        certainty, numbers, samples = certainty[first], numbers[first], samples[first]
+    return np.sort(samples)

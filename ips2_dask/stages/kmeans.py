@@ -1,0 +1,201 @@
+"""Rounding of an embedding that is stored by partition: draws of its rows, trees and starts on them, k-means on all.
+
+A draw depends on the user's numbers alone. Rounds of k-means are tasks on chunks, which read the embedding partition by
+partition and return sums: a few rounds, so that reading costs less than keeping all rows in memory would.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.executors.base import Executor, Handle, Job, Report
+from ips2_dask.kernels import density, draws, lloyd, rounding
+from ips2_dask.kernels import labels as kernel
+from ips2_dask.stages import label_parts
+from ips2_dask.stages.block_operator import chunk_partitions
+from ips2_dask.stages.label_parts import EMBEDDING
+from ips2_dask.stages.roundings import PREFIX, Rounding
+from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+START_ROWS = 1 << 17
+"""About as many rows of the embedding are drawn for the starts of k-means."""
+
+DRAWN = "drawn-"
+"""Prefix of the parts with the rows that each partition draws."""
+
+DRAW = 23
+"""Purpose of `kernels.draws`: rows for starts and trees, so that the fewer of a tree are among those of the starts."""
+
+KIND = "kmeans"
+"""The kind of the chunks as items of `ips2_dask.executors.placement`."""
+
+
+def labels_prefix(columns: int) -> str:
+    """Prefix of the parts with the labels of k-means on so many columns."""
+    return f"kmeans-{columns:04d}-"
+
+
+def centers_part(columns: int) -> str:
+    """The part with the centres that k-means on so many columns ended with."""
+    return f"centers-{columns:04d}"
+
+
+def _embedded(context: Context, b: int) -> tuple[Float32, NDArray[np.bool_] | None]:
+    """The embedding of partition b, and which samples take no other's label; None where that is all of them."""
+    part = EMBEDDING + part_name(b)
+    points = np.asarray(context.fetch("label", part, "embedding"))
+    receipt = context.receipt("label", part)
+    if receipt is None or "follows" not in receipt["arrays"]:
+        return points, None
+    return points, np.asarray(context.fetch("label", part, "follows")) == np.arange(*context.span(b))
+
+
+# ---- trees and starts, on drawn rows
+
+
+def drawn_rows(context: Context, b: int) -> TaskResult:
+    """The rows of partition b that are drawn, with their samples and their user's numbers; none of islands."""
+    points, inside = _embedded(context, b)
+    users = np.asarray(context.user_numbers(b)).astype(np.int64)
+    most = max(START_ROWS, *density.TREE_SAMPLES)
+    drawn = draws.among(draws.hashes(users, context.params.random_state, DRAW), most, context.m)
+    rows = np.flatnonzero(drawn if inside is None else drawn & inside)
+    arrays: dict[str, AnyArray] = {
+        "embedding": points[rows],
+        "drawn": (context.span(b)[0] + rows).astype(np.int32),
+        "users": users[rows],
+    }
+    return arrays, {"n": len(rows)}
+
+
+def _gathered(context: Context, columns: int) -> tuple[Float32, Int32, Int64]:
+    """All drawn rows in the order of the user's numbers: so many columns of the embedding, samples, user's numbers."""
+    folder = context.folders["label"]
+    points, samples, users = (
+        np.concatenate([context.store.read(folder, DRAWN + part_name(b), name) for b in range(context.n_partitions)])
+        for name in ("embedding", "drawn", "users")
+    )
+    order = np.argsort(users)
+    return kernel.leading_columns(points[order], columns), samples[order], users[order]
+
+
+def one_rounding(context: Context, part: str) -> TaskResult:
+    """A tree of an embedding and its cut, or the best start of k-means, on drawn rows."""
+    task = Rounding.of(part)
+    return (_tree if task.way == "density" else _starts)(context, task)
+
+
+def _tree(context: Context, task: Rounding) -> TaskResult:
+    points, samples, users = _gathered(context, task.columns)
+    hashed = draws.hashes(users, context.params.random_state, DRAW)
+    rows = np.arange(0)
+    for most in density.tree_sizes(context.m):
+        rows = np.flatnonzero(draws.among(hashed, most, context.m))
+        if len(rows) <= density.DIFFUSE_SAMPLES:
+            break
+        if density.dimension(points[rows], context.params.random_state) <= density.MAX_DIMENSION:
+            break
+    return density_part(context, points[rows], samples[rows])
+
+
+def density_part(context: Context, points: Float32, samples: NDArray[np.integer]) -> TaskResult:
+    """What is stored of a tree on some points, whose samples are given, and of its cut."""
+    edges = density.spanning_tree(points)
+    cut = None if edges is None else density.cut(edges, len(points), context.params.n_clusters)
+    arrays: dict[str, AnyArray] = {
+        "drawn": samples.astype(np.int32), "edges": np.zeros((0, 3)) if edges is None else edges
+    }  # fmt: skip
+    facts: dict[str, Any] = {"drawn": len(points), "left_out": None, "smallest": None}
+    if cut is not None:
+        facts |= {"left_out": cut.left_out, "smallest": cut.smallest}
+        arrays["labels"] = cut.labels
+    return arrays, facts
+
+
+def _starts(context: Context, task: Rounding) -> TaskResult:
+    """The centres of the best start."""
+    points, c, seed = _gathered(context, task.columns)[0], context.params.n_clusters, context.params.random_state
+    n = len(points)
+    if n <= c:
+        best = kernel.Partitioning(0.0, np.arange(n, dtype=np.int32))
+    elif rounding.restart_tasks(n) == 1:
+        best = kernel.kmeans_best(points, c, seed, 0, rounding.RESTARTS)
+    else:
+        starts = range(rounding.kmeans_restarts(n))
+        best = kernel.best([kernel.kmeans_best(points, c, seed, start, 1) for start in starts])
+    sums = np.zeros((best.labels.max() + 1, points.shape[1]))
+    np.add.at(sums, best.labels, points.astype(np.float64))
+    counts = np.bincount(best.labels)
+    centers = sums[counts > 0] / counts[counts > 0, None]
+    return {"centroids": centers, "inertia": np.array([best.inertia])}, {}
+
+
+# ---- k-means on all rows
+
+
+def _points(context: Context, b: int, columns: int) -> Float32:
+    """The rows of partition b that k-means is on: those of no island."""
+    points, inside = _embedded(context, b)
+    return kernel.leading_columns(points if inside is None else points[inside], columns)
+
+
+def chunk_moments(context: Context, g: int, columns: int) -> list[lloyd.Moments]:
+    """The moments of each of chunk g's partitions."""
+    return [lloyd.moments(_points(context, b, columns)) for b in range(*chunk_partitions(context)[g])]
+
+
+def chunk_sums(context: Context, g: int, columns: int, centers: Float64) -> list[lloyd.Sums]:
+    """What each of chunk g's partitions adds to a round from these centres."""
+    parts = range(*chunk_partitions(context)[g])
+    return [lloyd.partial_sums(_points(context, b, columns), centers) for b in parts]
+
+
+def lloyd_rounds(context: Context, executor: Executor, columns: int) -> None:
+    """Move the centres of the best start on, with all rows, until they stay, and store them."""
+    folder, part = context.folders["label"], centers_part(columns)
+    if context.receipt("label", part) is not None:
+        return
+    chunks, shared = range(len(chunk_partitions(context))), executor.share(context)
+    spans = [context.bounds[last] - context.bounds[first] for first, last in chunk_partitions(context)]
+    executor.assign_owners([(KIND, g) for g in chunks], spans)
+
+    def of_all(function: Any, *arguments: object) -> list[Any]:
+        with executor.batch():
+            handles: list[Handle] = [
+                executor.submit(
+                    f"label-{function.__name__}-{g}", function, shared, g, *arguments, placed_with=(KIND, g)
+                )
+                for g in chunks
+            ]
+        return [one for parts in executor.results(handles) for one in parts]
+
+    start = np.asarray(context.store.read(folder, f"{PREFIX}{Rounding('kmeans', columns, 0).part}", "centroids"))
+    rounds = lloyd.Rounds(start, of_all(chunk_moments, columns))
+    while not rounds.done:
+        rounds.take(of_all(chunk_sums, columns, rounds.centers))
+    context.store.write(folder, part, {"centroids": rounds.centers}, {"rounds": rounds.number})
+
+
+def assigned(columns: int, context: Context, b: int) -> TaskResult:
+    """Labels of partition b by the nearest centre. A sample of an island has the row, so the label, of another."""
+    points = kernel.leading_columns(np.asarray(context.fetch("label", EMBEDDING + part_name(b), "embedding")), columns)
+    centers = np.asarray(context.read("label", centers_part(columns), "centroids"))
+    labels, _ = lloyd.nearest_centers(points, centers)
+    return {"labels": labels}, {"clusters": np.unique(labels).tolist()}
+
+
+def assign(context: Context, executor: Executor, report: Report, columns: int) -> list[Receipt]:
+    """Store the labels of k-means on so many columns by partition."""
+    lloyd_rounds(context, executor, columns)
+    job = Job("label", label_parts.bound(assigned, columns), labels_prefix(columns))
+    return executor.map(job, context, range(context.n_partitions), report)

@@ -1,0 +1,145 @@
+"""Leiden's communities of the fused similarity, as labels: on one graph of all samples, in this process.
+
+The graph's vertices are samples in the order of the user's numbers, and its edges the affinity that is also embedded,
+walked on and cut, so that a sample of n equal rows counts as there. Islands take no part. Neither partitions nor
+workers nor chunks change the graph, and its communities follow from it and the seed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from ips2_dask.kernels import leiden as kernel
+from ips2_dask.kernels.rounding import Candidate
+from ips2_dask.params import Params
+from ips2_dask.stages import islands, label_parts
+from ips2_dask.stages.roundings import facts_of as candidate_facts
+from ips2_dask.stages.similarity_views import read_affinity
+from ips2_dask.store.context import Context
+
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Float64 = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+
+
+class Found(NamedTuple):
+    """Labels from communities, and what is told of them."""
+
+    labels: Int32  # (m,) in the run's numbering, -1 for samples of islands
+    clusters: int
+    facts: dict[str, Any]
+    warnings: list[str]
+
+
+def depends_on(params: Params) -> dict[str, object]:
+    """What communities depend on besides the graph: parameters, and igraph."""
+    if params.assign_labels != "leiden":
+        return {}
+    own: dict[str, object] = {"igraph": kernel.version()}
+    return own if params.max_clusters is None else {**own, "resolution": params.resolution, "sought": params.n_sought}
+
+
+def facts_of(found: Found, cut: float) -> dict[str, Any]:
+    """What the stage label tells of communities, and of their normalised cut."""
+    one = Candidate("leiden", 0, found.clusters, cut, 0.0)
+    return {"roundings": candidate_facts([one], one), "clusters": found.clusters, "leiden": found.facts}
+
+
+def in_core(context: Context) -> Found:
+    """The communities of the whole of U, in core."""
+
+    def find() -> Found:
+        U = read_affinity(context)
+        inside = np.ones(context.m, np.bool_)
+        if sp.issparse(U):
+            if connected_components(U, directed=False)[0] > 1:
+                U, components = islands.connected(context, U)
+                inside = components.inside
+            upper = sp.triu(U, 1, format="coo")
+            i, j, weights = upper.row, upper.col, upper.data
+        else:
+            i, j = np.nonzero(np.triu(U, 1))
+            weights = U[i, j]
+        return _found(context, inside, i, j, weights, context.order())
+
+    return _kept(context, find)
+
+
+def by_partition(context: Context) -> Found:
+    """The communities of a U that is stored by partition, once its components are divided; read part by part."""
+
+    def find() -> Found:
+        large, parts = label_parts.division_of(context).large, range(context.n_partitions)
+        inside = np.concatenate([label_parts.components_at(context, b) < large for b in parts])
+        pairs, values = [], []
+        for b in parts:
+            entries, weights = label_parts.weighed_entries(context, b)
+            joins = entries[:, 0] != entries[:, 1]
+            pairs.append(entries[joins])
+            values.append(weights[joins])
+        extra, extra_weights = label_parts.extra_edges(context)
+        edges = np.concatenate([*pairs, extra])
+        users = np.concatenate([np.asarray(context.user_numbers(b)) for b in parts])
+        return _found(context, inside, edges[:, 0], edges[:, 1], np.concatenate([*values, extra_weights]), users)
+
+    return _kept(context, find)
+
+
+def _kept(context: Context, find: Callable[[], Found]) -> Found:
+    """The communities, found once in this process: the choice of c and the labels need the same ones."""
+    params = context.params
+    c = params.n_clusters if params.max_clusters is None else 0
+    name = f"leiden-{c}-{params.resolution!r}-{params.n_sought}-{params.random_state}"
+    found: Found = context.cached("fuse", name, find, 4 * context.m)
+    return found
+
+
+def _found(
+    context: Context, inside: Bool, i: NDArray[np.integer], j: NDArray[np.integer], weights: NDArray[np.floating],
+    users: NDArray[np.integer] | None,
+) -> Found:  # fmt: skip
+    """Communities of the samples inside, joined by edges that are given once each.
+
+    Parameters
+    ----------
+    inside : (m,)
+    i, j : (edges,)
+        Different samples; both are inside, or neither is.
+    weights : (edges,)
+    users : (m,), optional
+        The user's numbers, which decide the order of the vertices.
+    """
+    params = context.params
+    members = np.flatnonzero(inside)
+    members = members if users is None else members[np.argsort(users[members])]
+    vertex = np.full(context.m, -1, np.int64)
+    vertex[members] = np.arange(len(members))
+    joins = inside[i] & (weights > 0)
+    graph = kernel.Graph(len(members), vertex[i[joins]], vertex[j[joins]], weights[joins])
+    warnings: list[str] = []
+    if params.max_clusters is not None:
+        found = graph.communities(params.resolution, params.random_state)
+        if found.clusters < 2:
+            warnings.append(f"Leiden finds one community at resolution {params.resolution:g}: give a larger one")
+    else:
+        found, above = graph.so_many(params.n_clusters, params.random_state)
+        if found.clusters != params.n_clusters:
+            other = "" if above is None else f", and {above.clusters} at {above.resolution:.4g}"
+            warnings.append(
+                f"no resolution was found at which Leiden gives {params.n_clusters} clusters: labels are its "
+                f"{found.clusters} at resolution {found.resolution:.4g}{other}"
+            )
+    labels = np.full(context.m, -1, np.int32)
+    labels[members] = found.labels
+    facts = {
+        "communities": found.clusters, "resolution": found.resolution, "modularity": found.modularity,
+        "igraph": kernel.version(),
+    }  # fmt: skip
+    return Found(labels, found.clusters, facts, warnings)

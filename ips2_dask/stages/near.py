@@ -1,0 +1,198 @@
+"""The sample graph near a range of samples: a compact graph that kernels run on as if it were the whole one.
+
+Where vectors are in core, every task looks at the graph of all samples. In chunked runs a task reads its own lists, the
+reverse lists of the samples that it asks about, and the lists of the centres in these. The samples that occur in them
+are numbered in the order of their numbers, so that kernels, which go by that order, decide as they do on the whole
+graph, and give the same bits.
+
+Rows that a task holds follow the number of its own samples and how the graph is cut, not the number of all samples:
+with 1,000 samples a partition 3.0 lists each, with 4,000 1.2 (48,000 x 8 by 12 shards, k = 5, reverse lists of members
+read, too). A sample in very many neighbourhoods is the exception: its reverse list is read whole by all tasks near it.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.kernels.sparse import Reverse
+from ips2_dask.stages.exchange import cuts, exchange, received
+from ips2_dask.stages.views import neighborhoods
+from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.context import Context, part_name
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+Integers = NDArray[np.integer]
+
+EDGES, REVERSE = "edges-", "reverse-"
+"""Prefixes of parts of stage ``tensor``: edges to samples of other partitions, while the stage runs, and reverse
+lists."""
+
+
+class Graph(NamedTuple):
+    """Neighbourhoods and reverse lists for kernels: of all samples, or of those near some of them.
+
+    Attributes
+    ----------
+    N : (rows, n) int32
+        Neighbourhoods as rows of this graph. Those of samples that no kernel looks at are zeros.
+    reverse : Reverse
+        Their reverse lists; empty for samples that no kernel looks at.
+    low, high : int
+        The rows of the samples that were asked for.
+    samples : (rows,) int32, optional
+        The run's number of each row, ascending; None where that is the row's own.
+    distances : (rows, n) float32, optional
+        Distances to the neighbours, where asked for.
+    """
+
+    N: Int32
+    reverse: Reverse
+    low: int
+    high: int
+    samples: Int32 | None = None
+    distances: Float32 | None = None
+
+    def numbers(self, rows: Int32) -> Int32:
+        """The run's numbers of rows of this graph, in an array of any shape."""
+        return rows if self.samples is None else self.samples[rows]
+
+
+def graph_near(
+    context: Context, low: int, high: int, n: int, *, of_members: bool = False, distances: bool = False
+) -> Graph:
+    """The graph that decides about samples low .. high - 1: the whole one, or in chunked runs what is near them.
+
+    Parameters
+    ----------
+    context : Context
+    low, high : int
+    n : int
+        Neighbours of each sample, itself among them; at most those that are stored.
+    of_members : bool
+        Whether reverse lists of all members of their neighbourhoods are looked at, too, and not of the samples alone.
+    distances : bool
+
+    Notes
+    -----
+    To make a local graph takes up to 40 n bytes for each list that it holds, beside parts in the cache (measured).
+    """
+    if context.choices.vectors == "chunked":
+        return _local(context, low, high, n, of_members, distances)
+    N, reverse = neighborhoods(context, n)
+    return Graph(N, reverse, low, high, distances=_all_distances(context, n) if distances else None)
+
+
+def _all_distances(context: Context, n: int) -> Float32:
+    """Distances to the first n neighbours of all samples: (m, n), cached with the graph."""
+
+    def make() -> Float32:
+        parts = [context.read("neighbors", b, "distances")[:, :n] for b in range(context.n_partitions)]
+        return np.concatenate(parts)
+
+    found: Float32 = context.cached("neighbors", f"distances-{n}", make, 4 * n * context.m, "distances")
+    return found
+
+
+def _local(context: Context, low: int, high: int, n: int, of_members: bool, distances: bool) -> Graph:
+    own = np.arange(low, high)
+    asked = np.unique(lists_of(context, own, n)) if of_members else own
+    start, centers = reverse_at(context, asked, n)
+    rows = np.union1d(centers, own)
+    lists = lists_of(context, rows, n)
+    samples = np.unique(lists)  # a sample is in its own list, so that all rows are among them
+    N = np.zeros((len(samples), lists.shape[1]), np.int32)
+    places = np.searchsorted(samples, rows)
+    N[places] = np.searchsorted(samples, lists)
+    lengths: Float32 | None = None
+    if distances:
+        lengths = np.zeros(N.shape, np.float32)
+        lengths[places] = context.rows_of("neighbors", "distances", rows)[:, :n]
+    ends = np.zeros(len(samples) + 1, np.int64)
+    ends[np.searchsorted(samples, asked) + 1] = np.diff(start)
+    reverse = Reverse(np.cumsum(ends), np.searchsorted(samples, centers).astype(np.int32))
+    first = int(np.searchsorted(samples, low))
+    return Graph(N, reverse, first, first + high - low, samples, lengths)
+
+
+def lists_of(context: Context, samples: Integers, n: int) -> Int32:
+    """The first n neighbours, itself among them, of ascending samples: (samples, n) int32."""
+    return np.asarray(context.rows_of("neighbors", "indices", samples)[:, :n])
+
+
+def reverse_at(context: Context, samples: Integers, n: int) -> tuple[Int64, Int32]:
+    """Reverse lists of the first n columns, of ascending samples: ``start`` (samples + 1,), and ``centers``."""
+    owners = context.owner(samples)
+    counts, centers = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+    for b in np.unique(owners).tolist():
+        rows = samples[owners == b] - context.bounds[b]
+        start, stored, columns = (np.asarray(context.read("tensor", REVERSE + part_name(b), a)) for a in REVERSE_ARRAYS)
+        lengths = start[rows + 1] - start[rows]
+        places = np.repeat(start[rows] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+        wanted = columns[places] < n
+        counts.append(np.bincount(np.repeat(np.arange(len(rows)), lengths)[wanted], minlength=len(rows)))
+        centers.append(stored[places[wanted]])
+    return np.cumsum(np.concatenate(counts)), np.concatenate(centers)
+
+
+def centers_of(context: Context, low: int, high: int, n: int) -> Int64:
+    """The samples whose neighbourhood of n holds one of the samples low .. high - 1: (centres,) int64, ascending."""
+    return np.unique(reverse_at(context, np.arange(low, high), n)[1]).astype(np.int64)
+
+
+def neighborhood_edges(context: Context, b: int) -> Int32:
+    """The edges from partition b's samples to the others in their neighbourhoods: (rows (k - 1), 2) int32."""
+    low, high = context.span(b)
+    others = np.asarray(context.read("neighbors", b, "indices"))[:, 1 : context.params.n_neighbors]
+    centers = np.repeat(np.arange(low, high, dtype=np.int32), others.shape[1])
+    return np.stack([centers, others.ravel()], axis=1)
+
+
+# ---- reverse lists by partition, stored by stage ``tensor``
+
+REVERSE_ARRAYS = ("reverse_start", "reverse_centers", "reverse_columns")
+
+
+def store_reverse_lists(context: Context, executor: Executor, report: Report) -> None:
+    """Store the reverse lists of every partition's samples."""
+    exchange(context, executor, report, Job("tensor", outer_edges, EDGES), Job("tensor", reverse_lists, REVERSE))
+
+
+def _edges(context: Context, b: int) -> tuple[Int32, NDArray[np.bool_]]:
+    """Rows (neighbour, centre, column) of the lists of partition b, and whether the neighbour is in b, too."""
+    low, high = context.span(b)
+    indices = np.asarray(context.read("neighbors", b, "indices"))
+    rows, columns = np.indices(indices.shape, np.int32)
+    edges = np.stack([indices, rows + np.int32(low), columns], axis=-1).reshape(-1, 3)
+    return edges, (edges[:, 0] >= low) & (edges[:, 0] < high)
+
+
+def outer_edges(context: Context, b: int) -> TaskResult:
+    """Edges from partition b's lists to samples of other partitions, sorted by these samples.
+
+    It takes at most 30 bytes for each entry of the partition's lists (measured).
+    """
+    edges, inside = _edges(context, b)
+    edges = edges[~inside]
+    edges = edges[np.argsort(edges[:, 0], kind="stable")]
+    return {"edges": edges}, cuts(context, edges[:, 0])
+
+
+def reverse_lists(context: Context, b: int) -> TaskResult:
+    """Reverse lists of partition b's samples, for lists of any number of columns: centres ascend.
+
+    It takes at most 60 bytes for each of their entries (measured).
+    """
+    low, high = context.span(b)
+    edges, inside = _edges(context, b)
+    sent: list[AnyArray] = [edges for (edges,) in received(context, "tensor", EDGES, b, "edges")]
+    edges = np.concatenate([edges[inside], *sent])
+    edges = edges[np.lexsort((edges[:, 1], edges[:, 0]))]
+    start = np.searchsorted(edges[:, 0], np.arange(low, high + 1))
+    arrays = start, np.ascontiguousarray(edges[:, 1]), edges[:, 2].astype(np.uint8)
+    return dict(zip(REVERSE_ARRAYS, arrays, strict=True)), {}

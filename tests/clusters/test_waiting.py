@@ -1,0 +1,175 @@
+"""A run waits for workers with enough memory, or says that they did not come, and keeps those that are there."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import dask
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import ips2_dask
+from ips2_dask import BadInput, Params, Resources
+from ips2_dask.clusters import kubernetes, load, local, workers
+from ips2_dask.clusters.waiting import Present, wait_for_workers
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.pipeline.cluster_choice import needed_bytes
+from ips2_dask.pipeline.prepare import Prepared, open_inputs, plan_run, prepare
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def client() -> Iterator[Client]:
+    """A cluster in this process of one worker with 1 GiB, which can get more."""
+    with (
+        LocalCluster(
+            n_workers=1, processes=False, threads_per_worker=1, memory_limit=GIB, dashboard_address="127.0.0.1:0"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as made,
+    ):
+        yield made
+
+
+def shared(total: int) -> Any:
+    """What each of some workers needs of so many bytes."""
+    return lambda n: total // n
+
+
+def test_one_worker_is_enough_for_what_it_can_do_alone(client: Client) -> None:
+    assert wait_for_workers(client, shared(GIB), 100, 60) == Present(1, GIB)
+
+
+def test_a_run_waits_until_the_memory_of_all_suffices(client: Client) -> None:
+    seen = list[int]()
+
+    def needed(n: int) -> int:
+        seen.append(n)
+        if len(seen) == 1:
+            threading.Timer(0.3, client.cluster.scale, [3]).start()
+        return shared(3 * GIB)(n)
+
+    assert wait_for_workers(client, needed, 100, 60) == Present(3, 3 * GIB)
+    assert seen[0] == 1
+
+
+def test_all_that_were_asked_for_are_not_waited_beyond(client: Client) -> None:
+    assert wait_for_workers(client, shared(50 * GIB), 1, 60).workers == 1
+
+
+def test_workers_that_do_not_come_are_told_in_one_line(client: Client) -> None:
+    line = r"timeout: found 1 of 20 workers after 0\.3 s, which have 1\.00 GiB each where so few need 40\.00 GiB"
+    with pytest.raises(BadInput, match=line) as caught:
+        wait_for_workers(client, shared(40 * GIB), 20, 0.3)
+    assert "all together need 2.00 GiB each" in caught.value.allowed
+    assert "\n" not in str(caught.value)
+
+
+def test_the_plan_says_what_so_many_workers_need() -> None:
+    class Shaped:
+        name, shape, resident_bytes = "a table", (4_000_000, 16), 0
+
+    params, resources = Params(n_clusters=10), Resources(n_workers=20)
+    plan = plan_run(Shaped(), params, resources)
+    run = Prepared(None, params, resources, params, plan)  # type: ignore[arg-type]
+    needed = needed_bytes([run])
+    assert needed(20) == plan.worker_bytes
+    assert needed(2) > needed(20)
+
+
+def test_a_small_run_waits_for_one_worker() -> None:
+    resources = Resources(n_workers=2)
+    prepared = prepare(open_inputs(np.eye(9)), Params(n_clusters=2), resources)
+    assert needed_bytes([prepared])(1) < 2 * GIB
+
+
+# ---- what keeps a cluster
+
+
+def test_a_driver_that_works_alone_keeps_its_cluster_awake(client: Client) -> None:
+    def transitions() -> int:
+        return int(client.cluster.scheduler.transition_counter)
+
+    def goes_on(before: int) -> bool:
+        deadline = time.monotonic() + 60
+        while transitions() == before and time.monotonic() < deadline:
+            time.sleep(0.02)
+        return transitions() != before
+
+    with contextlib.ExitStack() as stack:
+        kubernetes.keep_awake(client, 0.05, stack)
+        assert goes_on(transitions())
+        assert goes_on(transitions())
+    thread = next((thread for thread in threading.enumerate() if thread.name == "ips2-awake"), None)
+    if thread is not None:
+        thread.join(60)
+    assert not any(thread.name == "ips2-awake" for thread in threading.enumerate())
+
+
+@pytest.mark.parametrize("seconds", [0, 300, 7200])
+def test_a_timeout_of_kubernetes_is_none_or_long_enough_to_be_kept(seconds: int) -> None:
+    given: dict[str, Any] = {"manager": "kubernetes", "insecure": True, "worker": {"memory": "4GiB"}}
+    config = load({**given, "kubernetes": {"idle_timeout": seconds}})
+    manifest: Any = kubernetes.cluster_manifest(config, "ips2-x")
+    assert manifest["spec"]["idleTimeout"] == seconds
+    job: Any = kubernetes.job_manifest(config, "ips2-x", ["x.zarr"])
+    assert job["spec"]["cluster"]["spec"]["idleTimeout"] == 0  # the operator deletes it with the driver's pod
+
+
+@pytest.mark.parametrize("seconds", [-1, 10, True, "600"])
+def test_another_timeout_of_kubernetes_is_refused(seconds: object) -> None:
+    given: dict[str, Any] = {"manager": "kubernetes", "worker": {"memory": "4GiB"}}
+    with pytest.raises(BadInput, match=r"kubernetes\.idle_timeout.*0, or a whole number of at least 300"):
+        load({**given, "kubernetes": {"idle_timeout": seconds}})
+    assert load(given).machine.idle_timeout == 0  # type: ignore[union-attr]
+
+
+# ---- the shares of the memory at which Dask acts
+
+
+def shares(dask_worker: Any) -> tuple[Any, ...]:
+    manager = dask_worker.memory_manager
+    return (
+        manager.memory_target_fraction, manager.memory_spill_fraction, manager.memory_pause_fraction,
+        dask.config.get("distributed.worker.memory.terminate"),
+    )  # fmt: skip
+
+
+def test_a_worker_neither_pauses_nor_spills_what_its_plan_allows() -> None:
+    with ips2_dask.cluster("local", workers=1) as client:
+        assert list(client.run(shares).values()) == [(False, 0.9, False, 0.95)]
+
+
+def test_shares_that_the_user_has_set_are_kept() -> None:
+    with dask.config.set({"distributed.worker.memory.spill": 0.5}):
+        assert local.settings(load("local"))["distributed.worker.memory.spill"] == 0.5
+        assert workers.memory_environment()["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "0.5"
+
+
+def made(folder: Path, g: int) -> int:
+    """A result, whose making leaves a file that nobody else has left."""
+    (folder / str(g)).touch(exist_ok=False)
+    return 10 * g
+
+
+def test_results_of_a_worker_that_leaves_are_with_another_one(tmp_path: Path) -> None:
+    with (
+        LocalCluster(n_workers=2, processes=False, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        executor = DaskExecutor(client)
+        leaving, staying = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        executor.placement.assign([("chunks", g) for g in range(4)], [leaving] * 4)
+        executor.pin_to_owner(["made"])
+        handles = [executor.submit(f"made-{g}", made, tmp_path, g, placed_with=("chunks", g)) for g in range(4)]
+        executor.results(handles)
+        assert {tuple(addresses) for addresses in client.who_has(handles).values()} == {(leaving,)}
+        client.retire_workers([leaving])  # as a worker does whose lifetime is over
+        assert executor.results(handles) == [0, 10, 20, 30]
+        assert set(client.scheduler_info(n_workers=-1)["workers"]) == {staying}

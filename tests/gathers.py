@@ -1,0 +1,402 @@
+"""Which arrays grow with the samples: what a run reads, writes, caches, sends and makes, recorded at two sizes.
+
+A *gather* is an array that grows with the samples where the rows of a partition stay the same. `gathers` runs two sizes
+and returns them by stage, by who holds them (``driver`` or ``task``) and by what was done with them::
+
+    eigen  task  read assemble/whole/components
+
+``python tests/gathers.py`` prints those of today's code; the tests want none but those of `ALLOWED`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import re
+import sys
+import tempfile
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import dask
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+from distributed.worker import thread_state
+
+from ips2_dask import Params, Resources, run
+from ips2_dask.datasets import curved_gaussians
+from ips2_dask.executors import base as executors
+from ips2_dask.executors import dask as dask_executor
+from ips2_dask.executors.base import Executor, SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.kernels.parallel import threads
+from ips2_dask.progress import Progress
+from ips2_dask.store.context import Context
+from ips2_dask.store.zarr_store import ZarrStore
+
+ROWS = 250
+"""Rows of a partition."""
+
+PARTITIONS = (12, 24)
+"""The two sizes: partitions, and as many shards."""
+
+FEATURES = 3
+"""Few, so that a partition has few others near it: these then are as many at both sizes."""
+
+LENGTH = 1 / 16
+"""Growth of an array's longest axis, a sample, from which it is a gather: one entry of a partition is 1 / 250."""
+
+BYTES = 1.0
+"""The same of an array's bytes: a matrix of partitions by rows grows along its short axis."""
+
+TIMES = 1.6
+"""How many times as long or large it must get: the largest of more partitions is larger too, by a few percent."""
+
+PROXIED = ("executors", "pipeline", "plan", "runs", "stages", "store.context")
+"""Packages whose calls of NumPy are recorded. Kernels get what these give them, and the store's own are reads."""
+
+
+BOUNDS = {
+    "kernels.density.TREE_SAMPLES": (500, 1000),
+    "kernels.density.DIFFUSE_SAMPLES": 500,
+    "stages.chunked_label.BUCKET_ROWS": 1000,
+    "stages.kmeans.START_ROWS": 1000,
+    "stages.sharding.SPLIT_BYTES": 2 * 4 * ROWS * FEATURES,
+}  # fmt: skip
+"""Bounds of the package that only large runs reach, and what they are here, so that both runs reach them."""
+
+ALLOWED = {
+    r"neighbors driver (made in|returned by) stages\.sharding\.(_drawn|_place_shards)":
+        "200 rows a shard decide the cells (plan.memory.SAMPLE_PER_SHARD), and there are at most 2,500 shards",
+    r"neighbors driver made in stages\.graph_refinement\.true_reach":
+        "some numbers a partition for each of the recall's rows, and there are at most 2,500 partitions",
+    r"ingest task (made in|returned by) stages\.ingest_duplicates\.compare":
+        "digests of one range, of which there are as many as partitions need",
+    r"assemble driver made in stages\.component_labels\._contract":
+        "a few numbers a connected piece of a partition, and a partition has few pieces",
+}  # fmt: skip
+"""Arrays that grow at both of these sizes and are bounded in a large run, with what bounds them."""
+
+RETURNS = tuple(f"ips2_dask.{name}." for name in ("kernels", "runs", "stages"))
+"""Packages of whose functions the results are recorded; of kernels what they return to other packages."""
+
+
+class Entry(NamedTuple):
+    """An array by the place it was met at; numbers in names are ``#``."""
+
+    stage: str
+    role: str  # "driver" or "task"
+    what: str
+
+    def __str__(self) -> str:
+        return f"{self.stage:9} {self.role:6} {self.what}"
+
+
+class Size(NamedTuple):
+    """The longest axis and the bytes of an array: the most that were met."""
+
+    length: int
+    nbytes: int
+
+
+NUMBERS = re.compile(r"(?:[0-9a-f]{32}|\d+)(?:-(?:[0-9a-f]{32}|\d+))*")
+"""What the names of equal arrays differ by."""
+
+_IN_TASK: ContextVar[bool] = ContextVar("in_task", default=False)
+
+
+class Recorder(Progress):
+    """Records sizes of arrays; as the run's progress it knows the stage."""
+
+    def __init__(self) -> None:
+        self.sizes: dict[Entry, Size] = {}
+        self._stage = "prepare"
+        self._lock = threading.Lock()
+        self._noted: set[tuple[str, bool, str, int]] = set()
+
+    def begin(self, stage: str) -> None:
+        """What is met from now on is this stage's."""
+        self._stage = stage
+
+    def end(self, stage: str, seconds: float, skipped: bool) -> None:
+        """The stage is over."""
+        self._stage = "between"
+
+    def note(self, what: str | Mapping[str, object], *values: object, role: str | None = None) -> None:
+        """Record the arrays in some values."""
+        if not isinstance(what, str):
+            return  # an event of the run's progress
+        in_worker = hasattr(thread_state, "key")  # a thread of a worker, while it runs a task
+        role = role or ("task" if _IN_TASK.get() or in_worker else "driver")
+        entry = Entry(self._stage, role, NUMBERS.sub("#", what))
+        for value in values:
+            for size in sizes_in(value):
+                if size.length > 1:
+                    with self._lock:
+                        most = self.sizes.get(entry, Size(0, 0))
+                        self.sizes[entry] = Size(max(most.length, size.length), max(most.nbytes, size.nbytes))
+
+    def note_once(self, what: str, value: object) -> None:
+        """Record the arrays in a value that stays in memory, once in each stage and role."""
+        key = (self._stage, _IN_TASK.get(), what, id(value))
+        if key not in self._noted:
+            self._noted.add(key)
+            self.note(what, value)
+
+
+def sizes_in(value: object, depth: int = 6) -> Iterator[Size]:
+    """The sizes of all arrays, and of all lists of numbers, in a value."""
+    if isinstance(value, np.ndarray):
+        yield Size(max(value.shape, default=1), value.nbytes)
+    elif sp.issparse(value):
+        for name in ("data", "indices", "indptr"):
+            yield from sizes_in(getattr(value, name, None))
+    elif isinstance(value, (str, bytes, int, float, Executor, ZarrStore)) or value is None or depth == 0:
+        return
+    elif isinstance(value, Mapping):
+        for inner in value.values():
+            yield from sizes_in(inner, depth - 1)
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield Size(len(value), 8 * len(value))
+        if value and not isinstance(next(iter(value)), (int, float, str)):
+            for inner in value:
+                yield from sizes_in(inner, depth - 1)
+    elif dataclasses.is_dataclass(value) or type(value).__module__.startswith("ips2_dask"):
+        for inner in vars(value).values() if hasattr(value, "__dict__") else ():
+            yield from sizes_in(inner, depth - 1)
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[None]:
+    """Record everything of runs in this process, their workers' threads among it."""
+    with pytest.MonkeyPatch.context() as patch:
+        _record_store(patch, recorder)
+        _record_executors(patch, recorder)
+        _record_numpy(patch, recorder)
+        for name, bound in BOUNDS.items():
+            patch.setattr(f"ips2_dask.{name}", bound)
+        patch.setattr("ips2_dask.stages.checkpoints.SHARE", 1)  # some at both sizes, however short the solve is
+        _RECORDERS.append(recorder)
+        threading.setprofile(_profile)
+        sys.setprofile(_profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+            threading.setprofile(None)
+            _RECORDERS.pop()
+
+
+_RECORDERS: list[Recorder] = []
+"""The recorder of the run that is under way: threads of workers outlive a run."""
+
+
+def _profile(frame: types.FrameType, event: str, value: object) -> None:
+    """Record what the package's functions return."""
+    if event != "return" or not _RECORDERS or frame.f_back is None:
+        return
+    module, caller = (f.f_globals.get("__name__", "") for f in (frame, frame.f_back))
+    inside = module.startswith(RETURNS[0]) and caller.startswith(RETURNS[0])
+    if module.startswith(RETURNS) and not inside and (isinstance(value, (np.ndarray, tuple)) or sp.issparse(value)):
+        _RECORDERS[-1].note(f"returned by {_named(frame)}", value)
+
+
+def _record_store(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
+    def reader(read: Callable[..., Any]) -> Callable[..., Any]:
+        def recorded(self: ZarrStore, folder: str, part: str, name: str, *rows: object) -> Any:
+            array = read(self, folder, part, name, *rows)
+            recorder.note(f"read {folder.partition('-')[0]}/{part}/{name}", array)
+            return array
+
+        return recorded
+
+    write, cached = ZarrStore.write, Context.cached
+
+    def recorded_write(self: ZarrStore, folder: str, part: str, arrays: Any, facts: Any) -> Any:
+        for name, array in arrays.items():
+            recorder.note(f"write {folder.partition('-')[0]}/{part}/{name}", array)
+        for name, fact in facts.items():
+            recorder.note(f"fact {folder.partition('-')[0]}/{part}/{name}", fact)
+        return write(self, folder, part, arrays, facts)
+
+    def recorded_cached(self: Context, stage: str, name: str, make: Callable[[], Any], size: int, pin: str = "") -> Any:
+        value = cached(self, stage, name, make, size, pin)  # one process is driver and worker here: each looks anew
+        recorder.note_once(f"cache {stage}/{name}", value)
+        return value
+
+    for name in ("read", "read_rows"):
+        patch.setattr(ZarrStore, name, reader(getattr(ZarrStore, name)))
+    patch.setattr(ZarrStore, "write", recorded_write)
+    patch.setattr(Context, "cached", recorded_cached)
+
+
+def _record_executors(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
+    compute_part = executors.compute_part
+
+    def recorded_part(item: Any, job: Any, context: Context, *rows: Any) -> Any:
+        token = _IN_TASK.set(True)
+        try:
+            recorder.note(f"context of {job.prefix}{job.function.__name__}", context.facts, context.bounds, job)
+            return compute_part(item, job, context, *rows)
+        finally:
+            _IN_TASK.reset(token)
+
+    for module in (executors, dask_executor):
+        patch.setattr(module, "compute_part", recorded_part)
+
+    for kind, owner in ((SerialExecutor, Executor), (DaskExecutor, DaskExecutor)):
+        patch.setattr(kind, "submit", _submit(owner.submit, recorder), raising=False)
+        patch.setattr(kind, "results", _results(owner.results, recorder), raising=False)
+        patch.setattr(kind, "share", _share(owner.share, recorder), raising=False)
+
+
+def _submit(submit: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def recorded(self: Executor, name: str, function: Callable[..., Any], *arguments: Any, **where: Any) -> Any:
+        recorder.note(f"argument of {name}", *(a for a in arguments if not isinstance(a, Context)), role="task")
+        token = _IN_TASK.set(isinstance(self, SerialExecutor))
+        try:
+            handle = submit(self, name, function, *arguments, **where)
+        finally:
+            _IN_TASK.reset(token)
+        if isinstance(self, SerialExecutor):
+            recorder.note(f"result of {name}", handle, role="task")
+        return handle
+
+    return recorded
+
+
+def _results(results: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def recorded(self: Executor, handles: Any) -> Any:
+        found = results(self, handles)
+        if not _IN_TASK.get():
+            recorder.note(f"result in {_caller(2)}", *found, role="driver")
+        return found
+
+    return recorded
+
+
+def _share(share: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
+    def recorded(self: Executor, value: object) -> Any:
+        shown = (value.facts, value.bounds) if isinstance(value, Context) else (value,)
+        recorder.note(f"share {type(value).__name__}", *shown, role="driver")
+        return share(self, value)
+
+    return recorded
+
+
+class _NumPy:
+    """NumPy as a module sees it: what its functions return is recorded under the function that called them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __reduce__(self) -> tuple[Any, ...]:  # a task that is sent takes NumPy itself along
+        return importlib.import_module, ("numpy",)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(np, name)
+        if isinstance(found, (type, types.ModuleType, np.ufunc)) or not callable(found):
+            return found
+
+        def recorded(*arguments: Any, **options: Any) -> Any:
+            value = found(*arguments, **options)
+            if isinstance(value, (np.ndarray, tuple)):
+                self._recorder.note(f"made in {_caller(2)}", value)
+            return value
+
+        return recorded
+
+
+def _caller(frames: int) -> str:
+    """The function of the package that called: its module and name."""
+    frame = sys._getframe(frames)
+    while not frame.f_globals["__name__"].startswith("ips2_dask"):
+        if frame.f_back is None:
+            return "elsewhere"
+        frame = frame.f_back
+    return _named(frame)
+
+
+def _named(frame: types.FrameType) -> str:
+    """A frame's module and function; those inside a function count as it."""
+    module = frame.f_globals["__name__"].removeprefix("ips2_dask.")
+    return f"{module}.{re.split(r'[.]<', frame.f_code.co_qualname)[0]}"
+
+
+def _record_numpy(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
+    proxy = _NumPy(recorder)
+    for name, module in list(sys.modules.items()):
+        inside = name.removeprefix("ips2_dask.")
+        proxied = any(inside == p or inside.startswith(f"{p}.") for p in PROXIED)
+        if name.startswith("ips2_dask.") and proxied and getattr(module, "np", None) is np:
+            patch.setattr(module, "np", proxy)
+
+
+# ---- runs of two sizes, and what grew between them
+
+
+def record(partitions: int, client: Client | None = None) -> dict[Entry, Size]:
+    """The arrays of a chunked, sharded run of so many partitions."""
+    recorder = Recorder()
+    m = ROWS * partitions
+    with tempfile.TemporaryDirectory(prefix="ips2-gathers-") as folder:
+        np.save(f"{folder}/X.npy", curved_gaussians(m, FEATURES, 4, 0)[0])
+        with recording(recorder), threads(1):
+            run(
+                f"{folder}/X.npy", Params(n_clusters=4, shards=partitions),
+                Resources(partition_rows=ROWS, vectors="chunked"), store=f"{folder}/run", client=client,
+                progress=recorder, own_cluster=False,
+            )  # fmt: skip
+    return recorder.sizes
+
+
+def gathers(client: Client | None = None) -> dict[Entry, float]:
+    """Bytes a sample of every array that grows with the samples."""
+    small, large = (record(partitions, client) for partitions in PARTITIONS)
+    more = ROWS * (PARTITIONS[1] - PARTITIONS[0])
+    return {
+        entry: (size.nbytes - (small[entry].nbytes if entry in small else 0)) / more
+        for entry, size in large.items()
+        if grows(small.get(entry), size, more)
+    }
+
+
+def grows(small: Size | None, large: Size, more: int) -> bool:
+    """Whether an array grows with the samples, of which there are twice as many, so many more, at the larger size.
+
+    One that only the larger run has is told by its length.
+    """
+    if small is None:
+        return large.length >= 0.9 * 2 * more
+    longer = large.length - small.length >= LENGTH * more and large.length >= TIMES * small.length
+    larger = large.nbytes - small.nbytes >= BYTES * more and large.nbytes >= TIMES * small.nbytes
+    return longer or larger
+
+
+def reason(entry: Entry) -> str | None:
+    """Why an array may grow in a small run: None where it may not."""
+    return next((why for pattern, why in ALLOWED.items() if re.fullmatch(pattern, " ".join(entry))), None)
+
+
+@contextlib.contextmanager
+def workers_here() -> Iterator[Client]:
+    """Two workers of Dask as threads of this process, so that what they hold is recorded too."""
+    with (
+        dask.config.set({"distributed.worker.memory.terminate": False}),
+        LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=False, dashboard_address=":0", protocol="tcp"
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+if __name__ == "__main__":
+    for entry, slope in sorted(gathers().items()):
+        print(f"{entry!s:100} {slope:8.1f} bytes a sample  {reason(entry) or ''}".rstrip())

@@ -1,0 +1,330 @@
+"""Blocks that stay on their workers give the same bits, whoever has which chunk, in files too, and after a loss."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import shutil
+import signal
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from distributed import Client, LocalCluster
+from harness import run_on
+
+from ips2_dask import Params
+from ips2_dask.executors import exchange
+from ips2_dask.executors.base import Executor, SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.kernels import eigen
+from ips2_dask.kernels import labels as label_kernel
+from ips2_dask.kernels.components import MIN_SHARE
+from ips2_dask.stages import (
+    block_space,
+    checkpoints,
+    chunked_label,
+    label_parts,
+    resident_blocks,
+    sample_operator,
+    sample_space,
+)
+from ips2_dask.stages.block_operator import chunk_partitions
+from ips2_dask.stages.block_space import Block, ChunkedSpace
+from ips2_dask.stages.similarity_views import read_affinity
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.zarr_store import ZarrStore
+
+PARAMS = Params(n_clusters=3, tol=1e-4)
+
+
+def samples() -> npt.NDArray[np.float64]:
+    rng = np.random.default_rng(5)
+    return rng.normal(size=(1200, 4)) + 3 * rng.integers(0, 3, size=(1200, 1))
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A run in chunks in this process."""
+    return run_on(SerialExecutor(), samples(), PARAMS, 120, tmp_path_factory.mktemp("runs") / "one", "chunked")
+
+
+class Silent:
+    """Hears nothing of the progress."""
+
+    def __call__(self, done: int, total: int) -> None:
+        pass
+
+    def note(self, facts: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Three workers of several threads in this process."""
+    with (
+        LocalCluster(n_workers=3, threads_per_worker=2, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def solved(executor: Executor, tmp_path: Path) -> Any:
+    return run_on(executor, samples(), PARAMS, 120, tmp_path / "run", "chunked")
+
+
+def test_eigenvectors_do_not_depend_on_who_has_a_chunk(reference: Any, client: Client, tmp_path: Path) -> None:
+    assert reference.report()["products"] > 1
+    assert len(chunk_partitions(reference._context)) > 3
+    found = solved(DaskExecutor(client), tmp_path)
+    np.testing.assert_array_equal(found.eigenvectors, reference.eigenvectors)
+    np.testing.assert_array_equal(found.labels, reference.labels)
+
+
+def space_of(context: Context, executor: Executor, **options: Any) -> ChunkedSpace:
+    return ChunkedSpace(context, executor, 16, **options)
+
+
+def gathered(space: ChunkedSpace, y: Block) -> npt.NDArray[np.float32]:
+    return np.concatenate(space.for_each(y, _rows))
+
+
+def _rows(context: Context, g: int, y: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
+    return np.array(y)
+
+
+def algebra(space: ChunkedSpace, width: int = 16) -> list[npt.NDArray[np.floating]]:
+    """One of everything that a solver asks for."""
+    y = eigen.orthonormalize(space, space.deflate(space.random(width, 0)))
+    y = eigen.chebyshev_filter(space, y, -0.5, 0.8, 1.0, 7)
+    y, values, residuals, _ = eigen.rayleigh_ritz(space, eigen.orthonormalize(space, space.deflate(y)))
+    return [gathered(space, y), values, residuals, np.array(eigen.lowest_estimate(space, 1))]
+
+
+@pytest.mark.parametrize("panels", [False, True], ids=["whole", "panels"])
+@pytest.mark.parametrize("rows", ["pairs", "graph"])
+def test_the_algebra_has_the_same_bits_on_workers_and_in_files(
+    rows: str, panels: bool, reference: Any, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    if panels:
+        monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    context = reference._context
+    sample_operator.store_graph(context, SerialExecutor(), Silent())
+    results = [
+        algebra(space_of(context, executor, rows=rows, scratch=scratch))
+        for executor, scratch in ((SerialExecutor(), False), (SerialExecutor(), True), (DaskExecutor(client), True))
+    ]
+    for other in results[1:]:
+        for one, another in zip(results[0], other, strict=True):
+            np.testing.assert_array_equal(one, another)
+
+
+@pytest.mark.parametrize("operator", ["elements", "matrix-free"])
+def test_narrow_panels_of_files_have_the_bits_of_whole_blocks(operator: str, tmp_path: Path) -> None:
+    params = dataclasses.replace(PARAMS, operator=operator)
+    context = run_on(SerialExecutor(), samples(), params, 120, tmp_path / "run", "chunked")._context
+    whole, narrow = (ChunkedSpace(context, SerialExecutor(), 24, scratch=scratch) for scratch in (False, True))
+    assert (whole.panels, narrow.panels) == (1, 3)
+    for one, another in zip(algebra(whole, 24), algebra(narrow, 24), strict=True):
+        np.testing.assert_array_equal(one, another)
+
+
+def test_a_checkpoint_within_a_filter_of_other_panels_is_left_out(reference: Any) -> None:
+    context = reference._context
+    whole, narrow = (space_of(context, SerialExecutor(), scratch=scratch) for scratch in (False, True))
+    state = eigen.State(whole.random(16, 0), np.zeros(16), np.ones(16), 0.0, 12, [], 0, 3, whole.random(16, 1))
+    try:
+        for step in (0, 3):
+            checkpoints.Chunked(context, whole, share=0).keep(dataclasses.replace(state, step=step))
+            same, other = (checkpoints.Chunked(context, space).latest() for space in (whole, narrow))
+            assert same is not None
+            assert (other is None) == (step > 0)
+    finally:
+        context.store.drop_many(context.folders["eigen"], checkpoints.checkpoint_parts(context))
+
+
+def test_blocks_go_when_nobody_refers_to_them(reference: Any) -> None:
+    space = space_of(reference._context, SerialExecutor())
+    (store,) = space._stores
+    y = space.random(16, 0)
+    for _ in range(5):
+        y = space.rotate(space.apply(y), np.eye(16))
+        space.gram(y, y)
+    del y
+    space.gram(*[space.random(1, 1)] * 2)
+    space.gram(*[space.random(1, 1)] * 2)
+    assert len(store._memory) <= 2 * len(chunk_partitions(reference._context))
+
+
+def test_a_round_reads_nothing_that_an_earlier_one_has_read(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: Counter[tuple[str, str]] = Counter()
+    read = ZarrStore.read
+
+    def counted(store: ZarrStore, folder: str, part: str, name: str) -> Any:
+        reads[part, name] += 1
+        return read(store, folder, part, name)
+
+    monkeypatch.setattr(ZarrStore, "read", counted)
+    space = space_of(dataclasses.replace(reference._context), SerialExecutor())
+    y = space.deflate(space.random(16, 0))
+    space.gram(y, space.apply(y))
+    assert reads
+    reads.clear()
+    y = space.deflate(space.random(16, 0))
+    space.gram(y, space.apply(y))
+    assert not reads
+
+
+def test_files_of_blocks_go_with_their_store(reference: Any) -> None:
+    space = space_of(reference._context, SerialExecutor(), scratch=True)
+    (store,) = space._stores
+    folder = store._folder
+    y = space.random(16, 0)
+    space.gram(y, y)
+    assert folder is not None
+    assert list(folder.iterdir())
+    del store
+    space.close()
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize("panels", [False, True], ids=["whole", "panels"])
+def test_of_blocks_in_files_one_panel_is_in_memory_while_it_is_multiplied(
+    panels: bool, reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if panels:
+        monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    held: list[tuple[str, set[str]]] = []
+    multiply_chunk = resident_blocks.BlockStore.multiply_chunk
+
+    def multiplied(store: resident_blocks.BlockStore, g: int, step: resident_blocks.Step, received: Any) -> None:
+        multiply_chunk(store, g, step, received)
+        held.append((step.y, {name for name, _ in store._memory}))
+
+    monkeypatch.setattr(resident_blocks.BlockStore, "multiply_chunk", multiplied)
+    space = space_of(reference._context, SerialExecutor(), scratch=True)
+    (store,) = space._stores
+    y = eigen.orthonormalize(space, space.deflate(space.random(16, 0)))
+    y = eigen.chebyshev_filter(space, y, -0.5, 0.8, 1.0, 7)
+    y, *_ = eigen.rayleigh_ritz(space, y)
+    assert held
+    assert len(y.names) == 2  # of eight columns each, however small the block is
+    assert all(names == {name} for name, names in held)
+    assert not store._memory
+
+
+# ---- losses
+
+
+@pytest.fixture
+def processes() -> Iterator[Client]:
+    """Three workers in processes of their own."""
+    with (
+        LocalCluster(n_workers=3, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def test_a_lost_worker_ends_nobody_else_s_waiting_and_the_solve_goes_on(
+    reference: Any, processes: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    processes.run(load_space)
+    victim = sorted(processes.run(os.getpid).values())[1]
+    killed: list[str] = []
+    keep, run_round = block_space.ChunkedSpace.store_checkpoint, block_space.ChunkedSpace._run
+
+    def kill_after(space: ChunkedSpace, y: Block, name: str, previous: Block | None = None) -> None:
+        keep(space, y, name, previous)
+        if not killed and space._rows == "pairs" and previous is not None:
+            killed.append(space._team.space)
+            threading.Timer(0.02, os.kill, [victim, signal.SIGKILL]).start()
+
+    rounds = Counter[str]()
+
+    def counted(space: ChunkedSpace, *operations: Any) -> Any:
+        rounds[space._team.space] += 1
+        return run_round(space, *operations)
+
+    monkeypatch.setattr(block_space.ChunkedSpace, "store_checkpoint", kill_after)
+    monkeypatch.setattr(block_space.ChunkedSpace, "_run", counted)
+    monkeypatch.setattr("ips2_dask.stages.checkpoints.SHARE", 0)
+    found = solved(DaskExecutor(processes), tmp_path)
+    np.testing.assert_array_equal(found.eigenvectors, reference.eigenvectors)
+    assert killed
+    spaces = list(rounds)
+    assert spaces.index(killed[0]) < len(spaces) - 1  # another space went on
+
+
+def load_space() -> None:
+    """Have the modules of a solve in memory."""
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+def test_a_solve_stopped_within_a_filter_goes_on_there(
+    at: int, reference: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Stopped(Exception):
+        pass
+
+    monkeypatch.setattr("ips2_dask.stages.checkpoints.SHARE", 0)
+    stored: list[tuple[int, int]] = []
+    keep = block_space.ChunkedSpace.store_checkpoint
+    steps = Counter[str]()
+    step = resident_blocks.Step.all_chunks
+
+    def stop_after(space: ChunkedSpace, y: Block, name: str, previous: Block | None = None) -> None:
+        keep(space, y, name, previous)
+        stored.append((len(stored), int(previous is not None)))
+
+    def counted(self: Any, store: Any, context: Any, label: Any) -> None:
+        if len(stored) == at + 1 and stopping:
+            raise Stopped
+        steps[store.team.rows] += 1
+        step(self, store, context, label)
+
+    stopping = True
+    monkeypatch.setattr(block_space.ChunkedSpace, "store_checkpoint", stop_after)
+    monkeypatch.setattr(resident_blocks.Step, "all_chunks", counted)
+    with pytest.raises(Stopped):
+        solved(SerialExecutor(), tmp_path)
+    before, stopping = steps["pairs"], False
+    found = solved(SerialExecutor(), tmp_path)
+    np.testing.assert_array_equal(found.eigenvectors, reference.eigenvectors)
+    # lowest_estimate has eight products of its own, and each Ritz step one
+    assert steps["pairs"] <= found.report()["products"] + 20
+    assert before < steps["pairs"]
+
+
+def test_rows_that_do_not_come_are_not_waited_for_when_the_solve_is_over() -> None:
+    box = exchange.Mailbox("some-0")
+    threading.Timer(0.1, box.close, ["a worker is lost"]).start()
+    with pytest.raises(exchange.BlocksLost, match="a worker is lost"):
+        box.take((0, 0), 1, 60.0)
+    with pytest.raises(exchange.BlocksLost, match="has sent nothing"):
+        exchange.Mailbox("some-1").take((0, 0), 1, 0.01)
+
+
+# ---- the solve on U
+
+
+@pytest.mark.parametrize("workers", [False, True], ids=["one process", "workers"])
+def test_the_embedding_in_chunks_is_that_of_one_process(workers: bool, reference: Any, client: Client) -> None:
+    context = dataclasses.replace(reference._context, folders={**reference._context.folders, "label": "label-0"})
+    executor: Executor = DaskExecutor(client) if workers else SerialExecutor()
+    asked = {"wanted": 3, "columns": 9, "tol": 1e-5, "settled": None}
+    chunked_label.divide(context, executor, Silent(), MIN_SHARE, 3, asked)
+    facts = sample_space.solve_fused(context, executor, Silent())
+    expected = label_kernel.spectrum(read_affinity(context), 3, 1e-5, 0, columns=9)
+    np.testing.assert_allclose(facts["values"], expected.values, atol=1e-3)
+    np.testing.assert_allclose(facts["values"][:3], expected.values[:3], atol=1e-6)
+    parts = [label_parts.VECTORS + part_name(b) for b in range(context.n_partitions)]
+    vectors = np.concatenate(list(context.store.read_many("label-0", parts, "vectors")))
+    cosines = np.linalg.svd(vectors[:, :3].T.astype(np.float64) @ expected.vectors[:, :3])[1]
+    np.testing.assert_allclose(cosines, 1.0, atol=1e-4)
+    shutil.rmtree(Path(context.store.location or "") / "label-0")

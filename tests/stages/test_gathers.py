@@ -1,0 +1,46 @@
+"""Chunked runs gather nothing: no array in the driver or a task grows with the samples at fixed rows of a partition."""
+
+from __future__ import annotations
+
+import gathers
+import pytest
+
+
+@pytest.mark.parametrize(
+    ("small", "large", "found"),
+    [
+        ((1000, 8000), (2000, 16000), True),  # over all samples
+        ((250, 2000), (281, 2248), False),  # the largest partition
+        ((12, 96), (24, 192), False),  # one number a partition
+        ((250, 12000), (250, 24000), True),  # partitions by rows
+    ],
+)
+def test_an_array_over_all_samples_is_told_from_one_of_a_partition(
+    small: tuple[int, int], large: tuple[int, int], found: bool
+) -> None:
+    assert gathers.grows(gathers.Size(*small), gathers.Size(*large), 1000) is found
+
+
+def test_an_array_that_only_the_larger_run_has_is_a_gather_if_it_may_be_over_all_samples() -> None:
+    assert gathers.grows(None, gathers.Size(2000, 16000), 1000)
+    assert not gathers.grows(None, gathers.Size(1000, 64000), 1000)
+
+
+@pytest.mark.timeout(900)
+def test_nothing_grows_with_the_samples_in_a_run_of_one_process() -> None:
+    _compare(gathers.gathers(), complete=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_nothing_grows_with_the_samples_in_a_run_on_workers() -> None:
+    with gathers.workers_here() as client:
+        _compare(gathers.gathers(client), complete=False)
+
+
+def _compare(found: dict[gathers.Entry, float], *, complete: bool) -> None:
+    """Assert that nothing grows but what is bounded in a large run; with ``complete`` all of that must be found too."""
+    assert sorted(str(entry) for entry in found if gathers.reason(entry) is None) == []
+    if complete:
+        used = {gathers.reason(entry) for entry in found}
+        assert sorted(set(gathers.ALLOWED.values()) - used) == [], "these grow no longer: take them from ALLOWED"

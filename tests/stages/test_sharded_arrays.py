@@ -1,0 +1,175 @@
+"""A sharded graph by parts: no array over all samples, the same bits by any sorting, and large shards divided."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from harness import DATA, ShuffledExecutor, run_on
+
+from ips2_dask import Params, Resources, Run, open_run, run
+from ips2_dask.datasets import curved_gaussians
+from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.kernels import shards, two_level
+from ips2_dask.kernels.neighbors import exact_neighbors
+from ips2_dask.stages import graph_refinement, shard_search, sharding
+from ips2_dask.store.zarr_store import ZarrStore
+
+Array = npt.NDArray[Any]
+
+
+class Largest(ZarrStore):
+    """Notes the most rows of any array of the neighbors stage that is read or written in one piece."""
+
+    def __init__(self, location: str) -> None:
+        super().__init__(location)
+        self.rows: dict[str, int] = {}
+
+    def _note(self, folder: str, name: str, rows: int) -> None:
+        if folder.startswith("neighbors"):
+            self.rows[name] = max(self.rows.get(name, 0), rows)
+
+    def write(self, folder: str, part: str, arrays: Any, facts: Any) -> Any:
+        for name, array in arrays.items():
+            self._note(folder, name, max(array.shape, default=0))
+        return super().write(folder, part, arrays, facts)
+
+    def read(self, folder: str, part: str, name: str) -> Array:
+        array = super().read(folder, part, name)
+        self._note(folder, name, max(array.shape, default=0))
+        return array
+
+    def read_rows(self, folder: str, part: str, name: str, low: int, high: int) -> Array:
+        self._note(folder, name, high - low)
+        return super().read_rows(folder, part, name, low, high)
+
+
+class Stop(Exception):
+    """Raised once the graph is stored."""
+
+
+def largest_rows(m: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
+    """The most rows of each array, of m samples in partitions of 100 and shards of 200 members."""
+    store = Largest(str(folder / str(m)))
+
+    def stop(*_: Any) -> None:
+        raise Stop
+
+    monkeypatch.setattr("ips2_dask.stages.tensor.run", stop)
+    X = np.random.default_rng(0).standard_normal((m, 4)).astype(np.float32)
+    params = Params(n_clusters=3, shards=m // 100)
+    with pytest.raises(Stop):
+        run_on(SerialExecutor(), X, params, 100, store, "chunked")
+    return store.rows
+
+
+def test_no_array_of_a_sharded_graph_grows_with_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sharding, "SPLIT_BYTES", 4 * 4 * 200)  # two partitions a batch
+    monkeypatch.setattr(sharding, "SAMPLE_PER_SHARD", 20)
+    monkeypatch.setattr(graph_refinement, "LEAST_RECALL", 1.1)
+    monkeypatch.setattr(graph_refinement, "MOST_ROUNDS", 1)
+    small, large = (largest_rows(m, tmp_path, monkeypatch) for m in (2000, 4000))
+    # the recall is measured on 1,000 samples; bandwidths come from all of up to 5,000, which shards give by their own
+    by_shards = {"centers", "cell", "source_offsets", "sources", "cell_pairs", "counts", "offsets"}
+    for name in small.keys() - by_shards - {"distances"}:
+        assert large[name] <= max(1.7 * small[name], 1000), (name, small[name], large[name])
+    assert large["order"] <= 100
+    assert large["indices"] <= 100
+    assert large["entries"] < 1500
+
+
+@pytest.mark.parametrize("kind", ["curved", "integers"])
+def test_two_passes_of_sorting_change_no_bit(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    X = curved_gaussians(900, 6, 3, 1)[0] if kind == "curved" else np.repeat(DATA["integers"](), 4, axis=0)
+    params, rows = Params(n_clusters=3, shards=12), max(4, len(X) // 30)
+    once = run(X, params, Resources(partition_rows=rows))
+    monkeypatch.setattr(sharding, "SPLIT_BYTES", 1)  # a partition a batch
+    monkeypatch.setattr(sharding, "MOST_BATCHES", 3)
+    twice = run_on(ShuffledExecutor(3), X, params, rows)
+    np.testing.assert_array_equal(once._context.order(), twice._context.order())
+    for name in ("indices", "distances"):
+        assert getattr(once.neighbors, name).tobytes() == getattr(twice.neighbors, name).tobytes()
+    np.testing.assert_array_equal(once.labels, twice.labels)
+
+
+def test_the_users_numbers_are_asked_for_by_partition(tmp_path: Path) -> None:
+    X = curved_gaussians(500, 5, 3, 1)[0]
+    run(X, Params(n_clusters=3, shards=5), Resources(partition_rows=70), store=tmp_path / "run")
+    found: Run = open_run(tmp_path / "run")
+    context, order = found._context, found._context.order()
+    assert sorted(order) == list(range(500))
+    parts = [context.user_numbers(b) for b in range(context.n_partitions)]
+    np.testing.assert_array_equal(np.concatenate(parts), order)
+    (folder,) = tmp_path.glob("run/neighbors-*")
+    left = {path.name.split("-p")[0] for path in folder.glob("*-p*.json")}
+    assert left == {"order", "samples"}  # all else that tasks wrote is dropped
+
+
+def test_an_order_that_an_earlier_version_stored_whole_is_read(tmp_path: Path) -> None:
+    X = curved_gaussians(300, 5, 3, 1)[0]
+    found = run(X, Params(n_clusters=3, shards=5), Resources(partition_rows=70), store=tmp_path / "run")
+    context = found._context
+    order, bandwidths = context.order(), context.read("neighbors", "whole", "bandwidths")
+    context.store.write(context.folders["neighbors"], "whole", {"bandwidths": bandwidths, "order": order}, {})
+    del context.facts["neighbors"]["order_by_partition"]
+    for b in range(context.n_partitions):
+        context.store.drop(context.folders["neighbors"], f"order-p{b:06d}")
+        low, high = context.span(b)
+        np.testing.assert_array_equal(context.user_numbers(b), order[low:high])
+    np.testing.assert_array_equal(context.order(), order)
+
+
+def test_many_rows_are_searched_in_sub_cells_that_overlap() -> None:
+    X = curved_gaussians(4000, 8, 4, 0)[0].astype(np.float32)
+    sizes = []
+
+    def search(rows: Array) -> tuple[Array, Array]:
+        sizes.append(len(rows))
+        return exact_neighbors(rows, 0, rows, min(6, len(rows)))
+
+    N, d = two_level.nearest_rows(X, 6, search, 300, 0)
+    exact, lengths = exact_neighbors(X, 0, X, 6)
+    assert max(sizes) <= two_level.LARGE * 300
+    assert sum(sizes) <= 2 * len(X)
+    assert (N[:, 0] == np.arange(4000)).all()
+    assert all(len(set(row)) == 6 for row in N.tolist())
+    assert (d[:, 1:] <= lengths[:, 5:]).mean() > 0.9
+    right = exact == N
+    np.testing.assert_array_equal(d[right], lengths[right])
+    few = two_level.nearest_rows(X[:1000], 6, search, 300, 0)
+    np.testing.assert_array_equal(few[0], exact_neighbors(X[:1000], 0, X[:1000], 6)[0])
+
+
+def test_a_crowd_of_copies_is_not_divided_for_ever() -> None:
+    X = np.zeros((3000, 4), np.float32)
+    X[:200] = np.random.default_rng(0).standard_normal((200, 4))
+    N, d = two_level.nearest_rows(X, 4, lambda rows: exact_neighbors(rows, 0, rows, min(4, len(rows))), 300, 0)
+    assert (N >= 0).all()
+    assert (d[200:] == 0).all()
+
+
+def test_large_shards_are_divided_and_the_recall_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    X = curved_gaussians(3000, 8, 4, 0)[0]
+    whole = run(X, Params(n_clusters=4, shards=3), Resources(partition_rows=500))
+    monkeypatch.setattr(shard_search, "SHARD_MEMBERS", (200, 300))
+    found = [run(X, Params(n_clusters=4, shards=3), Resources(partition_rows=rows)) for rows in (500, 900)]
+    assert found[0].report()["recall"] >= 0.95
+    np.testing.assert_array_equal(found[0]._context.order(), whole._context.order())
+    assert found[0].neighbors.distances.tobytes() == found[1].neighbors.distances.tobytes()
+    np.testing.assert_array_equal(found[0].neighbors.indices, found[1].neighbors.indices)
+
+
+def test_counts_of_pairs_add_up() -> None:
+    rng = np.random.default_rng(0)
+    nearest = rng.integers(0, 7, (500, 2)).astype(np.int32)
+    table = shards.add_counts([shards.count_pairs(nearest[a : a + 90]) for a in range(0, 500, 90)])
+    expected = np.zeros((7, 7), np.int64)
+    np.add.at(expected, tuple(nearest.T), 1)
+    found = np.zeros((7, 7), np.int64)
+    found[tuple(table.cells.T)] = table.counts
+    np.testing.assert_array_equal(found, expected)
+    members = [int((nearest == cell).any(axis=1).sum()) for cell in range(7)]
+    assert shards.members_of(table, 7).tolist() == members

@@ -1,0 +1,323 @@
+"""Clusters of an AnnData: which matrix is read, what is written where, and files that stay as they are otherwise."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import sparse
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
+
+from ips2_dask import IPS2, BadInput, Params, run
+from ips2_dask.readers import hdf5
+from ips2_dask.scanpy import ips2
+
+anndata = pytest.importorskip("anndata")
+
+pytestmark = pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")  # islands, of blobs that lie apart
+
+
+def cells(n: int = 120, centers: int = 3, f: int = 6, *, pca: bool = True) -> Any:
+    """An AnnData with two matrices of which only X_pca shows the clusters, and other things beside."""
+    points, y = make_blobs(n, f, centers=centers, random_state=4)
+    X = np.random.default_rng(0).normal(size=(n, 9)).astype(np.float32)
+    obs = pd.DataFrame({"type": pd.Categorical([f"t{label}" for label in y])}, index=[f"cell{i}" for i in range(n)])
+    var = pd.DataFrame(index=[f"gene{i}" for i in range(9)])
+    adata = anndata.AnnData(X, obs=obs, var=var, uns={"note": "as it was"})
+    adata.layers["points"] = sparse.csr_matrix(np.hstack([points, np.zeros((n, 9 - f))]).astype(np.float32))
+    if pca:
+        adata.obsm["X_pca"] = points.astype(np.float32)
+    return adata
+
+
+def contents(path: Path) -> dict[str, str]:
+    """Digests of all values and attributes of an HDF5 file, and of where the bytes of its datasets are."""
+    found = {}
+
+    def visit(name: str, node: h5py.Group | h5py.Dataset) -> None:
+        text = repr(sorted((key, repr(value)) for key, value in node.attrs.items()))
+        if isinstance(node, h5py.Dataset):
+            text += f"{node.dtype} {node.shape} {node.id.get_offset()} {node[()]!r}"
+            text += hashlib.sha256(np.asarray(node[()]).tobytes()).hexdigest() if node.dtype.kind != "O" else ""
+        found[name] = text
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found
+
+
+def test_results_are_where_scanpy_would_look_for_them() -> None:
+    adata = cells()
+    assert ips2(adata, n_clusters=3) is None
+    want = run(adata.obsm["X_pca"], Params(n_clusters=3))
+    assert adata.obs["ips2"].cat.categories.tolist() == ["0", "1", "2"]
+    np.testing.assert_array_equal(adata.obs["ips2"].cat.codes, want.labels)
+    np.testing.assert_array_equal(adata.obs["ips2_certainty"], want.certainty)
+    np.testing.assert_array_equal(adata.obsm["X_ips2"], want.embedding)
+    U = adata.obsp["ips2_connectivities"]
+    assert sparse.issparse(U)
+    np.testing.assert_array_equal(U.toarray(), want.similarity("fused").toarray())
+    about = adata.uns["ips2"]
+    assert (about["params"]["n_clusters"], about["params"]["random_state"]) == (3, 0)
+    assert about["versions"] == want.manifest["versions"]
+    assert about["facts"]["recall"] == 1.0
+    assert about["connectivities_key"] == "ips2_connectivities"
+    assert adjusted_rand_score(adata.obs["type"], adata.obs["ips2"]) == 1.0
+
+
+def test_categories_are_in_natural_order_and_the_key_names_everything() -> None:
+    adata = cells(360, 12)
+    ips2(adata, 12, key_added="mine", assign_labels="kmeans")
+    assert adata.obs["mine"].cat.categories.tolist() == [str(c) for c in range(12)]
+    assert list(adata.obs) == ["type", "mine", "mine_certainty"]
+    assert (list(adata.obsm), list(adata.obsp), list(adata.uns)) == (
+        ["X_pca", "X_mine"], ["mine_connectivities"], ["note", "mine"],
+    )  # fmt: skip
+
+
+def test_a_copy_leaves_the_original_and_a_result_is_written_and_read(tmp_path: Path) -> None:
+    adata = cells()
+    copied = ips2(adata, 3, copy=True)
+    assert list(adata.obs) == ["type"]
+    copied.write_h5ad(tmp_path / "x.h5ad")
+    back = anndata.read_h5ad(tmp_path / "x.h5ad")
+    assert back.obs["ips2"].tolist() == copied.obs["ips2"].tolist()
+    assert back.uns["ips2"]["params"]["tensor"] == "indecomposable"
+
+
+def test_a_view_becomes_an_anndata_of_its_own_with_the_results() -> None:
+    adata = cells()
+    some = adata[adata.obs["type"] != "t0"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        ips2(some, 2)
+    assert not some.is_view
+    assert some.obs["ips2"].cat.categories.tolist() == ["0", "1"]
+    assert list(adata.obs) == ["type"]
+
+
+@pytest.mark.parametrize("pca", [True, False])
+def test_run_and_fit_take_the_matrix_that_scanpy_would_take(pca: bool) -> None:
+    adata = cells(pca=pca)
+    X = adata.obsm["X_pca"] if pca else adata.X
+    want = run(X, Params(n_clusters=3))
+    found, fitted = run(adata, Params(n_clusters=3)), IPS2(3).fit(adata)
+    ips2(adata, 3)
+    for labels in (found.labels, fitted.labels_, adata.obs["ips2"].cat.codes):
+        np.testing.assert_array_equal(labels, want.labels)
+    assert found.sample_names is not None
+    assert found.sample_names[:2].tolist() == ["cell0", "cell1"]
+    assert fitted.n_features_in_ == X.shape[1]
+    np.testing.assert_array_equal(fitted.predict(adata), want.labels)
+    np.testing.assert_array_equal(found.predict(adata), want.labels)
+
+
+def test_other_matrices_are_named() -> None:
+    adata = cells()
+    for named, X in (({"use_rep": "X"}, adata.X), ({"layer": "points"}, adata.layers["points"])):
+        copied = ips2(adata, 3, copy=True, **named)
+        np.testing.assert_array_equal(copied.obs["ips2"].cat.codes, run(X, Params(n_clusters=3)).labels)
+        assert copied.uns["ips2"]["params"].items() >= named.items()
+    adata.obsm["frame"] = pd.DataFrame(adata.obsm["X_pca"], index=adata.obs_names).add_prefix("p")
+    ips2(adata, 3, use_rep="frame")
+    np.testing.assert_array_equal(adata.obs["ips2"].cat.codes, run(adata.obsm["X_pca"], Params(n_clusters=3)).labels)
+
+
+def test_graph_and_similarity_come_from_obsp() -> None:
+    adata = cells()
+    X = adata.obsm["X_pca"]
+    near = np.argsort(np.linalg.norm(X[:, None] - X, axis=2), axis=1)[:, 1:9]
+    i, j = np.repeat(np.arange(len(X)), 8), near.ravel()
+    adata.obsp["distances"] = sparse.csr_matrix((np.ones(len(i)), (i, j)), shape=(len(X), len(X)))
+    S = adata.obsp["distances"]
+    adata.obsp["connectivities"] = sparse.csr_matrix(S.maximum(S.T))
+    ips2(adata, 3, knn_graph="distances", key_added="a")
+    want = run(X, Params(n_clusters=3), knn_graph=adata.obsp["distances"])
+    np.testing.assert_array_equal(adata.obs["a"].cat.codes, want.labels)
+    ips2(adata, 3, similarity="connectivities", key_added="b")
+    want = run(X, Params(n_clusters=3, affinity="precomputed"), similarity=adata.obsp["connectivities"])
+    np.testing.assert_array_equal(adata.obs["b"].cat.codes, want.labels)
+
+
+def test_leiden_finds_the_number() -> None:
+    pytest.importorskip("igraph")
+    adata = cells()
+    ips2(adata, assign_labels="leiden", resolution=0.1)
+    assert adjusted_rand_score(adata.obs["type"], adata.obs["ips2"]) == 1.0
+    assert adata.uns["ips2"]["params"]["resolution"] == 0.1
+
+
+def test_equal_cells_have_one_label() -> None:
+    adata = cells()
+    adata.obsm["X_pca"][100:] = adata.obsm["X_pca"][:20]
+    ips2(adata, 3)
+    assert adata.obs["ips2"].iloc[100:].tolist() == adata.obs["ips2"].iloc[:20].tolist()
+    assert adata.obsp["ips2_connectivities"].shape == (120, 120)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"use_rep": "X_umap"}, "use_rep: found 'X_umap', allowed is 'X', 'X_pca'"),
+        ({"layer": "counts"}, "layer: found 'counts', allowed is 'points'"),
+        ({"layer": "points", "use_rep": "X"}, "layer: found 'points' with use_rep='X'"),
+        ({"knn_graph": "distances"}, "knn_graph: found 'distances'.*scanpy.pp.neighbors"),
+        ({"similarity": "connectivities"}, "similarity: found 'connectivities'"),
+        ({"n_clusters": "many"}, "n_clusters"),
+    ],
+)
+def test_what_is_not_there_is_refused_in_one_line(arguments: dict[str, Any], text: str) -> None:
+    adata = cells()
+    with pytest.raises(BadInput, match=text):
+        ips2(adata, **arguments)
+    assert list(adata.obs) == ["type"]
+
+
+def test_other_data_are_refused() -> None:
+    with pytest.raises(BadInput, match="adata: found something of type ndarray"):
+        ips2(np.eye(3))
+
+
+# ---- backed files
+
+
+def backed(folder: Path, n: int, form: Any = np.asarray) -> Path:
+    """An .h5ad whose X has the clusters, without X_pca."""
+    adata = cells(n, pca=False)
+    points = make_blobs(n, 9, centers=5, random_state=6)[0].astype(np.float32)
+    adata.X = form(np.maximum(points, 0))
+    adata.write_h5ad(folder / "x.h5ad")
+    return folder / "x.h5ad"
+
+
+@pytest.mark.parametrize("form", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("mode", ["r", "r+"])
+def test_a_backed_file_is_read_by_rows_and_keeps_all_that_it_has(
+    form: Any, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = backed(tmp_path, 3000, form)
+    before, bytes_before = contents(path), path.read_bytes()
+    whole = anndata.read_h5ad(path)
+    adata = anndata.read_h5ad(path, backed=mode)
+    rows: list[int] = []
+    for kind in (hdf5.DatasetRows, hdf5.CompressedRows):
+        read = kind.read
+
+        def counted(self: Any, start: int, stop: int, read: Any = read) -> Any:
+            rows.append(stop - start)
+            return read(self, start, stop)
+
+        monkeypatch.setattr(kind, "read", counted)
+    with monkeypatch.context() as patch:
+        patch.setattr(anndata.AnnData, "to_memory", lambda self: pytest.fail("X was loaded"))
+        ips2(adata, 5, n_neighbors=4)
+    assert rows
+    assert max(rows) <= 3000
+    assert adata.isbacked
+    want = run(whole, Params(n_clusters=5, n_neighbors=4))
+    np.testing.assert_array_equal(adata.obs["ips2"].cat.codes, want.labels)
+    assert adata.X[0].shape[-1] == 9
+    adata.file.close()
+    if mode == "r":
+        assert path.read_bytes() == bytes_before
+        return
+    after = contents(path)
+    new = {name for name in after if "ips2" in name}
+    others = {name: text for name, text in after.items() if name not in new and name != "obs"}
+    assert others == {name: text for name, text in before.items() if name not in ("obs",)} | {
+        name: after[name] for name in ("obsm", "obsp", "uns") if name not in before
+    }
+    back = anndata.read_h5ad(path)
+    assert list(back.obs) == [
+        *whole.obs,
+        "ips2",
+        "ips2_certainty",
+        *(["ips2_left_out"] if want.left_out is not None else []),
+    ]
+    np.testing.assert_array_equal(back.obs["ips2"].cat.codes, want.labels)
+    np.testing.assert_array_equal(back.obsm["X_ips2"], want.embedding)
+    np.testing.assert_array_equal(back.obsp["ips2_connectivities"].toarray(), want.similarity("fused").toarray())
+    assert back.uns["ips2"]["params"]["n_neighbors"] == 4
+    assert back.uns["note"] == "as it was"
+
+
+def test_results_in_a_file_are_replaced(tmp_path: Path) -> None:
+    path = backed(tmp_path, 300)
+    for c in (5, 3):
+        adata = anndata.read_h5ad(path, backed="r+")
+        ips2(adata, c, assign_labels="kmeans")
+        adata.file.close()
+    back = anndata.read_h5ad(path)
+    assert back.obs["ips2"].cat.categories.tolist() == ["0", "1", "2"]
+    assert list(back.obs) == ["type", "ips2", "ips2_certainty"]
+
+
+def test_workers_read_a_file_that_was_open_for_writing(tmp_path: Path) -> None:
+    from distributed import Client, LocalCluster  # noqa: PLC0415  it takes a while
+
+    path = backed(tmp_path, 400)
+    want = run(anndata.read_h5ad(path), Params(n_clusters=5))
+    adata = anndata.read_h5ad(path, backed="r+")
+    with (
+        LocalCluster(1, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        ips2(adata, 5, client=client)
+    np.testing.assert_array_equal(adata.obs["ips2"].cat.codes, want.labels)
+    adata.file.close()
+
+
+def test_what_a_backed_file_can_not_do_is_refused(tmp_path: Path) -> None:
+    adata = anndata.read_h5ad(backed(tmp_path, 60), backed="r")
+    with pytest.raises(BadInput, match="copy: found True with a backed AnnData"):
+        ips2(adata, 3, copy=True)
+    with pytest.raises(BadInput, match="a part of a backed AnnData"):
+        ips2(adata[:30], 3)
+    adata.file.close()
+
+
+def test_the_estimator_reads_a_backed_file(tmp_path: Path) -> None:
+    path = backed(tmp_path, 300)
+    adata = anndata.read_h5ad(path, backed="r")
+    fitted = IPS2(5).fit(adata)
+    np.testing.assert_array_equal(fitted.labels_, run(str(path), Params(n_clusters=5)).labels)
+    np.testing.assert_array_equal(fitted.predict(adata), fitted.labels_)
+    adata.file.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_300000_cells_in_a_file_out_of_core(tmp_path: Path) -> None:
+    points, y = make_blobs(300_000, 50, centers=8, random_state=1)
+    obs = pd.DataFrame({"type": y}, index=np.arange(300_000).astype(str))
+    anndata.AnnData(points.astype(np.float32), obs=obs).write_h5ad(tmp_path / "x.h5ad")
+    del points
+    adata = anndata.read_h5ad(tmp_path / "x.h5ad", backed="r+")
+    ips2(adata, 8, store=tmp_path / "run")
+    assert adjusted_rand_score(y, adata.obs["ips2"]) > 0.99
+    adata.file.close()
+
+
+# ---- scanpy's own data
+
+
+def test_real_cells_and_scanpys_functions_on_the_results() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scanpy = pytest.importorskip("scanpy")
+        adata = scanpy.datasets.pbmc68k_reduced()
+    ips2(adata)
+    ips2(adata, key_added="communities", assign_labels="leiden")
+    known = adata.obs["bulk_labels"]
+    assert normalized_mutual_info_score(known, adata.obs["communities"]) > 0.5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scanpy.tl.leiden(adata, neighbors_key="ips2", key_added="theirs", flavor="igraph", directed=False)
+    assert adjusted_rand_score(adata.obs["theirs"], adata.obs["communities"]) > 0.5
