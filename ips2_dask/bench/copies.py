@@ -20,7 +20,7 @@ from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.stages import label
+from ips2_dask.stages import embedding
 from ips2_dask.stages.similarity_views import read_similarity, weighed
 
 COLUMNS = ("data", "m", "distinct", "variant", "outcome", "nmi", "acc", "ari", "columns", "cut", "seconds")
@@ -81,7 +81,7 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
         begun = time.perf_counter()
         labels_apart = run(data.X, Params(n_clusters=c, random_state=seed, duplicates="keep")).labels
         yield {**_record(data, "keep", labels_apart), **distinct, "seconds": time.perf_counter() - begun}
-    U, inside, followed = read_similarity(context, "fused"), label._inside(context), label.follows(context)
+    U, inside, followed = read_similarity(context, "fused"), embedding.own_rows(context), embedding.follows(context)
     copies = context.copies()
     copies = np.ones(context.m, np.int64) if copies is None else copies
     if inside is not None:

@@ -30,6 +30,7 @@ from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import label, roundings
+from ips2_dask.stages.embedding import Affinity
 from ips2_dask.stages.walk import LocalWalk
 
 Floats = NDArray[np.floating]
@@ -124,7 +125,7 @@ def candidates(finished: Run) -> list[Rounded]:
     context = finished._context
     tasks = roundings.roundings(context.params, context.m, density.available())
     receipts = {task: context.receipt("label", f"{roundings.PREFIX}{task.part}") for task in tasks}
-    walk = LocalWalk(context, label._Affinity(context).matrix)
+    walk = LocalWalk(context, Affinity(context).matrix)
     parts = label._Found(context, walk, receipts)
     parts.candidates = [one for one in parts._densities() if one.clusters]
     for one in list(parts.candidates):

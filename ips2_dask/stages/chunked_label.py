@@ -151,7 +151,7 @@ def solve(context: Context, executor: Executor, report: Report) -> dict[str, Any
 
 
 def _embed(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Store the embedding by partition; returns components, residual and warnings. See `label._embed`."""
+    """Store the embedding by partition; returns components, residual and warnings. See `embedding.embed`."""
     params, store, folder = context.params, context.store, context.folders["label"]
     tol, settled = kernel.solve_limits(params.tol)
     c = params.n_sought

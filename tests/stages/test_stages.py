@@ -304,7 +304,7 @@ def test_signed_similarities_make_an_affinity_too() -> None:
 
 
 def test_rows_as_points_are_refused_above_their_limit(monkeypatch: pytest.MonkeyPatch, blobs: Array) -> None:
-    monkeypatch.setattr("ips2_dask.stages.label.ROWS_MAX_SAMPLES", 59)
+    monkeypatch.setattr("ips2_dask.stages.embedding.ROWS_MAX_SAMPLES", 59)
     with pytest.raises(BadInput, match="rows") as caught:
         run(blobs, dataclasses.replace(PARAMS, embedding="rows"))
     assert "spectral" in caught.value.remedy

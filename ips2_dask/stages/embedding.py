@@ -1,0 +1,162 @@
+"""The spectral embedding of the fused similarity in core: the affinity, its eigenvectors, and the points they make."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
+
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels import eigen, extension, rounding, similarity
+from ips2_dask.kernels import labels as kernel
+from ips2_dask.kernels.components import Components
+from ips2_dask.kernels.neighbors import exact_neighbors
+from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, reverse_lists
+from ips2_dask.params import N_AFFINITY_NEIGHBORS
+from ips2_dask.stages import islands
+from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
+from ips2_dask.store.base import AnyArray
+from ips2_dask.store.context import Context
+
+Float64 = NDArray[np.float64]
+Integer = NDArray[np.integer]
+
+ROWS_MAX_SAMPLES = 20_000
+"""``rows`` treats the rows of U as points of m features: above this they would not fit."""
+
+
+class Affinity:
+    """The affinity that is embedded and walked on: U, or the graph of its rows, weighed by rows; read at first use."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+
+    @cached_property
+    def matrix(self) -> Matrix:
+        """CSR or dense (m, m), without negative entries."""
+        context = self._context
+        if context.params.embedding != "rows":
+            return read_affinity(context)
+        return weighed(_rows_graph(context, read_unsigned(context)), row_weights(context))
+
+
+def embed(context: Context, affinity: Affinity) -> dict[str, Any]:
+    """Store the spectral embedding unless it is stored already; returns its components, residual and warnings.
+
+    Samples of islands take no part in the solve: each gets the row of the sample whose label it takes.
+    """
+    params = context.params
+    receipt = context.receipt("label", "embedding")
+    if receipt is not None:
+        return dict(receipt["facts"])
+    U = affinity.matrix
+    arrays: dict[str, AnyArray] = {}
+    facts: dict[str, Any] = {"u_components": 1, "large": 1}
+    warnings: list[str] = []
+    inside = None
+    if sp.issparse(U):
+        before, label = connected_components(U, directed=False)
+        facts["u_components"] = int(before)
+        if before > 1:
+            arrays["component"] = np.asarray(label, np.int32)
+            U, components = islands.connected(context, U)
+            facts["large"] = components.large
+            if components.islands:
+                arrays["follows"] = islands.followed(context, components.label, components.inside)
+                arrays["follows"] = arrays["follows"].astype(np.int32)
+                facts["islands"] = _sizes(components, context.copies())
+                inside = np.flatnonzero(components.inside)
+                U = sp.csr_array(U[inside][:, inside])
+                warnings.append(islands.warning_of(facts))
+    c, columns = params.n_sought, min(params.n_embedded, U.shape[0])
+    tol, settled = kernel.solve_limits(params.tol)
+    eigenpairs = kernel.spectrum(U, c, tol, params.random_state, columns=columns, settled=settled)
+    solution = eigenpairs.solution
+    points = kernel.embedding(eigenpairs, c)
+    arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
+    arrays |= {"u_values": eigenpairs.values}
+    if params.embedding == "spectral":
+        weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, c)
+        B = (
+            eigenpairs.vectors
+            * inverse_root(eigenpairs.degrees)[:, None]
+            * (extension.inverse_values(eigenpairs.values) * weights)
+        )
+        B, rows, U = _spread_out(B, inside, context.m), row_weights(context), affinity.matrix
+        if rows is not None:  # a new sample is one row, and its edges count as much as those of its neighbours' rows
+            B, U = B * rows[:, None], weighed(U, 1.0 / rows)
+        arrays |= basis(context, U, B)
+    promised = tol if settled is not None else kernel.EMBEDDING_TOL
+    facts |= {
+        "embedding_products": solution.products,
+        "embedding_residual": float(solution.residuals.max(initial=0.0)),
+        "embedding_stop": eigen.stop_of(solution, eigenpairs.wanted, promised, settled)._asdict(),
+        "warnings": warnings,
+    }
+    context.store.write(context.folders["label"], "embedding", arrays, facts)
+    return facts
+
+
+def points(context: Context, columns: int) -> Matrix:
+    """The points to be clustered: the embedding of so many columns, or the rows of U."""
+    if context.params.clusters_rows:
+        return context.cached("fuse", "U", lambda: read_similarity(context, "fused"), 8 * context.m)
+    return kernel.leading_columns(np.asarray(context.read("label", "embedding", "embedding")), columns)
+
+
+def follows(context: Context) -> NDArray[np.integer] | None:
+    """The sample whose label each sample takes, (m,): samples of islands follow others. None if each has its own."""
+    receipt = context.receipt("label", "embedding")
+    if context.params.clusters_rows or receipt is None or "follows" not in receipt["arrays"]:
+        return None
+    return np.asarray(context.read("label", "embedding", "follows"))
+
+
+def own_rows(context: Context) -> Integer | None:
+    """Samples that have a label of their own, ascending; None where all have."""
+    followed = follows(context)
+    return None if followed is None else np.flatnonzero(followed == np.arange(len(followed)))
+
+
+def basis(context: Context, U: Matrix, B: Float64) -> dict[str, AnyArray]:
+    """Arrays from which new samples compute their rows of U B: the pairwise and the high-order part, (m, c) float32."""
+    params = context.params
+    S = None if params.method == "ppc" else read_similarity(context, "pairwise")
+    normalized = extension.is_normalized(params.fusion, params.method)
+    pairwise, high_order = extension.basis(U, S, B, params.fusion_weight, normalized)
+    return {"pairwise_basis": pairwise, "high_order_basis": high_order}
+
+
+def _rows_graph(context: Context, U: Matrix) -> sp.csr_array:
+    """The heat-kernel graph on the rows of U as points."""
+    m = context.m
+    if m > ROWS_MAX_SAMPLES:
+        raise BadInput(
+            "embedding", f"'rows' with {m} samples", f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
+            f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB", "use embedding='spectral'",
+        )  # fmt: skip
+    rows = np.ascontiguousarray(U if isinstance(U, np.ndarray) else U.toarray(), np.float32)
+    N, d = exact_neighbors(rows, 0, rows, min(N_AFFINITY_NEIGHBORS + 1, m))
+    lengths = similarity.all_lengths(rows) if m <= 5000 else d
+    t = similarity.bandwidths(lengths)[0] if m <= 5000 else float(d[:, 1:].mean())
+    edges, length = similarity.graph_edges(N, d, reverse_lists(N), 0, m)
+    return assemble(edges[:, 0].astype(np.int64), edges[:, 1].astype(np.int64), similarity.heat(length, t), m)
+
+
+def _spread_out(rows: AnyArray, inside: Integer | None, m: int) -> AnyArray:
+    """Rows of the samples inside among those of all samples, which are 0."""
+    if inside is None:
+        return rows
+    all_rows = np.zeros((m, rows.shape[1]), rows.dtype)
+    all_rows[inside] = rows
+    return all_rows
+
+
+def _sizes(components: Components, copies: Integer | None) -> dict[str, int]:
+    """How many islands there are, and how many rows of the input they hold in all and at most."""
+    rows = np.bincount(components.label, copies)[components.large :]
+    return {"fused": components.islands, "rows": int(rows.sum()), "largest": int(rows.max())}
