@@ -230,7 +230,8 @@ def test_the_command_of_a_study_runs_with_small_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_python_examples_run_as_they_stand(tmp_path: Path) -> None:
-    first, second = blocks("python")
+    first, second, *whole = blocks("python")
+    assert whole  # scripts that need nothing that they don't make
     _samples(tmp_path)
     begin = [
         "import dask.array", "import numpy as np", "import ips2_dask", "from ips2_dask import IPS2, cluster",
@@ -240,3 +241,5 @@ def test_the_python_examples_run_as_they_stand(tmp_path: Path) -> None:
     ]  # fmt: skip
     lines = [line for line in first.splitlines() if line]
     python(tmp_path, "\n".join([*begin, *(f"        {line}" for line in [*lines, *second.splitlines()])]))
+    for text in whole:
+        python(tmp_path, text)

@@ -106,7 +106,10 @@ def test_a_store_that_becomes_read_only_is_one_line_and_a_rerun_goes_on(disk: Pa
 
 @pytest.mark.slow
 def test_a_full_disk_under_a_worker_is_the_same_line(disk: Path, dask_executor: DaskExecutor) -> None:
-    with pytest.raises(StoreFailure, match="no space left"):
+    with (
+        pytest.warns(IPS2Warning, match=r"takes up to .* while the run goes on"),  # the plan sees it beforehand
+        pytest.raises(StoreFailure, match="no space left"),
+    ):
         run(X, PARAMS, RESOURCES, store=disk / "run", client=dask_executor.client)
     mount(disk, "size=64m")
     found = run(X, PARAMS, RESOURCES, store=disk / "run", client=dask_executor.client)
