@@ -72,18 +72,21 @@ def layout(
         halo(ax.annotate(str(cluster), nearest, ha="center", va="center", color=INK, fontweight="bold"))
     certainties = None if sure is None else _certainties(ax)
     if count <= LISTED:
-        ax.legend(
+        legend = ax.legend(
             drawn, [str(cluster) for cluster in range(count)], loc="center left", bbox_to_anchor=(1.0, 0.5),
             frameon=False, labelcolor=INK, fontsize="small", handletextpad=0.1, title="cluster",
             title_fontproperties={"size": "small"},
-        ).get_title().set_color(INK)  # fmt: skip
+        )  # fmt: skip
+        legend.get_title().set_color(INK)
+        for mark in legend.legend_handles:
+            mark.set_alpha(1.0)  # else each would be as pale as its cluster's first point
         if certainties is not None:
             ax.add_artist(certainties)  # a second legend takes the place of the first
     ax.set_xticks([])
     ax.set_yticks([])
     ax.set_aspect("equal", adjustable="datalim")
     name = LAYOUTS[found.method]
-    return titled(ax, f"{name} of the {found.source}", f"{name} 1", f"{name} 2")
+    return titled(ax, f"Layout by {name}", f"{name} 1", f"{name} 2")
 
 
 def embedding(

@@ -21,7 +21,7 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 MOST_SAMPLES = 100_000
-"""Samples that UMAP lays out, of a run that has more: a minute or two of one thread."""
+"""Samples that UMAP lays out, of a run that has more: some three minutes of one thread."""
 
 MOST_BY_T_SNE = 5_000
 """Samples that t-SNE lays out, of a run that has more: half a minute of one thread."""
