@@ -41,6 +41,7 @@ def ips2(
     layer: str | None = None,
     knn_graph: str | None = None,
     similarity: str | None = None,
+    layout: bool = False,
     random_state: int = 0,
     copy: bool = False,
     store: str | Path | None = None,
@@ -70,6 +71,9 @@ def ips2(
         A key of ``obsp``, such as ``"distances"``: each row's entries are the candidates for its neighbours.
     similarity : str, optional
         A key of ``obsp``, such as ``"connectivities"``: it becomes the pairwise similarity S.
+    layout : bool
+        Whether to lay the cells out in the plane as well, see `Run.layout`: UMAP on the fused similarity with
+        umap-learn (``pip install "ips2-dask[layout]"``), else t-SNE of the embedding.
     random_state : int
     copy : bool
         Whether to return a copy with the results, and leave ``adata`` as it is.
@@ -91,6 +95,8 @@ def ips2(
         - ``obs[key_added + "_certainty"]``: float32, 0 to 1, see `Run.certainty`;
         - ``obs[key_added + "_left_out"]``: bool, where labels are a density's: whether its tree left the cell out;
         - ``obsm["X_" + key_added]``: (n, columns) float32, the spectral embedding, where there is one;
+        - ``obsm["X_" + key_added + "_layout"]``: (n, 2) float32 with ``layout``, NaN for cells that were not laid out:
+          above 100,000 cells (5,000 by t-SNE) only so many are. ``scanpy.pl.embedding`` draws it;
         - ``obsp[key_added + "_connectivities"]``: (n, n) CSR, the fused similarity U. Functions of scanpy that need no
           distances, such as ``tl.leiden``, take it by ``neighbors_key=key_added``. Equal cells have their entries at
           the first of them;
@@ -145,7 +151,7 @@ def ips2(
     )
     for text in found.report()["warnings"]:
         warnings.warn(text, IPS2Warning, stacklevel=2)
-    added = _results(found, key_added, adata.obs_names, use_rep, layer)
+    added = _results(found, key_added, adata.obs_names, use_rep, layer, layout)
     if writes:
         adata.file.close()
         _write(path, added)
@@ -171,7 +177,7 @@ def _pairs(adata: Any, name: str, key: str | None) -> Any:
     return adata.obsp[key]
 
 
-def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str | None) -> Added:
+def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str | None, layout: bool) -> Added:
     """What a run adds to an AnnData of cells with these names."""
     pandas = import_module("pandas")  # which comes with anndata
     labels = found.labels
@@ -187,6 +193,10 @@ def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str |
     chosen = {"use_rep": use_rep, "layer": layer, **found.params.as_dict()}
     facts = {name: report[name] for name in FACTS} | {"eigenvalues": found.eigenvalues}
     facts |= {f"labels_{name}": value for one in report["roundings"] if one["chosen"] for name, value in one.items()}
+    obsm: dict[str, Any] = {} if found.embedding is None else {f"X_{key}": found.embedding}
+    if layout:
+        obsm[f"X_{key}_layout"] = found.layout_of_rows()
+        facts |= {"layout_method": found.layout.method, "layout_source": found.layout.source}
     about = {
         "params": {name: value for name, value in chosen.items() if value is not None},
         "versions": dict(found.manifest["versions"]),
@@ -196,7 +206,6 @@ def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str |
         "connectivities_key": f"{key}_connectivities",
         "distances_key": f"{key}_distances",
     }
-    obsm = {} if found.embedding is None else {f"X_{key}": found.embedding}
     return {"obs": obs, "obsm": obsm, "obsp": {f"{key}_connectivities": connectivities}, "uns": {key: about}}
 
 

@@ -16,6 +16,7 @@ from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import IPS2, BadInput, Params, run
+from ips2_dask.kernels import layout
 from ips2_dask.readers import hdf5
 from ips2_dask.scanpy import ips2
 
@@ -160,6 +161,26 @@ def test_equal_cells_have_one_label() -> None:
     ips2(adata, 3)
     assert adata.obs["ips2"].iloc[100:].tolist() == adata.obs["ips2"].iloc[:20].tolist()
     assert adata.obsp["ips2_connectivities"].shape == (120, 120)
+
+
+@pytest.mark.parametrize(("umap", "key"), [(True, "ips2"), (False, "mine")])
+def test_a_layout_is_written_if_it_is_asked_for(
+    umap: bool, key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if umap and not layout.available():
+        pytest.skip("needs umap-learn")
+    monkeypatch.setattr(layout, "available", lambda: umap)
+    adata = cells()
+    adata.obsm["X_pca"][100:] = adata.obsm["X_pca"][:20]
+    ips2(adata, 3, key_added=key, layout=True)
+    places = adata.obsm[f"X_{key}_layout"]
+    assert (places.shape, places.dtype) == ((120, 2), np.float32)
+    want = run(adata.obsm["X_pca"], Params(n_clusters=3)).layout
+    np.testing.assert_array_equal(places[want.samples], want.points)
+    np.testing.assert_array_equal(places[100:], places[:20])
+    assert adata.uns[key]["facts"]["layout_method"] == ("umap" if umap else "t-sne")
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    np.testing.assert_array_equal(anndata.read_h5ad(tmp_path / "x.h5ad").obsm[f"X_{key}_layout"], places)
 
 
 @pytest.mark.parametrize(

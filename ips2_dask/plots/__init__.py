@@ -11,7 +11,7 @@ Examples
 >>> plots.eigenvalues(run).figure.savefig("eigenvalues.pdf")  # doctest: +SKIP
 """
 
-from ips2_dask.plots.clusters import cluster_sizes, embedding, silhouettes
+from ips2_dask.plots.clusters import cluster_sizes, embedding, layout, silhouettes
 from ips2_dask.plots.matrices import distribution, similarity
 from ips2_dask.plots.points import certainty, coordinates, points, silhouette
 from ips2_dask.plots.resources import spent, stage_memory, stage_times
@@ -26,6 +26,7 @@ __all__ = [
     "distribution",
     "eigenvalues",
     "embedding",
+    "layout",
     "points",
     "silhouette",
     "silhouettes",

@@ -1,4 +1,4 @@
-"""The clusters: the embedding as a scatter, sizes, silhouettes."""
+"""The clusters: layout and embedding as scatters, sizes, silhouettes."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.plots.points import Coordinates, Silhouettes, coordinates, points, silhouette, stored_certainty
-from ips2_dask.plots.style import INK, MUTED, PAPER, axis, color, halo, hatch, marker, titled
+from ips2_dask.plots.style import INK, LAYOUTS, MUTED, PAPER, axis, color, halo, hatch, marker, titled
+from ips2_dask.runs.layout import Layout, labels_at
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import shown
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
+    from matplotlib.collections import PathCollection
+    from matplotlib.legend import Legend
 
 DRAWN = 2_000
 """Points of a scatter: more would hide one another."""
@@ -21,8 +24,69 @@ DRAWN = 2_000
 PALEST = 0.15
 """Opacity of the points of the lowest certainty, which stay visible."""
 
+LISTED = 20
+"""Clusters up to which a layout has a legend of them; more would be taller than the picture."""
+
 STRIPS = 120
 """Steps of the stairs that draw the silhouettes, over all clusters together."""
+
+
+def layout(
+    run: Run,
+    ax: Axes | None = None,
+    *,
+    precomputed: Layout | None = None,
+    most: int = DRAWN,
+) -> Axes:
+    """Draw the samples in the plane as `Run.layout` has them, each cluster with a colour, a marker and its number.
+
+    The lower a sample's certainty (`Run.certainty`), the paler its point. Places have no unit and no direction, so
+    that the axes have no ticks.
+
+    Parameters
+    ----------
+    run : Run
+    ax : matplotlib.axes.Axes, optional
+        None takes pyplot's current one.
+    precomputed : Layout, optional
+        `Run.layout`, or another layout of rows of this run.
+    most : int
+        Points that are drawn, a seeded sample of those that were laid out.
+
+    Returns
+    -------
+    matplotlib.axes.Axes
+    """
+    run = shown(run)
+    found = run.layout if precomputed is None else precomputed
+    labels, sure = labels_at(run.iter_labels(), found.samples)
+    ax = axis(ax, grid=None)
+    positions, count = found.points, int(labels.max(initial=-1)) + 1
+    drawn = _scatter(ax, positions, labels, sure, most)
+    for cluster in range(count):
+        own = positions[labels == cluster]
+        if not len(own):
+            continue
+        middle = np.median(own, axis=0)  # which may be far from all, between two parts of a cluster
+        nearest = own[np.argmin(np.square(own - middle).sum(axis=1))]
+        halo(ax.annotate(str(cluster), nearest, ha="center", va="center", color=INK, fontweight="bold"))
+    certainties = None if sure is None else _certainties(ax)
+    if count <= LISTED:
+        legend = ax.legend(
+            drawn, [str(cluster) for cluster in range(count)], loc="center left", bbox_to_anchor=(1.0, 0.5),
+            frameon=False, labelcolor=INK, fontsize="small", handletextpad=0.1, title="cluster",
+            title_fontproperties={"size": "small"},
+        )  # fmt: skip
+        legend.get_title().set_color(INK)
+        for mark in legend.legend_handles:
+            mark.set_alpha(1.0)  # else each would be as pale as its cluster's first point
+        if certainties is not None:
+            ax.add_artist(certainties)  # a second legend takes the place of the first
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_aspect("equal", adjustable="datalim")
+    name = LAYOUTS[found.method]
+    return titled(ax, f"Layout by {name}", f"{name} 1", f"{name} 2")
 
 
 def embedding(
@@ -58,28 +122,42 @@ def embedding(
     labels = run.labels
     precomputed = coordinates(points(run), labels) if precomputed is None else precomputed
     ax = axis(ax)
-    m = len(labels)
-    chosen = np.arange(m) if m <= most else np.sort(np.random.default_rng(20).choice(m, most, replace=False))
-    positions = precomputed.values[:, list(axes)]
-    size = 26 if len(chosen) <= 300 else 12
     sure = stored_certainty(run)
-    alpha = None if sure is None else opacity(sure)
-    for cluster in range(int(labels.max()) + 1):
-        some = chosen[labels[chosen] == cluster]
-        x, y = positions[some].T
-        ax.scatter(
-            x, y, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER,
-            linewidth=0.3, alpha=None if alpha is None else alpha[some],
-        )  # fmt: skip
+    positions = precomputed.values[:, list(axes)]
+    _scatter(ax, positions, labels, sure, most)
     for cluster in range(int(labels.max()) + 1):
         if not (labels == cluster).any():  # none of them was drawn
             continue
         middle = np.median(positions[labels == cluster], axis=0)
         halo(ax.annotate(str(cluster), middle, ha="center", va="center", color=INK, fontweight="bold"))
-    if alpha is not None:
+    if sure is not None:
         _certainties(ax)
     names = [f"coordinate {a + 1} ({precomputed.shares[a]:.0%})" for a in axes]
     return titled(ax, f"Coordinates {axes[0] + 1} and {axes[1] + 1}", *names)
+
+
+def _scatter(
+    ax: Axes,
+    positions: NDArray[np.floating],
+    labels: NDArray[np.integer],
+    certainty: NDArray[np.floating] | None,
+    most: int,
+) -> list[PathCollection]:
+    """Draw at most so many points, a seeded sample of all, as pale as their labels are uncertain; a mark a cluster."""
+    m = len(labels)
+    chosen = np.arange(m) if m <= most else np.sort(np.random.default_rng(20).choice(m, most, replace=False))
+    size = 26 if len(chosen) <= 300 else 12
+    alpha = None if certainty is None else opacity(certainty)
+    drawn = []
+    for cluster in range(int(labels.max(initial=-1)) + 1):
+        some = chosen[labels[chosen] == cluster]
+        x, y = positions[some].T
+        mark = ax.scatter(
+            x, y, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER,
+            linewidth=0.3, alpha=None if alpha is None else alpha[some],
+        )  # fmt: skip
+        drawn.append(mark)
+    return drawn
 
 
 def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -88,14 +166,14 @@ def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
     return alpha
 
 
-def _certainties(ax: Axes) -> None:
+def _certainties(ax: Axes) -> Legend:
     """Draw a legend of three certainties on the line of the title."""
     shown = np.array([0.2, 0.6, 1.0])
     marks = [
         ax.scatter([], [], s=26, marker="o", facecolor=INK, edgecolor=PAPER, linewidth=0.3, alpha=alpha)
         for alpha in opacity(shown).tolist()
     ]
-    ax.legend(
+    return ax.legend(
         marks, ["certainty .2", ".6", "1"], ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False,
         labelcolor=INK, fontsize="small", handletextpad=0.1, columnspacing=0.8, borderaxespad=0.2,
     )  # fmt: skip

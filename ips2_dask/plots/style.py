@@ -28,6 +28,9 @@ SEQUENTIAL = "Blues"
 KINDS = {"pairwise": "pairwise S", "high_order": "high-order V", "fused": "fused U"}
 """The three similarities as pictures name them."""
 
+LAYOUTS = {"umap": "UMAP", "t-sne": "t-SNE"}
+"""The methods of a layout as pictures name them."""
+
 
 def color(cluster: int) -> str:
     """Colour of a cluster."""

@@ -50,9 +50,9 @@ def render(data: ReportData) -> str:
 
     facts, manifest = data.facts, data.run.manifest
     parts = [
-        sections.parameters, sections.stages, sections.eigenvalues, sections.similarities,
-        *([sections.labels] if facts["roundings"] else []), sections.embedding, sections.clusters,
-        sections.uncertain_samples, *([sections.known_labels] if data.scores else []), sections.rerun,
+        sections.clusters, sections.parameters, sections.stages, sections.eigenvalues, sections.similarities,
+        *([sections.labels] if facts["roundings"] else []), sections.embedding, sections.uncertain_samples,
+        *([sections.known_labels] if data.scores else []), sections.rerun,
     ]  # fmt: skip
     method, name = _run_name(data)
     distinct = (

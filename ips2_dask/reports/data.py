@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from ips2_dask.errors import BadInput
 from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL
 from ips2_dask.plots.points import (
@@ -24,6 +25,7 @@ from ips2_dask.plots.points import (
 from ips2_dask.plots.resources import Spent, spent
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.spectrum import Spectrum, spectrum
+from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import RunSample, shown
 
@@ -68,6 +70,7 @@ class ReportData:
     stages: list[Spent]
     spectrum: Spectrum
     similarities: Summary
+    layout: Layout | None  # `Run.layout` of the whole run; None where samples would be drawn and none has an embedding
     coordinates: Coordinates
     silhouettes: Silhouettes
     margins: Certainty
@@ -115,6 +118,7 @@ def collect(run: Run) -> ReportData:
         spent(run),
         spectrum(run),
         summary,
+        _layout(run),
         coordinates(rows, labels),
         silhouette(rows, labels),
         certainty(rows, labels),
@@ -124,3 +128,11 @@ def collect(run: Run) -> ReportData:
         total,
         table,
     )
+
+
+def _layout(run: Run) -> Layout | None:
+    """`Run.layout`, or None for a large run without an embedding."""
+    try:
+        return run.layout
+    except BadInput:
+        return None

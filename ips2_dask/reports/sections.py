@@ -11,12 +11,13 @@ from ips2_dask.kernels.density import MAX_LEFT_OUT
 from ips2_dask.kernels.rounding import MAX_CUT, WALK
 from ips2_dask.plots.clusters import DRAWN
 from ips2_dask.plots.spectrum import stage_facts
-from ips2_dask.plots.style import KINDS
+from ips2_dask.plots.style import KINDS, LAYOUTS
 from ips2_dask.reports import tables
 from ips2_dask.reports.data import UNSURE, ReportData, Totals
 from ips2_dask.reports.html import Section, group, paragraph, preformatted
 from ips2_dask.reports.remake import command
 from ips2_dask.reports.svg import picture
+from ips2_dask.runs.layout import Layout
 from ips2_dask.wording import count
 
 
@@ -148,7 +149,7 @@ def embedding(data: ReportData) -> Section:
 
 
 def clusters(data: ReportData) -> Section:
-    """The clusters' sizes and silhouettes."""
+    """The samples in the plane, and the clusters' sizes and silhouettes."""
     run, silhouettes = data.run, data.silhouettes
     height = min(9.0, max(3.0, 1.1 + 0.26 * len(data.sizes)))
     m, n = data.n_samples, len(silhouettes.samples)
@@ -159,7 +160,29 @@ def clusters(data: ReportData) -> Section:
         picture("silhouettes", f"{caption}; each cluster's from the largest to the smallest, dashed the mean of all.",
                 partial(plots.silhouettes, run, precomputed=silhouettes), height=height),
     ]  # fmt: skip
-    return Section("clusters", "Clusters", [_figures(drawings, two=True), tables.clusters(data)])
+    opening = [] if data.layout is None else _laid_out(data, data.layout)
+    return Section("clusters", "Clusters", [*opening, _figures(drawings, two=True), tables.clusters(data)])
+
+
+def _laid_out(data: ReportData, layout: Layout) -> list[Markup]:
+    """What the layout is of, and its picture."""
+    n, distinct = len(layout.samples), data.facts["distinct"]
+    name = LAYOUTS[layout.method]
+    text = (
+        f"{name} lays samples out in the plane by the {layout.source}, so that samples that belong together are near "
+        "each other. Distances between groups, and their sizes, mean little."
+    )
+    text += f" It has {n:,} of {distinct:,} samples, chosen at random by a fixed seed." if n < distinct else ""
+    text += f" {DRAWN:,} of these are drawn." if n > DRAWN else ""
+    text += "" if data.certainty is None else " The paler a point, the less certain its label."
+    if layout.method == "t-sne":
+        text += " With umap-learn (pip install 'ips2-dask[layout]') it would be UMAP of the fused similarity."
+    pale = "" if data.certainty is None else "; pale points have an uncertain label"
+    drawing = picture(
+        "layout", f"{name} of the {layout.source}{pale}.", partial(plots.layout, data.run, precomputed=layout),
+        height=4.2,
+    )  # fmt: skip
+    return [paragraph(text), _figures([drawing])]
 
 
 def uncertain_samples(data: ReportData) -> Section:

@@ -19,9 +19,11 @@ from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import Source, open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_word
 from ips2_dask.runs import label_results
+from ips2_dask.runs import layout as layouts
 from ips2_dask.runs.cuts import cut_clusters
 from ips2_dask.runs.directory import read_manifest
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
+from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.predict import Predicted, blocks, predict
 from ips2_dask.runs.quality import quality_checks
 from ips2_dask.stages import side_inputs
@@ -482,6 +484,42 @@ class Run:
         if self._context.receipt("label", "embedding") is None:
             return None
         return self._context.by_row(np.array(label_results.of_all(self._context, "embedding")))
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The samples in the plane, for pictures: ``points`` (n, 2) float32, ``samples`` (n,) int64, ``method``.
+
+        With umap-learn (the extra ``layout``) it is UMAP's optimiser on the fused similarity U itself, started from
+        the embedding. Of more than 100,000 samples so many are drawn by their row numbers: the edges of U among them
+        would be too few to hold together, so that UMAP makes a graph of their rows of the embedding, which are read by
+        partition; ``source`` says which of the two it was. Without umap-learn it is scikit-learn's t-SNE of the
+        embedding, of at most 5,000 samples. Where no embedding is kept, eigenvectors of U stand for it.
+
+        ``samples`` are rows of the input, ascending, and of equal rows the first. The same run gives the same bits
+        with the same versions on one machine, whatever the partitions of a graph that is not sharded; rows in another
+        order give another layout.
+
+        Raises
+        ------
+        BadInput
+            Where there are more than 100,000 samples and no embedding.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_blobs
+        >>> from ips2_dask import Params, run
+        >>> X, _ = make_blobs(60, centers=2, random_state=0)
+        >>> run(X, Params(n_clusters=2)).layout.points.shape
+        (60, 2)
+        """
+        return layouts.lay_out(self._context)
+
+    def layout_of_rows(self) -> Float32:
+        """The `layout` of each row of the input, NaN for one that was not laid out: (m, 2) float32.
+
+        Equal rows have the point of the first of them.
+        """
+        return layouts.of_rows(self._context, self.layout)
 
     def predict(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Int32:
         """Cluster of each new sample: that of its largest share, see `predict_proba`.

@@ -19,6 +19,7 @@ from ips2_dask.plots import style
 from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker
 from ips2_dask.readers import open_source
 from ips2_dask.reports.svg import VARIABLES
+from ips2_dask.runs.layout import Layout
 
 Array = npt.NDArray[Any]
 C = 3
@@ -198,6 +199,36 @@ def test_without_a_stored_certainty_no_point_is_pale(some_run: Run, monkeypatch:
     assert ax.get_legend() is None
 
 
+@pytest.mark.parametrize("most", [2_000, 30])
+def test_a_layout_is_drawn_without_ticks_by_cluster_and_certainty(some_run: Run, most: int) -> None:
+    found = Layout(np.random.default_rng(0).normal(size=(60, 2)), some_run.distinct, "t-sne", "spectral embedding")
+    ax = plots.layout(some_run, Figure().subplots(), precomputed=found, most=most)
+    assert (ax.get_title(loc="left"), ax.get_xlabel(), ax.get_ylabel()) == ("Layout by t-SNE", "t-SNE 1", "t-SNE 2")
+    assert len(ax.get_xticks()) == len(ax.get_yticks()) == 0
+    seen = []
+    for cluster, drawn in enumerate(ax.collections[:C]):
+        for offset, opacity in zip(drawn.get_offsets(), drawn.get_facecolors()[:, 3], strict=True):
+            sample = int(np.argmin(np.square(found.points - offset).sum(axis=1)))
+            assert some_run.labels[sample] == cluster
+            assert opacity == pytest.approx(max(some_run.certainty[sample], 0.15), abs=0.0051)
+            seen.append(sample)
+    assert len(set(seen)) == min(most, 60)
+    assert [text.get_text() for text in ax.get_legend().get_texts()] == ["0", "1", "2"]
+    numbers = {text.get_text(): text.xy for text in ax.texts}
+    assert sorted(numbers) == ["0", "1", "2"]
+    for number, place in numbers.items():  # at a sample of the cluster
+        at = np.flatnonzero((found.points == place).all(axis=1))
+        assert some_run.labels[at].tolist() == [int(number)]
+
+
+def test_a_layout_of_some_rows_has_the_labels_of_these(some_run: Run) -> None:
+    some = np.arange(1, 60, 3)
+    found = Layout(np.random.default_rng(0).normal(size=(20, 2)), some, "umap", "spectral embedding")
+    ax = plots.layout(some_run, Figure().subplots(), precomputed=found)
+    drawn = [len(mark.get_offsets()) for mark in ax.collections[:C]]
+    assert drawn == np.bincount(some_run.labels[some], minlength=C).tolist()
+
+
 def test_clusters_differ_in_colour_and_marker_together() -> None:
     n = len(PALETTE) * len(MARKERS)
     assert len({(color(i), marker(i)) for i in range(n)}) == n
@@ -206,7 +237,7 @@ def test_clusters_differ_in_colour_and_marker_together() -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        plots.eigenvalues, plots.convergence, plots.similarity, plots.distribution, plots.embedding,
+        plots.eigenvalues, plots.convergence, plots.similarity, plots.distribution, plots.embedding, plots.layout,
         plots.cluster_sizes, plots.silhouettes, plots.stage_times, plots.stage_memory,
     ],
 )  # fmt: skip

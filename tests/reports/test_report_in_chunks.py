@@ -11,12 +11,13 @@ import pytest
 from chunked_layout import in_chunks
 
 from ips2_dask import Params, Resources, Run, open_run, plots, report, run
+from ips2_dask.kernels import layout as layout_kernel
 from ips2_dask.metrics import scores
 from ips2_dask.plots.style import KINDS
 from ips2_dask.readers.matrices import matrix_table
 from ips2_dask.reports import render
 from ips2_dask.reports.data import collect
-from ips2_dask.runs import sample
+from ips2_dask.runs import layout, sample
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -58,8 +59,10 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in chunks of more than 90 samples are shown by a drawn sample."""
+    """Runs in chunks of more than 90 samples are shown by a drawn sample, and laid out by t-SNE of so many."""
     monkeypatch.setattr(sample, "SHOWN", DRAWN)
+    monkeypatch.setattr(layout, "MOST_BY_T_SNE", DRAWN)
+    monkeypatch.setattr(layout_kernel, "available", lambda: False)  # UMAP of vectors takes many seconds to compile
 
 
 def test_a_small_run_in_chunks_has_the_page_of_a_run_in_core(sharded: tuple[Run, Run]) -> None:
@@ -117,6 +120,8 @@ def test_the_page_of_a_large_run_says_what_was_drawn(sharded: tuple[Run, Run], d
     n = len(sample.shown(sharded[1]).labels)
     assert f"are of {n} samples: drawn, and the least certain ones" in text
     assert "of 400 samples" in text
+    laid_out = text[text.index("t-SNE lays samples out") :]
+    assert f"It has {DRAWN} of {len(sharded[1].distinct)} samples" in laid_out[: laid_out.index("</p>")]
 
 
 @pytest.mark.parametrize("graph", ["exact", "shards"])

@@ -25,10 +25,10 @@ Array = npt.NDArray[Any]
 
 VOID = {"meta", "link"}
 FIGURES = [
-    "times", "memory", "eigenvalues", "convergence", "map-pairwise", "map-high_order", "map-fused", "values-pairwise",
-    "values-high_order", "values-fused", "embedding-12", "embedding-13", "sizes", "silhouettes",
+    "layout", "sizes", "silhouettes", "times", "memory", "eigenvalues", "convergence", "map-pairwise", "map-high_order",
+    "map-fused", "values-pairwise", "values-high_order", "values-fused", "embedding-12", "embedding-13",
 ]  # fmt: skip
-SECTIONS = ["asked", "stages", "eigenvalues", "similarities", "labels", "embedding", "clusters", "doubtful", "again"]
+SECTIONS = ["clusters", "asked", "stages", "eigenvalues", "similarities", "labels", "embedding", "doubtful", "again"]
 
 
 class Page(HTMLParser):
@@ -173,8 +173,9 @@ def opacities(picture: str) -> list[float]:
     return sorted(map(float, re.findall(r"fill-opacity: ([\d.]+); stroke: var\(--paper\)", picture)))
 
 
-def test_points_of_uncertain_labels_are_pale_and_the_caption_says_so(made: Run, page: Path) -> None:
-    shown = figure(page, "embedding-12")
+@pytest.mark.parametrize("name", ["layout", "embedding-12"])
+def test_points_of_uncertain_labels_are_pale_and_the_caption_says_so(name: str, made: Run, page: Path) -> None:
+    shown = figure(page, name)
     expected = [*np.clip(made.certainty, 0.15, 1).round(2).tolist(), 0.2, 0.6]  # and two points of the legend
     np.testing.assert_allclose(opacities(shown), sorted(value for value in expected if value < 1), atol=1e-6)
     assert "pale points have an uncertain label.</figcaption>" in shown

@@ -1,0 +1,129 @@
+"""A layout of a run's samples in the plane: from the fused similarity, or from drawn rows of the embedding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.errors import BadInput
+from ips2_dask.kernels import draws
+from ips2_dask.kernels import layout as kernel
+from ips2_dask.runs import label_results
+from ips2_dask.stages.similarity_views import read_unsigned
+from ips2_dask.store.base import AnyArray
+from ips2_dask.store.context import Context
+
+Float32 = NDArray[np.float32]
+Int32 = NDArray[np.int32]
+Int64 = NDArray[np.int64]
+
+MOST_SAMPLES = 100_000
+"""Samples that UMAP lays out, of a run that has more: some three minutes of one thread."""
+
+MOST_BY_T_SNE = 5_000
+"""Samples that t-SNE lays out, of a run that has more: half a minute of one thread."""
+
+DRAW = 23
+"""The purpose of the draw, for its seed."""
+
+COLUMNS = 10
+"""Eigenvectors of U that stand for the embedding of a run that keeps none."""
+
+
+class Layout(NamedTuple):
+    """Samples in the plane; near ones belong together, while distances between groups mean little."""
+
+    points: Float32  # (n, 2)
+    samples: Int64  # (n,) the row of the input that each point is, ascending; of equal rows the first
+    method: str  # "umap" or "t-sne"
+    source: str  # what was laid out: "fused similarity" or "spectral embedding"
+
+
+def lay_out(context: Context) -> Layout:
+    """The layout of a run's samples, or of drawn ones: see `Run.layout`.
+
+    Raises
+    ------
+    BadInput
+        Where samples have to be drawn and there is no embedding to draw rows of.
+    """
+    by_umap = kernel.available()
+    most, method = (MOST_SAMPLES, "umap") if by_umap else (MOST_BY_T_SNE, "t-sne")
+    seed = int(context.params.random_state)
+    embedded = context.receipt("label", "embedding") is not None
+    if context.m > MOST_SAMPLES and not embedded:
+        raise BadInput(
+            "layout", f"{context.m:,} samples and no embedding", f"at most {MOST_SAMPLES:,}, or an embedding",
+            "the fused similarity of all of them would be read into this process",
+            "run it with embedding='spectral'",
+        )  # fmt: skip
+    samples, rows = drawn(context, most)
+    if by_umap and len(samples) == context.m:
+        U = read_unsigned(context)[samples][:, samples]
+        start = label_results.rows_at(context, "embedding", samples) if embedded else _eigenvectors(U, seed)
+        return Layout(kernel.of_graph(U, start, seed), rows, method, "fused similarity")
+    if embedded:
+        vectors = label_results.rows_at(context, "embedding", samples)
+    else:
+        vectors = _eigenvectors(read_unsigned(context), seed)[samples]
+    return Layout((kernel.of_vectors if by_umap else kernel.t_sne)(vectors, seed), rows, method, "spectral embedding")
+
+
+def _eigenvectors(U: AnyArray, seed: int) -> AnyArray:
+    """What stands for the embedding of a run that keeps none."""
+    return kernel.spectral_columns(U, COLUMNS, seed)
+
+
+def drawn(context: Context, most: int) -> tuple[Int64, Int64]:
+    """All samples, or ``most`` of them: their numbers in the run and their rows, (n,) each, by ascending row.
+
+    Those of the smallest hashes of their rows are drawn, partition by partition, so that the draw does not depend on
+    how the run was cut.
+    """
+    numbers, rows = np.empty(0, np.int64), np.empty(0, np.int64)
+    for b in range(context.n_partitions):
+        numbers = np.concatenate([numbers, np.arange(*context.span(b))])
+        rows = np.concatenate([rows, np.asarray(context.user_numbers(b), np.int64)])
+        if len(rows) > most:
+            hashed = draws.hashes(rows, context.params.random_state, DRAW)
+            first = np.lexsort((rows, hashed))[:most]
+            numbers, rows = numbers[first], rows[first]
+    order = np.argsort(rows)
+    return numbers[order], rows[order]
+
+
+def of_rows(context: Context, layout: Layout) -> Float32:
+    """The points of all rows of the input, NaN where a row was not laid out: (rows, 2) float32."""
+    found = np.full((context.m, 2), np.nan, np.float32)
+    for b in range(context.n_partitions):
+        low, high = context.span(b)
+        rows = np.asarray(context.user_numbers(b), np.int64)
+        at = np.searchsorted(layout.samples, rows).clip(max=max(len(layout.samples) - 1, 0))
+        there = layout.samples[at] == rows if len(layout.samples) else np.zeros(len(rows), np.bool_)
+        found[low:high][there] = layout.points[at[there]]
+    return np.asarray(context.by_row(found), np.float32)
+
+
+class LabelsAt(NamedTuple):
+    """What is said of some rows of the input."""
+
+    labels: Int32  # (n,)
+    certainty: Float32 | None  # (n,); a run of an earlier version keeps none
+
+
+def labels_at(blocks: Iterator[label_results.LabelBlock], rows: Int64) -> LabelsAt:
+    """Labels and certainty of some rows, ascending, from the run's blocks of rows (`Run.iter_labels`)."""
+    labels, certainty = np.empty(len(rows), np.int32), np.empty(len(rows), np.float32)
+    is_certain = True
+    for block in blocks:
+        low, high = np.searchsorted(rows, [block.first, block.first + len(block.labels)])
+        own = rows[low:high] - block.first
+        labels[low:high] = block.labels[own]
+        if block.certainty is None:
+            is_certain = False
+        else:
+            certainty[low:high] = block.certainty[own]
+    return LabelsAt(labels, certainty if is_certain else None)
