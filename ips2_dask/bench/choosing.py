@@ -2,215 +2,255 @@
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
+import json
+import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-import scipy.sparse as sp
 from numpy.typing import NDArray
-from sklearn.cluster import HDBSCAN, KMeans, SpectralClustering
 from sklearn.preprocessing import StandardScaler
 
+from ips2_dask.bench.choosing_systems import OURS, SYSTEMS, Problem
 from ips2_dask.bench.document import Record
+from ips2_dask.bench.process import FINISHED, work_apart
 from ips2_dask.datasets import load
-from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.metrics import scores
-from ips2_dask.params import Params
-from ips2_dask.pipeline.run import run
-from ips2_dask.sweeps import sweep
+from ips2_dask.errors import BadInput
+from ips2_dask.metrics import accuracy, adjusted_rand, nmi
 
-COLUMNS = ("data", "m", "classes", "system", "outcome", "clusters", "k", "sigma", "nmi", "acc", "ari", "seconds")
+COLUMNS = (
+    "data", "m", "classes", "system", "outcome", "clusters", "left_out", "k", "sigma", "nmi", "acc", "ari", "threads",
+    "seconds", "cold_seconds",
+)  # fmt: skip
 
 SCALED = ("scadi", "wine", "glass")
 """Data sets whose columns have other units: they are standardised for every system."""
 
-MOST = 30
-"""Clusters up to which auto and the sweep look."""
+FITS = 3
+"""Of each system: the second may still compile a part that the first had no need of."""
 
-NEIGHBORS = (5, 10)
-FEW = 1_000
-"""Up to so many samples a sweep tries all of these k; above it, where k = 10 costs ten times as much, the first."""
+Labels = NDArray[np.integer]
 
 
-class Problem(NamedTuple):
-    """The input of every method: data, the number of known classes, a graph, and a seed."""
+class Job(TypedDict):
+    """The argument of `work`: files of X and of the known labels, one system, and a seed."""
 
-    X: NDArray[np.floating]  # (m, f)
-    classes: int
-    graph: sp.csr_array  # S of IPS2's defaults (m, m), for those that work on a graph
-    folder: Path
+    X: str
+    labels: str
+    system: str
     seed: int
 
 
-class Clustering(NamedTuple):
-    """The labels (m,) of a method, and more fields of its record."""
+def measure(
+    names: Sequence[str], systems: Sequence[str], folder: Path, seed: int = 0, *, cold: bool = False
+) -> Iterator[Record]:
+    """A record for each data set and system: clusters found, scores and seconds.
 
-    labels: NDArray[np.integer]
-    facts: Record
+    Each system is fitted three times with the threads that it takes by itself: ``threads`` says how many it may take.
+    The labels are the last fit's, and ``seconds`` those of the faster of the last two, for which all or nearly all is
+    compiled. ``cold_seconds`` are the first fit's in a fresh process whose folder for Numba's compiled code is empty.
+    Neither holds imports, nor what Numba compiles during these, as it does for UMAP and EVoC. These two have no seed, which
+    would make them slower: their scores differ a little from run to run.
 
-
-def _default(problem: Problem) -> Clustering:
-    return Clustering(run(problem.X, Params(n_clusters=problem.classes, random_state=problem.seed)).labels, {})
-
-
-def _plain(problem: Problem) -> Clustering:
-    params = Params(n_clusters=problem.classes, n_components=problem.classes, random_state=problem.seed)
-    return Clustering(run(problem.X, params).labels, {})
-
-
-def _auto(problem: Problem) -> Clustering:
-    most = min(MOST, len(problem.X) - 1)
-    return Clustering(run(problem.X, Params(max_clusters=most, random_state=problem.seed)).labels, {})
-
-
-def _sweep(problem: Problem) -> Clustering:
-    most = min(MOST, len(problem.X) // 3)
-    neighbors = NEIGHBORS if len(problem.X) <= FEW else NEIGHBORS[:1]
-    params = Params(random_state=problem.seed)
-    with tempfile.TemporaryDirectory(dir=problem.folder) as name:
-        result = sweep(problem.X, range(2, most + 1), neighbors, params=params, store=f"{name}/sweep", files=False)
-        best = result.best.params
-        return Clustering(
-            result.run().labels, {"k": best.n_neighbors, "sigma": best.sigma, "points": len(result.points)}
-        )
-
-
-def _spectral(problem: Problem) -> Clustering:
-    k = min(10, len(problem.X) - 1)
-    model = SpectralClustering(problem.classes, affinity="nearest_neighbors", n_neighbors=k, random_state=problem.seed)
-    return Clustering(model.fit(problem.X).labels_, {})
-
-
-def _kmeans(problem: Problem) -> Clustering:
-    return Clustering(KMeans(problem.classes, n_init=10, random_state=problem.seed).fit(problem.X).labels_, {})
-
-
-def _hdbscan(problem: Problem) -> Clustering:
-    labels = HDBSCAN(copy=True).fit(problem.X).labels_
-    return Clustering(labels, {"noise": float(np.mean(labels < 0))})
-
-
-def _leiden(problem: Problem) -> Clustering:
-    import igraph  # noqa: PLC0415  the extra [bench]
-    import leidenalg  # noqa: PLC0415  the same
-
-    upper = sp.triu(problem.graph, 1).tocoo()
-    graph = igraph.Graph(n=problem.graph.shape[0], edges=np.stack([upper.row, upper.col], axis=1))
-    partition = leidenalg.find_partition(
-        graph, leidenalg.ModularityVertexPartition, weights=upper.data.astype(float), seed=problem.seed
-    )
-    return Clustering(np.array(partition.membership), {})
-
-
-class Method(NamedTuple):
-    """A way to cluster, whether it is told the number of classes, and the package that it needs."""
-
-    call: str
-    fit: Callable[[Problem], Clustering]
-    knows_c: bool
-    module: str = ""
-
-
-SYSTEMS = {
-    "ips2": Method("IPS2(c)", _default, True),
-    "plain": Method("IPS2(c, n_components=c)", _plain, True),
-    "auto": Method(f'IPS2("auto", max_clusters={MOST})', _auto, False),
-    "sweep": Method(
-        f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}", _sweep, False
-    ),
-    "spectral": Method('SpectralClustering(c, affinity="nearest_neighbors")', _spectral, True),
-    "kmeans": Method("KMeans(c, n_init=10)", _kmeans, True),
-    "hdbscan": Method("HDBSCAN()", _hdbscan, False),
-    "leiden": Method("leidenalg, modularity, on IPS2's S", _leiden, False, "leidenalg"),
-}
-
-
-def measure(names: Sequence[str], systems: Sequence[str], folder: Path, seed: int = 0) -> Iterator[Record]:
-    """A record for each data set and system: clusters found, scores, seconds in this process, kernels compiled before.
+    ``left_out`` is the share of samples that a system puts into no cluster, as HDBSCAN does with noise. For NMI and ARI
+    they are one cluster of their own, for ACC they are wrong; ``clusters`` does not count them.
 
     Parameters
     ----------
     names : sequence of str
         Of `datasets.load`.
     systems : sequence of str
-        Of ``SYSTEMS``; one whose package is missing is named and left out.
+        Of ``SYSTEMS``; their packages are installed.
     folder : Path
         For temporary files.
     seed : int
+    cold : bool
+        Make the fits of each system in a fresh process.
     """
-    rng = np.random.default_rng(seed)
-    run(rng.standard_normal((60, 3)), Params(n_clusters=2))  # compiles
     for name in names:
         data = load(name)
         X = np.asarray(data.X, np.float64)
         if name in SCALED:
             X = StandardScaler().fit_transform(X)
         true_labels = np.unique(data.labels, return_inverse=True)[1]
-        graph = sp.csr_array(run(X, Params(n_clusters=2, random_state=seed)).similarity("pairwise"))
-        problem = Problem(X, data.n_clusters, graph, folder, seed)
-        for system in systems:
-            yield {
-                "data": name, "m": len(X), "f": X.shape[1], "classes": data.n_clusters,
-                "scale": "zscore" if name in SCALED else "none", "system": system,
-                **_measured(system, problem, true_labels),
-            }  # fmt: skip
+        facts: Record = {
+            "data": name, "m": len(X), "f": X.shape[1], "classes": data.n_clusters,
+            "scale": "zscore" if name in SCALED else "none",
+        }  # fmt: skip
+        with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
+            for system in systems:
+                if cold:
+                    measured = _in_a_fresh_process(system, X, true_labels, Path(place), seed)
+                else:
+                    measured = _in_this_process(system, Problem(X, data.n_clusters, Path(place), seed), true_labels)
+                described: Record = {"system": system, "call": SYSTEMS[system].call, "knows_c": SYSTEMS[system].knows_c}
+                yield {**facts, **described, **measured}
 
 
-def _measured(name: str, problem: Problem, known: NDArray[np.integer]) -> Record:
+def _in_this_process(name: str, problem: Problem, true_labels: Labels) -> Record:
+    try:
+        measured = _measured(name, problem, true_labels)
+    except Exception as error:
+        if name in OURS:
+            raise
+        return {"outcome": f"failed: {type(error).__name__}"}  # whatever another package raises is its result
+    del measured["cold_seconds"]  # of a process where something may have been compiled before
+    return {"outcome": FINISHED, **measured}
+
+
+def _in_a_fresh_process(name: str, X: NDArray[np.floating], true_labels: Labels, folder: Path, seed: int) -> Record:
+    files = {"X": folder / "X.npy", "labels": folder / "labels.npy"}
+    for path, array in zip(files.values(), (X, true_labels), strict=True):
+        if not path.exists():
+            np.save(path, array)
+    job = Job(X=str(files["X"]), labels=str(files["labels"]), system=name, seed=seed)
+    outcome = work_apart("choosing", job, folder, cold=True)
+    return {"outcome": outcome.word, **outcome.answer}
+
+
+def work(job: Job) -> Record:
+    """The fits of one system, in a process of its own."""
+    X, true_labels = np.load(job["X"]), np.load(job["labels"])
+    problem = Problem(X, len(np.unique(true_labels)), Path(tempfile.gettempdir()), job["seed"])
+    return _measured(job["system"], problem, true_labels)
+
+
+def _measured(name: str, problem: Problem, true_labels: Labels) -> Record:
+    """Scores of a system's last fit, and the seconds of its first one and of the others."""
     system = SYSTEMS[name]
-    record: Record = {"call": system.call, "knows_c": system.knows_c}
-    if system.module and importlib.util.find_spec(system.module) is None:
-        return {**record, "outcome": f"skipped: {system.module} is not installed"}
-    with warnings.catch_warnings(), threads(usable_cores()):
-        warnings.simplefilter("ignore")  # the scores below show the quality of a result
-        begun = time.perf_counter()
-        labels, facts = system.fit(problem)
-        seconds = time.perf_counter() - begun
-    measures = scores(known, labels)
-    clusters = len(np.unique(labels[labels >= 0]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the scores show the quality of a result
+        for module in system.modules:
+            importlib.import_module(module)
+        threads, seconds = system.threads(), []
+        for _ in range(FITS):
+            begun = time.perf_counter()
+            labels, facts = system.fit(problem)
+            seconds.append(time.perf_counter() - begun)
     return {
-        **record, "outcome": "finished", "clusters": clusters, **facts, "nmi": measures["nmi"], "acc": measures["acc"],
-        "ari": measures["ari"], "seconds": seconds,
+        "clusters": len(np.unique(labels[labels >= 0])), **facts, **scores_with_noise(true_labels, labels),
+        "threads": threads, "seconds": min(seconds[1:]), "cold_seconds": seconds[0],
     }  # fmt: skip
 
 
+def scores_with_noise(true_labels: Labels, labels: Labels) -> dict[str, float]:
+    """NMI, ACC and ARI, where labels below 0 say that a sample is in no cluster, and the share of these samples.
+
+    For NMI and ARI they are one cluster of their own; for ACC each of them is wrong.
+    """
+    labels = np.maximum(labels, -1)
+    labelled = labels >= 0
+    share = float(np.mean(labelled))
+    return {
+        "left_out": 1 - share, "nmi": nmi(true_labels, labels),
+        "acc": share * accuracy(true_labels[labelled], labels[labelled]) if share else 0.0,
+        "ari": adjusted_rand(true_labels, labels),
+    }  # fmt: skip
+
+
+# ---- tables
+
+
+class Column(NamedTuple):
+    """A field of the records whose mean over the data sets is shown, and whether the largest one is bold."""
+
+    head: str
+    field: str
+    best: bool = False
+
+
+SCORES = (Column("NMI", "nmi", True), Column("ACC", "acc", True), Column("ARI", "ari", True))
+SECONDS = (Column("seconds", "seconds"), Column("seconds of a first fit", "cold_seconds"))
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file that this benchmark has written.
+
+    Raises
+    ------
+    BadInput
+        Where there is none.
+    """
+    try:
+        records: list[Record] = json.loads(path.read_text(encoding="utf-8"))["results"]
+        if all({"data", "system", "knows_c"} <= record.keys() for record in records):
+            return records
+        problem = "records of another benchmark"
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        problem = f"no record ({type(error).__name__})"
+    raise BadInput(
+        str(path), problem, "a file of `ips2 bench choosing --json FILE`", "there would be no table to print",
+        "give such a file, or --markdown alone to measure",
+    )  # fmt: skip
+
+
 def markdown(records: Sequence[Record]) -> str:
-    """The records as a table: NMI, seconds, and the number of clusters where a system has chosen it."""
-    names = list(dict.fromkeys(str(r["system"]) for r in records))
+    """The records as two tables, systems that are told c and those that are not: means over the data sets.
+
+    The best of each score is bold, among systems that have a result on every set.
+    """
+    titles = {True: "Told c, the number of classes:", False: "Not told c:"}
+    parts = []
+    for knows_c, title in titles.items():
+        chosen = [record for record in records if record["knows_c"] is knows_c]
+        if chosen:
+            parts.append(f"{title}\n\n{_table(chosen)}")
+    return "\n".join(parts)
+
+
+def _table(records: Sequence[Record]) -> str:
+    seconds = [column for column in SECONDS if any(r.get(column.field) is not None for r in records)]
+    rows = {name: [r for r in records if r["system"] == name] for name in dict.fromkeys(r["system"] for r in records)}
+    most = max(_count(of) for of in rows.values())
+    rivals = [of for of in rows.values() if _count(of) == most]
+    best = {column: max((_mean(of, column.field) or 0.0 for of in rivals), default=0.0) for column in SCORES}
     lines = [
-        "| data, samples x features, classes | " + " | ".join(HEADS[name] for name in names) + " |",
-        "|---|" + "---|" * len(names),
-    ]
-    for data in dict.fromkeys(str(r["data"]) for r in records):
-        of = {str(r["system"]): r for r in records if r["data"] == data}
-        first = next(iter(of.values()))
-        best = max(float(r["nmi"]) for r in of.values() if r.get("nmi") is not None)  # type: ignore[arg-type]
-        cells = [_cell(of.get(name), best) for name in names]
-        lines.append(f"| {data}, {first['m']:,} x {first['f']:,}, {first['classes']} | " + " | ".join(cells) + " |")
+        "| system | call | " + " | ".join(column.head for column in SCORES) + " | left out | sets | threads | "
+        + " | ".join(column.head for column in seconds) + " |",
+        "|---|---|" + "---|" * (len(SCORES) + 3 + len(seconds)),
+    ]  # fmt: skip
+    for name, of in rows.items():
+        scores = [_score(_mean(of, column.field), best[column] if of in rivals else None) for column in SCORES]
+        left_out = _mean(of, "left_out")
+        cells = [
+            f"`{name}`", f"`{of[0]['call']}`", *scores, "–" if left_out is None else f"{left_out:.0%}",
+            str(_count(of)), _threads(of), *(_short(_mean(of, column.field)) for column in seconds),
+        ]  # fmt: skip
+        lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-HEADS = {
-    "ips2": "IPS2(c)", "plain": "IPS2(c), c columns", "auto": 'IPS2("auto")', "sweep": "best of a sweep",
-    "spectral": "SpectralClustering(c)", "kmeans": "KMeans(c)", "hdbscan": "HDBSCAN", "leiden": "Leiden",
-}  # fmt: skip
+def _values(records: Sequence[Record], field: str) -> list[Any]:
+    return [r[field] for r in records if r.get(field) is not None]
 
 
-def _cell(record: Record | None, best: float) -> str:
-    """One result; the best of its line is bold."""
-    if record is None or record.get("nmi") is None:
+def _count(records: Sequence[Record]) -> int:
+    return len(_values(records, "nmi"))
+
+
+def _mean(records: Sequence[Record], field: str) -> float | None:
+    values = _values(records, field)
+    return statistics.fmean(values) if values else None
+
+
+def _score(score: float | None, best: float | None) -> str:
+    if score is None:
         return "–"
-    nmi, seconds = float(record["nmi"]), float(record["seconds"])  # type: ignore[arg-type]
-    text = f"{nmi:.3f}".removeprefix("0") if nmi < 1 else "1"
-    text = f"**{text}**" if nmi > best - 5e-4 else text
-    chosen = "" if record["knows_c"] else f", c = {record['clusters']}"
-    return f"{text} ({_short(seconds)}{chosen})"
+    text = f"{score:.3f}".replace("0.", ".", 1) if abs(score) < 0.9995 else f"{score:.0f}"
+    return f"**{text}**" if best is not None and score > best - 5e-4 else text
 
 
-def _short(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+def _threads(records: Sequence[Record]) -> str:
+    counts = sorted(set(_values(records, "threads")))
+    return " or ".join(map(str, counts)) or "–"
+
+
+def _short(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    return f"{seconds:.2f}" if seconds < 1 else f"{seconds:.1f}" if seconds < 10 else f"{seconds:.0f}"

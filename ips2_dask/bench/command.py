@@ -15,6 +15,7 @@ from ips2_dask.bench import (
     certainty,
     change,
     choosing,
+    choosing_systems,
     cluster,
     copies,
     document,
@@ -68,6 +69,9 @@ def bench(
     BadInput
         Where the data, a parameter or the result file can't be used.
     """
+    table = getattr(options, "markdown", False)
+    if isinstance(table, Path):
+        return _print_recorded(options, table)
     if options.json is not None:
         document.check_writable(options.json)
     facts = {
@@ -77,7 +81,7 @@ def bench(
     }
     if getattr(options, "figure", None) is not None:
         certainty.check_figure(options.figure)
-    module, table = MODULES[options.benchmark], getattr(options, "markdown", False)
+    module = MODULES[options.benchmark]
     results: list[Record] = []
     scratch = getattr(options, "scratch", None)
     with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as name:
@@ -92,6 +96,17 @@ def bench(
         print(module.markdown(results), end="")
     if getattr(options, "figure", None) is not None:
         certainty.draw(results, options.figure)
+    return 0
+
+
+def _print_recorded(options: argparse.Namespace, path: Path) -> int:
+    """Print the tables of a file of ``--json``, and measure nothing."""
+    if options.json is not None:
+        raise BadInput(
+            "--json", f"one beside --markdown {path}", "one of them", "there would be nothing new to write",
+            "leave --json out, or give --markdown alone",
+        )  # fmt: skip
+    print(choosing.markdown(choosing.read(path)), end="")
     return 0
 
 
@@ -111,7 +126,7 @@ def _records(
             return _slope(options, params, resources, folder)
         return _end_to_end(options, params, resources, folder)
     if options.benchmark == "choosing":
-        return choosing.measure(options.data, options.systems, folder, options.random_state)
+        return _choosing(options, folder)
     if options.benchmark == "roundings":
         return roundings.measure(options.data, options.draws, options.peers, options.random_state)
     if options.benchmark == "copies":
@@ -125,6 +140,11 @@ def _records(
         "cluster": _cluster,
     }  # fmt: skip
     return parts[options.benchmark](options, folder)
+
+
+def _choosing(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
+    systems = choosing_systems.available(options.systems, lambda text: print(text, file=sys.stderr))
+    return choosing.measure(options.data, systems, folder, options.random_state, cold=options.cold)
 
 
 def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:

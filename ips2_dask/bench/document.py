@@ -22,7 +22,7 @@ from ips2_dask.wording import size
 Value = bool | int | float | str | None
 Record = dict[str, Value]
 
-PEERS = ("evoc", "faiss-cpu", "fast-plscan", "hnswlib", "igraph", "leidenalg", "pyamg", "usearch")
+PEERS = ("evoc", "faiss-cpu", "fast-plscan", "hnswlib", "igraph", "pyamg", "umap-learn", "usearch")
 """Optional packages that some benchmark measures."""
 
 

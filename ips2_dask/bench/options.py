@@ -48,7 +48,10 @@ SOLVERS = ("ips2", "lobpcg", "eigsh")
 SYSTEMS = (
     "ips2", "ips2-k10", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans", "evoc",
 )  # fmt: skip
-CHOOSING = ("ips2", "plain", "auto", "sweep", "spectral", "kmeans", "hdbscan", "leiden")
+CHOOSING = (
+    "ips2", "plain", "ips2-leiden-c", "spectral", "kmeans", "leiden-c", "evoc-c", "auto", "ips2-leiden", "sweep",
+    "hdbscan", "umap", "evoc", "leiden",
+)  # fmt: skip
 SETS = (
     "soybean", "scadi", "bbcsport", "yale", "allaml", "lung", "wine", "glass", "usps", "pendigits", "letter",
     "mnist10k",
@@ -88,7 +91,9 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     scaling = add("scaling", "stages of runs of growing size, and how their time grows")
     _scaling(scaling)
     _change(add("change", "another number of clusters in a finished run's directory, beside the run"))
-    _choosing(add("choosing", "without labels: defaults, auto c and sweeps beside what others offer, on known data"))
+    _choosing(
+        add("choosing", "what users get, told the number of clusters and not, beside what others offer, on known data")
+    )
     _roundings(add("roundings", "ways from an embedding to labels, and rules that choose one, beside peers told c"))
     _copies(add("copies", "whether a row that stands for many equal ones counts more"))
     _islands(add("islands", "labels and products where small groups of samples touch no others"))
@@ -223,7 +228,15 @@ def _choosing(parser: argparse.ArgumentParser) -> None:
     kind = partial(words, (*SETS, "digits"))
     text = f"(default {','.join(SETS)})"
     parser.add_argument("--data", type=kind, default=SETS, metavar="NAME,...", help=text)
-    _list(parser, "--systems", CHOOSING)
+    text = f"of {', '.join(CHOOSING)} (default: all whose packages are installed)"
+    parser.add_argument("--systems", type=partial(words, CHOOSING), metavar="NAME,...", help=text)
+    text = "make the fits of each in a fresh process, and record seconds with and without compilation"
+    parser.add_argument("--cold", action="store_true", help=text)
+    text = (
+        "print tables in Markdown at the end and nothing else, lines as they come go to standard error; "
+        "with RECORD, a file of --json, measure nothing and print its tables"
+    )
+    parser.add_argument("--markdown", nargs="?", type=Path, const=True, default=False, metavar="RECORD", help=text)
     _seed(parser)
 
 
