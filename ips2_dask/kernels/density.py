@@ -99,7 +99,18 @@ def dimension(points: Float32, seed: int) -> float:
     rows = drawn(len(points), ASKED, seed)
     n = min(NEIGHBORS_ASKED, len(points) - 1)
     _, lengths = nearest_in(points[rows], rows, np.ascontiguousarray(points, np.float32), n)
-    logs = np.log(np.maximum(lengths, np.finfo(np.float32).tiny).astype(np.float64))
+    return dimension_of(np.maximum(lengths, np.finfo(np.float32).tiny))
+
+
+def dimension_of(lengths: NDArray[np.floating]) -> float:
+    """The local dimension by the distances (n, k) of each of n points to its k nearest others, ascending; 0 if unknown.
+
+    Points with others at distance 0 say nothing about it and are left out.
+    """
+    lengths = lengths[lengths[:, 0] > 0].astype(np.float64)
+    if not lengths.size:
+        return 0.0
+    logs = np.log(lengths)
     spread = (logs[:, -1:] - logs[:, :-1]).mean()
     return float(1.0 / spread) if spread > 0 else 0.0
 
@@ -121,6 +132,39 @@ def spanning_tree(points: Float32) -> Float64 | None:
     return edges
 
 
+class _Leaves:
+    """The leaves of a tree for every smallest size of a cluster."""
+
+    def __init__(self, edges: Float64, n: int) -> None:
+        from fast_plscan import PLSCAN  # noqa: PLC0415  see above
+
+        self._tree = PLSCAN(min_samples=MIN_SAMPLES, num_threads=1, metric="precomputed").fit((edges, n))
+        leaves: NDArray[np.void] = self._tree.leaf_tree_.to_numpy()[1:]  # the first stands for all points together
+        self._low, self._high = leaves["min_size"].astype(np.float64), leaves["max_size"].astype(np.float64)
+        self._merged_at = leaves["max_distance"].astype(np.float64)
+
+    def sizes(self) -> Float64:
+        """Smallest sizes at which other leaves begin to count, ascending from 2; up to the next one they stay."""
+        return np.unique(np.maximum(self._low[self._low < self._high], 2.0))
+
+    def ends(self) -> Float64:
+        """All sizes at which the leaves may become others, ascending."""
+        return np.unique(np.concatenate([self.sizes(), self._high]))
+
+    def at(self, size: float) -> Int64:
+        """The leaves at a smallest size, in the order of the labels that `labels` gives them."""
+        return np.flatnonzero((self._low <= size) & (size < self._high))
+
+    def labels(self, size: float) -> Int32:
+        """The leaf of each point at a smallest size, (n,); -1 where it is in none."""
+        leaf_of, _ = self._tree.min_cluster_size_cut(float(size))
+        return np.asarray(leaf_of, np.int32)
+
+    def merged_at(self, size: float) -> Float64:
+        """The length at which each leaf of a smallest size becomes one with others."""
+        return self._merged_at[self.at(size)]
+
+
 def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
     """The leaves of a tree at a smallest size that has ``n_clusters`` of them; None where no size has.
 
@@ -134,18 +178,64 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
         Number of points.
     n_clusters : int
     """
-    from fast_plscan import PLSCAN  # noqa: PLC0415  see above
-
-    tree = PLSCAN(min_samples=MIN_SAMPLES, num_threads=1, metric="precomputed").fit((edges, n))
-    leaves: NDArray[np.void] = tree.leaf_tree_.to_numpy()[1:]  # the first stands for all points together
-    low, high = leaves["min_size"], leaves["max_size"]
+    leaves = _Leaves(edges, n)
     best: Cut | None = None
-    for size in np.unique(np.maximum(low[low < high], 2.0)):
-        if int(((low <= size) & (size < high)).sum()) != n_clusters:
+    for size in leaves.sizes():
+        if len(leaves.at(size)) != n_clusters:
             continue
-        leaf_of, _ = tree.min_cluster_size_cut(float(size))
-        labels = np.asarray(leaf_of, np.int32)
+        labels = leaves.labels(size)
         left_out = float((labels < 0).mean())
         if len(np.unique(labels[labels >= 0])) == n_clusters and (best is None or left_out < best.left_out):
             best = Cut(labels, left_out, float(size))
     return best
+
+
+class Level(NamedTuple):
+    """The leaves of a tree that stay while the smallest size of a cluster grows over a range."""
+
+    n_clusters: int
+    persistence: float  # from 0 to 1, see `levels`
+    span: float  # logarithm of the largest size of the range over the smallest
+    smallest: float  # the smallest size of the range
+
+
+def levels(edges: Float64, n: int, most: int) -> list[Level]:
+    """For each number of leaves from 2 to ``most`` that a tree has, the widest range of smallest sizes which gives it.
+
+    The persistence says how much denser it is around the points than where their leaves end: the mean over all points
+    of 1 - d / D with d the length of the point's shortest edge in the tree and D the length at which its leaf becomes
+    one with others; 0 for points that are in no leaf. It is the excess of mass of HDBSCAN* (Campello et al. 2015,
+    equation 3) in lengths instead of their inverses, relative to the end of each leaf.
+
+    Parameters
+    ----------
+    edges : (n - 1, 3)
+        As of `spanning_tree`.
+    n : int
+        Number of points.
+    most : int
+        Largest number of leaves.
+
+    Returns
+    -------
+    list of Level
+        With growing numbers of clusters.
+    """
+    leaves = _Leaves(edges, n)
+    ends = leaves.ends()
+    widest: dict[int, tuple[float, float]] = {}
+    for low, high in zip(ends[:-1], ends[1:], strict=True):
+        found, span = len(leaves.at(low)), float(np.log(high / low))
+        if 2 <= found <= most and span > widest.get(found, (0.0, 0.0))[0]:
+            widest[found] = span, float(low)
+    shortest = np.full(n, np.inf)
+    for end in (0, 1):
+        np.minimum.at(shortest, edges[:, end].astype(np.int64), edges[:, 2])
+    result = []
+    for n_clusters, (span, size) in sorted(widest.items()):
+        labels = leaves.labels(size)
+        inside = labels >= 0
+        ends_at = leaves.merged_at(size)[labels[inside]]
+        ratios = np.divide(shortest[inside], ends_at, out=np.ones(len(ends_at)), where=ends_at > 0)
+        result.append(Level(n_clusters, float((1.0 - np.minimum(ratios, 1.0)).sum() / n), span, size))
+    return result

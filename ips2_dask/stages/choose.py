@@ -1,4 +1,4 @@
-"""Between fuse and label, where c is to be chosen: the spectrum of U and the number of clusters that it shows."""
+"""Between fuse and label, where c is to be chosen: trees of density on the embedding of U, and the c that they show."""
 
 from __future__ import annotations
 
@@ -10,44 +10,47 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
-from ips2_dask.executors.base import Executor, Report
-from ips2_dask.kernels import labels as kernel
-from ips2_dask.kernels import selection
+from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.kernels import choice as kernel
+from ips2_dask.kernels import density
+from ips2_dask.kernels import labels as label_kernel
 from ips2_dask.kernels.components import MIN_SHARE, divide
 from ips2_dask.params import Params
-from ips2_dask.stages import chunked_label, label_parts, leiden
+from ips2_dask.stages import chunked_label, embedding, kmeans, label_parts, leiden, rounding_tasks
+from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
-from ips2_dask.store.context import Context
+from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.layout import key_digest
 
-VERSION = 2
+VERSION = 3
 
 Float64 = NDArray[np.float64]
 
 FINEST = 1e-5
-"""Largest residual of the eigenvectors: relative gaps are read from their eigenvalues."""
+"""Largest residual of the eigenvectors where relative gaps are read from their eigenvalues and nothing else decides."""
 
 
 def key(params: Params, fused: str) -> str:
-    """Digest of what the choice depends on: the fused similarity, by its folder, and parameters."""
+    """Digest of what the choice depends on: the fused similarity, by its folder, parameters, and fast-plscan."""
     own: dict[str, object] = {
         "most": params.n_clusters, "high_order": params.high_order, "tol": params.tol, "seed": params.random_state,
-        **leiden.depends_on(params),
+        "fast_plscan": density.available(), **leiden.depends_on(params),
     }  # fmt: skip
     return key_digest({"fuse": fused, "params": own, "version": VERSION})[:16]
 
 
-class _Spectrum(NamedTuple):
-    """Leading eigenvalues of the normalised U, and the components that they are of."""
+class _Evidence(NamedTuple):
+    """What the choice is made from, and of what."""
 
-    values: Float64  # (wanted,) descending
+    choice: kernel.Choice
+    values: Float64  # leading eigenvalues of the normalised U, descending
     residual: float
-    large: int
+    large: int  # components that take part
     small: list[int]  # rows of each component that takes no part, the largest first
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """The choice with its evidence; nothing is stored.
+    """The choice with its evidence; nothing that it stores stays.
 
     It is among 2 to the parameters' own number of clusters, or, with Leiden, the number of its communities.
     """
@@ -58,50 +61,124 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         found = _communities(context, executor, report) if by_partition else leiden.in_core(context)
         report(1, 1)
         return {"n_clusters": max(2, found.clusters), "candidates": [], "warnings": [], **found.facts}
-    solved = _by_partition(context, executor, report) if by_partition else _in_core(context)
-    choice = selection.choose_n_clusters(solved.values, params.n_clusters)
+    if context.m < kernel.FEW or density.available():
+        evidence = _by_embedding(context, executor, report, by_partition)
+    else:
+        evidence = (_gaps_by_partition if by_partition else _gaps_in_core)(context, executor, report)
     report(1, 1)
-    warnings = []
-    if solved.large > params.n_clusters:
-        warnings.append(f"{solved.large} large components, and at most {params.n_clusters} clusters were considered")
-    if choice.n_clusters == params.n_clusters:
-        warnings.append(f"the largest number of clusters considered, {params.n_clusters}, was chosen: consider more")
+    dimension = _dimension(context)
     return {
-        **choice.as_dict(),
+        **evidence.choice.as_dict(),
         "considered": params.n_clusters,
-        "components": solved.large,
-        "small_components": solved.small[:100],
-        "residual": solved.residual,
-        "warnings": warnings,
+        "eigenvalues": evidence.values.tolist(),
+        "relative_gaps": kernel.relative_gaps(evidence.values).tolist(),
+        "components": evidence.large,
+        "small_components": evidence.small[:100],
+        "residual": evidence.residual,
+        "dimension": dimension,
+        "noise": kernel.noise_bound(evidence.choice.rule, dimension),
+        "warnings": _warnings(params, evidence, dimension),
     }
 
 
-def _limit(params: Params) -> float:
-    return FINEST if params.tol is None else min(params.tol, FINEST)
-
-
-def _in_core(context: Context) -> _Spectrum:
-    """Of the whole of U, in this process."""
-    params = context.params
-    U = read_affinity(context)
-    small: list[int] = []
-    components = 1
-    if sp.issparse(U):
-        label = connected_components(U, directed=False)[1]
-        division = divide(label, params.n_clusters, context.copies(), share=selection.MIN_SHARE)
-        components = division.large
-        if division.islands:
-            small = np.sort(np.bincount(division.label, context.copies())[components:])[::-1].astype(int).tolist()
-            U = sp.csr_array(U[division.inside][:, division.inside])
-    wanted = min(params.n_clusters + 1, U.shape[0])
-    solved = kernel.spectrum(U, wanted, _limit(params), params.random_state)
-    return _Spectrum(solved.values, float(np.max(solved.solution.residuals, initial=0.0)), components, small)
+def _warnings(params: Params, evidence: _Evidence, dimension: float | None) -> list[str]:
+    """What is said where the choice has little behind it."""
+    choice, most = evidence.choice, params.n_clusters
+    warnings = []
+    if choice.rule == "eigengap":
+        warnings.append(
+            f"{MISSING.split(',')[0]}, so the number of clusters is the eigengap's (pip install 'ips2-dask[density]')"
+        )
+    if evidence.large > most:
+        warnings.append(f"{evidence.large} large components, and at most {most} clusters were considered")
+    if choice.n_clusters == most:
+        warnings.append(f"the largest number of clusters considered, {most}, was chosen: consider more")
+    if (weak := kernel.weakness(choice, dimension)) is not None:
+        warnings.append(weak)
+    return warnings
 
 
 def _inner(context: Context) -> Context:
-    """The context with a folder of its own for what the stage label of a chunked run stores."""
+    """The context with a folder of its own, for what the choice stores, and an embedding for all c it considers."""
     folder = f"label-{key(context.params, context.folders['fuse'])}"
-    return dataclasses.replace(context, folders={**context.folders, "label": folder})
+    params = dataclasses.replace(context.params, embedding="spectral", n_components=None)
+    return dataclasses.replace(context, params=params, folders={**context.folders, "label": folder})
+
+
+def _dimension(context: Context) -> float | None:
+    """The local dimension of the samples, from some of the distances of the sample graph; None where it has none."""
+    if context.receipt("neighbors", 0) is None or "distances" not in context.receipt("neighbors", 0)["arrays"]:
+        return None
+    rows = density.drawn(context.m, density.ASKED, context.params.random_state)
+    lengths = np.asarray(context.rows_of("neighbors", "distances", rows))[:, 1:]
+    return density.dimension_of(lengths[np.isfinite(lengths).all(axis=1)]) or None
+
+
+# ---- by the embedding
+
+
+def _by_embedding(context: Context, executor: Executor, report: Report, by_partition: bool) -> _Evidence:
+    """By trees of density on an embedding for the largest c, or, of few samples, by modularity on U."""
+    inner = _inner(context)
+    if by_partition:
+        facts = chunked_label.embed(inner, executor, report)
+    else:
+        facts = embedding.embed(inner, embedding.Affinity(inner), for_new_samples=False)
+    values = np.asarray(inner.read("label", "embedding", "u_values"))
+    if context.m < kernel.FEW:
+        points = _all_points(inner) if by_partition else np.asarray(inner.read("label", "embedding", "embedding"))
+        choice = kernel.by_modularity(
+            read_affinity(inner), points, context.params.n_clusters, context.params.random_state
+        )
+    else:
+        found = kernel.by_density(_trees(inner, executor, report, by_partition))
+        choice = kernel.by_eigengap(values, context.params.n_clusters) if found is None else found
+    small = (_small_by_partition if by_partition else _small_in_core)(inner, facts["large"])
+    context.store.remove(inner.folders["label"])
+    return _Evidence(choice, values, facts["embedding_residual"], facts["large"], small)
+
+
+def _small_in_core(context: Context, large: int) -> list[int]:
+    """Rows of each component that takes no part, the largest first."""
+    del large
+    own = embedding.own_rows(context)
+    if own is None:
+        return []
+    outside = np.ones(context.m, np.bool_)
+    outside[own] = False
+    copies = context.copies()
+    component = np.asarray(context.read("label", "embedding", "component"))[outside]
+    rows = np.bincount(component, None if copies is None else copies[outside])
+    return np.sort(rows[rows > 0])[::-1].astype(int).tolist()
+
+
+def _small_by_partition(context: Context, large: int) -> list[int]:
+    """As of `_small_in_core`."""
+    rows = np.asarray(context.store.read(context.folders["label"], label_parts.DIVISION, "sizes"))
+    return np.sort(rows[large:])[::-1].astype(int).tolist()
+
+
+def _all_points(context: Context) -> NDArray[np.float32]:
+    """The embedding of a chunked run of few samples."""
+    parts = (f"{label_parts.EMBEDDING}{part_name(b)}" for b in range(context.n_partitions))
+    return np.concatenate([np.asarray(context.read("label", part, "embedding")) for part in parts])
+
+
+def _trees(context: Context, executor: Executor, report: Report, by_partition: bool) -> list[list[density.Level]]:
+    """The cuts of a tree on each of some numbers of leading columns."""
+    columns = min(context.params.n_embedded, context.m)
+    parts = [Rounding("density", width, 0).part for width in kernel.widths(columns)]
+    if by_partition:
+        job = Job("label", kmeans.drawn_rows, kmeans.DRAWN)
+        executor.map(job, context, range(context.n_partitions), report)
+    function = kmeans.one_rounding if by_partition else rounding_tasks.one_rounding
+    receipts = executor.map(Job("label", function, PREFIX, "roundings"), context, parts, report)
+    trees = []
+    for part, receipt in zip(parts, receipts, strict=True):
+        edges = np.asarray(context.store.read(context.folders["label"], PREFIX + part, "edges"))
+        n = receipt["facts"]["drawn"]
+        trees.append(density.levels(edges, n, context.params.n_clusters) if len(edges) else [])
+    return trees
 
 
 def _communities(context: Context, executor: Executor, report: Report) -> leiden.Found:
@@ -114,16 +191,45 @@ def _communities(context: Context, executor: Executor, report: Report) -> leiden
     return found
 
 
-def _by_partition(context: Context, executor: Executor, report: Report) -> _Spectrum:
+# ---- by the eigengap, where no tree can be built
+
+
+def _limit(params: Params) -> float:
+    return FINEST if params.tol is None else min(params.tol, FINEST)
+
+
+def _gaps_in_core(context: Context, executor: Executor, report: Report) -> _Evidence:
+    """Of the whole of U, in this process."""
+    del executor, report
+    params = context.params
+    U = read_affinity(context)
+    small: list[int] = []
+    components = 1
+    if sp.issparse(U):
+        label = connected_components(U, directed=False)[1]
+        division = divide(label, params.n_clusters, context.copies(), share=kernel.MIN_SHARE)
+        components = division.large
+        if division.islands:
+            small = np.sort(np.bincount(division.label, context.copies())[components:])[::-1].astype(int).tolist()
+            U = sp.csr_array(U[division.inside][:, division.inside])
+    wanted = min(params.n_clusters + 1, U.shape[0])
+    solved = label_kernel.spectrum(U, wanted, _limit(params), params.random_state)
+    residual = float(np.max(solved.solution.residuals, initial=0.0))
+    choice = kernel.by_eigengap(solved.values, params.n_clusters)
+    return _Evidence(choice, solved.values, residual, components, small)
+
+
+def _gaps_by_partition(context: Context, executor: Executor, report: Report) -> _Evidence:
     """By the solve of a chunked run, in a folder of its own that is removed once the eigenvalues are there."""
     params = context.params
     inner = _inner(context)
     folder = inner.folders["label"]
     wanted = params.n_clusters + 1
     asked = {"wanted": wanted, "columns": wanted, "tol": _limit(params), "settled": None}
-    divided = chunked_label.divide(inner, executor, report, selection.MIN_SHARE, None, asked)["facts"]
-    rows = np.asarray(context.store.read(folder, label_parts.DIVISION, "sizes"))
+    divided = chunked_label.divide(inner, executor, report, kernel.MIN_SHARE, None, asked)["facts"]
+    small = _small_by_partition(inner, divided["large"])
     solved = chunked_label.solve(inner, executor, report)
     context.store.remove(folder)
-    small = np.sort(rows[divided["large"] :])[::-1].tolist()
-    return _Spectrum(np.array(solved["values"]), max([0.0, *solved["residuals"]]), divided["large"], small)
+    values = np.array(solved["values"])
+    choice = kernel.by_eigengap(values, params.n_clusters)
+    return _Evidence(choice, values, max([0.0, *solved["residuals"]]), divided["large"], small)

@@ -63,7 +63,7 @@ NUMBERS = "numbers"
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """As of `ips2_dask.stages.label.run`, with everything by partition."""
     params, parts = context.params, range(context.n_partitions)
-    facts: dict[str, Any] = {"u_components": None, "warnings": []} | _embed(context, executor, report)
+    facts: dict[str, Any] = {"u_components": None, "warnings": []} | embed(context, executor, report)
     facts["warnings"] = list(facts["warnings"])
     has_density, winner, tasks = density.available(), None, []
     if params.assign_labels == "leiden":
@@ -150,7 +150,7 @@ def solve(context: Context, executor: Executor, report: Report) -> dict[str, Any
     return dict(receipt["facts"])
 
 
-def _embed(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+def embed(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store the embedding by partition; returns components, residual and warnings. See `embedding.embed`."""
     params, store, folder = context.params, context.store, context.folders["label"]
     tol, settled = kernel.solve_limits(params.tol)

@@ -44,10 +44,11 @@ class Affinity:
         return weighed(_rows_graph(context, read_unsigned(context)), row_weights(context))
 
 
-def embed(context: Context, affinity: Affinity) -> dict[str, Any]:
+def embed(context: Context, affinity: Affinity, for_new_samples: bool = True) -> dict[str, Any]:
     """Store the spectral embedding unless it is stored already; returns its components, residual and warnings.
 
-    Samples of islands take no part in the solve: each gets the row of the sample whose label it takes.
+    Samples of islands take no part in the solve: each gets the row of the sample whose label it takes. What places
+    new samples in the embedding is stored with it if asked for.
     """
     params = context.params
     receipt = context.receipt("label", "embedding")
@@ -79,7 +80,7 @@ def embed(context: Context, affinity: Affinity) -> dict[str, Any]:
     points = kernel.embedding(eigenpairs, c)
     arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}
     arrays |= {"u_values": eigenpairs.values}
-    if params.embedding == "spectral":
+    if params.embedding == "spectral" and for_new_samples:
         weights = rounding.commute_weights(eigenpairs.values, eigenpairs.components, c)
         B = (
             eigenpairs.vectors
