@@ -35,7 +35,8 @@ class Undisturbed(dict[str, Scene]):
         folder = self._folder / kind
         folder.mkdir()
         KINDS[kind].write(folder / "x.npy")
-        self[kind] = Scene(folder / "scene", folder / "x.npy", *KINDS[kind].options)
+        options, _, bounds = KINDS[kind]
+        self[kind] = Scene(folder / "scene", folder / "x.npy", *options, bounds=bounds)
         self[kind].complete()
         return self[kind]
 
@@ -58,7 +59,8 @@ class Case:
     def __init__(self, job: JobName, undisturbed: Undisturbed, folder: Path) -> None:
         kind = undisturbed.kind_with(job)
         self.job, self.expected = job, undisturbed[kind]
-        self.scene = Scene(folder, self.expected.source, *KINDS[kind].options)
+        options, _, bounds = KINDS[kind]
+        self.scene = Scene(folder, self.expected.source, *options, bounds=bounds)
 
     def arm(self, do: str = "wait") -> None:
         self.scene.arm(f"write {self.job.pattern}", do)

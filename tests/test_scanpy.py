@@ -313,7 +313,7 @@ def test_the_estimator_reads_a_backed_file(tmp_path: Path) -> None:
     adata.file.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_300000_cells_in_a_file_out_of_core(tmp_path: Path) -> None:
     points, y = make_blobs(300_000, 50, centers=8, random_state=1)

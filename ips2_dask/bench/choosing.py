@@ -54,8 +54,8 @@ def measure(
     Each system is fitted three times with the threads that it takes by itself: ``threads`` says how many it may take.
     The labels are the last fit's, and ``seconds`` those of the faster of the last two, for which all or nearly all is
     compiled. ``cold_seconds`` are the first fit's in a fresh process whose folder for Numba's compiled code is empty.
-    Neither holds imports, nor what Numba compiles during these, as it does for UMAP and EVoC. These two have no seed, which
-    would make them slower: their scores differ a little from run to run.
+    Neither holds imports, nor what Numba compiles during these, as it does for UMAP and EVoC. These two have no seed,
+    which would make them slower: their scores differ a little from run to run.
 
     ``left_out`` is the share of samples that a system puts into no cluster, as HDBSCAN does with noise. For NMI and ARI
     they are one cluster of their own, for ACC they are wrong; ``clusters`` does not count them.

@@ -47,7 +47,7 @@ the larger open sets."""
 FEW = 100
 """Samples below which c is chosen by modularity: a tree of density needs several neighbours in each cluster."""
 
-NEARLY = 0.97
+NEARLY = 0.98
 """Share of the greatest modularity that the chosen c has at least."""
 
 CANDIDATES = 5
@@ -140,7 +140,7 @@ def modularity(U: Matrix, labels: NDArray[np.integer]) -> float:
 
 
 def by_modularity(U: Matrix, points: NDArray[np.floating], most: int, seed: int) -> Choice:
-    """The fewest clusters whose modularity on U is at least `NEARLY` of the greatest; labels are k-means' on the points.
+    """The fewest clusters, by k-means on points, whose modularity on U is at least `NEARLY` of the greatest.
 
     Parameters
     ----------

@@ -7,6 +7,7 @@ that another number of clusters is another cut through it.
 from __future__ import annotations
 
 import importlib.util
+import itertools
 from typing import NamedTuple
 
 import numpy as np
@@ -224,7 +225,7 @@ def levels(edges: Float64, n: int, most: int) -> list[Level]:
     leaves = _Leaves(edges, n)
     ends = leaves.ends()
     widest: dict[int, tuple[float, float]] = {}
-    for low, high in zip(ends[:-1], ends[1:], strict=True):
+    for low, high in itertools.pairwise(ends):
         found, span = len(leaves.at(low)), float(np.log(high / low))
         if 2 <= found <= most and span > widest.get(found, (0.0, 0.0))[0]:
             widest[found] = span, float(low)

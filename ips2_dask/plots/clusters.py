@@ -15,7 +15,6 @@ from ips2_dask.runs.sample import shown
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
-    from matplotlib.collections import PathCollection
     from matplotlib.legend import Legend
 
 DRAWN = 2_000
@@ -62,7 +61,7 @@ def layout(
     labels, sure = labels_at(run.iter_labels(), found.samples)
     ax = axis(ax, grid=None)
     positions, count = found.points, int(labels.max(initial=-1)) + 1
-    drawn = _scatter(ax, positions, labels, sure, most)
+    _scatter(ax, positions, labels, sure, most)
     for cluster in range(count):
         own = positions[labels == cluster]
         if not len(own):
@@ -72,14 +71,16 @@ def layout(
         halo(ax.annotate(str(cluster), nearest, ha="center", va="center", color=INK, fontweight="bold"))
     certainties = None if sure is None else _certainties(ax)
     if count <= LISTED:
+        marks = [
+            ax.scatter([], [], s=16, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER, linewidth=0.3)
+            for cluster in range(count)
+        ]
         legend = ax.legend(
-            drawn, [str(cluster) for cluster in range(count)], loc="center left", bbox_to_anchor=(1.0, 0.5),
+            marks, [str(cluster) for cluster in range(count)], loc="center left", bbox_to_anchor=(1.0, 0.5),
             frameon=False, labelcolor=INK, fontsize="small", handletextpad=0.1, title="cluster",
             title_fontproperties={"size": "small"},
         )  # fmt: skip
         legend.get_title().set_color(INK)
-        for mark in legend.legend_handles:
-            mark.set_alpha(1.0)  # else each would be as pale as its cluster's first point
         if certainties is not None:
             ax.add_artist(certainties)  # a second legend takes the place of the first
     ax.set_xticks([])
@@ -142,22 +143,19 @@ def _scatter(
     labels: NDArray[np.integer],
     certainty: NDArray[np.floating] | None,
     most: int,
-) -> list[PathCollection]:
-    """Draw at most so many points, a seeded sample of all, as pale as their labels are uncertain; a mark a cluster."""
+) -> None:
+    """Draw at most so many points, a seeded sample of all, as pale as their labels are uncertain."""
     m = len(labels)
     chosen = np.arange(m) if m <= most else np.sort(np.random.default_rng(20).choice(m, most, replace=False))
     size = 26 if len(chosen) <= 300 else 12
     alpha = None if certainty is None else opacity(certainty)
-    drawn = []
     for cluster in range(int(labels.max(initial=-1)) + 1):
         some = chosen[labels[chosen] == cluster]
         x, y = positions[some].T
-        mark = ax.scatter(
+        ax.scatter(
             x, y, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER,
             linewidth=0.3, alpha=None if alpha is None else alpha[some],
         )  # fmt: skip
-        drawn.append(mark)
-    return drawn
 
 
 def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:

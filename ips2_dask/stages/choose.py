@@ -107,7 +107,8 @@ def _inner(context: Context) -> Context:
 
 def _dimension(context: Context) -> float | None:
     """The local dimension of the samples, from some of the distances of the sample graph; None where it has none."""
-    if context.receipt("neighbors", 0) is None or "distances" not in context.receipt("neighbors", 0)["arrays"]:
+    receipt = context.receipt("neighbors", 0)
+    if receipt is None or "distances" not in receipt["arrays"]:
         return None
     rows = density.drawn(context.m, density.ASKED, context.params.random_state)
     lengths = np.asarray(context.rows_of("neighbors", "distances", rows))[:, 1:]

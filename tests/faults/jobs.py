@@ -5,8 +5,9 @@ from __future__ import annotations
 import ast
 import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -100,10 +101,11 @@ def _pattern(node: ast.expr, tree: ast.Module, path: Path) -> str:
 
 
 class Kind(NamedTuple):
-    """Options of a run, and what its input is."""
+    """Options of a run, what its input is, and bounds of the package that only large runs reach, as they are in it."""
 
     options: tuple[str, ...]
     write: Callable[[Path], None]
+    bounds: Mapping[str, int] = MappingProxyType({})
 
 
 def _cloud(m: int = 300) -> np.ndarray[tuple[int, int], np.dtype[np.float64]]:
@@ -138,6 +140,17 @@ def _write_groups(path: Path) -> None:
     np.save(path, _cloud() + 20.0 * (np.arange(300) % 3)[:, None])
 
 
+def _write_island(path: Path) -> None:
+    """Three groups far apart, and six rows far from each: (300, 10)."""
+    np.save(path, _cloud() + 40.0 * (np.arange(300) // 98)[:, None])
+
+
+def _write_pieces(path: Path) -> None:
+    """Thirty groups of ten, far apart: (300, 10)."""
+    places = np.random.default_rng(1).normal(size=(30, 10))
+    np.save(path, 0.5 * _cloud() + 40.0 * places[np.arange(300) % 30])
+
+
 QUICK = ("--tol", "1e-2")
 CHUNKED = ("--vectors", "chunked", *QUICK)
 KINDS = {
@@ -151,5 +164,8 @@ KINDS = {
     "distances": Kind(("--metric", "precomputed", *CHUNKED), _write_distances),
     "normalized": Kind(("--fusion", "normalized", *CHUNKED), _write_cloud),
     "density": Kind(("--labels", "density", *CHUNKED), _write_groups),
+    "batches": Kind(("--shards", "6", *CHUNKED), _write_cloud, {"stages.sharding.MOST_BATCHES": 3}),
+    "islands": Kind(("--clusters", "3", *CHUNKED), _write_island),
+    "pieces": Kind(CHUNKED, _write_pieces),
 }
 """Kinds of runs, the plainest first: a job is tried in the first one that has it."""

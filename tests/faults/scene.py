@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,10 +59,27 @@ def family(session: int) -> list[psutil.Process]:
 
 
 class Scene:
-    """A run directory, the log of all that was done for it, and the commands that work on it."""
+    """A run directory, the log of all that was done for it, and the commands that work on it.
 
-    def __init__(self, folder: Path, source: Path, *options: str, out: Path | None = None) -> None:
+    Parameters
+    ----------
+    folder, source, out : Path
+    *options : str
+        Of the command.
+    bounds : mapping of str to int
+        Constants of the package's modules, as ``stages.sharding.MOST_BATCHES``, and what they are in all processes.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        source: Path,
+        *options: str,
+        out: Path | None = None,
+        bounds: Mapping[str, int] | None = None,
+    ) -> None:
         self.folder, self.source, self.options = folder, source, options
+        self.bounds = json.dumps(dict(bounds or {}))
         self.out = folder / "run" if out is None else out
         self.control = folder / "control"
         self.control.mkdir(parents=True)
@@ -72,7 +89,8 @@ class Scene:
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of processes that are watched."""
         path = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path, "IPS2_TEST_FAULT": str(self.control), **more}
+        return {**os.environ, "PYTHONPATH": path, "IPS2_TEST_FAULT": str(self.control),
+                "IPS2_TEST_BOUNDS": self.bounds, **more}  # fmt: skip
 
     def spawn(self, *command: str, **more: str) -> subprocess.Popen[str]:
         """A Python process in a session of its own."""

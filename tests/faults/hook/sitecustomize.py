@@ -2,6 +2,7 @@
 
 `IPS2_TEST_FAULT` names a folder with a `fault.json`: at the event it names, the first process that comes there writes
 the file `reached` and does what is asked. Every part that is stored, and every cycle of a solver, is a line of `log`.
+`IPS2_TEST_BOUNDS` says what constants of the package are in such a run.
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ from typing import Any
 
 FOLDER = Path(os.environ.get("IPS2_TEST_FAULT", os.devnull))
 WAIT_SECONDS = 150
+BOUNDS: dict[str, dict[str, int]] = {}
+for _place, _bound in json.loads(os.environ.get("IPS2_TEST_BOUNDS", "{}")).items():
+    _module, _, _name = _place.rpartition(".")
+    BOUNDS.setdefault(f"ips2_dask.{_module}", {})[_name] = _bound
 
 
 def log(*words: object) -> None:
@@ -141,11 +146,21 @@ def watch_chunks(module: Any) -> None:
     module.BlockStore.multiply_chunk = watched_call(module.BlockStore.multiply_chunk, "product")
 
 
-WATCHED = {
+def set_bounds(module: Any) -> None:
+    for name, bound in BOUNDS[module.__name__].items():
+        assert hasattr(module, name), (module, name)
+        setattr(module, name, bound)
+
+
+WATCHED: dict[str, Callable[[Any], None]] = {
     "ips2_dask.store.zarr_store": watch_store,
     "ips2_dask.kernels.eigen": watch_solver,
     "ips2_dask.stages.resident_blocks": watch_chunks,
 }
+
+
+assert not WATCHED.keys() & BOUNDS.keys()
+WATCHED |= dict.fromkeys(BOUNDS, set_bounds)
 
 
 class Finder(importlib.abc.MetaPathFinder):
