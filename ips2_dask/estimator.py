@@ -49,7 +49,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        c; "auto" chooses it by the relative eigengap of the fused similarity (``run_.choice`` has the evidence), or
+        c; "auto" chooses it by the density of the embedding (``run_.choice`` has the evidence), or
         takes as many as Leiden finds.
     n_neighbors : int, default=5
         k, the size of a neighbourhood, the sample itself included.
@@ -83,7 +83,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         How far the tensor is assembled; see `Params`.
     tol : float, optional
         Largest residual of an eigenpair; by default the solver stops when labels need no more.
-    max_clusters : int, default=20
+    max_clusters : int, default=30
         The largest c that ``n_clusters="auto"`` considers.
     random_state : int, RandomState instance or None, default=0
         None draws a new seed at each fit; ``run_.params.random_state`` holds it.

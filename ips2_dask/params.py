@@ -19,7 +19,7 @@ N_AFFINITY_NEIGHBORS = 5
 MAX_NEIGHBORS = 64
 """Largest k: the tensor has about m k^4 / 8 entries, and at k = 64 one sample's block already holds two million."""
 
-MAX_CLUSTERS = 20
+MAX_CLUSTERS = 30
 """Default of ``max_clusters``, the largest number of clusters considered where the run chooses it."""
 
 DENSE_MAX_SAMPLES = 5000
@@ -113,7 +113,7 @@ class Params:
     n_clusters : int
         c, at least 2.
     max_clusters : int, optional
-        If given, the run chooses c from 2 to this number by the relative eigengap of the fused similarity and ignores
+        If given, the run chooses c from 2 to this number by the density of the embedding and ignores
         ``n_clusters``; the parameters of the finished run hold the chosen c. With ``assign_labels="leiden"`` c is the
         number of communities, which may be larger: V and the embedding are those of this number then.
     n_eigenpairs : int, optional

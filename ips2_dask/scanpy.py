@@ -60,7 +60,7 @@ def ips2(
     adata : AnnData
         (n, features) cells by features.
     n_clusters : int or "auto"
-        c; "auto" chooses it by the relative eigengap, or takes as many as Leiden finds.
+        c; "auto" chooses it by the density of the embedding, or takes as many as Leiden finds.
     use_rep : str, optional
         A key of ``obsm``, or ``"X"``. By default ``obsm["X_pca"]`` if there is one, else X.
     key_added : str

@@ -98,15 +98,22 @@ class ClusterCheck(TypedDict):
     amiss: list[str]
 
 
+SCORES_OF = {"modularity": "modularity", "eigengap": "the relative eigengap"}
+"""What the score of a rule is, where it is no persistence."""
+
+
 def chosen(choice: dict[str, Any] | None) -> str | None:
-    """The chosen number of clusters and the next best ones, with their relative eigengaps."""
+    """The chosen number of clusters and the next best ones, with their evidence."""
     if choice is not None and "communities" in choice:
         return f"{choice['communities']} communities found by Leiden at resolution {choice['resolution']:g}"
     if choice is None or not choice["candidates"]:
         return None
-    (c, gap), *others = choice["candidates"]
-    rest = ", ".join(f"{n} ({g:.2f})" for n, g in others[:3])
-    return f"{c} chosen by the relative eigengap {gap:.2f} of up to {choice['considered']}; then {rest or 'none'}"
+    best, *others = choice["candidates"]
+    persists = best["persistence"] is not None
+    name, key = ("persistence", "persistence") if persists else (SCORES_OF[choice["rule"]], "score")
+    rest = ", ".join(f"{one['n_clusters']} ({one[key]:.2f})" for one in others[:3])
+    found = f"{best['n_clusters']} of up to {choice['considered']} chosen by {name} {best[key]:.2f}"
+    return f"{found}; then {rest or 'none'}"
 
 
 def print_report(summary: dict[str, Any], name: str) -> None:

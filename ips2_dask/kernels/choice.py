@@ -3,8 +3,8 @@
 It is chosen in one of three ways:
 
 - `by_density`: among the cuts of two trees of density, one that separates well and stays the longest;
-- `by_modularity`, where there are fewer than `FEW` samples, too few for a density: the fewest clusters with nearly the
-  greatest modularity of U;
+- `by_modularity`, where there are fewer than `FEW` samples whose density shows little: the fewest clusters with nearly
+  the greatest modularity of U;
 - `by_eigengap`, where no tree can be built: the largest gap of U's spectrum, relative to how far below 1 it ends,
   r_c = (lambda_c - lambda_c+1) / (1 - lambda_c+1 + floor) for descending eigenvalues, floor = .01.
 
@@ -45,7 +45,8 @@ CLOSE = 0.8
 the larger open sets."""
 
 FEW = 100
-"""Samples below which c is chosen by modularity: a tree of density needs several neighbours in each cluster."""
+"""Samples below which modularity chooses c unless the density is plain (`is_plain`): a tree needs several neighbours in
+each cluster. Modularity alone divides one of three small blobs, density alone merges Soybean's and Lung's clusters."""
 
 NEARLY = 0.98
 """Share of the greatest modularity that the chosen c has at least."""
@@ -189,8 +190,10 @@ def by_eigengap(values: Float64, most: int) -> Choice:
     return Choice(candidates[0].n_clusters, "eigengap", candidates)
 
 
-NOISE = {"density": (0.1, 0.9), "modularity": (0.3, 1.4)}
-"""What a persistence and a modularity are a + b / d of at most where points of d dimensions have no clusters."""
+NOISE = {"density": (0.02, 1.15, 0.9), "modularity": (0.3, 1.0, 0.8)}
+"""Where points of d dimensions have no clusters, a persistence and a modularity are at most a + b / d, and at most the
+third number: uniform and normal points of 1 to 64 dimensions (``ips2 bench numbers --noise``). The more dimensions, the
+less lengths differ for one ratio of densities."""
 
 
 def noise_bound(rule: str, dimension: float | None) -> float | None:
@@ -205,19 +208,26 @@ def noise_bound(rule: str, dimension: float | None) -> float | None:
     """
     if rule not in NOISE or dimension is None:
         return None
-    at_least, by_dimension = NOISE[rule]
-    return min(at_least + by_dimension / dimension, 1.0)
+    at_least, by_dimension, at_most = NOISE[rule]
+    return min(at_least + by_dimension / dimension, at_most)
+
+
+def is_plain(choice: Choice | None, dimension: float | None) -> bool:
+    """Whether there is more evidence than points without clusters give, as far as that is known."""
+    bound = None if choice is None else noise_bound(choice.rule, dimension)
+    if choice is None or bound is None or not choice.candidates:
+        return False
+    best = choice.candidates[0]
+    return (best.score if best.persistence is None else best.persistence) > bound
 
 
 def weakness(choice: Choice, dimension: float | None) -> str | None:
     """What is said of a choice whose evidence is no stronger than that of points without clusters; None of others."""
     bound = noise_bound(choice.rule, dimension)
-    if bound is None or not choice.candidates:
+    if bound is None or not choice.candidates or is_plain(choice, dimension):
         return None
     best, *others = choice.candidates
-    name, value = ("persistence", best.persistence) if choice.rule == "density" else ("modularity", best.score)
-    if value is None or value > bound:
-        return None
+    name, value = ("modularity", best.score) if best.persistence is None else ("persistence", best.persistence)
     second = f"; the runner-up is {others[0].n_clusters}" if others else ""
     return (
         f"weak evidence for {choice.n_clusters} clusters, or for any: points without clusters reach a {name} of "

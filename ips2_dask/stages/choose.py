@@ -119,20 +119,19 @@ def _dimension(context: Context) -> float | None:
 
 
 def _by_embedding(context: Context, executor: Executor, report: Report, by_partition: bool) -> _Evidence:
-    """By trees of density on an embedding for the largest c, or, of few samples, by modularity on U."""
+    """By trees of density on an embedding for the largest c; of few samples that show little by modularity on U."""
     inner = _inner(context)
     if by_partition:
         facts = chunked_label.embed(inner, executor, report)
     else:
         facts = embedding.embed(inner, embedding.Affinity(inner), for_new_samples=False)
     values = np.asarray(inner.read("label", "embedding", "u_values"))
-    if context.m < kernel.FEW:
+    found = kernel.by_density(_trees(inner, executor, report, by_partition)) if density.available() else None
+    if context.m < kernel.FEW and not kernel.is_plain(found, _dimension(context)):
         points = _all_points(inner) if by_partition else np.asarray(inner.read("label", "embedding", "embedding"))
-        choice = kernel.by_modularity(
-            read_affinity(inner), points, context.params.n_clusters, context.params.random_state
-        )
+        U, seed = read_affinity(inner), context.params.random_state
+        choice = kernel.by_modularity(U, points, context.params.n_clusters, seed)
     else:
-        found = kernel.by_density(_trees(inner, executor, report, by_partition))
         choice = kernel.by_eigengap(values, context.params.n_clusters) if found is None else found
     small = (_small_by_partition if by_partition else _small_in_core)(inner, facts["large"])
     context.store.remove(inner.folders["label"])

@@ -14,7 +14,9 @@ from sklearn.datasets import make_blobs
 from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, run, verify
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import load, synthetic
-from ips2_dask.kernels import selection
+from ips2_dask.kernels import choice as kernel
+from ips2_dask.kernels import density
+from ips2_dask.kernels.density import Level
 from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
@@ -30,28 +32,28 @@ def chosen(X: Array, most: int = 20) -> int:
 
 
 def test_the_gap_is_relative_to_how_far_below_one_it_ends() -> None:
-    gaps = selection.relative_gaps(np.array([1.0, 0.99, 0.9, 0.7]))
+    gaps = kernel.relative_gaps(np.array([1.0, 0.99, 0.9, 0.7]))
     np.testing.assert_allclose(gaps, [0.01 / 0.02, 0.09 / 0.11, 0.2 / 0.31])
 
 
 def test_the_largest_gap_from_two_on_wins_and_the_others_are_listed() -> None:
-    found = selection.choose_n_clusters(np.array([1.0, 0.5, 0.49, 0.2, 0.19]), 4)
+    found = kernel.by_eigengap(np.array([1.0, 0.5, 0.49, 0.2, 0.19]), 4)
     assert found.n_clusters == 3
-    assert [c for c, _ in found.candidates] == [3, 2, 4]
+    assert [one.n_clusters for one in found.candidates] == [3, 2, 4]
     assert json.dumps(found.as_dict())
 
 
 def test_components_count_as_clusters() -> None:
-    assert selection.choose_n_clusters(np.array([1.0, 1.0, 1.0, 0.6, 0.59]), 4).n_clusters == 3
+    assert kernel.by_eigengap(np.array([1.0, 1.0, 1.0, 0.6, 0.59]), 4).n_clusters == 3
 
 
 def test_no_more_than_the_largest_number_is_chosen() -> None:
-    assert selection.choose_n_clusters(np.array([1.0, 1.0, 1.0, 1.0, 0.1]), 3).n_clusters == 2
+    assert kernel.by_eigengap(np.array([1.0, 1.0, 1.0, 1.0, 0.1]), 3).n_clusters == 2
 
 
 @pytest.mark.parametrize("values", [[1.0], [1.0, 0.5]])
 def test_where_nothing_can_be_compared_there_are_two(values: list[float]) -> None:
-    assert selection.choose_n_clusters(np.array(values), 5).n_clusters == 2
+    assert kernel.by_eigengap(np.array(values), 5).n_clusters == 2
 
 
 @pytest.mark.parametrize("c", [3, 8, 20])
@@ -67,11 +69,100 @@ def test_the_papers_sets_are_counted() -> None:
     assert chosen(synthetic.two_clusters().X) == 2
 
 
-def test_digits_are_counted_though_a_small_island_is_among_them() -> None:
+def test_weak_evidence_is_said_with_the_runner_up() -> None:
+    choice = run(np.random.default_rng(0).normal(size=(200, 6)), Params(max_clusters=20)).choice
+    assert choice is not None
+    (said,) = choice["warnings"]
+    first, second = (one["n_clusters"] for one in choice["candidates"][:2])
+    assert said.startswith(f"weak evidence for {first} clusters, or for any")
+    assert said.endswith(f"the runner-up is {second}")
+
+
+@pytest.mark.parametrize("m", [50, 150, 600])
+@pytest.mark.parametrize("f", [2, 8, 64])
+def test_uniform_noise_is_no_clusters_without_a_warning(m: int, f: int) -> None:
+    choice = run(np.random.default_rng([m, f]).uniform(size=(m, f)), Params(max_clusters=20)).choice
+    assert choice is not None
+    assert any(text.startswith("weak evidence") for text in choice["warnings"])
+
+
+@pytest.mark.parametrize(("m", "c"), [(90, 3), (300, 5), (800, 8)])
+@pytest.mark.parametrize("f", [4, 64])
+def test_blobs_are_clusters_without_a_warning(m: int, c: int, f: int) -> None:
+    choice = run(make_blobs(m, f, centers=c, random_state=3)[0], Params(max_clusters=20)).choice
+    assert choice is not None
+    assert choice["n_clusters"] == c
+    assert choice["warnings"] == []
+
+
+def test_of_cuts_that_separate_nearly_as_well_the_one_that_stays_the_longest_is_chosen() -> None:
+    first = [Level(2, 0.5, 3.0, 9.0), Level(4, 0.8, 0.2, 5.0), Level(6, 0.7, 0.9, 3.0), Level(9, 0.2, 2.0, 2.0)]
+    second = [Level(4, 0.8, 0.2, 5.0), Level(6, 0.7, 0.7, 3.0)]
+    found = kernel.by_density([first, second])
+    assert found is not None
+    assert found.n_clusters == 6
+    assert [one.n_clusters for one in found.candidates] == [6, 4, 2, 9]
+    assert found.candidates[0].persistence == pytest.approx(0.7)
+    assert found.candidates[0].span == pytest.approx(0.8)
+    assert found.candidates[2].persistence == pytest.approx(0.25)  # one of two trees has such a cut
+    assert kernel.by_density([[], []]) is None
+
+
+def test_modularity_is_that_of_newman() -> None:
+    U = np.array([[0, 1, 0, 0], [1, 7, 1, 0], [0, 1, 0, 1], [0, 0, 1, 0]], float)  # a path, and a loop that counts not
+    labels = np.array([0, 0, 1, 1])
+    A = U - np.diag(np.diag(U))
+    degrees, total = A.sum(axis=0), A.sum()
+    expected = sum(
+        A[i, j] - degrees[i] * degrees[j] / total for i in range(4) for j in range(4) if labels[i] == labels[j]
+    )
+    assert kernel.modularity(U, labels) == pytest.approx(expected / total)
+
+
+def test_a_level_persists_as_its_points_are_denser_than_where_its_leaves_end() -> None:
+    rng = np.random.default_rng(0)
+    X = np.concatenate([rng.normal(center, 0.1, (60, 2)) for center in ((0, 0), (4, 0), (0, 4))]).astype(np.float32)
+    edges = density.spanning_tree(X)
+    assert edges is not None
+    (level,) = [one for one in density.levels(edges, len(X), 5) if one.n_clusters == 3]
+    cut = density.cut(edges, len(X), 3)
+    assert cut is not None
+    assert level.span > 1
+    assert cut.left_out == 0
+    ends = np.sort(edges[:, 2])[-2:]  # two edges join three clusters: the shorter one ends two of them
+    shortest = np.full(len(X), np.inf)
+    for a, b, length in edges:
+        for end in (int(a), int(b)):
+            shortest[end] = min(shortest[end], length)
+    inner = np.sort([1 - shortest[cut.labels == c].mean() / ends.min() for c in range(3)])
+    assert level.persistence == pytest.approx(inner.mean(), abs=0.02)
+
+
+def test_without_fast_plscan_the_eigengap_chooses_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(density, "available", lambda: False)
+    X, _ = make_blobs(240, 4, centers=4, random_state=0)
+    choice = run(X, Params(max_clusters=8)).choice
+    assert choice is not None
+    assert (choice["n_clusters"], choice["rule"]) == (4, "eigengap")
+    assert "the number of clusters is the eigengap's" in choice["warnings"][0]
+
+
+@pytest.mark.parametrize("m", [60, 400])
+def test_runs_in_chunks_choose_the_same_number(m: int, tmp_path: Path) -> None:
+    X, _ = make_blobs(m, 6, centers=4, random_state=2)
+    whole = run(X, Params(max_clusters=9))
+    chunked = run(X, Params(max_clusters=9), Resources(partition_rows=50, vectors="chunked"), store=tmp_path / "run")
+    assert whole.choice is not None
+    assert chunked.choice is not None
+    assert (chunked.choice["n_clusters"], chunked.choice["rule"]) == (4, whole.choice["rule"])
+    assert not [path for path in (tmp_path / "run").glob("label-*") if "label-" + chunked.choice["key"] in path.name]
+
+
+def test_digits_are_counted_but_for_one() -> None:
     found = run(load("digits").X, Params(max_clusters=20))
-    assert found.params.n_clusters == 10
+    assert found.params.n_clusters in (9, 10)  # 9 stays the longest, with one of the two halves of the eights and ones
     assert found.choice is not None
-    assert found.choice["small_components"] == [27]
+    assert {9, 10} == {one["n_clusters"] for one in found.choice["candidates"][:2]}
 
 
 def test_the_run_is_that_of_the_chosen_number() -> None:
@@ -91,8 +182,8 @@ def test_the_evidence_is_kept_in_the_manifest_and_the_choice_is_made_once(tmp_pa
     kept = open_run(tmp_path / "run").choice
     assert kept == again.choice == first.choice
     assert kept is not None
-    assert len(kept["eigenvalues"]) == 9
-    assert kept["candidates"][0][0] == first.params.n_clusters == 4
+    assert len(kept["eigenvalues"]) == 16
+    assert kept["candidates"][0]["n_clusters"] == first.params.n_clusters == 4
 
 
 def test_each_stage_is_in_the_manifest_once_as_computed_and_the_run_is_sound(tmp_path: Path) -> None:
@@ -192,7 +283,7 @@ def test_the_command_takes_auto_and_says_what_it_chose(tmp_path: Path, capsys: p
     given = [str(tmp_path / "x.npy"), "--out", str(tmp_path / "run"), "--clusters", "auto", "--max-clusters", "6"]
     assert main(["run", *given, "--serial", "--json"]) == 0
     said = capsys.readouterr().out
-    assert "3 chosen by the relative eigengap" in said
+    assert "3 of up to 6 chosen by persistence 0." in said
     assert json.loads(said.splitlines()[-1])["choice"]["considered"] == 6
 
 
