@@ -55,18 +55,25 @@ print(f"{model.run_.params.n_clusters} clusters of {np.bincount(model.labels_)} 
 # %% [markdown]
 # ## Why so many clusters?
 #
-# The eigenvalues of the normalised U stay near 1 as long as there is a cluster left to tell apart, and then fall. The
-# *relative gap* after the c-th one measures that fall; the largest gap decides. The runners-up are worth a look: where
-# two gaps are nearly equal, the data have structure at two scales.
+# The embedding of the samples is dense where clusters are. A tree of its density can be cut into any number of them: its
+# leaves are what remains when a cluster must have a smallest size. Each number of clusters has a *persistence*, how much
+# denser it is around the samples than where their clusters meet (from 0 to 1), and a *span*, over how wide a range of
+# smallest sizes it stays (a logarithm). Of those that separate nearly as well as the best, the one that stays the
+# longest is taken; the others are the runners-up. Where the persistence is no larger than that of points without
+# clusters (`noise`), the run says that the evidence is weak.
 
 # %%
 choice = model.run_.choice
 if choice is not None:
-    gaps = choice["relative_gaps"][1:]
+    candidates = choice["candidates"]
     plt.figure(figsize=(6, 2.6))
-    plt.bar(range(2, len(gaps) + 2), gaps, color="#0067a5")
-    plt.xlabel("clusters c")
-    plt.ylabel("relative eigengap")
+    plt.bar([str(one["n_clusters"]) for one in candidates], [one["persistence"] or one["score"] for one in candidates],
+            color=["#c4520a"] + ["#0067a5"] * (len(candidates) - 1))
+    if choice["noise"] is not None:
+        plt.axhline(choice["noise"], color="0.4", linestyle="--", label="points without clusters, at most")
+        plt.legend(frameon=False)
+    plt.xlabel("clusters c, the chosen one first")
+    plt.ylabel("persistence")
     plt.show()
 
 # %% [markdown]
