@@ -100,7 +100,8 @@ def ips2(
         - ``obsp[key_added + "_connectivities"]``: (n, n) CSR, the fused similarity U. Functions of scanpy that need no
           distances, such as ``tl.leiden``, take it by ``neighbors_key=key_added``. Equal cells have their entries at
           the first of them;
-        - ``uns[key_added]``: ``params``, ``versions``, ``facts``, ``warnings``, and the keys that scanpy looks up.
+        - ``uns[key_added]``: ``params``, ``versions``, ``facts``, ``warnings``, the keys that scanpy looks up, and,
+          where c was chosen, ``choice``: the candidates with their evidence, the chosen one first.
 
     Raises
     ------
@@ -201,6 +202,7 @@ def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str |
         "params": {name: value for name, value in chosen.items() if value is not None},
         "versions": dict(found.manifest["versions"]),
         "facts": {name: value for name, value in facts.items() if value is not None},
+        **_evidence(found.choice),
         "warnings": np.array(report["warnings"], dtype=object),
         # scanpy looks both up by neighbors_key=key, and many functions do without the matrix of distances
         "connectivities_key": f"{key}_connectivities",
@@ -225,6 +227,17 @@ def _write(path: str, added: Added) -> None:
 def _plain(value: Any) -> Any:
     """A column's values as an array; anything else as it is."""
     return value.to_numpy() if hasattr(value, "to_numpy") else value
+
+
+def _evidence(choice: dict[str, Any] | None) -> Added:
+    """Why there are as many clusters, as arrays with the chosen number first; nothing where it was given."""
+    if choice is None or not choice["candidates"]:
+        return {}
+    evidence: dict[str, Any] = {"rule": choice["rule"], "considered": choice["considered"]}
+    for name in ("n_clusters", "score", "persistence", "span"):
+        if choice["candidates"][0][name] is not None:
+            evidence[name] = np.array([one[name] for one in choice["candidates"]])
+    return {"choice": evidence}
 
 
 def _writer() -> Callable[[Any, str, Any], None]:

@@ -65,26 +65,31 @@ print(f"{model.run_.params.n_clusters} clusters of {np.bincount(model.labels_)} 
 # %%
 choice = model.run_.choice
 if choice is not None:
-    candidates = choice["candidates"]
-    plt.figure(figsize=(6, 2.6))
-    plt.bar([str(one["n_clusters"]) for one in candidates], [one["persistence"] or one["score"] for one in candidates],
-            color=["#c4520a"] + ["#0067a5"] * (len(candidates) - 1))
+    plt.figure(figsize=(6, 3))
+    for number, one in enumerate(choice["candidates"]):
+        place = one["span"] or 0, one["persistence"] or one["score"]
+        plt.scatter(*place, color="#0067a5" if number else "#c4520a")
+        plt.annotate(str(one["n_clusters"]), place, textcoords="offset points", xytext=(0, 6), ha="center")
     if choice["noise"] is not None:
-        plt.axhline(choice["noise"], color="0.4", linestyle="--", label="points without clusters, at most")
-        plt.legend(frameon=False)
-    plt.xlabel("clusters c, the chosen one first")
+        plt.axhline(choice["noise"], color="0.4", linestyle="--")
+        plt.annotate("points without clusters, at most", (0, choice["noise"]), textcoords="offset points", xytext=(4, 4))
+    plt.margins(x=0.2)
+    plt.xlim(left=0)
+    plt.ylim(0, 1)
+    plt.xlabel("span: for how wide a range of sizes it stays")
     plt.ylabel("persistence")
     plt.show()
 
 # %% [markdown]
 # ## The clusters, seen
 #
-# Each point is an image, placed by the two directions in which the clusters' centres differ most. Clusters that touch
-# here may still lie apart in the other directions: the silhouettes below are measured in all of them.
+# Each point is an image, laid out in the plane by the fused similarity (by UMAP's optimiser, or t-SNE where umap-learn
+# is missing). Distances between far clusters mean little in such a picture: the silhouettes beside it are measured in
+# all coordinates of the embedding.
 
 # %%
 figure, axes = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-plots.embedding(model.run_, axes[0])
+plots.layout(model.run_, axes[0])
 plots.silhouettes(model.run_, axes[1]);
 
 # %% [markdown]

@@ -16,7 +16,14 @@ from ips2_dask.paper.experiments.records import record
 from ips2_dask.paper.experiments.settings import COMPARED, METHODS
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
-NAMES = ["01_quickstart", "02_paper", "03_scaling_study", "04_on_a_cluster", "05_choosing_parameters"]
+NAMES = [
+    "01_quickstart",
+    "02_paper",
+    "03_scaling_study",
+    "04_on_a_cluster",
+    "05_choosing_parameters",
+    "06_single_cells",
+]
 SMALL: dict[str, dict[str, Any]] = {
     "01_quickstart": {"n_clusters": 10, "n_new": 1197},
     "02_paper": {"only": ["tensors", "similarities"]},
@@ -26,6 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     },
     "04_on_a_cluster": {"samples": 400, "workers": 1},
     "05_choosing_parameters": {"samples": 200, "clusters": [8, 10], "neighbors": [5], "sigma": [1.0], "resamples": 1},
+    "06_single_cells": {"n_clusters": 4},
 }  # fmt: skip
 MACHINE = re.compile(r"/(?:home|root|tmp|work|Users|usr|private)/|[A-Z]:\\\\Users|127\.0\.0\.1:\d|Traceback")
 """What an output must not hold: folders of somebody's machine, ports, errors."""
@@ -104,6 +112,8 @@ def executed(name: str, folder: Path, **parameters: Any) -> list[dict[str, Any]]
     "name", [name if name == "01_quickstart" else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
 )
 def test_every_notebook_runs_on_small_sizes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name == "06_single_cells":
+        pytest.importorskip("scanpy")
     monkeypatch.setenv("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     cells = executed(name, tmp_path)
     assert all(o["output_type"] != "error" for cell in cells for o in cell.get("outputs", []))
