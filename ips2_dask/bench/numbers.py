@@ -29,6 +29,7 @@ from ips2_dask.kernels.rounding import RESTARTS
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
+from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import choose, rounding_tasks
 from ips2_dask.stages.roundings import Rounding
 from ips2_dask.stages.similarity_views import read_affinity
@@ -157,11 +158,7 @@ class Evidence:
 
     def _eigenvalues(self, context: Context) -> NDArray[np.float64]:
         """The spectrum as the rule by the eigengap has it where no tree can be built."""
-        return choose._gaps_in_core(context, SerialExecutor(), _no_report).values
-
-
-def _no_report(done: int, total: int) -> None:
-    del done, total
+        return choose._gaps_in_core(context, SerialExecutor(), Reporter(Progress(), "label")).values
 
 
 def modularities(U: Any, points: NDArray[np.floating], most: int, seed: int) -> dict[int, float]:
@@ -344,7 +341,7 @@ SHAPES = {"uniform": 0, "normal": 0, "blobs-3": 3, "blobs-8": 8, "blobs-20": 20}
 """Shapes of points by their number of clusters; 0 for those without any."""
 
 DIMENSIONS = (1, 2, 3, 5, 8, 16, 64)
-SIZES = {40: 5, 90: 5, 300: 3, 2_000: 2, 10_000: 1}
+SIZES = {300: 3, 90: 3, 40: 3, 2_000: 2, 10_000: 1}
 """Numbers of points, with the seeds of each: noise differs the less from draw to draw, the more points there are."""
 
 APART = 8.0
