@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 import ips2_dask
-from ips2_dask.bench import certainty, copies, roundings
+from ips2_dask.bench import certainty, copies, numbers, roundings
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ips2_dask"
@@ -133,9 +133,15 @@ def test_no_code_points_to_a_document_that_is_not_here() -> None:
             assert (ROOT / page).exists(), f"{file.relative_to(ROOT)}: {page}"
 
 
-@pytest.mark.parametrize(("name", "module"), [("roundings", roundings), ("copies", copies), ("certainty", certainty)])
-def test_tables_of_labels_are_those_of_their_records(name: str, module: ModuleType) -> None:
-    text = text_of(ROOT / "docs" / "labels.md")
+@pytest.mark.parametrize(
+    ("page", "name", "module"),
+    [
+        ("labels", "roundings", roundings), ("labels", "copies", copies), ("labels", "certainty", certainty),
+        ("choosing", "numbers", numbers), ("choosing", "noise", numbers),
+    ],
+)  # fmt: skip
+def test_tables_are_those_of_their_records(page: str, name: str, module: ModuleType) -> None:
+    text = text_of(ROOT / "docs" / f"{page}.md")
     shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
     assert shown is not None
     document = json.loads((ROOT / "notebooks" / "results" / f"{name}.json").read_text(encoding="utf-8"))

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +22,7 @@ from ips2_dask.bench import (
     end_to_end,
     graph,
     islands,
+    numbers,
     peers,
     product,
     roundings,
@@ -47,6 +48,7 @@ MODULES: dict[str, ModuleType] = {
     "scaling": scaling,
     "choosing": choosing,
     "roundings": roundings,
+    "numbers": numbers,
     "copies": copies,
     "islands": islands,
     "certainty": certainty,
@@ -82,12 +84,14 @@ def bench(
     if getattr(options, "figure", None) is not None:
         certainty.check_figure(options.figure)
     module = MODULES[options.benchmark]
-    results: list[Record] = []
+    results: list[Record] = _earlier(options)
     scratch = getattr(options, "scratch", None)
     with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as name:
-        for record in _records(options, params_of, resources_of, Path(name)):
+        for record in _records(options, params_of, resources_of, Path(name), results):
             print(document.line(record, module.COLUMNS), flush=True, file=sys.stderr if table else sys.stdout)
             results.append(record)
+            if options.benchmark == "numbers" and options.json is not None:
+                document.write(options.json, facts, results)
             if options.stopping.interrupted:  # an interrupt that a callback of the garbage collector has lost
                 raise KeyboardInterrupt
     if options.json is not None:
@@ -106,8 +110,21 @@ def _print_recorded(options: argparse.Namespace, path: Path) -> int:
             "--json", f"one beside --markdown {path}", "one of them", "there would be nothing new to write",
             "leave --json out, or give --markdown alone",
         )  # fmt: skip
-    print(choosing.markdown(choosing.read(path)), end="")
+    module = MODULES[options.benchmark]
+    print(module.markdown(module.read(path)), end="")
     return 0
+
+
+def _earlier(options: argparse.Namespace) -> list[Record]:
+    """The records that are gone on with."""
+    if not getattr(options, "resume", False):
+        return []
+    if options.json is None:
+        raise BadInput(
+            "--resume", "no --json", "one with the file of --json", "there would be nothing to go on with",
+            "name the file with --json, or leave --resume out",
+        )  # fmt: skip
+    return numbers.complete(numbers.read(options.json)) if options.json.exists() else []
 
 
 def _records(
@@ -115,6 +132,7 @@ def _records(
     params_of: Callable[[argparse.Namespace], Params],
     resources_of: Callable[[argparse.Namespace], Resources],
     folder: Path,
+    earlier: Sequence[Record],
 ) -> Iterator[Record]:
     if options.benchmark in ("end-to-end", "scaling", "slope"):
         if not (options.workers or options.serial or options.scheduler or options.cluster):
@@ -129,6 +147,8 @@ def _records(
         return _choosing(options, folder)
     if options.benchmark == "roundings":
         return roundings.measure(options.data, options.draws, options.peers, options.random_state)
+    if options.benchmark == "numbers":
+        return _numbers(options, folder, list(earlier))
     if options.benchmark == "copies":
         return copies.measure(options.data, options.random_state)
     if options.benchmark == "islands":
@@ -145,6 +165,12 @@ def _records(
 def _choosing(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     systems = choosing_systems.available(options.systems, lambda text: print(text, file=sys.stderr))
     return choosing.measure(options.data, systems, folder, options.random_state, cold=options.cold)
+
+
+def _numbers(options: argparse.Namespace, folder: Path, earlier: Sequence[Record]) -> Iterator[Record]:
+    if options.noise:
+        return numbers.noise(seed=options.random_state, done=earlier)
+    return numbers.measure(options.data, options.draws, folder, options.random_state, done=earlier)
 
 
 def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:

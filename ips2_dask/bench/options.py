@@ -95,6 +95,7 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
         add("choosing", "what users get, told the number of clusters and not, beside what others offer, on known data")
     )
     _roundings(add("roundings", "ways from an embedding to labels, and rules that choose one, beside peers told c"))
+    _numbers(add("numbers", "rules that choose the number of clusters, on known data and on points without clusters"))
     _copies(add("copies", "whether a row that stands for many equal ones counts more"))
     _islands(add("islands", "labels and products where small groups of samples touch no others"))
     _certainty(add("certainty", "how often labels are right among samples of a certainty, on known data"))
@@ -232,11 +233,30 @@ def _choosing(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--systems", type=partial(words, CHOOSING), metavar="NAME,...", help=text)
     text = "make the fits of each in a fresh process, and record seconds with and without compilation"
     parser.add_argument("--cold", action="store_true", help=text)
+    _recorded(parser)
+    _seed(parser)
+
+
+def _recorded(parser: argparse.ArgumentParser) -> None:
+    """Tables of what is measured, or of a file of records."""
     text = (
         "print tables in Markdown at the end and nothing else, lines as they come go to standard error; "
         "with RECORD, a file of --json, measure nothing and print its tables"
     )
     parser.add_argument("--markdown", nargs="?", type=Path, const=True, default=False, metavar="RECORD", help=text)
+
+
+def _numbers(parser: argparse.ArgumentParser) -> None:
+    names = (*OPEN, *TABLES)
+    text = f"(default {','.join(names)})"
+    parser.add_argument("--data", type=partial(words, names), default=names, metavar="NAME,...", help=text)
+    text = "random draws of 80 %% of each set, besides the whole (default 0)"
+    parser.add_argument("--draws", type=_number_from_0, default=0, metavar="N", help=text)
+    text = "measure what the default says of points without clusters, and of blobs, in place of known data"
+    parser.add_argument("--noise", action="store_true", help=text)
+    text = "go on with the records in the file of --json, which is written after each of them"
+    parser.add_argument("--resume", action="store_true", help=text)
+    _recorded(parser)
     _seed(parser)
 
 
