@@ -64,7 +64,6 @@ class Variant(NamedTuple):
     penalty: float = 1.0
     exponent: float | None = None
     few: int = kernel.FEW
-    plain: bool = True  # whether a density that is plain chooses of few samples too
     nearly: float = kernel.NEARLY
 
 
@@ -87,7 +86,6 @@ def _variants() -> list[Variant]:
             for value in (0.1, 0.2, 0.3)
         ),
         *(Variant(f"few {value}", f"FEW = {value}", few=value) for value in (0, 60, 100, 160, 250)),
-        Variant("few by modularity", "below FEW modularity alone, whatever the density shows", plain=False),
         *(
             Variant(f"nearly {value:g}", f"NEARLY = {value:g}", nearly=value)
             for value in (0.9, 0.95, 0.97, 0.98, 0.99, 1.0)
@@ -232,7 +230,7 @@ def chosen(evidence: Evidence, variant: Variant) -> tuple[int, float]:
     found = by_density([evidence.trees[share] for share in variant.shares], variant)
     seconds = sum(evidence.seconds[share] for share in variant.shares)
     density_chose = None if found is None else kernel.Choice(found.n_clusters, "density", [found])
-    if evidence.m < variant.few and not (variant.plain and kernel.is_plain(density_chose, evidence.dimension)):
+    if evidence.m < variant.few and not kernel.is_plain(density_chose, evidence.dimension):
         seconds += evidence.seconds["modularity"]
         return by_modularity(evidence.modularities, variant.nearly).n_clusters, seconds
     if found is None:
@@ -345,7 +343,7 @@ SHAPES = {"uniform": 0, "normal": 0, "blobs-3": 3, "blobs-8": 8, "blobs-20": 20}
 """Shapes of points by their number of clusters; 0 for those without any."""
 
 DIMENSIONS = (1, 2, 3, 5, 8, 16, 64)
-SIZES = {300: 3, 90: 3, 40: 3, 2_000: 2, 10_000: 1}
+SIZES = {300: 3, 90: 3, 40: 3, 2_000: 2}
 """Numbers of points, with the seeds of each: noise differs the less from draw to draw, the more points there are."""
 
 APART = 8.0
