@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import connected_components
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels import density, rounding
@@ -13,6 +14,7 @@ from ips2_dask.kernels.labels import renumber
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.sparse import Matrix
 from ips2_dask.runs import label_results
+from ips2_dask.stages import islands
 from ips2_dask.stages.roundings import PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
@@ -80,14 +82,17 @@ def spread(context: Context, walk: Matrix, tree: Tree, leaf_of: Int32) -> Int32:
     """Labels of all rows, (rows,), from the leaf of each sample of a tree, (n,), -1 where it is in none.
 
     Samples in no leaf get the label of the largest share of a walk, islands and equal rows that of the sample they
-    follow. Labels are numbers of leaves.
+    follow, and a larger component without a leaf that of the sample nearest to it. Labels are numbers of leaves.
     """
     labels = np.full(context.m, -1, np.int32)
     labels[tree.drawn] = leaf_of
     shares = rounding.spread(MatrixOperator(walk).matmat, labels, int(leaf_of.max()) + 1)
-    labels = np.where(labels >= 0, labels, shares.argmax(axis=1)).astype(np.int32)
+    labels = np.where(labels >= 0, labels, rounding.largest_share(shares))
     if label_results.has_followers(context):
         labels = labels[label_results.of_all(context, "follows")]
+    if (labels < 0).any():
+        component = connected_components(walk, directed=False)[1]
+        labels = labels[islands.followed(context, component, labels >= 0)]
     return np.asarray(context.by_row(labels), np.int32)
 
 
