@@ -8,7 +8,6 @@ from typing import Any, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.errors import BadInput
 from ips2_dask.kernels import layers as kernel
 from ips2_dask.kernels.labels import renumber
 from ips2_dask.runs.cuts import read_tree, read_walk, spread
@@ -137,11 +136,3 @@ def _splits(labels: Int32, finer: Int32) -> tuple[tuple[Part, ...], ...]:
     return tuple(
         tuple(Part(int(k), float(row[k])) for k in np.argsort(-row, kind="stable") if row[k] > 0) for row in shares
     )
-
-
-def layers_or_none(context: Context) -> Layers | None:
-    """The layers, or None where the run has no tree or is too large."""
-    try:
-        return find_layers(context)
-    except BadInput:
-        return None
