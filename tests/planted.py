@@ -14,7 +14,7 @@ NEAR = {2: 3.5, 8: 3.5, 64: 4.5}
 
 
 def blobs_of_blobs(m: int, f: int, seed: int, groups: int = 4, blobs: int = 3) -> tuple[Array, Array, Array]:
-    """Samples (m, f) float32 of ``groups`` far groups of ``blobs`` near blobs each, and of which group and blob each is.
+    """Samples (m, f) float32 of far groups of near blobs each, and of which group and of which blob each is.
 
     Centres of one level are on a sphere, at least .9 radii apart.
     """

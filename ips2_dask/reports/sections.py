@@ -170,10 +170,10 @@ def layers(data: ReportData) -> Section:
     assert found is not None
     text = (
         "A tree of density gives other clusters for other smallest sizes of a cluster. Shown are the cuts that "
-        "persist, from few clusters to many. The stability of one is its persistence, how much shorter the distances are at "
-        "which its clusters form than those at which they become one with others (0 to 1), times the logarithm of the "
-        "range of smallest sizes over which it stays the same. Numbers of clusters are those of each layer, by first "
-        "sample, and not those of the labels above."
+        "persist, from few clusters to many. The stability of one is its persistence, how much shorter the distances "
+        "are at which its clusters form than those at which they become one with others (0 to 1), times the logarithm "
+        "of the range of smallest sizes over which it stays the same. Numbers of clusters are those of each layer, by "
+        "first sample, and not those of the labels above."
     )
     most = max(layer.n_clusters for layer in found)
     drawing = picture(

@@ -12,7 +12,7 @@ from planted import blobs_of_blobs
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask import BadInput, Params, Resources, Run, run
+from ips2_dask import BadInput, Features, Params, Resources, Run, run
 from ips2_dask.kernels.labels import renumber
 from ips2_dask.runs import cuts
 
@@ -59,7 +59,7 @@ def test_flat_blobs_have_one_layer() -> None:
 def planted_run() -> Run:
     """With rows that occur twice, and rows left out for a gap."""
     X, _, _ = blobs_of_blobs(1200, 8, 1)
-    X = np.concatenate([X, X[:60]])
+    X = np.concatenate([X, X[:60]]).astype(np.float64)
     X[[5, 77], 0] = np.nan
     return run(X, Params(n_clusters=4), features=Features(missing="drop"))
 
@@ -68,7 +68,7 @@ def test_every_row_has_a_label_by_first_row_and_equal_rows_the_same(planted: Run
     for layer in planted.layers:
         assert layer.labels.dtype == np.int32
         assert layer.labels.shape == (1260,)
-        assert np.flatnonzero(layer.labels < 0).tolist() == [5, 77, 1205]
+        assert np.flatnonzero(layer.labels < 0).tolist() == [5, 77]
         np.testing.assert_array_equal(layer.labels, renumber(layer.labels))
         np.testing.assert_array_equal(layer.sizes, np.bincount(layer.labels[layer.labels >= 0]))
         assert len(layer.sizes) == len(layer.each) == layer.n_clusters
@@ -120,7 +120,8 @@ def test_a_persistence_belongs_to_the_cluster_whose_points_are_joined_early() ->
 def test_a_run_in_chunks_has_the_layers_of_one_in_core(monkeypatch: pytest.MonkeyPatch) -> None:
     X, _, _ = blobs_of_blobs(600, 8, 0)
     whole, chunks = (
-        run(X, Params(n_clusters=4), Resources(partition_rows=150, vectors=vectors)) for vectors in ("in-core", "chunked")
+        run(X, Params(n_clusters=4), Resources(partition_rows=150, vectors=vectors))
+        for vectors in ("in-core", "chunked")
     )
     assert [layer.n_clusters for layer in whole.layers] == [layer.n_clusters for layer in chunks.layers]
     for one, other in zip(whole.layers, chunks.layers, strict=True):
