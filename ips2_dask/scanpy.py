@@ -42,6 +42,7 @@ def ips2(
     knn_graph: str | None = None,
     similarity: str | None = None,
     layout: bool = False,
+    all_layers: bool = False,
     random_state: int = 0,
     copy: bool = False,
     store: str | Path | None = None,
@@ -74,6 +75,9 @@ def ips2(
     layout : bool
         Whether to lay the cells out in the plane as well, see `Run.layout`: UMAP on the fused similarity with
         umap-learn (``pip install "ips2-dask[layout]"``), else t-SNE of the embedding.
+    all_layers : bool
+        Whether to write the clusters of each layer of `Run.layers` as well: the cuts of the tree of density that
+        persist, from few clusters to many.
     random_state : int
     copy : bool
         Whether to return a copy with the results, and leave ``adata`` as it is.
@@ -94,6 +98,9 @@ def ips2(
         - ``obs[key_added]``: categorical, the clusters "0", "1", ... by each one's first cell;
         - ``obs[key_added + "_certainty"]``: float32, 0 to 1, see `Run.certainty`;
         - ``obs[key_added + "_left_out"]``: bool, where labels are a density's: whether its tree left the cell out;
+        - ``obs[key_added + "_layer_" + n]`` with ``all_layers``: categorical, the clusters of the layer that has n of
+          them; ``uns[key_added]["layers"]`` has ``n_clusters``, ``stability`` and ``persistence``, (layers,) each, and
+          of each layer ``each_n``, the persistence of its clusters, (n,);
         - ``obsm["X_" + key_added]``: (n, columns) float32, the spectral embedding, where there is one;
         - ``obsm["X_" + key_added + "_layout"]``: (n, 2) float32 with ``layout``, NaN for cells that were not laid out:
           above 100,000 cells (5,000 by t-SNE) only so many are. ``scanpy.pl.embedding`` draws it;
@@ -106,7 +113,8 @@ def ips2(
     Raises
     ------
     BadInput
-        A ValueError, if the data or a parameter can't be used.
+        A ValueError, if the data or a parameter can't be used; also where ``all_layers`` is asked for and the run has
+        no tree of density.
     Refused
         If the run would need more than ``memory_limit``.
 
@@ -153,6 +161,8 @@ def ips2(
     for text in found.report()["warnings"]:
         warnings.warn(text, IPS2Warning, stacklevel=2)
     added = _results(found, key_added, adata.obs_names, use_rep, layer, layout)
+    if all_layers:
+        _add_layers(added, found, key_added, adata.obs_names)
     if writes:
         adata.file.close()
         _write(path, added)
@@ -209,6 +219,22 @@ def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str |
         "distances_key": f"{key}_distances",
     }
     return {"obs": obs, "obsm": obsm, "obsp": {f"{key}_connectivities": connectivities}, "uns": {key: about}}
+
+
+def _add_layers(added: Added, found: Run, key: str, names: Any) -> None:
+    """Add the clusters of each layer, and what is known of the layers."""
+    pandas = import_module("pandas")
+    layers = found.layers
+    for layer in layers:
+        categories = [str(cluster) for cluster in range(layer.n_clusters)]
+        values = pandas.Categorical.from_codes(layer.labels, categories)
+        added["obs"][f"{key}_layer_{layer.n_clusters}"] = pandas.Series(values, index=names)
+    about: dict[str, Any] = {
+        name: np.array([getattr(layer, name) for layer in layers])
+        for name in ("n_clusters", "stability", "persistence")
+    }
+    about |= {f"each_{layer.n_clusters}": layer.each for layer in layers}
+    added["uns"][key]["layers"] = about
 
 
 def _write(path: str, added: Added) -> None:

@@ -11,6 +11,7 @@ import h5py
 import numpy as np
 import pandas as pd
 import pytest
+from planted import blobs_of_blobs
 from scipy import sparse
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
@@ -52,6 +53,36 @@ def contents(path: Path) -> dict[str, str]:
     with h5py.File(path) as file:
         file.visititems(visit)
     return found
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_layers_are_columns_with_their_stabilities(in_file: bool, tmp_path: Path) -> None:
+    X, _, _ = blobs_of_blobs(600, 8, 0)
+    adata = anndata.AnnData(X)
+    adata.obs_names = [f"cell{i}" for i in range(600)]
+    found = run(X, Params(n_clusters=4)).layers
+    if in_file:
+        adata.write_h5ad(tmp_path / "x.h5ad")
+        adata = anndata.read_h5ad(tmp_path / "x.h5ad", backed="r+")
+    ips2(adata, 4, all_layers=True)
+    if in_file:
+        adata.file.close()
+        adata = anndata.read_h5ad(tmp_path / "x.h5ad")
+    assert [layer.n_clusters for layer in found] == [4, 12]
+    for layer in found:
+        column = adata.obs[f"ips2_layer_{layer.n_clusters}"]
+        assert column.cat.categories.tolist() == [str(k) for k in range(layer.n_clusters)]
+        np.testing.assert_array_equal(column.cat.codes, layer.labels)
+        np.testing.assert_allclose(adata.uns["ips2"]["layers"][f"each_{layer.n_clusters}"], layer.each)
+    about = adata.uns["ips2"]["layers"]
+    assert about["n_clusters"].tolist() == [4, 12]
+    np.testing.assert_allclose(about["stability"], [layer.stability for layer in found])
+    np.testing.assert_allclose(about["persistence"], [layer.persistence for layer in found])
+
+
+def test_layers_without_a_tree_are_refused() -> None:
+    with pytest.raises(BadInput, match="layers: found a run without a tree of density"):
+        ips2(cells(), 3, all_layers=True, assign_labels="kmeans")
 
 
 def test_results_are_where_scanpy_would_look_for_them() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib.util
 import itertools
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -133,7 +134,7 @@ def spanning_tree(points: Float32) -> Float64 | None:
     return edges
 
 
-class _Leaves:
+class Leaves:
     """The leaves of a tree for every smallest size of a cluster."""
 
     def __init__(self, edges: Float64, n: int) -> None:
@@ -165,6 +166,31 @@ class _Leaves:
         """The length at which each leaf of a smallest size becomes one with others."""
         return self._merged_at[self.at(size)]
 
+    def joined_at(self, size: float) -> Float64:
+        """The length at which each point becomes one with so many points or more, itself included: (n,)."""
+        length, count, above = self._merges
+        n = len(length) // 2 + 1
+        nodes = np.arange(n)
+        for steps in reversed(above):  # to the last node below the size, by steps of halving length
+            there = steps[nodes]
+            nodes = np.where(count[there] < size, there, nodes)
+        return length[above[0][nodes]]
+
+    @cached_property
+    def _merges(self) -> tuple[Float64, Float64, list[Int64]]:
+        """Of each node of the tree of merges the length, the points below it, and the node 1, 2, 4, ... steps above."""
+        merges: Float64 = self._tree.single_linkage_tree_
+        n = len(merges) + 1
+        length, count = np.zeros(2 * n - 1), np.ones(2 * n - 1)
+        length[n:], count[n:] = merges[:, 2], merges[:, 3]
+        parent = np.full(2 * n - 1, 2 * n - 2)
+        for end in (0, 1):
+            parent[merges[:, end].astype(np.int64)] = np.arange(n, 2 * n - 1)
+        above = [parent]
+        while (above[-1] != 2 * n - 2).any():
+            above.append(above[-1][above[-1]])
+        return length, count, above
+
 
 def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
     """The leaves of a tree at a smallest size that has ``n_clusters`` of them; None where no size has.
@@ -179,7 +205,7 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
         Number of points.
     n_clusters : int
     """
-    leaves = _Leaves(edges, n)
+    leaves = Leaves(edges, n)
     best: Cut | None = None
     for size in leaves.sizes():
         if len(leaves.at(size)) != n_clusters:
@@ -222,7 +248,7 @@ def levels(edges: Float64, n: int, most: int) -> list[Level]:
     list of Level
         With growing numbers of clusters.
     """
-    leaves = _Leaves(edges, n)
+    leaves = Leaves(edges, n)
     ends = leaves.ends()
     widest: dict[int, tuple[float, float]] = {}
     for low, high in itertools.pairwise(ends):

@@ -12,6 +12,7 @@ Examples
 """
 
 from ips2_dask.plots.clusters import cluster_sizes, embedding, layout, silhouettes
+from ips2_dask.plots.layers import layers
 from ips2_dask.plots.matrices import distribution, similarity
 from ips2_dask.plots.points import certainty, coordinates, points, silhouette
 from ips2_dask.plots.resources import spent, stage_memory, stage_times
@@ -26,6 +27,7 @@ __all__ = [
     "distribution",
     "eigenvalues",
     "embedding",
+    "layers",
     "layout",
     "points",
     "silhouette",

@@ -25,12 +25,16 @@ from ips2_dask.plots.points import (
 from ips2_dask.plots.resources import Spent, spent
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.plots.spectrum import Spectrum, spectrum
+from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import RunSample, shown
 
 UNSURE = 0.5
 """Certainty below which the page counts samples: most of their walks end in other clusters."""
+
+LAYERED = 300_000
+"""Samples up to which a page shows layers: a walk on U for each of them takes some seconds then."""
 
 
 class Totals(NamedTuple):
@@ -71,6 +75,7 @@ class ReportData:
     spectrum: Spectrum
     similarities: Summary
     layout: Layout | None  # `Run.layout` of the whole run; None where samples would be drawn and none has an embedding
+    layers: Layers | None  # `Run.layers`; None where there is no tree, or more samples than `LAYERED`
     coordinates: Coordinates
     silhouettes: Silhouettes
     margins: Certainty
@@ -119,6 +124,7 @@ def collect(run: Run) -> ReportData:
         spectrum(run),
         summary,
         _layout(run),
+        _layers(run),
         coordinates(rows, labels),
         silhouette(rows, labels),
         certainty(rows, labels),
@@ -128,6 +134,16 @@ def collect(run: Run) -> ReportData:
         total,
         table,
     )
+
+
+def _layers(run: Run) -> Layers | None:
+    """`Run.layers`, or None where it has none or they would take long."""
+    if run._context.m > LAYERED:
+        return None
+    try:
+        return run.layers
+    except BadInput:
+        return None
 
 
 def _layout(run: Run) -> Layout | None:

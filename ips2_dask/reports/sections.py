@@ -164,6 +164,25 @@ def clusters(data: ReportData) -> Section:
     return Section("clusters", "Clusters", [*opening, _figures(drawings, two=True), tables.clusters(data)])
 
 
+def layers(data: ReportData) -> Section:
+    """The cuts of the tree of density that persist, as a picture of a tree and as a table."""
+    found = data.layers
+    assert found is not None
+    text = (
+        "A tree of density gives other clusters for other smallest sizes of a cluster. Shown are the cuts that "
+        "persist, from few clusters to many. The stability of one is its persistence, how much shorter the distances "
+        "are at which its clusters form than those at which they become one with others (0 to 1), times the logarithm "
+        "of the range of smallest sizes over which it stays the same. Numbers of clusters are those of each layer, by "
+        "first sample, and not those of the labels above."
+    )
+    most = max(layer.n_clusters for layer in found)
+    drawing = picture(
+        "layers", "Layers, the fewest clusters at the top; the darker a cluster, the larger its persistence.",
+        partial(plots.layers, found), width=min(9.6, max(4.7, 1.5 + 0.26 * most)), height=1.2 + 0.9 * len(found),
+    )  # fmt: skip
+    return Section("layers", "Layers", [paragraph(text), _figures([drawing]), tables.layers(found)])
+
+
 def _laid_out(data: ReportData, layout: Layout) -> list[Markup]:
     """What the layout is of, and its picture."""
     n, distinct = len(layout.samples), data.facts["distinct"]

@@ -11,6 +11,7 @@ from ips2_dask.plots.spectrum import stage_facts
 from ips2_dask.plots.style import KINDS
 from ips2_dask.reports.data import ReportData
 from ips2_dask.reports.html import Cell, Row, folded, group, table
+from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.sample import UNCERTAIN
 from ips2_dask.wording import WAYS, size, stage_results, without_columns
 
@@ -146,6 +147,19 @@ def clusters(data: ReportData) -> Markup:
     head = ["cluster", "samples", "share", "silhouette", "lowest", "below 0", "mean U inside", "U with its own",
             "nearest (mean U)"]  # fmt: skip
     return _long_table("Clusters", head, rows)
+
+
+def layers(found: Layers) -> Markup:
+    """The table of the layers: clusters, stability and persistence of each, and which cluster splits into which."""
+    rows = []
+    for layer in found:
+        parts = [(cluster, layer.parts(cluster)) for cluster in range(layer.n_clusters)]
+        splits = "; ".join(f"{cluster} → {', '.join(map(str, into))}" for cluster, into in parts if len(into) > 1)
+        each = f"{layer.each.min():.2f} to {layer.each.max():.2f}"
+        numbers = [f"{layer.stability:.2f}", f"{layer.persistence:.2f}", each]
+        rows.append(Row([str(layer.n_clusters), *numbers, Cell(splits or "–", "text")]))
+    head = ["clusters", "stability", "persistence", "of its clusters", "splits into, one layer below"]
+    return _table("Layers", head, rows)
 
 
 def roundings(data: ReportData) -> Markup:

@@ -23,6 +23,7 @@ from ips2_dask.runs import layout as layouts
 from ips2_dask.runs.cuts import cut_clusters
 from ips2_dask.runs.directory import read_manifest
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
+from ips2_dask.runs.layers import Layers, find_layers
 from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.predict import Predicted, blocks, predict
 from ips2_dask.runs.quality import quality_checks
@@ -244,6 +245,40 @@ class Run:
             run is in chunks and has more than `cuts.MOST_SAMPLES` samples, whose similarity this process would read.
         """
         return cut_clusters(self._context, n_clusters)
+
+    @cached_property
+    def layers(self) -> Layers:
+        """The cuts of the stored tree of density that persist, coarse to fine, each with a label for every sample.
+
+        As the smallest size of a cluster grows, the leaves of the tree stay the same for a while and then become fewer.
+        A layer is such a cut whose stability is not exceeded by its neighbours'; `ips2_dask.kernels.layers.layers` has
+        the rule. There are at most six, of 2 to 50 clusters. Each `Layer` has
+
+        - ``n_clusters``, and ``labels`` (m,) int32 by first sample, as of `cut`;
+        - ``stability``: ``persistence``, which is from 0 to 1, times ``span``, the logarithm of the range of smallest
+          sizes that gives the layer; ``smallest`` is the least of them;
+        - ``sizes`` (n_clusters,) int64 and ``each`` (n_clusters,) float64: rows and persistence of each cluster;
+        - ``splits``: for each cluster its parts in the next finer layer with their shares, the largest first.
+
+        The tree is that of the most columns of the embedding, c + 8 unless ``n_components`` says otherwise, so layers
+        of many more clusters than c are told apart only by a run with a larger ``n_components``. Groups between which U
+        has no similarity are all equally far from each other in the embedding: a hierarchy above the connected
+        components of U is not seen. Nothing is solved or stored.
+
+        Raises
+        ------
+        BadInput
+            Where the run has no tree, or is in chunks and too large, as of `cut`.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import make_blobs
+        >>> from ips2_dask import Params, run
+        >>> X, _ = make_blobs(300, centers=3, random_state=5)
+        >>> [layer.n_clusters for layer in run(X, Params(n_clusters=3)).layers]
+        [3]
+        """
+        return find_layers(self._context)
 
     @cached_property
     def sample_names(self) -> NDArray[np.str_] | None:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 from matplotlib.figure import Figure
+from planted import blobs_of_blobs
 from sklearn.metrics import silhouette_samples
 
 from ips2_dask import PAPER, Params, Resources, Run, plots, run
@@ -19,6 +20,7 @@ from ips2_dask.plots import style
 from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker
 from ips2_dask.readers import open_source
 from ips2_dask.reports.svg import VARIABLES
+from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.layout import Layout
 
 Array = npt.NDArray[Any]
@@ -229,6 +231,52 @@ def test_a_layout_of_some_rows_has_the_labels_of_these(some_run: Run) -> None:
     assert drawn == np.bincount(some_run.labels[some], minlength=C).tolist()
 
 
+@pytest.fixture(scope="module")
+def layered() -> Run:
+    """Four groups of three blobs: (600, 8)."""
+    return run(blobs_of_blobs(600, 8, 0)[0], Params(n_clusters=4))
+
+
+@pytest.mark.parametrize("size", [(4.7, 3.3), (9.0, 5.0)])
+def test_layers_are_rows_of_nodes_that_do_not_overlap_and_lines_that_do_not_cross(
+    layered: Run, size: tuple[float, float]
+) -> None:
+    found = layered.layers
+    assert [layer.n_clusters for layer in found] == [4, 12]
+    ax = plots.layers(layered, Figure(size, layout="constrained").subplots())
+    ax.figure.draw_without_rendering()
+    scale = ax.get_window_extent().width / np.diff(ax.get_xlim())[0] * 72 / ax.figure.dpi
+    rows = [np.asarray(nodes.get_offsets()) for nodes in ax.collections]
+    for row, (layer, nodes, places) in enumerate(zip(found, ax.collections, rows, strict=True)):
+        assert len(places) == layer.n_clusters
+        assert (places[:, 1] == row).all()
+        areas = nodes.get_sizes()
+        np.testing.assert_allclose(areas / areas.sum(), layer.sizes / layer.sizes.sum(), rtol=1e-6)
+        order = np.argsort(places[:, 0])
+        across = np.sqrt(areas[order])
+        assert (np.diff(places[order, 0]) * scale > (across[:-1] + across[1:]) / 2).all()
+    lines = [line.get_xdata() for line in ax.lines if len(line.get_xdata())]
+    assert len(lines) == sum(part.share >= 0.02 for parts in found[0].splits for part in parts)
+    assert sorted(x for _, x in lines) == sorted(rows[1][:, 0])
+    assert not any((a[0] - b[0]) * (a[1] - b[1]) < 0 for a in lines for b in lines)
+    tones = [text.get_text() for text in ax.get_yticklabels()]
+    assert tones == [f"{layer.n_clusters} clusters\nstability {layer.stability:.2f}" for layer in found]
+    numbers = [text.get_text() for text in ax.texts]
+    assert numbers == [str(k) for layer in found for k in range(layer.n_clusters)]
+
+
+def test_clusters_of_a_layer_are_the_darker_the_more_they_persist(layered: Run) -> None:
+    ax = plots.layers(layered.layers, Figure().subplots())
+    for layer, nodes in zip(layered.layers, ax.collections, strict=True):
+        brightness = nodes.get_facecolors()[:, :3].sum(axis=1)
+        assert (np.diff(brightness[np.argsort(layer.each)]) <= 1e-9).all()
+
+
+def test_without_a_layer_the_picture_says_so() -> None:
+    ax = plots.layers(Layers([]), Figure().subplots())
+    assert [text.get_text() for text in ax.texts] == ["no cut of the tree persists"]
+
+
 def test_clusters_differ_in_colour_and_marker_together() -> None:
     n = len(PALETTE) * len(MARKERS)
     assert len({(color(i), marker(i)) for i in range(n)}) == n
@@ -237,8 +285,8 @@ def test_clusters_differ_in_colour_and_marker_together() -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        plots.eigenvalues, plots.convergence, plots.similarity, plots.distribution, plots.embedding, plots.layout,
-        plots.cluster_sizes, plots.silhouettes, plots.stage_times, plots.stage_memory,
+        plots.eigenvalues, plots.convergence, plots.similarity, plots.distribution, plots.embedding, plots.layers,
+        plots.layout, plots.cluster_sizes, plots.silhouettes, plots.stage_times, plots.stage_memory,
     ],
 )  # fmt: skip
 def test_every_picture_is_drawn_on_the_axis_it_is_given(draw: Any, some_run: Run) -> None:

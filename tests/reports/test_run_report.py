@@ -25,10 +25,21 @@ Array = npt.NDArray[Any]
 
 VOID = {"meta", "link"}
 FIGURES = [
-    "layout", "sizes", "silhouettes", "times", "memory", "eigenvalues", "convergence", "map-pairwise", "map-high_order",
-    "map-fused", "values-pairwise", "values-high_order", "values-fused", "embedding-12", "embedding-13",
+    "layout", "sizes", "silhouettes", "layers", "times", "memory", "eigenvalues", "convergence", "map-pairwise",
+    "map-high_order", "map-fused", "values-pairwise", "values-high_order", "values-fused", "embedding-12", "embedding-13",
 ]  # fmt: skip
-SECTIONS = ["clusters", "asked", "stages", "eigenvalues", "similarities", "labels", "embedding", "doubtful", "again"]
+SECTIONS = [
+    "clusters",
+    "layers",
+    "asked",
+    "stages",
+    "eigenvalues",
+    "similarities",
+    "labels",
+    "embedding",
+    "doubtful",
+    "again",
+]
 
 
 class Page(HTMLParser):
@@ -132,6 +143,17 @@ def test_the_numbers_under_the_pictures_are_those_of_the_run(made: Run, page: Pa
     assert [row[3] for row in doubtful] == [f"{value:.3f}" for value in np.sort(made.certainty)[:20]]
     versions = {row[0]: row[1] for row in found.rows("Versions")}
     assert versions == made.manifest["versions"]
+
+
+def test_layers_have_a_row_each_with_what_splits_into_what(made: Run, page: Path) -> None:
+    rows = Page(page.read_text()).rows("Layers")
+    assert [row[:3] for row in rows] == [
+        [str(one.n_clusters), f"{one.stability:.2f}", f"{one.persistence:.2f}"] for one in made.layers
+    ]
+    for row, one in zip(rows, made.layers, strict=True):
+        parts = {k: one.parts(k) for k in range(one.n_clusters)}
+        told = [f"{k} → {', '.join(map(str, into))}" for k, into in parts.items() if len(into) > 1]
+        assert row[4] == ("; ".join(told) or "–")
 
 
 def test_every_way_to_find_the_labels_is_in_a_table_with_the_one_that_was_chosen(made: Run, page: Path) -> None:
