@@ -191,7 +191,7 @@ def test_tables_hold_means_over_draws_and_sets_and_the_worst_losses() -> None:
 def test_the_smallest_bound_covers_all_values() -> None:
     a, b = numbers.covering([0.5, 0.2, 0.15, 0.1], [1.0, 2.0, 4.0, 8.0])
     assert all(a + b / d >= value - 1e-9 for value, d in ((0.5, 1.0), (0.2, 2.0), (0.15, 4.0), (0.1, 8.0)))
-    assert numbers.covering([0.6, 0.35, 0.225], [1.0, 2.0, 4.0]) == pytest.approx((0.1, 0.5))
+    assert numbers.covering([0.6, 0.225, 0.1 + 0.5 / 32], [1.0, 4.0, 32.0]) == pytest.approx((0.1, 0.5))
 
 
 # ---- the command
