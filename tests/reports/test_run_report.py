@@ -26,7 +26,8 @@ Array = npt.NDArray[Any]
 VOID = {"meta", "link"}
 FIGURES = [
     "layout", "sizes", "silhouettes", "layers", "times", "memory", "eigenvalues", "convergence", "map-pairwise",
-    "map-high_order", "map-fused", "values-pairwise", "values-high_order", "values-fused", "embedding-12", "embedding-13",
+    "map-high_order", "map-fused", "values-pairwise", "values-high_order", "values-fused", "embedding-12",
+    "embedding-13",
 ]  # fmt: skip
 SECTIONS = [
     "clusters",
