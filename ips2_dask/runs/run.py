@@ -274,7 +274,7 @@ class Run:
         --------
         >>> from sklearn.datasets import make_blobs
         >>> from ips2_dask import Params, run
-        >>> X, _ = make_blobs(300, centers=3, random_state=5)
+        >>> X, _ = make_blobs(300, 8, centers=3, random_state=5)
         >>> [layer.n_clusters for layer in run(X, Params(n_clusters=3)).layers]
         [3]
         """
