@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
-from sklearn.cluster import KMeans
 
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.roundings import SCORES, LabelledData, labelled_data, measuring
@@ -25,6 +24,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
+from ips2_dask.kernels.labels import kmeans_best
 from ips2_dask.kernels.rounding import RESTARTS
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
@@ -126,8 +126,9 @@ class Evidence:
         self.seconds: dict[str | float, float] = {}
         self._edges: list[tuple[NDArray[np.floating], int]] = []
         columns = min(context.params.n_embedded, context.m)
+        self.columns = {share: max(2, round(share * columns)) for share in SHARES}
         points = np.asarray(context.read("label", "embedding", "embedding"))
-        self.trees: Trees = {share: self._timed(share, self._tree, context, share, columns) for share in SHARES}
+        self.trees: Trees = {share: self._timed(share, self._tree, context, share) for share in SHARES}
         self.total = self._timed("total persistence", self._by_total_persistence)
         U, seed = read_affinity(context), context.params.random_state
         self.modularities = self._timed("modularity", modularities, U, points, most, seed)
@@ -139,8 +140,8 @@ class Evidence:
         self.seconds[name] = time.perf_counter() - begun
         return result
 
-    def _tree(self, context: Context, share: float, columns: int) -> list[density.Level]:
-        part = Rounding("density", max(2, round(share * columns)), 0).part
+    def _tree(self, context: Context, share: float) -> list[density.Level]:
+        part = Rounding("density", self.columns[share], 0).part
         arrays, facts = rounding_tasks.one_rounding(context, part)
         edges, n = np.asarray(arrays["edges"]), int(facts["drawn"])
         self._edges.append((edges, n))
@@ -173,7 +174,7 @@ def modularities(U: Any, points: NDArray[np.floating], most: int, seed: int) -> 
     """
     starts = RESTARTS if len(points) <= EVERY_START else 2
     return {
-        c: kernel.modularity(U, KMeans(c, n_init=starts, random_state=seed).fit(points).labels_)
+        c: kernel.modularity(U, kmeans_best(points, c, seed, 0, starts).labels)
         for c in range(2, min(most, len(points) - 1) + 1)
     }
 
@@ -181,22 +182,28 @@ def modularities(U: Any, points: NDArray[np.floating], most: int, seed: int) -> 
 # ---- rules
 
 
-def by_density(trees: Sequence[Sequence[density.Level]], variant: Variant) -> kernel.Candidate | None:
+def by_density(
+    trees: Sequence[Sequence[density.Level]], columns: Sequence[int], variant: Variant
+) -> kernel.Candidate | None:
     """The rule `kernels.choice.by_density` with other constants; None where no tree has a cut.
 
     Parameters
     ----------
     trees : sequence of sequences of Level
+    columns : sequence of int
     variant : Variant
         With an exponent the c of the largest (1 - 1 / c)^penalty * persistence * span^exponent is chosen.
     """
     found: dict[int, list[density.Level]] = {}
-    for level in (level for levels in trees for level in levels):
-        found.setdefault(level.n_clusters, []).append(level)
+    for levels, width in zip(trees, columns, strict=True):
+        for level in levels:
+            if level.n_clusters <= width + 1:
+                found.setdefault(level.n_clusters, []).append(level)
     candidates = []
     for c, levels in sorted(found.items()):
-        persistence = sum(level.persistence for level in levels) / len(trees)
-        span = sum(level.span for level in levels) / len(trees)
+        wide = sum(c <= width + 1 for width in columns)
+        persistence = sum(level.persistence for level in levels) / wide
+        span = sum(level.span for level in levels) / wide
         score = persistence * (1.0 - 1.0 / c) ** variant.penalty
         if variant.exponent is not None:
             score *= span**variant.exponent
@@ -206,7 +213,12 @@ def by_density(trees: Sequence[Sequence[density.Level]], variant: Variant) -> ke
     greatest = max(candidate.score for candidate in candidates)
     if variant.exponent is not None:
         return next(one for one in candidates if one.score == greatest)
-    close = [one for one in candidates if one.score >= variant.close * greatest]
+    narrowest = min(columns)
+    close = [
+        one
+        for one in candidates
+        if one.score == greatest or (one.score >= variant.close * greatest and one.n_clusters <= narrowest + 1)
+    ]
     return max(close, key=lambda one: (one.span or 0.0, -one.n_clusters))
 
 
@@ -227,7 +239,8 @@ def by_modularity(found: Modularities, nearly: float) -> kernel.Candidate:
 
 def chosen(evidence: Evidence, variant: Variant) -> tuple[int, float]:
     """The number of clusters that a variant chooses, and the seconds that it takes beside the embedding."""
-    found = by_density([evidence.trees[share] for share in variant.shares], variant)
+    columns = [evidence.columns[share] for share in variant.shares]
+    found = by_density([evidence.trees[share] for share in variant.shares], columns, variant)
     seconds = sum(evidence.seconds[share] for share in variant.shares)
     density_chose = None if found is None else kernel.Choice(found.n_clusters, "density", [found])
     if evidence.m < variant.few and not kernel.is_plain(density_chose, evidence.dimension):
@@ -240,7 +253,8 @@ def chosen(evidence: Evidence, variant: Variant) -> tuple[int, float]:
 
 def default_choice(evidence: Evidence) -> tuple[kernel.Choice, float]:
     """What `kernels.choice` chooses, and the seconds that it takes beside the embedding."""
-    found = kernel.by_density([evidence.trees[share] for share in kernel.WIDTHS])
+    columns = [evidence.columns[share] for share in kernel.WIDTHS]
+    found = kernel.by_density([evidence.trees[share] for share in kernel.WIDTHS], columns)
     seconds = sum(evidence.seconds[share] for share in kernel.WIDTHS)
     if evidence.m < kernel.FEW and not kernel.is_plain(found, evidence.dimension):
         best = by_modularity(evidence.modularities, kernel.NEARLY)

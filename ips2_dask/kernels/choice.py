@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.cluster import KMeans
 
 from ips2_dask.kernels.density import Level
+from ips2_dask.kernels.labels import kmeans_best
 from ips2_dask.kernels.rounding import RESTARTS
 from ips2_dask.kernels.sparse import Matrix
 
@@ -41,8 +41,7 @@ Persistence and span are means over the trees. One tree alone finds 2 clusters f
 slightly other share."""
 
 CLOSE = 0.8
-"""Share of the largest score that a cut has at least to be chosen for its span. From .7 to .8 the choice is the same on
-the larger open sets."""
+"""Share of the largest score that a cut has at least to be chosen for its span."""
 
 FEW = 100
 """Samples below which modularity chooses c unless the density is plain (`is_plain`): a tree needs several neighbours in
@@ -84,18 +83,22 @@ def widths(columns: int) -> list[int]:
     return list(dict.fromkeys(max(2, round(share * columns)) for share in WIDTHS))
 
 
-def by_density(trees: Sequence[Sequence[Level]]) -> Choice | None:
+def by_density(trees: Sequence[Sequence[Level]], columns: Sequence[int]) -> Choice | None:
     """The number of leaves that separates well and stays the longest while the smallest size of a cluster grows.
 
     The score of c is (1 - 1 / c) times the persistence, so that two clusters have to separate better than many, as one
     of them may be a few samples that lie apart. Of all c whose score is at least `CLOSE` of the largest, the one with
-    the widest span is chosen; of equal ones the smallest. Both are means over the trees; a tree without a cut into c
-    leaves counts 0.
+    the widest span is chosen; of equal ones the smallest. Both are means over the trees that could tell so many
+    clusters apart, which takes c - 1 columns at least; one of these without a cut into c leaves counts 0. Where not all
+    trees could, c is chosen only if no other has a larger score: a span in one tree alone is too much a matter of
+    chance.
 
     Parameters
     ----------
     trees : sequence of sequences of Level
         The cuts of each tree.
+    columns : sequence of int
+        Columns of the embedding that each tree is built on.
 
     Returns
     -------
@@ -103,18 +106,26 @@ def by_density(trees: Sequence[Sequence[Level]]) -> Choice | None:
         None where no tree has a cut.
     """
     found: dict[int, list[Level]] = {}
-    for level in (level for levels in trees for level in levels):
-        found.setdefault(level.n_clusters, []).append(level)
+    for levels, width in zip(trees, columns, strict=True):
+        for level in levels:
+            if level.n_clusters <= width + 1:
+                found.setdefault(level.n_clusters, []).append(level)
     if not found:
         return None
     candidates = []
     for c, levels in sorted(found.items()):
-        persistence = sum(level.persistence for level in levels) / len(trees)
-        span = sum(level.span for level in levels) / len(trees)
+        wide = sum(c <= width + 1 for width in columns)
+        persistence = sum(level.persistence for level in levels) / wide
+        span = sum(level.span for level in levels) / wide
         candidates.append(Candidate(c, persistence * (1.0 - 1.0 / c), persistence, span))
-    least = CLOSE * max(candidate.score for candidate in candidates)
-    close = sorted((c for c in candidates if c.score >= least), key=lambda c: (-(c.span or 0.0), c.n_clusters))
-    others = sorted((c for c in candidates if c.score < least), key=lambda c: (-c.score, c.n_clusters))
+    greatest, narrowest = max(candidate.score for candidate in candidates), min(columns)
+    close = [
+        candidate for candidate in candidates
+        if candidate.score == greatest
+        or (candidate.score >= CLOSE * greatest and candidate.n_clusters <= narrowest + 1)
+    ]  # fmt: skip
+    others = sorted((c for c in candidates if c not in close), key=lambda c: (-c.score, c.n_clusters))
+    close.sort(key=lambda c: (-(c.span or 0.0), c.n_clusters))
     return Choice(close[0].n_clusters, "density", [*close, *others][:CANDIDATES])
 
 
@@ -155,7 +166,7 @@ def by_modularity(U: Matrix, points: NDArray[np.floating], most: int, seed: int)
     """
     candidates = []
     for c in range(2, min(most, len(points) - 1) + 1):
-        labels = KMeans(c, n_init=RESTARTS, random_state=seed).fit(points).labels_
+        labels = kmeans_best(points, c, seed, 0, RESTARTS).labels
         candidates.append(Candidate(c, modularity(U, labels)))
     if not candidates:
         return Choice(2, "modularity", [])

@@ -126,7 +126,9 @@ def _by_embedding(context: Context, executor: Executor, report: Report, by_parti
     else:
         facts = embedding.embed(inner, embedding.Affinity(inner), for_new_samples=False)
     values = np.asarray(inner.read("label", "embedding", "u_values"))
-    found = kernel.by_density(_trees(inner, executor, report, by_partition)) if density.available() else None
+    found = None
+    if density.available():
+        found = kernel.by_density(_trees(inner, executor, report, by_partition), _widths(inner))
     if context.m < kernel.FEW and not kernel.is_plain(found, _dimension(context)):
         points = _all_points(inner) if by_partition else np.asarray(inner.read("label", "embedding", "embedding"))
         U, seed = read_affinity(inner), context.params.random_state
@@ -164,10 +166,14 @@ def _all_points(context: Context) -> NDArray[np.float32]:
     return np.concatenate([np.asarray(context.read("label", part, "embedding")) for part in parts])
 
 
+def _widths(context: Context) -> list[int]:
+    """Columns of the embedding that each tree is built on."""
+    return kernel.widths(min(context.params.n_embedded, context.m))
+
+
 def _trees(context: Context, executor: Executor, report: Report, by_partition: bool) -> list[list[density.Level]]:
     """The cuts of a tree on each of some numbers of leading columns."""
-    columns = min(context.params.n_embedded, context.m)
-    parts = [Rounding("density", width, 0).part for width in kernel.widths(columns)]
+    parts = [Rounding("density", width, 0).part for width in _widths(context)]
     if by_partition:
         job = Job("label", kmeans.drawn_rows, kmeans.DRAWN)
         executor.map(job, context, range(context.n_partitions), report)

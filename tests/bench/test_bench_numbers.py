@@ -36,7 +36,10 @@ def trees(seed: int) -> list[list[Level]]:
 def test_a_variant_with_the_default_s_value_is_the_default(name: str) -> None:
     assert VARIED[name]._replace(name="", says="") == numbers.Variant("", "")
     for seed in range(200):
-        found, expected = numbers.by_density(trees(seed), VARIED[name]), choice.by_density(trees(seed))
+        found, expected = (
+            numbers.by_density(trees(seed), (38, 24), VARIED[name]),
+            choice.by_density(trees(seed), (38, 24)),
+        )
         assert (found is None) == (expected is None)
         if expected is not None:
             assert found == expected.candidates[0]
@@ -46,7 +49,7 @@ def test_variants_of_the_rule_weigh_persistence_and_span_otherwise() -> None:
     cuts = [[Level(2, 0.8, 0.1, 2.0), Level(4, 0.6, 0.4, 2.0), Level(8, 0.5, 1.0, 2.0)]]
 
     def chosen(name: str) -> int:
-        found = numbers.by_density(cuts, VARIED[name])
+        found = numbers.by_density(cuts, [38] * len(cuts), VARIED[name])
         assert found is not None
         return found.n_clusters
 
@@ -54,7 +57,7 @@ def test_variants_of_the_rule_weigh_persistence_and_span_otherwise() -> None:
     assert [chosen(name) for name in ("close 0.8", "close 0.95", "close 1")] == [8, 8, 4]
     assert [chosen(name) for name in ("penalty 0", "penalty 1")] == [2, 8]
     assert chosen("product 0.3") == 8
-    assert numbers.by_density(cuts, numbers.Variant("", "", close=1.0, penalty=0.0)).n_clusters == 2  # type: ignore[union-attr]
+    assert numbers.by_density(cuts, [38] * len(cuts), numbers.Variant("", "", close=1.0, penalty=0.0)).n_clusters == 2  # type: ignore[union-attr]
 
 
 def test_the_fewest_clusters_near_the_greatest_modularity_are_chosen() -> None:

@@ -56,10 +56,11 @@ def test_where_nothing_can_be_compared_there_are_two(values: list[float]) -> Non
     assert kernel.by_eigengap(np.array(values), 5).n_clusters == 2
 
 
-@pytest.mark.parametrize("c", [3, 8, 20])
-def test_blobs_are_counted(c: int) -> None:
-    X, _ = make_blobs(60 * c, 6, centers=c, random_state=1)
-    assert chosen(X, 25) == c
+@pytest.mark.parametrize("most", [25, 80])
+@pytest.mark.parametrize("c", [3, 8, 20, 60])
+def test_blobs_are_counted(c: int, most: int) -> None:
+    X, _ = make_blobs(60 * c, 16, centers=c, random_state=1)
+    assert chosen(X, max(c + 5, most)) == c
 
 
 def test_the_papers_sets_are_counted() -> None:
@@ -98,14 +99,24 @@ def test_blobs_are_clusters_without_a_warning(m: int, c: int, f: int) -> None:
 def test_of_cuts_that_separate_nearly_as_well_the_one_that_stays_the_longest_is_chosen() -> None:
     first = [Level(2, 0.5, 3.0, 9.0), Level(4, 0.8, 0.2, 5.0), Level(6, 0.7, 0.9, 3.0), Level(9, 0.2, 2.0, 2.0)]
     second = [Level(4, 0.8, 0.2, 5.0), Level(6, 0.7, 0.7, 3.0)]
-    found = kernel.by_density([first, second])
+    found = kernel.by_density([first, second], [20, 12])
     assert found is not None
     assert found.n_clusters == 6
     assert [one.n_clusters for one in found.candidates] == [6, 4, 2, 9]
     assert found.candidates[0].persistence == pytest.approx(0.7)
     assert found.candidates[0].span == pytest.approx(0.8)
     assert found.candidates[2].persistence == pytest.approx(0.25)  # one of two trees has such a cut
-    assert kernel.by_density([[], []]) is None
+    assert kernel.by_density([[], []], [20, 12]) is None
+
+
+def test_a_tree_on_too_few_columns_for_so_many_clusters_does_not_count_against_them() -> None:
+    few, many = Level(3, 0.4, 0.5, 9.0), Level(9, 0.8, 0.9, 3.0)
+    found = kernel.by_density([[few, many], [few]], [12, 7])
+    assert found is not None
+    assert found.candidates[0] == kernel.Candidate(9, pytest.approx(0.8 * 8 / 9), 0.8, 0.9)
+    other = kernel.by_density([[few, many], [few]], [12, 8])
+    assert other is not None
+    assert [one.persistence for one in other.candidates if one.n_clusters == 9] == [pytest.approx(0.4)]
 
 
 def test_modularity_is_that_of_newman() -> None:
