@@ -15,6 +15,7 @@ from ips2_dask.kernels import layout as layout_kernel
 from ips2_dask.metrics import scores
 from ips2_dask.plots.style import KINDS
 from ips2_dask.readers.matrices import matrix_table
+from ips2_dask.reports import data as report_data
 from ips2_dask.reports import render
 from ips2_dask.reports.data import collect
 from ips2_dask.runs import layout, sample
@@ -59,8 +60,9 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in chunks of more than 90 samples are shown by a drawn sample, and laid out by t-SNE of so many."""
+    """Runs in chunks of more than 90 samples are shown by a drawn sample, without layers, and laid out by t-SNE of 90."""
     monkeypatch.setattr(sample, "SHOWN", DRAWN)
+    monkeypatch.setattr(report_data, "LAYERED", DRAWN)
     monkeypatch.setattr(layout, "MOST_BY_T_SNE", DRAWN)
     monkeypatch.setattr(layout_kernel, "available", lambda: False)  # UMAP of vectors takes many seconds to compile
 
