@@ -60,7 +60,7 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs in chunks of more than 90 samples are shown by a drawn sample, without layers, and laid out by t-SNE of 90."""
+    """Runs in chunks of more than 90 samples are shown by a drawn sample without layers; t-SNE lays 90 of them out."""
     monkeypatch.setattr(sample, "SHOWN", DRAWN)
     monkeypatch.setattr(report_data, "LAYERED", DRAWN)
     monkeypatch.setattr(layout, "MOST_BY_T_SNE", DRAWN)
