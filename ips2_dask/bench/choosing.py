@@ -14,12 +14,11 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.preprocessing import StandardScaler
 
 from ips2_dask.bench.choosing_systems import OURS, SYSTEMS, Problem
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.process import FINISHED, work_apart
-from ips2_dask.datasets import load
+from ips2_dask.bench.roundings import labelled_data
 from ips2_dask.errors import BadInput
 from ips2_dask.metrics import accuracy, adjusted_rand, nmi
 
@@ -27,9 +26,6 @@ COLUMNS = (
     "data", "m", "classes", "system", "outcome", "clusters", "left_out", "k", "sigma", "nmi", "acc", "ari", "threads",
     "seconds", "cold_seconds",
 )  # fmt: skip
-
-SCALED = ("scadi", "wine", "glass")
-"""Data sets whose columns have other units: they are standardised for every system."""
 
 FITS = 3
 """Of each system: the second may still compile a part that the first had no need of."""
@@ -63,7 +59,7 @@ def measure(
     Parameters
     ----------
     names : sequence of str
-        Of `datasets.load`.
+        Of `roundings.labelled_data`, which scales some of them: every system gets the same X.
     systems : sequence of str
         Of ``SYSTEMS``; their packages are installed.
     folder : Path
@@ -73,21 +69,15 @@ def measure(
         Make the fits of each system in a fresh process.
     """
     for name in names:
-        data = load(name)
+        data = labelled_data(name)
         X = np.asarray(data.X, np.float64)
-        if name in SCALED:
-            X = StandardScaler().fit_transform(X)
-        true_labels = np.unique(data.labels, return_inverse=True)[1]
-        facts: Record = {
-            "data": name, "m": len(X), "f": X.shape[1], "classes": data.n_clusters,
-            "scale": "zscore" if name in SCALED else "none",
-        }  # fmt: skip
+        facts: Record = {"data": name, "m": len(X), "f": X.shape[1], "classes": data.classes, "scale": data.scale}
         with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as place:
             for system in systems:
                 if cold:
-                    measured = _in_a_fresh_process(system, X, true_labels, Path(place), seed)
+                    measured = _in_a_fresh_process(system, X, data.known, Path(place), seed)
                 else:
-                    measured = _in_this_process(system, Problem(X, data.n_clusters, Path(place), seed), true_labels)
+                    measured = _in_this_process(system, Problem(X, data.classes, Path(place), seed), data.known)
                 described: Record = {"system": system, "call": SYSTEMS[system].call, "knows_c": SYSTEMS[system].knows_c}
                 yield {**facts, **described, **measured}
 
@@ -190,6 +180,11 @@ def read(path: Path) -> list[Record]:
 
 
 def markdown(records: Sequence[Record]) -> str:
+    """The records as tables: `means`, and `each_set`."""
+    return f"{means(records)}\n{each_set(records)}"
+
+
+def means(records: Sequence[Record]) -> str:
     """The records as two tables, systems that are told c and those that are not: means over the data sets.
 
     The best of each score is bold, among systems that have a result on every set.
@@ -201,6 +196,30 @@ def markdown(records: Sequence[Record]) -> str:
         if chosen:
             parts.append(f"{title}\n\n{_table(chosen)}")
     return "\n".join(parts)
+
+
+def each_set(records: Sequence[Record]) -> str:
+    """The ARI of every system on each data set, with the number of clusters where the system has chosen it."""
+    systems = list(dict.fromkeys(str(r["system"]) for r in records))
+    found = {(r["data"], r["system"]): r for r in records}
+    lines = [
+        "ARI on each set, with the number of clusters where the system is not told it:", "",
+        "| data, samples x features, classes | " + " | ".join(f"`{name}`" for name in systems) + " |",
+        "|---|" + "---|" * len(systems),
+    ]  # fmt: skip
+    for data in dict.fromkeys(r["data"] for r in records):
+        of = [found.get((data, name)) for name in systems]
+        shape = next(r for r in of if r is not None)
+        head = f"{data}, {shape.get('m', 0):,} x {shape.get('f', 0):,}, {shape.get('classes', 0)}"
+        lines.append(f"| {head} | " + " | ".join(_ari(r) for r in of) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _ari(record: Record | None) -> str:
+    ari = None if record is None else record.get("ari")
+    if record is None or not isinstance(ari, float):
+        return "–"
+    return _score(ari, None) if record["knows_c"] else f"{_score(ari, None)} ({record.get('clusters')})"
 
 
 def _table(records: Sequence[Record]) -> str:

@@ -64,6 +64,12 @@ def _plain(problem: Problem) -> Clustering:
     return Clustering(run(problem.X, params).labels, {})
 
 
+def _pairwise(problem: Problem) -> Clustering:
+    """The pairwise similarity S alone, in the place of the fused one: what the tensor adds is the rest."""
+    params = Params(n_clusters=problem.classes, fusion_weight=0.0, random_state=problem.seed)
+    return Clustering(run(problem.X, params).labels, {})
+
+
 def _ips2_leiden_c(problem: Problem) -> Clustering:
     params = Params(n_clusters=problem.classes, assign_labels="leiden", random_state=problem.seed)
     return Clustering(run(problem.X, params).labels, {})
@@ -192,7 +198,7 @@ def _one() -> int:
     return 1
 
 
-OURS = ("ips2", "plain", "ips2-leiden-c", "auto", "ips2-leiden", "sweep")
+OURS = ("ips2", "plain", "pairwise", "ips2-leiden-c", "auto", "ips2-leiden", "sweep")
 """Systems of this package."""
 
 
@@ -221,6 +227,7 @@ _SCANPY = "Leiden of igraph on Scanpy's connectivities (k = 15)"
 SYSTEMS = {
     "ips2": System("IPS2(c)", _default, True, usable_cores),
     "plain": System("IPS2(c, n_components=c)", _plain, True, usable_cores),
+    "pairwise": System("IPS2(c, fusion_weight=0)", _pairwise, True, usable_cores),
     "ips2-leiden-c": System('IPS2(c, assign_labels="leiden")', _ips2_leiden_c, True, usable_cores, ("igraph",)),
     "spectral": System('SpectralClustering(c, affinity="nearest_neighbors")', _spectral, True, _of_libraries),
     "kmeans": System("KMeans(c, n_init=10)", _kmeans, True, _of_libraries),

@@ -49,8 +49,8 @@ SYSTEMS = (
     "ips2", "ips2-k10", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans", "evoc",
 )  # fmt: skip
 CHOOSING = (
-    "ips2", "plain", "ips2-leiden-c", "spectral", "kmeans", "leiden-c", "evoc-c", "auto", "ips2-leiden", "sweep",
-    "hdbscan", "umap", "evoc", "leiden",
+    "ips2", "plain", "pairwise", "ips2-leiden-c", "spectral", "kmeans", "leiden-c", "evoc-c", "auto", "ips2-leiden",
+    "sweep", "hdbscan", "umap", "evoc", "leiden",
 )  # fmt: skip
 SETS = (
     "soybean", "scadi", "bbcsport", "yale", "allaml", "lung", "wine", "glass", "usps", "pendigits", "letter",
@@ -226,9 +226,9 @@ def _change(parser: argparse.ArgumentParser) -> None:
 
 
 def _choosing(parser: argparse.ArgumentParser) -> None:
-    kind = partial(words, (*SETS, "digits"))
-    text = f"(default {','.join(SETS)})"
-    parser.add_argument("--data", type=kind, default=SETS, metavar="NAME,...", help=text)
+    names = (*OPEN, *TABLES)
+    text = f"(default {','.join(names)})"
+    parser.add_argument("--data", type=partial(words, names), default=names, metavar="NAME,...", help=text)
     text = f"of {', '.join(CHOOSING)} (default: all whose packages are installed)"
     parser.add_argument("--systems", type=partial(words, CHOOSING), metavar="NAME,...", help=text)
     text = "make the fits of each in a fresh process, and record seconds with and without compilation"

@@ -183,13 +183,20 @@ def _chunk_samples(m: int, rows: int | None) -> int:
 
 
 def _shared(m: int, params: Params, vectors: str) -> int:
-    """The largest number of clusters that one solve serves; see `Choices.shared`."""
+    """The largest number of clusters that one solve serves; see `Choices.shared`.
+
+    Where the run chooses the number, the solve that it chooses by serves the chosen one as well. Of less than
+    `SHARED_SAMPLES` another solve takes no time, and eigenvalues then have the bits of a run that is told the number.
+    """
     if params.n_eigenpairs is not None:
         return params.n_solved
     low, high = SHARED_SAMPLES
-    if params.tensor == "indecomposable" and vectors == "in-core" and low <= m <= high:
-        return _filled(max(params.n_clusters, SHARED_CLUSTERS))
-    return 0
+    if params.tensor != "indecomposable" or m < low:
+        return 0
+    most = max(params.n_clusters, widest(params, m).n_clusters)
+    if vectors == "in-core" and m <= high:
+        return _filled(max(most, SHARED_CLUSTERS))
+    return 0 if params.max_clusters is None else most
 
 
 def _between(number: int, limits: tuple[int, int]) -> int:

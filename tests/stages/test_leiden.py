@@ -90,7 +90,7 @@ def test_one_worker_and_two_give_the_same_bits(tmp_path: Path) -> None:
     want = run(X, AUTO, Resources(partition_rows=80))
     for n in (1, 2):
         with (
-            LocalCluster(n, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+            LocalCluster(n, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
             Client(cluster) as client,
         ):
             found = run(X, AUTO, Resources(partition_rows=80), client=client, store=tmp_path / str(n))
