@@ -16,10 +16,28 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.llvm import LANES, ROWS, WIDTHS, cut_strip, double_8, evaluate, tile_8, tile_16, tile_32
+from ips2_dask.kernels.llvm import (
+    LANES,
+    ROWS,
+    WIDTHS,
+    add_row,
+    cut_strip,
+    double_8,
+    evaluate,
+    prefetch,
+    scale_row,
+    tile_8,
+    tile_16,
+    tile_32,
+)
 from ips2_dask.kernels.tensor import local_pairs
 
 WIDEST = max(WIDTHS)
+
+LINE = 64
+"""Bytes of a cache line; where lines are longer, some are asked for twice."""
+AHEAD = 16
+"""Slots after this one whose row is asked for."""
 
 
 class Tables(NamedTuple):
@@ -128,24 +146,61 @@ def _tile_rows(strip, q, x, y, tile):  # type: ignore[no-untyped-def]
         column += 8 * width
 
 
-@njit(nogil=True, cache=True, fastmath=True)
+@njit(nogil=True, cache=True)
 def _gather(x, scale, ids, out):  # type: ignore[no-untyped-def]
     """Rows ``ids`` of scale x."""
+    columns, size = x.shape[1], x.itemsize
+    stride, step = types.uintp(size * columns), types.uintp(size * out.shape[1])
+    at_x, target = types.uintp(x.ctypes.data), types.uintp(out.ctypes.data)
     for r in range(len(ids)):
-        root, source, target = scale[ids[r]], x[ids[r]], out[r]
-        for t in range(len(source)):
-            target[t] = source[t] * root
+        scale_row(at_x + types.uintp(ids[r]) * stride, target, columns, size, x.dtype.type(scale[ids[r]]))
+        target += step
 
 
 @njit(nogil=True, cache=True)
-def _scatter(sums, out_of, first, y, slots):  # type: ignore[no-untyped-def]
-    """Add rows of ``sums`` to rows ``out_of`` - ``first`` of y with ``slots`` after it; skip those outside of both."""
+def _fetch_row(row, stride):  # type: ignore[no-untyped-def]
+    """Ask for the ``stride`` bytes at an address."""
+    for offset in range(0, stride - types.uintp(1), LINE):
+        prefetch(row + types.uintp(offset))
+    prefetch(row + stride - types.uintp(1))
+
+
+@njit(nogil=True, cache=True)
+def _fetch(x, scale, ids):  # type: ignore[no-untyped-def]
+    """Ask for what `_gather` will read."""
+    stride = types.uintp(x.itemsize * x.shape[1])
+    at_x, at_scale, width = types.uintp(x.ctypes.data), types.uintp(scale.ctypes.data), types.uintp(scale.itemsize)
+    for r in range(len(ids)):
+        prefetch(at_scale + types.uintp(ids[r]) * width)
+        _fetch_row(at_x + types.uintp(ids[r]) * stride, stride)
+
+
+@njit(nogil=True, cache=True)
+def _find_targets(out_of, first, y, slots, targets):  # type: ignore[no-untyped-def]
+    """Addresses of rows ``out_of`` - ``first`` of y with ``slots`` after it, 0 outside of both; ask for them."""
+    stride = types.uintp(y.itemsize * y.shape[1])
+    at_y, at_slots = types.uintp(y.ctypes.data), types.uintp(slots.ctypes.data)
     for r in range(len(out_of)):
         row = out_of[r] - first
-        if 0 <= row < len(y) + len(slots):
-            target, source = y[row] if row < len(y) else slots[row - len(y)], sums[r]
-            for t in range(len(target)):
-                target[t] += source[t]
+        address = types.uintp(0)
+        if 0 <= row < len(y):
+            address = at_y + types.uintp(row) * stride
+        elif len(y) <= row < len(y) + len(slots):
+            address = at_slots + types.uintp(row - len(y)) * stride
+        targets[r] = address
+        if address != 0:
+            _fetch_row(address, stride)
+
+
+@njit(nogil=True, cache=True)
+def _scatter(sums, targets, columns):  # type: ignore[no-untyped-def]
+    """Add rows of ``sums`` to those at the addresses ``targets``; none where it is 0."""
+    size, one = sums.itemsize, sums.dtype.type(1)
+    source, step = types.uintp(sums.ctypes.data), types.uintp(size * sums.shape[1])
+    for r in range(len(targets)):
+        if targets[r] != 0:
+            add_row(source, targets[r], columns, size, one)
+        source += step
 
 
 @njit(nogil=True, cache=True)
@@ -181,8 +236,13 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
     strip = np.empty((LANES, strips.shape[1], LANES), np.float32)
     x_local = np.zeros((LANES, q, wide), x.dtype)
     y_local = np.empty((LANES, ROWS * len(strips), wide), x.dtype)
+    targets = np.empty((LANES, q), np.uintp)
     for p in range(0, len(into), LANES):
         count = min(LANES, len(into) - p)
+        for lane in range(count):
+            _find_targets(out_of[p + lane], first, y, slots, targets[lane])
+        for following in range(p + LANES, min(p + 2 * LANES, len(into))):
+            _fetch(x, scale, into[following])
         if len(elements):
             for lane in range(count):
                 for t in range(n):
@@ -203,7 +263,7 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
             for lane in range(count):
                 _tile_rows(strip[lane], q, x_local[lane], y_local[lane], tile)
         for lane in range(count):
-            _scatter(y_local[lane], out_of[p + lane], first, y, slots)
+            _scatter(y_local[lane], targets[lane], x.shape[1])
 
 
 @njit(nogil=True, cache=True)
@@ -220,35 +280,16 @@ def find_shared(ids, piece, shared, pieces):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def assign_slots(ids, piece, shared, pieces, slot, out_of, owner):  # type: ignore[no-untyped-def]
-    """Give each (piece, shared pair) a slot past y, in piece order; their number. ``owner`` may be empty to count."""
-    P = len(shared)
-    pieces[:] = -1
-    count = 0
-    for p in range(len(ids)):
-        b = p // piece
-        for r in range(ids.shape[1]):
-            pair = ids[p, r]
-            if not shared[pair]:
-                out_of[p, r] = pair
-                continue
-            if pieces[pair] != b:
-                pieces[pair] = b
-                slot[pair] = count
-                if len(owner):
-                    owner[count] = pair
-                count += 1
-            out_of[p, r] = P + slot[pair]
-    return count
-
-
-@njit(nogil=True, cache=True)
-def add_slots(order, owner, low, high, slots, y):  # type: ignore[no-untyped-def]
-    """Add the slots order[low:high] to the rows of y that own them, in that order."""
+def add_slots(owner, low, high, slots, y):  # type: ignore[no-untyped-def]
+    """Add ``slots`` low .. high - 1 to the rows ``owner`` of y."""
+    columns, size, one = y.shape[1], y.itemsize, y.dtype.type(1)
+    stride = types.uintp(size * columns)
+    at_y, source = types.uintp(y.ctypes.data), types.uintp(slots.ctypes.data) + types.uintp(low) * stride
     for t in range(low, high):
-        sums, share = y[owner[order[t]]], slots[order[t]]
-        for s in range(len(share)):
-            sums[s] += share[s]
+        if t + AHEAD < high:
+            _fetch_row(at_y + types.uintp(owner[t + AHEAD]) * stride, stride)
+        add_row(source, at_y + types.uintp(owner[t]) * stride, columns, size, one)
+        source += stride
 
 
 @njit(nogil=True, cache=True, fastmath=True)
