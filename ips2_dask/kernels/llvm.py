@@ -136,6 +136,33 @@ def evaluate(typing_context, lengths, owned, table, weights, n, sigma, epsilon, 
 
 
 @intrinsic
+def spread_bits(typing_context, packed, n, out):  # type: ignore[no-untyped-def]
+    """Bits of ``packed`` (n, 16) uint8 as rows of ``out`` (8 n, 16) float32, 0 or 1; of a byte the highest is first."""
+    del typing_context
+    word = types.uintp
+    signature = types.void(word, word, word)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        del context, signature
+        packed, n, destination = arguments
+        integers, small = ir.VectorType(INT, LANES), ir.VectorType(ir.IntType(8), LANES)
+
+        def byte(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            values = builder.zext(builder.load(_address(builder, packed, t, LANES, small), align=1), integers)
+            target = builder.add(destination, builder.mul(t, ir.Constant(WORD, 8 * 4 * LANES)))
+            for bit in range(7, -1, -1):
+                moved = builder.lshr(values, ir.Constant(integers, [bit] * LANES))
+                row = builder.uitofp(builder.and_(moved, ir.Constant(integers, [1] * LANES)), VECTOR)
+                builder.store(row, builder.inttoptr(target, VECTOR.as_pointer()), align=4)
+                target = builder.add(target, ir.Constant(WORD, 4 * LANES))
+            return carried
+
+        _loop(builder, n, [], byte)
+
+    return signature, generate
+
+
+@intrinsic
 def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-untyped-def]
     """Rows of 16 blocks, from entries side by side to blocks one after the other.
 

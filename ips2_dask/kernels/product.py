@@ -26,6 +26,7 @@ from ips2_dask.kernels.llvm import (
     evaluate,
     prefetch,
     scale_row,
+    spread_bits,
     tile_8,
     tile_16,
     tile_32,
@@ -78,16 +79,15 @@ def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
 
 
 @njit(nogil=True, cache=True)
-def _side_by_side(blocks, owned, p, count, lengths, own):  # type: ignore[no-untyped-def]
+def _side_by_side(blocks, owned, p, count, lengths, packed, own):  # type: ignore[no-untyped-def]
     """Distances and owner bits of neighbourhoods p .. p + count - 1, each in a lane."""
     for lane in range(count):
         d, bits = blocks[p + lane], owned[p + lane]
         for t in range(len(d)):
             lengths[t, lane] = d[t]
         for byte in range(len(bits)):
-            value = bits[byte]
-            for t in range(8):
-                own[8 * byte + t, lane] = np.float32((value >> (7 - t)) & 1)
+            packed[byte, lane] = bits[byte]
+    spread_bits(types.uintp(packed.ctypes.data), types.uintp(len(packed)), types.uintp(own.ctypes.data))
 
 
 @njit(nogil=True, cache=True)
@@ -105,11 +105,12 @@ def element_blocks(blocks, owned, tables, out):  # type: ignore[no-untyped-def]
     """
     places, weights, sigma, epsilon = tables.places, tables.weights, tables.sigma, tables.epsilon
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
-    own = np.zeros((8 * owned.shape[1], LANES), np.float32)
+    packed = np.zeros((owned.shape[1], LANES), np.uint8)
+    own = np.empty((8 * owned.shape[1], LANES), np.float32)
     entries = np.empty((len(places), LANES), np.float32)
     for p in range(0, len(blocks), LANES):
         count = min(LANES, len(blocks) - p)
-        _side_by_side(blocks, owned, p, count, lengths, own)
+        _side_by_side(blocks, owned, p, count, lengths, packed, own)
         evaluate(
             types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
             types.uintp(weights.ctypes.data), types.uintp(len(places)), sigma, epsilon,
@@ -180,15 +181,13 @@ def _find_targets(out_of, first, y, slots, targets):  # type: ignore[no-untyped-
     """Addresses of rows ``out_of`` - ``first`` of y with ``slots`` after it, 0 outside of both; ask for them."""
     stride = types.uintp(y.itemsize * y.shape[1])
     at_y, at_slots = types.uintp(y.ctypes.data), types.uintp(slots.ctypes.data)
+    at_slots -= types.uintp(len(y)) * stride
     for r in range(len(out_of)):
         row = out_of[r] - first
-        address = types.uintp(0)
-        if 0 <= row < len(y):
-            address = at_y + types.uintp(row) * stride
-        elif len(y) <= row < len(y) + len(slots):
-            address = at_slots + types.uintp(row - len(y)) * stride
-        targets[r] = address
-        if address != 0:
+        # chosen without branches, which no processor would foresee
+        address = (at_y if row < len(y) else at_slots) + types.uintp(row) * stride
+        targets[r] = address if 0 <= row < len(y) + len(slots) else types.uintp(0)
+        if targets[r] != 0:
             _fetch_row(address, stride)
 
 
@@ -231,7 +230,8 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
     q, n = into.shape[1], len(places)
     wide = (x.shape[1] + 7) // 8 * 8
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
-    own = np.zeros((8 * owned.shape[1], LANES), np.float32)
+    packed = np.zeros((owned.shape[1], LANES), np.uint8)
+    own = np.empty((8 * owned.shape[1], LANES), np.float32)
     entries = np.zeros((n + 1, LANES), np.float32)
     strip = np.empty((LANES, strips.shape[1], LANES), np.float32)
     x_local = np.zeros((LANES, q, wide), x.dtype)
@@ -248,7 +248,7 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
                 for t in range(n):
                     entries[t, lane] = elements[p + lane, t]
         else:
-            _side_by_side(blocks, owned, p, count, lengths, own)
+            _side_by_side(blocks, owned, p, count, lengths, packed, own)
             evaluate(
                 types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
                 types.uintp(weights.ctypes.data), types.uintp(n), sigma, epsilon, types.uintp(entries.ctypes.data),
