@@ -136,6 +136,33 @@ def evaluate(typing_context, lengths, owned, table, weights, n, sigma, epsilon, 
 
 
 @intrinsic
+def spread_bits(typing_context, packed, n, out):  # type: ignore[no-untyped-def]
+    """Bits of ``packed`` (n, 16) uint8 as rows of ``out`` (8 n, 16) float32, 0 or 1; of a byte the highest is first."""
+    del typing_context
+    word = types.uintp
+    signature = types.void(word, word, word)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        del context, signature
+        packed, n, destination = arguments
+        integers, small = ir.VectorType(INT, LANES), ir.VectorType(ir.IntType(8), LANES)
+
+        def byte(t: ir.Value, carried: list[ir.Value]) -> list[ir.Value]:
+            values = builder.zext(builder.load(_address(builder, packed, t, LANES, small), align=1), integers)
+            target = builder.add(destination, builder.mul(t, ir.Constant(WORD, 8 * 4 * LANES)))
+            for bit in range(7, -1, -1):
+                moved = builder.lshr(values, ir.Constant(integers, [bit] * LANES))
+                row = builder.uitofp(builder.and_(moved, ir.Constant(integers, [1] * LANES)), VECTOR)
+                builder.store(row, builder.inttoptr(target, VECTOR.as_pointer()), align=4)
+                target = builder.add(target, ir.Constant(WORD, 4 * LANES))
+            return carried
+
+        _loop(builder, n, [], byte)
+
+    return signature, generate
+
+
+@intrinsic
 def cut_strip(typing_context, entries, places, n, strip):  # type: ignore[no-untyped-def]
     """Rows of 16 blocks, from entries side by side to blocks one after the other.
 
@@ -289,3 +316,97 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
             before = previous[r]
             for t in range(columns):
                 sums[t] += c * before[t]
+
+
+@intrinsic
+def prefetch(typing_context, address):  # type: ignore[no-untyped-def]
+    """Ask for the cache line at an address, into the second-level cache."""
+    del typing_context
+    signature = types.void(types.uintp)
+
+    def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+        del context, signature
+        pointer = ir.IntType(8).as_pointer()
+        kind = ir.FunctionType(ir.VoidType(), [pointer, INT, INT, INT])
+        function = builder.module.declare_intrinsic("llvm.prefetch", (pointer,), kind)
+        read, second_level, data = (ir.Constant(INT, value) for value in (0, 2, 1))
+        builder.call(function, [builder.inttoptr(arguments[0], pointer), read, second_level, data])
+
+    return signature, generate
+
+
+def _part_of_row(width: int, *, adds: bool) -> Callable[..., None]:
+    """An intrinsic on ``width`` numbers of a row at two addresses: target = factor source, or target + source."""
+
+    @intrinsic
+    def part(typing_context, source, target, factor):  # type: ignore[no-untyped-def]
+        del typing_context
+        signature = types.void(types.uintp, types.uintp, factor)
+
+        def generate(context, builder, signature, arguments):  # type: ignore[no-untyped-def]
+            del context
+            kind, size = (SINGLE, 4) if signature.args[2] == types.float32 else (ir.DoubleType(), 8)
+            vector = ir.VectorType(kind, width)
+            source, target = (builder.inttoptr(address, vector.as_pointer()) for address in arguments[:2])
+            values = builder.load(source, align=size)
+            if adds:
+                values = builder.fadd(builder.load(target, align=size), values)
+            else:
+                values = builder.fmul(values, _spread(builder, arguments[2], width))
+            builder.store(values, target, align=size)
+
+        return signature, generate
+
+    return part
+
+
+_scale_16, _scale_8, _scale_4, _scale_2, _scale_1 = (_part_of_row(width, adds=False) for width in (16, 8, 4, 2, 1))
+_add_16, _add_8, _add_4, _add_2, _add_1 = (_part_of_row(width, adds=True) for width in (16, 8, 4, 2, 1))
+
+
+@njit(nogil=True, cache=True)
+def scale_row(source, target, columns, size, factor):  # type: ignore[no-untyped-def]
+    """target = factor source, rows of ``columns`` numbers of ``size`` bytes at addresses, of the type of ``factor``."""
+    wide = types.uintp(16 * size)
+    for _ in range(columns >> 4):
+        _scale_16(source, target, factor)
+        source += wide
+        target += wide
+    if columns & 8:
+        _scale_8(source, target, factor)
+        source += types.uintp(8 * size)
+        target += types.uintp(8 * size)
+    if columns & 4:
+        _scale_4(source, target, factor)
+        source += types.uintp(4 * size)
+        target += types.uintp(4 * size)
+    if columns & 2:
+        _scale_2(source, target, factor)
+        source += types.uintp(2 * size)
+        target += types.uintp(2 * size)
+    if columns & 1:
+        _scale_1(source, target, factor)
+
+
+@njit(nogil=True, cache=True)
+def add_row(source, target, columns, size, one):  # type: ignore[no-untyped-def]
+    """target += source, rows of ``columns`` numbers of ``size`` bytes at addresses, of the type of ``one``."""
+    wide = types.uintp(16 * size)
+    for _ in range(columns >> 4):
+        _add_16(source, target, one)
+        source += wide
+        target += wide
+    if columns & 8:
+        _add_8(source, target, one)
+        source += types.uintp(8 * size)
+        target += types.uintp(8 * size)
+    if columns & 4:
+        _add_4(source, target, one)
+        source += types.uintp(4 * size)
+        target += types.uintp(4 * size)
+    if columns & 2:
+        _add_2(source, target, one)
+        source += types.uintp(2 * size)
+        target += types.uintp(2 * size)
+    if columns & 1:
+        _add_1(source, target, one)

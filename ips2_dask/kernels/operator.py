@@ -15,7 +15,6 @@ from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (
     add_slots,
-    assign_slots,
     combine,
     element_blocks,
     find_shared,
@@ -36,7 +35,8 @@ PIECE = 1024
 MAX_PIECES = 64
 """Neighbourhoods of one piece of a matrix-free product: at least 1,024, and never more than 64 pieces."""
 
-SLOTS = 1 << 16
+SAMPLED = 64
+"""Of so many slots one is looked at, to cut the rows of y into parts to which about as many slots are added."""
 
 ASSEMBLED_AT_ONCE = 1 << 13
 """Neighbourhoods whose block values a piece has in memory at a time."""
@@ -131,22 +131,22 @@ class MatrixOperator:
         return result
 
 
-class Wave(NamedTuple):
-    """Samples of some pieces, and the slots of the pairs that these share with any others."""
+class Piece(NamedTuple):
+    """Consecutive neighbourhoods that one thread works on, and the pairs that they share with other pieces."""
 
     start: int
     stop: int
-    owner: NDArray[np.int32]  # the pair of each slot
-    order: NDArray[np.int32]  # slots by their pair, those of one pair in piece order
-    cuts: list[int]  # chunks of that order, which end where a pair ends: no two of them add to one row
+    owner: NDArray[np.integer]  # the pair of each slot, ascending
 
-    @classmethod
-    def of(cls, start: int, stop: int, owner: NDArray[np.int32]) -> Wave:
-        """The wave whose slots belong to the pairs ``owner``."""
-        order, count = np.argsort(owner, kind="stable").astype(np.int32), len(owner)
-        ends = np.flatnonzero(np.diff(owner[order], append=-1)) + 1
-        cuts = [int(ends[np.searchsorted(ends, position)]) for position in range(SLOTS, count, SLOTS)]
-        return cls(start, stop, owner, order, [0, *sorted(set(cuts) - {count}), count])
+
+class Counts(NamedTuple):
+    """Work of one product of a `NeighborhoodOperator`."""
+
+    stored: int  # bytes of distances and owner bits, or of the blocks' values
+    rows: int  # that neighbourhoods read, and as many that they add to
+    slots: int
+    made: int  # entries computed
+    products: int  # of an entry and a row of x
 
 
 class NeighborhoodOperator:
@@ -156,8 +156,8 @@ class NeighborhoodOperator:
 
     Neighbourhoods are worked on in fixed pieces. A pair that one piece alone uses is summed in place; each piece sums
     a pair that it shares into a slot of its own, and the slots are added in piece order. So the sums have one order
-    for any number of threads. Where slots would take as much memory as the blocks, pieces go in waves, one after the
-    other in the same memory; the sums' order is the same.
+    for any number of threads. Pieces go in waves, one after the other in the same slots, so that these take less memory
+    than the blocks: one piece at a time on one thread. A thread waits at the end of a wave, so on more they are large.
 
     Parameters
     ----------
@@ -187,7 +187,7 @@ class NeighborhoodOperator:
         self._tables = product_tables(k, sigma, epsilon)
         self._spare, self._slots = SpareBlock(), SpareBlock()
         self._piece = max(PIECE, -(-len(ids) // MAX_PIECES))
-        self.waves: list[Wave] = []
+        self.pieces: list[Piece] = []
         self._split()
         self._elements = np.empty((len(ids) if elements else 0, len(self._tables.places)), np.float32)
         if elements:
@@ -200,22 +200,36 @@ class NeighborhoodOperator:
     def _split(self) -> None:
         """Decide which pairs are shared between pieces, and where each piece sums them."""
         P = self.shape[0]
-        shared, pieces, slot = np.zeros(P, np.bool_), np.full(P, -1, np.int32), np.empty(P, np.int32)
+        shared = np.zeros(P, np.bool_)
+        find_shared(self._ids, self._piece, shared, np.full(P, -1, np.int32))
         self._out_of = np.empty_like(self._ids)
-        find_shared(self._ids, self._piece, shared, pieces)
-        empty = np.empty(0, np.int32)
-        count = assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, empty)
-        owner = np.empty(count, np.int32)
-        assign_slots(self._ids, self._piece, shared, pieces, slot, self._out_of, owner)
-        waves = max(1, -(-count // WAVE_SLOTS))
-        pieces_each = max(min(2 * thread_count(), AT_ONCE), -(-MAX_PIECES // waves))
-        first = 0
-        for start, stop in chunk_bounds(len(self._ids), self._piece * pieces_each):
-            out_of = self._out_of[start:stop]
-            last = max(first, int(out_of.max(initial=0)) - P + 1)
-            out_of[out_of >= P] -= first  # the wave before has been added by then
-            self.waves.append(Wave.of(start, stop, owner[first:last]))
-            first = last
+        place = np.arange(P, dtype=self._ids.dtype)
+        for start, stop in chunk_bounds(len(self._ids), self._piece):
+            used = self._ids[start:stop]
+            owner = np.unique(used[shared[used]])
+            place[owner] = np.arange(P, P + len(owner))  # slots come after the rows of y
+            np.take(place, used, out=self._out_of[start:stop])
+            self.pieces.append(Piece(start, stop, owner))
+
+    def waves(self, n_threads: int) -> list[list[Piece]]:
+        """The pieces that go at a time: one on one thread, and on more as many as fit into `WAVE_SLOTS` slots."""
+        slots = sum(len(piece.owner) for piece in self.pieces)
+        fitting = MAX_PIECES // max(1, -(-slots // WAVE_SLOTS))
+        size = max(fitting, min(2 * n_threads, AT_ONCE)) if n_threads > 1 else 1
+        return [self.pieces[a:b] for a, b in chunk_bounds(len(self.pieces), size)]
+
+    def counts(self) -> Counts:
+        """What one product has to read and to compute, for a benchmark's comparison with what the machine can do."""
+        entries = len(self._ids) * len(self._tables.places)
+        kept = len(self._elements) > 0
+        stored = self._elements.nbytes if kept else self._blocks.nbytes + self._owned.nbytes
+        slots = sum(len(piece.owner) for piece in self.pieces)
+        return Counts(stored, self._ids.size, slots, 0 if kept else entries, self._ids.size * self._ids.shape[1])
+
+    def nbytes(self) -> int:
+        """Bytes of all arrays that are kept between products."""
+        arrays = self.scale, self._blocks, self._owned, self._ids, self._out_of, self._elements
+        return sum(array.nbytes for array in arrays) + sum(piece.owner.nbytes for piece in self.pieces)
 
     def normalize(self, degrees: Float64) -> None:
         """Scale by D^-1/2 of these degrees in all later products."""
@@ -224,10 +238,12 @@ class NeighborhoodOperator:
     def _sums(self, x: Float) -> Float:
         """R (scale x)."""
         y = self._spare.zeros(x.shape, x.dtype)
-        most = self._slots.array((max((len(wave.owner) for wave in self.waves), default=0), x.shape[1]), x.dtype)
-        for wave in self.waves:
-            self._add_wave(wave, x, y, most[: len(wave.owner)])
-        self._slots.keep(most)
+        waves = self.waves(thread_count())
+        most = max((sum(len(piece.owner) for piece in wave) for wave in waves), default=0)
+        slots = self._slots.array((most, x.shape[1]), x.dtype)
+        for wave in waves:
+            self._add_wave(wave, x, y, slots)
+        self._slots.keep(slots)
         return y
 
     def release(self) -> None:
@@ -235,21 +251,34 @@ class NeighborhoodOperator:
         self._spare.keep(None)
         self._slots.keep(None)
 
-    def _add_wave(self, wave: Wave, x: Float, y: Float, slots: Float) -> None:
+    def _add_wave(self, wave: list[Piece], x: Float, y: Float, slots: Float) -> None:
         """Add a wave's share of R (scale x) to y; ``slots`` may hold anything."""
-        map_chunks(lambda a, b: slots[a:b].fill(0), len(slots), ROWS)
+        ends = np.cumsum([len(piece.owner) for piece in wave]).tolist()
+        parts = [slots[end - len(piece.owner) : end] for end, piece in zip(ends, wave, strict=True)]
 
-        def piece(low: int, high: int) -> None:
-            a, b = wave.start + low, wave.start + high
+        def sums(number: int, _: int) -> None:
+            a, b, part = wave[number].start, wave[number].stop, parts[number]
+            part.fill(0)
             multiply(
                 self._blocks[a:b], self._owned[a:b], self._elements[a:b], self._ids[a:b], self._out_of[a:b],
-                0, self._tables, self.scale, x, y, slots,
+                0, self._tables, self.scale, x, y, part,
             )  # fmt: skip
 
-        map_chunks(piece, wave.stop - wave.start, self._piece)
-        map_chunks(
-            lambda a, b: add_slots(wave.order, wave.owner, wave.cuts[a], wave.cuts[b], slots, y), len(wave.cuts) - 1, 1
-        )
+        map_chunks(sums, len(wave), 1)
+
+        def add(a: int, b: int) -> None:
+            """Add to rows of y from pair cuts[a] to before pair cuts[b], which no other call adds to."""
+            for piece, part in zip(wave, parts, strict=True):
+                low, high = np.searchsorted(piece.owner, (cuts[a], cuts[b]))
+                if low < high:
+                    add_slots(piece.owner, low, high, part, y)
+
+        cuts = [0, self.shape[0]]
+        if len(wave) > 1:
+            sample = np.sort(np.concatenate([piece.owner[::SAMPLED] for piece in wave]))
+            parts_of_y = 2 * thread_count() if len(sample) else 1
+            cuts[1:1] = sample[len(sample) * np.arange(1, parts_of_y) // parts_of_y].tolist()
+        map_chunks(add, len(cuts) - 1, 1)
 
     def matmat(self, x: Float) -> Float:
         """The product with a block of columns (n, columns)."""

@@ -16,10 +16,29 @@ import numpy as np
 from numba import njit, types
 from numpy.typing import NDArray
 
-from ips2_dask.kernels.llvm import LANES, ROWS, WIDTHS, cut_strip, double_8, evaluate, tile_8, tile_16, tile_32
+from ips2_dask.kernels.llvm import (
+    LANES,
+    ROWS,
+    WIDTHS,
+    add_row,
+    cut_strip,
+    double_8,
+    evaluate,
+    prefetch,
+    scale_row,
+    spread_bits,
+    tile_8,
+    tile_16,
+    tile_32,
+)
 from ips2_dask.kernels.tensor import local_pairs
 
 WIDEST = max(WIDTHS)
+
+LINE = 64
+"""Bytes of a cache line; where lines are longer, some are asked for twice."""
+AHEAD = 16
+"""Slots after this one whose row is asked for."""
 
 
 class Tables(NamedTuple):
@@ -60,16 +79,15 @@ def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
 
 
 @njit(nogil=True, cache=True)
-def _side_by_side(blocks, owned, p, count, lengths, own):  # type: ignore[no-untyped-def]
+def _side_by_side(blocks, owned, p, count, lengths, packed, own):  # type: ignore[no-untyped-def]
     """Distances and owner bits of neighbourhoods p .. p + count - 1, each in a lane."""
     for lane in range(count):
         d, bits = blocks[p + lane], owned[p + lane]
         for t in range(len(d)):
             lengths[t, lane] = d[t]
         for byte in range(len(bits)):
-            value = bits[byte]
-            for t in range(8):
-                own[8 * byte + t, lane] = np.float32((value >> (7 - t)) & 1)
+            packed[byte, lane] = bits[byte]
+    spread_bits(types.uintp(packed.ctypes.data), types.uintp(len(packed)), types.uintp(own.ctypes.data))
 
 
 @njit(nogil=True, cache=True)
@@ -87,11 +105,12 @@ def element_blocks(blocks, owned, tables, out):  # type: ignore[no-untyped-def]
     """
     places, weights, sigma, epsilon = tables.places, tables.weights, tables.sigma, tables.epsilon
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
-    own = np.zeros((8 * owned.shape[1], LANES), np.float32)
+    packed = np.zeros((owned.shape[1], LANES), np.uint8)
+    own = np.empty((8 * owned.shape[1], LANES), np.float32)
     entries = np.empty((len(places), LANES), np.float32)
     for p in range(0, len(blocks), LANES):
         count = min(LANES, len(blocks) - p)
-        _side_by_side(blocks, owned, p, count, lengths, own)
+        _side_by_side(blocks, owned, p, count, lengths, packed, own)
         evaluate(
             types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
             types.uintp(weights.ctypes.data), types.uintp(len(places)), sigma, epsilon,
@@ -128,24 +147,59 @@ def _tile_rows(strip, q, x, y, tile):  # type: ignore[no-untyped-def]
         column += 8 * width
 
 
-@njit(nogil=True, cache=True, fastmath=True)
+@njit(nogil=True, cache=True)
 def _gather(x, scale, ids, out):  # type: ignore[no-untyped-def]
     """Rows ``ids`` of scale x."""
+    columns, size = x.shape[1], x.itemsize
+    stride, step = types.uintp(size * columns), types.uintp(size * out.shape[1])
+    at_x, target = types.uintp(x.ctypes.data), types.uintp(out.ctypes.data)
     for r in range(len(ids)):
-        root, source, target = scale[ids[r]], x[ids[r]], out[r]
-        for t in range(len(source)):
-            target[t] = source[t] * root
+        scale_row(at_x + types.uintp(ids[r]) * stride, target, columns, size, x.dtype.type(scale[ids[r]]))
+        target += step
 
 
 @njit(nogil=True, cache=True)
-def _scatter(sums, out_of, first, y, slots):  # type: ignore[no-untyped-def]
-    """Add rows of ``sums`` to rows ``out_of`` - ``first`` of y with ``slots`` after it; skip those outside of both."""
+def _fetch_row(row, stride):  # type: ignore[no-untyped-def]
+    """Ask for the ``stride`` bytes at an address."""
+    for offset in range(0, stride - types.uintp(1), LINE):
+        prefetch(row + types.uintp(offset))
+    prefetch(row + stride - types.uintp(1))
+
+
+@njit(nogil=True, cache=True)
+def _fetch(x, scale, ids):  # type: ignore[no-untyped-def]
+    """Ask for what `_gather` will read."""
+    stride = types.uintp(x.itemsize * x.shape[1])
+    at_x, at_scale, width = types.uintp(x.ctypes.data), types.uintp(scale.ctypes.data), types.uintp(scale.itemsize)
+    for r in range(len(ids)):
+        prefetch(at_scale + types.uintp(ids[r]) * width)
+        _fetch_row(at_x + types.uintp(ids[r]) * stride, stride)
+
+
+@njit(nogil=True, cache=True)
+def _find_targets(out_of, first, y, slots, targets):  # type: ignore[no-untyped-def]
+    """Addresses of rows ``out_of`` - ``first`` of y with ``slots`` after it, 0 outside of both; ask for them."""
+    stride = types.uintp(y.itemsize * y.shape[1])
+    at_y, at_slots = types.uintp(y.ctypes.data), types.uintp(slots.ctypes.data)
+    at_slots -= types.uintp(len(y)) * stride
     for r in range(len(out_of)):
         row = out_of[r] - first
-        if 0 <= row < len(y) + len(slots):
-            target, source = y[row] if row < len(y) else slots[row - len(y)], sums[r]
-            for t in range(len(target)):
-                target[t] += source[t]
+        # chosen without branches, which no processor would foresee
+        address = (at_y if row < len(y) else at_slots) + types.uintp(row) * stride
+        targets[r] = address if 0 <= row < len(y) + len(slots) else types.uintp(0)
+        if targets[r] != 0:
+            _fetch_row(address, stride)
+
+
+@njit(nogil=True, cache=True)
+def _scatter(sums, targets, columns):  # type: ignore[no-untyped-def]
+    """Add rows of ``sums`` to those at the addresses ``targets``; none where it is 0."""
+    size, one = sums.itemsize, sums.dtype.type(1)
+    source, step = types.uintp(sums.ctypes.data), types.uintp(size * sums.shape[1])
+    for r in range(len(targets)):
+        if targets[r] != 0:
+            add_row(source, targets[r], columns, size, one)
+        source += step
 
 
 @njit(nogil=True, cache=True)
@@ -176,19 +230,25 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
     q, n = into.shape[1], len(places)
     wide = (x.shape[1] + 7) // 8 * 8
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)
-    own = np.zeros((8 * owned.shape[1], LANES), np.float32)
+    packed = np.zeros((owned.shape[1], LANES), np.uint8)
+    own = np.empty((8 * owned.shape[1], LANES), np.float32)
     entries = np.zeros((n + 1, LANES), np.float32)
     strip = np.empty((LANES, strips.shape[1], LANES), np.float32)
     x_local = np.zeros((LANES, q, wide), x.dtype)
     y_local = np.empty((LANES, ROWS * len(strips), wide), x.dtype)
+    targets = np.empty((LANES, q), np.uintp)
     for p in range(0, len(into), LANES):
         count = min(LANES, len(into) - p)
+        for lane in range(count):
+            _find_targets(out_of[p + lane], first, y, slots, targets[lane])
+        for following in range(p + LANES, min(p + 2 * LANES, len(into))):
+            _fetch(x, scale, into[following])
         if len(elements):
             for lane in range(count):
                 for t in range(n):
                     entries[t, lane] = elements[p + lane, t]
         else:
-            _side_by_side(blocks, owned, p, count, lengths, own)
+            _side_by_side(blocks, owned, p, count, lengths, packed, own)
             evaluate(
                 types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
                 types.uintp(weights.ctypes.data), types.uintp(n), sigma, epsilon, types.uintp(entries.ctypes.data),
@@ -203,7 +263,7 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
             for lane in range(count):
                 _tile_rows(strip[lane], q, x_local[lane], y_local[lane], tile)
         for lane in range(count):
-            _scatter(y_local[lane], out_of[p + lane], first, y, slots)
+            _scatter(y_local[lane], targets[lane], x.shape[1])
 
 
 @njit(nogil=True, cache=True)
@@ -220,35 +280,16 @@ def find_shared(ids, piece, shared, pieces):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
-def assign_slots(ids, piece, shared, pieces, slot, out_of, owner):  # type: ignore[no-untyped-def]
-    """Give each (piece, shared pair) a slot past y, in piece order; their number. ``owner`` may be empty to count."""
-    P = len(shared)
-    pieces[:] = -1
-    count = 0
-    for p in range(len(ids)):
-        b = p // piece
-        for r in range(ids.shape[1]):
-            pair = ids[p, r]
-            if not shared[pair]:
-                out_of[p, r] = pair
-                continue
-            if pieces[pair] != b:
-                pieces[pair] = b
-                slot[pair] = count
-                if len(owner):
-                    owner[count] = pair
-                count += 1
-            out_of[p, r] = P + slot[pair]
-    return count
-
-
-@njit(nogil=True, cache=True)
-def add_slots(order, owner, low, high, slots, y):  # type: ignore[no-untyped-def]
-    """Add the slots order[low:high] to the rows of y that own them, in that order."""
+def add_slots(owner, low, high, slots, y):  # type: ignore[no-untyped-def]
+    """Add ``slots`` low .. high - 1 to the rows ``owner`` of y."""
+    columns, size, one = y.shape[1], y.itemsize, y.dtype.type(1)
+    stride = types.uintp(size * columns)
+    at_y, source = types.uintp(y.ctypes.data), types.uintp(slots.ctypes.data) + types.uintp(low) * stride
     for t in range(low, high):
-        sums, share = y[owner[order[t]]], slots[order[t]]
-        for s in range(len(share)):
-            sums[s] += share[s]
+        if t + AHEAD < high:
+            _fetch_row(at_y + types.uintp(owner[t + AHEAD]) * stride, stride)
+        add_row(source, at_y + types.uintp(owner[t]) * stride, columns, size, one)
+        source += stride
 
 
 @njit(nogil=True, cache=True, fastmath=True)

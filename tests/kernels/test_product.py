@@ -70,24 +70,39 @@ def test_a_block_of_float64_is_summed_in_float64():
     np.testing.assert_allclose(operator.matmat(3 * x), 3 * y, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize(("slots", "pieces"), [(1, 2), (500, 13)])
-def test_pieces_in_waves_give_the_same_bits_in_less_memory(slots, pieces, monkeypatch):
+@pytest.mark.parametrize("columns", [10, 24])
+def test_pieces_in_waves_give_the_same_bits_on_any_number_of_threads(columns, monkeypatch):
     blocks, owned, ids = problem(4, 300, 90)
-    x = np.random.default_rng(1).standard_normal((90, 24)).astype(np.float32)
+    x = np.random.default_rng(1).standard_normal((90, columns)).astype(np.float32)
     monkeypatch.setattr(module, "PIECE", 5)  # 60 pieces, which share nearly every pair
-    arguments = blocks, owned, ids, 90, 4, 1.3, 1e-4
-    whole = NeighborhoodOperator(*arguments)
-    monkeypatch.setattr(module, "WAVE_SLOTS", slots)
-    waves = NeighborhoodOperator(*arguments)
-    assert len(whole.waves) == 1
-    size = 5 * pieces
-    assert [(w.start, w.stop) for w in waves.waves] == [(a, min(a + size, 300)) for a in range(0, 300, size)]
-    assert max(len(wave.owner) for wave in waves.waves) < len(whole.waves[0].owner) / 3
-    for n in (1, 4):
+    operator = NeighborhoodOperator(blocks, owned, ids, 90, 4, 1.3, 1e-4)
+    products = []
+    for n, most in ((1, 1), (2, 1), (2, 1 << 22), (4, 500), (16, 1)):
+        monkeypatch.setattr(module, "WAVE_SLOTS", most)
         with threads(n):
-            np.testing.assert_array_equal(waves.matmat(x), whole.matmat(x))
+            products.append(operator.matmat(x))
+    for product in products:
+        np.testing.assert_array_equal(product, products[0])
     expected = written_down(blocks, owned, ids, 4, 90, 1.3, 1e-4) @ x
-    np.testing.assert_allclose(waves.matmat(x), expected, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(products[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_wave_has_the_pieces_that_fit_into_memory_and_some_for_each_thread(monkeypatch):
+    blocks, owned, ids = problem(4, 300, 90)
+    monkeypatch.setattr(module, "PIECE", 5)
+    operator = NeighborhoodOperator(blocks, owned, ids, 90, 4, 1.3, 1e-4)
+    assert [(piece.start, piece.stop) for piece in operator.pieces] == [(a, a + 5) for a in range(0, 300, 5)]
+    slots = sum(len(piece.owner) for piece in operator.pieces)
+
+    def sizes(n_threads, most):
+        monkeypatch.setattr(module, "WAVE_SLOTS", most)
+        return [len(wave) for wave in operator.waves(n_threads)]
+
+    assert sizes(1, slots) == [1] * 60
+    assert sizes(2, slots) == [60]
+    assert sizes(2, -(-slots // 3)) == [21, 21, 18]
+    assert sizes(2, 1) == [4] * 15
+    assert sizes(20, 1) == [16, 16, 16, 12]
 
 
 def test_a_column_does_not_depend_on_the_columns_beside_it():
