@@ -114,7 +114,7 @@ def test_a_sharded_graph_that_stops_anywhere_does_no_finished_part_again(
     whole: Counter[tuple[str, str, int]] = Counter()
     expected = run_on(Counting(whole, -1), X[:120], SHARDED, 20)
     total = sum(whole.values())
-    for before in range(total // 9, total, total // 9):
+    for before in range(total // 5, total, total // 5):
         done: Counter[tuple[str, str, int]] = Counter()
         with pytest.raises(Stop):
             run_on(Counting(done, before), X[:120], SHARDED, 20, tmp_path / str(before))
