@@ -385,7 +385,7 @@ def test_scanpys_functions_take_the_results_on_real_cells(scanpy: Any) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_300000_cells_in_a_file_out_of_core(scanpy: Any, tmp_path: Path) -> None:
-    """Real cells drawn again and again, with noise of a tenth of their spread, agree with those they were drawn from."""
+    """Real cells drawn again and again, with noise of a tenth of their spread, have the clusters of those drawn."""
     few = real_cells(scanpy)
     ips2(few)
     rng = np.random.default_rng(1)
