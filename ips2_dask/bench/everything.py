@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ips2_dask.bench import shown
-from ips2_dask.bench.origin import PACKAGE, Code, code, now
+from ips2_dask.bench import document, figures, shown
+from ips2_dask.bench.origin import PACKAGE, Code, code, digest, now
 from ips2_dask.bench.shown import PIP, RESULTS, Step
 from ips2_dask.errors import BadInput, IPS2Error
 from ips2_dask.store.files import write_atomically
@@ -68,21 +68,28 @@ def _whole(found: Mapping[str, Any]) -> bool:
 def is_there(step: Step, root: Path, here: Code) -> bool:
     """Whether all that a step makes is there, and made by this code."""
     origin = origin_of(step, root)
-    files = [step.figure, *step.pictures] if step.figure else list(step.pictures)
-    if origin is None or not all((root / file).exists() for file in files if file):
+    if origin is None or not all((root / picture).exists() for picture in step.pictures):
+        return False
+    if step.figure and not _shows(root / step.figure, root / step.record):
         return False
     return "commit" in origin and (origin["commit"], origin.get("changes")) == tuple(here)
+
+
+def _shows(figure: Path, record: Path) -> bool:
+    """Whether a figure is there, and is one of these records."""
+    return figure.exists() and figures.records_of(figure) == digest(document.read(record))
 
 
 def line(step: Step, root: Path, here: Code) -> str:
     """A step, its state, the commit and the date of its record, and its command."""
     origin = origin_of(step, root)
     if origin is None:
-        return f"{step.name:<16} {'not there':<14} {'':<16} {'':<11} {step.command}"
+        return f"{step.name:<16} {'not there':<19} {'':<16} {'':<11} {step.command}"
     state = "there" if is_there(step, root, here) else "of other code"
+    state += ", busy" if origin.get("busy") else ""
     commit, _, dirty = str(origin.get("commit") or "no commit").partition("-")
     short = commit[:9] + (dirty and f"-{dirty}")
-    return f"{step.name:<16} {state:<14} {short:<16} {str(origin.get('date', ''))[:10]:<11} {step.command}"
+    return f"{step.name:<16} {state:<19} {short:<16} {str(origin.get('date', ''))[:10]:<11} {step.command}"
 
 
 # ---- making it

@@ -107,18 +107,18 @@ def _exact(_: object, X: Float32, n: int, effort: int, n_threads: int) -> Neighb
 class _Descent(NamedTuple):
     """pynndescent's index is its graph, which `_pynndescent` builds: its setting alone goes before."""
 
-    more: int
+    extra: int
 
 
-def _longer(X: Float32, n_threads: int, *, more: int) -> _Descent:
+def _longer(X: Float32, n_threads: int, *, extra: int) -> _Descent:
     del X, n_threads
-    return _Descent(more)
+    return _Descent(extra)
 
 
 def _pynndescent(index: _Descent, X: Float32, n: int, effort: int, n_threads: int) -> NeighborLists:
-    """Lists that are ``more`` longer than asked for have a higher recall."""
+    """Lists with ``extra`` neighbours more than asked for have a higher recall."""
     del effort
-    return _settled(X, approximate.candidates(X, n + index.more, SEED, threads=n_threads), n)
+    return _settled(X, approximate.candidates(X, n + index.extra, SEED, threads=n_threads), n)
 
 
 def _ingested(X: Float32, n: int) -> Context:
@@ -219,7 +219,7 @@ BUILDERS = {
     "exact": Builder("", "", ({},), (0,), _nothing, _exact),
     "shards": Builder("", "", ({},), (0,), _nothing, _shards, _ingested),
     "pynndescent": Builder(
-        "pynndescent", "pynndescent", tuple({"more": more} for more in (0, 2, 4, 8)), (0,), _longer, _pynndescent
+        "pynndescent", "pynndescent", tuple({"extra": extra} for extra in (0, 2, 4, 8)), (0,), _longer, _pynndescent
     ),
     "faiss-ivf": Builder(
         "faiss-cpu", "faiss", tuple({"cells": cells} for cells in (1, 2, 4, 8)), (1, 2, 4, 8, 16, 32, 64), _build_ivf,

@@ -68,7 +68,7 @@ def _ips2(as_many_columns: bool = False, **arguments: Any) -> Callable[[Floats, 
     """IPS2; with ``as_many_columns`` it embeds into c columns, as scikit-learn does, in place of c + 8."""
 
     def fit(X: Floats, c: int, seed: int, workers: int) -> Fit:
-        columns = {"n_components": c} if as_many_columns else {}
+        columns: dict[str, Any] = {"n_components": c} if as_many_columns else {}
         params = Params(n_clusters=c, random_state=seed, **columns, **arguments)
         if workers:
             result = run(X, params, Resources(n_workers=workers), own_cluster=True)

@@ -7,7 +7,7 @@ import, for the help of the command line shows the steps.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 RESULTS, IMAGES = "notebooks/results", "notebooks/images"
 """Folders of a checkout; `ips2 bench all --out DIR` makes the same ones in DIR."""
@@ -83,11 +83,11 @@ class Step(NamedTuple):
     more: tuple[str, ...] = ()
 
 
-def _bench(name: str, command: str, code: Sequence[str], seconds: int, **more: object) -> Step:
+def _bench(name: str, command: str, code: Sequence[str], seconds: int, **more: Any) -> Step:
     module = command.split()[0].replace("-", "_")
     module = {"sweep": "sweeping"}.get(module, module)
     measuring = (f"ips2_dask/bench/{module}.py", "ips2_dask/bench/process.py")
-    return Step(name, f"ips2 bench {command}", f"{RESULTS}/{name}.json", (*code, *measuring), seconds, **more)  # type: ignore[arg-type]
+    return Step(name, f"ips2 bench {command}", f"{RESULTS}/{name}.json", (*code, *measuring), seconds, **more)
 
 
 def _notebook(name: str, code: Sequence[str], seconds: int, packages: Sequence[str] = (), **pictures: int) -> Step:
