@@ -37,12 +37,13 @@ ON_A_CLUSTER = ("certs", "cluster check", "run x.zarr", "submit x.zarr", "jobs",
 """Those that a cluster of this machine is enough for."""
 
 SMALLER = {
-    "bench choosing": ["--data", "digits", "--systems", "auto,kmeans"],
+    "bench all": ["--list"],
+    "bench choosing": ["--data", "digits", "--systems", "auto,kmeans", "--busy"],
     "bench scaling": ["--sizes", "500,1000", "--features", "4", "--no-warm-up"],
     "bench end-to-end": ["--samples", "300", "--features", "4"],
     "bench graph --data": ["--data", "digits", "--builders", "exact,shards"],
     "bench graph --samples": ["--samples", "400", "--features", "4", "--builders", "exact,shards"],
-    "bench peers": ["--samples", "300", "--features", "4", "--systems", "ips2,kmeans", "--compiled"],
+    "bench peers": ["--samples", "300", "--features", "4", "--systems", "ips2,kmeans", "--compiled", "--repeats", "1"],
     "bench product": ["--samples", "300", "--repeats", "3"],
     "bench roundings": ["--data", "iris", "--draws", "0", "--peers", "kmeans"],
     "bench certainty": ["--data", "iris"],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -12,11 +12,13 @@ from sklearn.metrics import roc_auc_score
 
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.roundings import labelled_data, measuring
-from ips2_dask.errors import BadInput
 from ips2_dask.metrics import contingency
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
-from ips2_dask.plots.style import INK, axis, check_matplotlib, color, marker, titled
+from ips2_dask.plots.style import INK, axis, color, marker, titled
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.figure import Figure
 
 COLUMNS = ("data", "tenth", "least", "most", "samples", "accuracy", "auc")
 
@@ -61,25 +63,7 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
                 }  # fmt: skip
 
 
-FIGURES = (".png", ".svg", ".pdf")
-
-
-def check_figure(path: Path) -> None:
-    """Refuse a figure that could not be drawn or written.
-
-    Raises
-    ------
-    BadInput
-    """
-    check_matplotlib()
-    if path.suffix.lower() not in FIGURES or not path.absolute().parent.is_dir():
-        raise BadInput(
-            "--figure", str(path), f"a file in a folder that exists, ending in {', '.join(FIGURES)}",
-            "the curve would be lost", "name another file",
-        )  # fmt: skip
-
-
-def draw(records: Sequence[Record], path: Path) -> None:
+def draw(records: Sequence[Record]) -> Figure:
     """Accuracy over the tenths of the samples, the least certain first: a line for each set."""
     from matplotlib.figure import Figure  # noqa: PLC0415  the extra [report]
 
@@ -94,7 +78,7 @@ def draw(records: Sequence[Record], path: Path) -> None:
     ax.set_ylim(0, 1.02)
     ax.legend(frameon=False, labelcolor=INK, loc="lower right")
     titled(ax, "How often labels are right", "tenth of the samples, the least certain first", "accuracy")
-    figure.savefig(path, dpi=150)
+    return figure
 
 
 def markdown(records: Sequence[Record]) -> str:

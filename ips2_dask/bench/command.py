@@ -20,9 +20,11 @@ from ips2_dask.bench import (
     copies,
     document,
     end_to_end,
+    figures,
     graph,
     islands,
     numbers,
+    origin,
     peers,
     product,
     roundings,
@@ -34,6 +36,7 @@ from ips2_dask.bench import (
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import CLUSTERS, Data, generated, kept, named
 from ips2_dask.bench.options import FEATURES
+from ips2_dask.bench.origin import Recording
 from ips2_dask.bench.runs import Input
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Params, Resources, parse_bytes
@@ -74,15 +77,15 @@ def bench(
     table = getattr(options, "markdown", False)
     if isinstance(table, Path):
         return _print_recorded(options, table)
+    drawn = getattr(options, "drawn", None)
+    if drawn is not None:
+        return _draw_recorded(options, drawn)
+    if getattr(options, "figure", None) is not None:
+        figures.check(options.figure)
+    recording = None
     if options.json is not None:
         document.check_writable(options.json)
-    facts = {
-        "machine": document.machine(),
-        "versions": document.versions(),
-        "command": document.command_line(options.given),
-    }
-    if getattr(options, "figure", None) is not None:
-        certainty.check_figure(options.figure)
+        recording = Recording(options.given, getattr(options, "random_state", None), options.busy)
     module = MODULES[options.benchmark]
     results: list[Record] = _earlier(options)
     scratch = getattr(options, "scratch", None)
@@ -90,16 +93,37 @@ def bench(
         for record in _records(options, params_of, resources_of, Path(name), results):
             print(document.line(record, module.COLUMNS), flush=True, file=sys.stderr if table else sys.stdout)
             results.append(record)
-            if options.benchmark == "numbers" and options.json is not None:
-                document.write(options.json, facts, results)
+            if options.benchmark == "numbers" and recording is not None:
+                document.write(options.json, recording.head(complete=False), results)
             if options.stopping.interrupted:  # an interrupt that a callback of the garbage collector has lost
                 raise KeyboardInterrupt
-    if options.json is not None:
-        document.write(options.json, facts, results)
+    if recording is not None:
+        document.write(options.json, recording.head(), results)
     if table:
         print(module.markdown(results), end="")
     if getattr(options, "figure", None) is not None:
-        certainty.draw(results, options.figure)
+        figures.save(module.draw(results), options.figure, results)
+    return 0
+
+
+def _draw_recorded(options: argparse.Namespace, path: Path) -> int:
+    """Draw the figure of a file of ``--json``, and measure nothing."""
+    for name, value, needed in (("--figure", options.figure, True), ("--json", options.json, False)):
+        if (value is not None) != needed:
+            raise BadInput(
+                name, f"{'none' if needed else 'one'} beside --from {path}", "--figure FILE --from RECORD",
+                "there would be nothing new to write", f"{'give' if needed else 'leave out'} {name}",
+            )  # fmt: skip
+    figures.check(options.figure)
+    results = document.read(path)
+    try:
+        figure = MODULES[options.benchmark].draw(results)
+    except (KeyError, ValueError, TypeError):
+        raise BadInput(
+            str(path), "records of another benchmark", f"a file of `ips2 bench {options.benchmark} --json FILE`",
+            "the figure would show something else", "give such a file",
+        ) from None  # fmt: skip
+    figures.save(figure, options.figure, results)
     return 0
 
 
@@ -124,7 +148,16 @@ def _earlier(options: argparse.Namespace) -> list[Record]:
             "--resume", "no --json", "one with the file of --json", "there would be nothing to go on with",
             "name the file with --json, or leave --resume out",
         )  # fmt: skip
-    return numbers.complete(numbers.read(options.json)) if options.json.exists() else []
+    if not options.json.exists():
+        return []
+    made_by = document.head(options.json)
+    if (made_by.get("commit"), made_by.get("changes")) != tuple(origin.present()):
+        raise BadInput(
+            "--resume", f"records of {made_by.get('commit') or 'an unknown commit'} in {options.json}",
+            f"those of this code, {origin.present().commit or 'of no checkout'}",
+            "one file would hold records of two versions", "name a new file, or leave --resume out",
+        )  # fmt: skip
+    return numbers.complete(numbers.read(options.json))
 
 
 def _records(
@@ -183,7 +216,9 @@ def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
 
 def _graph(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     data = _data(options, folder)
-    return graph.measure(data, folder, options.neighbors, options.builders, options.recall, options.limit)
+    return graph.measure(
+        data, folder, options.neighbors, options.builders, options.recall, options.limit, options.threads
+    )
 
 
 def _solve(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
@@ -198,7 +233,8 @@ def _peers(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     data = _data(options, folder)
     return peers.measure(
         data, folder, options.systems, options.clusters, options.workers or 0, options.limit, options.repeats,
-        options.random_state, cold=not options.compiled, report=lambda text: print(text, file=sys.stderr),
+        options.random_state, cold=not options.compiled, threads=options.threads,
+        report=lambda text: print(text, file=sys.stderr),
     )  # fmt: skip
 
 

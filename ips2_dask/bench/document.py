@@ -1,4 +1,4 @@
-"""The file of a benchmark (machine, versions, command, flat records), and its Markdown tables for the README."""
+"""The file of a benchmark (origin, machine, command, flat records), and its Markdown tables for the README."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import psutil
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.pipeline.manifest import versions as versions_of_the_run
 from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import size
 
@@ -27,14 +26,8 @@ PEERS = ("evoc", "faiss-cpu", "fast-plscan", "hnswlib", "igraph", "pyamg", "umap
 
 
 def machine() -> Record:
-    """The machine that was measured on: processor, cores, memory, system, and how busy it was; no name, no path."""
-    return {
-        "cpu": _processor(),
-        "cores": usable_cores(),
-        "memory_bytes": _memory(),
-        "os": _system(),
-        "load_average": round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None,
-    }
+    """The machine that was measured on: processor, cores, memory, system; no name, no path."""
+    return {"cpu": _processor(), "cores": usable_cores(), "memory_bytes": _memory(), "os": _system()}
 
 
 def _processor() -> str:
@@ -62,6 +55,8 @@ def _system() -> str:
 
 def versions() -> dict[str, str]:
     """Versions of what the figures depend on, those of optional peers where they are installed."""
+    from ips2_dask.pipeline.manifest import versions as versions_of_the_run  # noqa: PLC0415  it loads every stage
+
     packages = versions_of_the_run()
     for name in PEERS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
@@ -123,6 +118,43 @@ def write(path: Path, facts: Mapping[str, object], results: Sequence[Record]) ->
         aside.unlink(missing_ok=True)
 
 
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(content, dict) and isinstance(content.get("results"), list):
+            return content
+        problem = "no records"
+    except (OSError, ValueError) as error:
+        problem = f"no record ({type(error).__name__})"
+    raise BadInput(
+        str(path), problem, "a file of `ips2 bench ... --json FILE`", "there would be nothing to read",
+        "give such a file",
+    )  # fmt: skip
+
+
+def read(path: Path) -> list[Record]:
+    """The records of a file.
+
+    Raises
+    ------
+    BadInput
+        Where there are none.
+    """
+    results: list[Record] = _document(path)["results"]
+    return results
+
+
+def head(path: Path) -> dict[str, Any]:
+    """The origin of a file's records; what files did not say when it was written is missing.
+
+    Raises
+    ------
+    BadInput
+        Where it is no file of records.
+    """
+    return {name: value for name, value in _document(path).items() if name != "results"}
+
+
 def line(record: Record, columns: Sequence[str]) -> str:
     """A record for people: the named columns that it has, in one line."""
     return "  ".join(f"{name} {_spelled(record[name])}" for name in columns if record.get(name) is not None)
@@ -162,19 +194,57 @@ def _scaling(document: Results) -> str:
     return _markdown(head, rows)
 
 
+NONE = "–"
+"""What stands in a table for what a record does not say."""
+
+Column = tuple[str, Callable[[Results], str | None]]
+"""The head of a column, and the cell of a record: None where the record does not say."""
+
+
+def _columns(records: Sequence[Results], columns: Sequence[Column]) -> str:
+    """A table of the columns that at least one record has; a dash in the place of others."""
+    cells = {head: [cell(record) for record in records] for head, cell in columns}
+    shown = [head for head, _ in columns if any(cell is not None for cell in cells[head])]
+    rows = [
+        [NONE if cell is None else cell for cell in row] for row in zip(*(cells[head] for head in shown), strict=True)
+    ]
+    return _markdown(shown, rows)
+
+
+def _number(name: str, digits: int) -> Callable[[Results], str | None]:
+    """The cell of a number, where there is one."""
+    return lambda record: None if record.get(name) is None else f"{record[name]:.{digits}f}"
+
+
+def _whole(name: str) -> Callable[[Results], str | None]:
+    return lambda record: None if record.get(name) is None else f"{record[name]}"
+
+
+def _bytes(record: Results) -> str | None:
+    return None if record["peak_bytes"] is None else size(record["peak_bytes"])
+
+
+def _seconds(record: Results) -> str | None:
+    """The median, and of several the least and the most; or how a record without seconds ended."""
+    if record["seconds"] is None:
+        return str(record["outcome"])
+    text = f"{record['seconds']:.1f}"
+    if record.get("repeats", 1) < 2 or record.get("seconds_least") is None:
+        return text
+    return f"{text} ({record['seconds_least']:.1f} to {record['seconds_most']:.1f})"
+
+
+def _graph_and_k(record: Results) -> str | None:
+    return None if record.get("graph") is None else f"{record['graph']}, {record['k']}"
+
+
 def _peers(document: Results) -> str:
-    """Seconds, their ratio to the fastest spectral clustering that finished, and scores."""
-    rows = []
-    for record in document["results"]:
-        if record["seconds"] is None:
-            rows.append([f"`{record['call']}`", record["outcome"], "", "", "", ""])
-            continue
-        scores = f"{record['nmi']:.3f}", f"{record['acc']:.3f}"
-        rows.append([
-            f"`{record['call']}`", f"{record['seconds']:.1f}", f"{record['ratio']:.2f}", *scores,
-            size(record["peak_bytes"]),
-        ])  # fmt: skip
-    return _markdown(["call", "seconds", "ratio", "NMI", "ACC", "memory"], rows)
+    """Threads, graph, seconds, their ratio to the fastest spectral clustering that finished, and scores."""
+    return _columns(document["results"], (
+        ("call", lambda r: f"`{r['call']}`"), ("threads", _whole("threads")), ("graph, k", _graph_and_k),
+        ("seconds", _seconds), ("ratio", _number("ratio", 2)), ("NMI", _number("nmi", 3)), ("ACC", _number("acc", 3)),
+        ("memory", _bytes),
+    ))  # fmt: skip
 
 
 def _product(document: Results) -> str:
@@ -186,16 +256,23 @@ def _product(document: Results) -> str:
     return _markdown(["operator", "k", "us a sample", "SciPy's CSR", "times as fast"], rows)
 
 
+def _recall(record: Results) -> str | None:
+    """The recall, with a mark where it is below the one that was to be reached."""
+    if record.get("recall") is None:
+        return None
+    return f"{record['recall']:.3f}" + ("" if record["reached"] else " (too low)")
+
+
+def _fresh(record: Results) -> str | None:
+    return None if record["seconds"] is None else f"{record['seconds'] + record['compile_seconds']:.1f}"
+
+
 def _graph(document: Results) -> str:
-    """Seconds of each builder of the graph, once compiled and in a fresh process, its recall and its memory."""
-    rows = []
-    for record in document["results"]:
-        if record["seconds"] is None:
-            rows.append([record["builder"], record["outcome"], "", "", ""])
-            continue
-        seconds = f"{record['seconds']:.1f}", f"{record['seconds'] + record['compile_seconds']:.1f}"
-        rows.append([record["builder"], *seconds, f"{record['recall']:.3f}", size(record["peak_bytes"])])
-    return _markdown(["builder", "seconds", "in a fresh process", "recall", "memory"], rows)
+    """Seconds of each builder's cheapest setting, once compiled and in a fresh process, its recall and its memory."""
+    return _columns([r for r in document["results"] if r.get("kind") != "tried"], (
+        ("builder", _whole("builder")), ("index", _whole("build")), ("threads", _whole("threads")),
+        ("seconds", _seconds), ("in a fresh process", _fresh), ("recall", _recall), ("memory", _bytes),
+    ))  # fmt: skip
 
 
 def _sweep(document: Results) -> str:

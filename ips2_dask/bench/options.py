@@ -7,6 +7,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from ips2_dask.bench import shown
+
 Add = Callable[[argparse.ArgumentParser], None]
 
 
@@ -46,7 +48,8 @@ OPERATORS = ("matrix-free", "elements", "triplets")
 BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 SYSTEMS = (
-    "ips2", "ips2-k10", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans", "evoc",
+    "ips2", "ips2-k10", "ips2-k10-c", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack",
+    "kmeans", "evoc",
 )  # fmt: skip
 CHOOSING = (
     "ips2", "plain", "pairwise", "ips2-leiden-c", "spectral", "kmeans", "leiden-c", "evoc-c", "auto", "ips2-leiden",
@@ -103,6 +106,7 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     slope = add("slope", "bytes that each sample more takes in the driver and in a worker, by stage")
     _slope(slope)
     _cluster(add("cluster", "what a solve costs Dask's scheduler on a large cluster, with simulated workers"))
+    _all(benchmarks)
     for each in (whole, scaling, slope):
         method(each)
         machine(each)
@@ -112,8 +116,27 @@ def _add(
     benchmarks: argparse._SubParsersAction[argparse.ArgumentParser], name: str, what: str
 ) -> argparse.ArgumentParser:
     parser = benchmarks.add_parser(name, allow_abbrev=False, help=what, description=what)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="where to write machine, versions, command, results")
+    text = "where to write the records with their origin: commit, date, machine, threads, load, versions, command"
+    parser.add_argument("--json", type=Path, metavar="FILE", help=text)
+    text = "record where other processes take more than a tenth of a core, too; the file says that it was so"
+    parser.add_argument("--busy", action="store_true", help=text)
     return parser
+
+
+def _all(benchmarks: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    what = "every record and picture that README, docs and notebooks show, in order; what is there is not made again"
+    parser = benchmarks.add_parser("all", allow_abbrev=False, help=what, description=what, epilog=shown.hours())
+    parser.add_argument(
+        "--out", required=True, metavar="DIR", help="where notebooks/results, notebooks/images and docs/images are made"
+    )
+    names = tuple(step.name for step in shown.STEPS)
+    parser.add_argument(
+        "--only", type=partial(words, names), default=(), metavar="NAME,...", help=f"of {', '.join(names)}"
+    )
+    text = "print what would be made and what is there, with commit and date, and make nothing"
+    parser.add_argument("--list", action="store_true", help=text)
+    text = "go on where other processes take more than a tenth of a core; the records say that it was so"
+    parser.add_argument("--busy", action="store_true", help=text)
 
 
 def _number(parser: argparse.ArgumentParser, name: str, default: int | None, what: str) -> None:
@@ -167,6 +190,7 @@ def _graph(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--neighbors", 6, "columns of the graph, the sample itself included")
     _list(parser, "--builders", BUILDERS)
     parser.add_argument("--recall", type=float, default=0.95, metavar="X", help="to be reached (default .95)")
+    _number(parser, "--threads", None, "cores that each builder is held to (default: all)")
     _limit(parser, 900)
     _seed(parser)
 
@@ -201,7 +225,8 @@ def _peers(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--clusters", None, "c (default: the classes of the data, 20 of generated data)")
     _list(parser, "--systems", SYSTEMS)
     _number(parser, "--workers", None, "processes of a cluster for IPS2 (default: one process on all cores)")
-    _number(parser, "--repeats", 1, "fits of each, whose median counts")
+    _number(parser, "--repeats", 3, "fits of each, whose median counts")
+    _number(parser, "--threads", None, "cores that each fit is held to (default: all)")
     parser.add_argument("--compiled", action="store_true", help="leave Numba's cache: time from a user's second run on")
     _limit(parser, 900)
     _seed(parser)
@@ -212,6 +237,7 @@ def _scaling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--sizes", type=whole_numbers, default=LIST_OF_SIZES, metavar="M,...", help=text)
     _number(parser, "--features", 64, "of generated samples")
     parser.add_argument("--no-warm-up", action="store_true", help="compile inside the first sizes' times")
+    _figure(parser)
     _limit(parser, 7200)
 
 
@@ -291,7 +317,14 @@ def _islands(parser: argparse.ArgumentParser) -> None:
 
 def _certainty(parser: argparse.ArgumentParser) -> None:
     _known(parser, ("mnist10k",))
-    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw the curve: .png, .svg or .pdf")
+    _figure(parser)
+
+
+def _figure(parser: argparse.ArgumentParser) -> None:
+    """A figure of what is measured, or of a file of records."""
+    parser.add_argument("--figure", type=Path, metavar="FILE", help="also draw them: .png, .svg or .pdf")
+    text = "with --figure: measure nothing, and draw this file of --json"
+    parser.add_argument("--from", dest="drawn", type=Path, metavar="RECORD", help=text)
 
 
 def _sweep(parser: argparse.ArgumentParser) -> None:

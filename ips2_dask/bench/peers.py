@@ -14,17 +14,22 @@ from typing import Any, NamedTuple, TypedDict
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans, SpectralClustering
+from threadpoolctl import threadpool_info
 
 from ips2_dask.bench.document import Record, Value
 from ips2_dask.bench.inputs import Data
-from ips2_dask.bench.process import FINISHED, Outcome, peak, work_apart
+from ips2_dask.bench.process import FINISHED, Outcome, check_cores, peak, work_apart
 from ips2_dask.estimator import IPS2
+from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.run import run
 
-COLUMNS = ("system", "outcome", "seconds", "ratio", "nmi", "acc", "ari", "clusters", "noise", "peak_bytes")
-MEASURED = ("nmi", "acc", "ari", "clusters", "noise")
+COLUMNS = (
+    "system", "outcome", "threads", "graph", "k", "seconds", "seconds_least", "seconds_most", "ratio", "nmi", "acc",
+    "ari", "clusters", "noise", "peak_bytes",
+)  # fmt: skip
+MEASURED = ("nmi", "acc", "ari", "clusters", "noise", "threads", "graph", "k", "recall")
 SPECTRAL = "spectral-"
 """Prefix of the names of scikit-learn's SpectralClustering, whose fastest one that finished has ratio 1."""
 
@@ -32,60 +37,91 @@ Floats = NDArray[np.floating]
 Labels = NDArray[np.integer]
 
 
+class Fit(NamedTuple):
+    """Labels of a fit, and the graph of nearest neighbours that it was made from: "exact" or "approximate"."""
+
+    labels: Labels
+    graph: str | None = None
+    k: int | None = None  # neighbours of a sample, as the call counts them
+    recall: float | None = None  # of the graph, where it was measured
+
+
 class Method(NamedTuple):
     """A way to cluster, as a user would write it, and what it needs besides our dependencies."""
 
     call: str
-    fit: Callable[[Floats, int, int, int], Labels]  # from X, c, seed and workers to labels
+    fit: Callable[[Floats, int, int, int], Fit]  # from X, c, seed and workers
     module: str = ""
+    threads: Callable[[], int] = usable_cores  # that it may take in this process
 
 
-def _ips2(**arguments: Any) -> Callable[[Floats, int, int, int], Labels]:
-    def fit(X: Floats, c: int, seed: int, workers: int) -> Labels:
-        if not workers:
-            return IPS2(c, random_state=seed, **arguments).fit(X).labels_
-        params = Params(n_clusters=c, random_state=seed, **arguments)
-        return run(X, params, Resources(n_workers=workers), own_cluster=True).labels
+def _of_libraries() -> int:
+    """Threads that OpenMP and BLAS may take, whichever has more."""
+    return max((int(pool["num_threads"]) for pool in threadpool_info()), default=1)
+
+
+def _of_numba() -> int:
+    return int(importlib.import_module("numba").get_num_threads())
+
+
+def _ips2(as_many_columns: bool = False, **arguments: Any) -> Callable[[Floats, int, int, int], Fit]:
+    """IPS2; with ``as_many_columns`` it embeds into c columns, as scikit-learn does, in place of c + 8."""
+
+    def fit(X: Floats, c: int, seed: int, workers: int) -> Fit:
+        columns: dict[str, Any] = {"n_components": c} if as_many_columns else {}
+        params = Params(n_clusters=c, random_state=seed, **columns, **arguments)
+        if workers:
+            result = run(X, params, Resources(n_workers=workers), own_cluster=True)
+        else:
+            result = IPS2(c, random_state=seed, **columns, **arguments).fit(X).run_
+        report = result.report()
+        graph = "exact" if report["builder"] == "exact" else "approximate"
+        return Fit(result.labels, graph, params.n_neighbors, report["recall"])
 
     return fit
 
 
-def _spectral(solver: str) -> Callable[[Floats, int, int, int], Labels]:
-    def fit(X: Floats, c: int, seed: int, workers: int) -> Labels:
+SPECTRAL_NEIGHBORS = 10
+
+
+def _spectral(solver: str) -> Callable[[Floats, int, int, int], Fit]:
+    def fit(X: Floats, c: int, seed: int, workers: int) -> Fit:
         del workers
         model = SpectralClustering(
-            c, affinity="nearest_neighbors", n_neighbors=10, eigen_solver=solver, random_state=seed
+            c, affinity="nearest_neighbors", n_neighbors=SPECTRAL_NEIGHBORS, eigen_solver=solver, random_state=seed
         )
-        return model.fit(X).labels_
+        return Fit(model.fit(X).labels_, "exact", SPECTRAL_NEIGHBORS, 1.0)
 
     return fit
 
 
-def _kmeans(X: Floats, c: int, seed: int, workers: int) -> Labels:
+def _kmeans(X: Floats, c: int, seed: int, workers: int) -> Fit:
     del workers
-    return KMeans(c, random_state=seed).fit(X).labels_
+    return Fit(KMeans(c, random_state=seed).fit(X).labels_)
 
 
-def _evoc(X: Floats, c: int, seed: int, workers: int) -> Labels:
+def _evoc(X: Floats, c: int, seed: int, workers: int) -> Fit:
     """EVoC with its defaults: a seed would make it take a slower, reproducible path."""
     del c, seed, workers
-    return importlib.import_module("evoc").EVoC().fit(X).labels_
+    model = importlib.import_module("evoc").EVoC()
+    return Fit(model.fit(X).labels_, "approximate", int(model.n_neighbors))
 
 
 def _spectral_method(solver: str, module: str = "") -> Method:
     call = f'SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=10, eigen_solver="{solver}")'
-    return Method(call, _spectral(solver), module)
+    return Method(call, _spectral(solver), module, _of_libraries)
 
 
 SYSTEMS = {
     "ips2": Method("IPS2(c)", _ips2()),
     "ips2-k10": Method("IPS2(c, n_neighbors=10)", _ips2(n_neighbors=10)),
+    "ips2-k10-c": Method("IPS2(c, n_neighbors=10, n_components=c)", _ips2(True, n_neighbors=10)),
     "ips2-kmeans": Method('IPS2(c, assign_labels="kmeans")', _ips2(assign_labels="kmeans")),
     "spectral-lobpcg": _spectral_method("lobpcg"),
     "spectral-amg": _spectral_method("amg", "pyamg"),
     "spectral-arpack": _spectral_method("arpack"),
-    "kmeans": Method("KMeans(c)", _kmeans),
-    "evoc": Method("EVoC()", _evoc, "evoc"),
+    "kmeans": Method("KMeans(c)", _kmeans, threads=_of_libraries),
+    "evoc": Method("EVoC()", _evoc, "evoc", _of_numba),
 }
 
 
@@ -107,9 +143,10 @@ def measure(
     clusters: int | None = None,
     workers: int = 0,
     limit: float | None = None,
-    repeats: int = 1,
+    repeats: int = 3,
     seed: int = 0,
     cold: bool = True,
+    threads: int | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Record]:
     """A record for each system.
@@ -117,9 +154,13 @@ def measure(
     ``seconds`` is the median over ``repeats`` fresh processes of the time of `fit` on the raw X in memory: imports and
     the reading of X are left out, compilation is not, for every process starts with an empty folder for Numba's
     compiled code (``cold``). ``ratio`` is ``seconds`` over those of the fastest of scikit-learn's SpectralClustering
-    that finished; None where none did. All systems run by turns, with the threads that they take by themselves; one
-    that does not finish is not run again. ``noise`` is the share of samples that a system puts into no cluster: they
-    are scored as a cluster of their own, which ``clusters`` does not count.
+    that finished; None where none did. ``seconds_least`` and ``seconds_most`` are the shortest and the longest fit. All
+    systems run by turns, each with the threads that it takes by itself on the cores that all have: ``threads`` says
+    how many it may take. One that does not finish is not run again. ``graph``, ``k`` and ``recall`` tell of the graph
+    of nearest neighbours that a system is made from: an exact one costs a search that an approximate one saves.
+    ``ips2-k10-c`` has the k and the number of embedded columns of scikit-learn's calls. ``noise`` is the share of
+    samples that a system puts into no cluster: they are scored as a cluster of their own, which ``clusters`` does not
+    count.
 
     Parameters
     ----------
@@ -138,15 +179,18 @@ def measure(
     seed : int
     cold : bool
         False leaves Numba's folder as it is: the time from a user's second run on.
+    threads : int, optional
+        Cores that each fit is held to; by default it has all.
     report : callable, optional
         Is told of each fit when it ends: the records come when all have.
     """
+    check_cores(threads)
     job = {"X": data.X, "labels": data.labels, "c": clusters or data.c, "seed": seed, "workers": workers}
     outcomes: dict[str, list[Outcome]] = {name: [] for name in systems}
     for _ in range(repeats):
         for name, ended in outcomes.items():
             if not _missing(name) and all(outcome.finished for outcome in ended):
-                ended.append(work_apart("peers", {**job, "system": name}, folder, limit, cold=cold))
+                ended.append(work_apart("peers", {**job, "system": name}, folder, limit, cold=cold, cores=threads))
                 report(f"{name}: {ended[-1].word} {ended[-1].answer.get('seconds', '')}")
     fastest = min(
         (seconds for name, ended in outcomes.items() if name.startswith(SPECTRAL) if (seconds := _seconds(ended))),
@@ -163,6 +207,8 @@ def measure(
             "c": clusters or data.c,
             "outcome": ended[-1].word if ended else f"skipped: {SYSTEMS[name].module} is not installed",
             "seconds": seconds,
+            "seconds_least": min(_all_seconds(ended)) if seconds else None,
+            "seconds_most": max(_all_seconds(ended)) if seconds else None,
             **_scores(ended),
             "ratio": seconds / fastest if seconds and fastest else None,
             "repeats": len(ended),
@@ -181,7 +227,11 @@ def _seconds(ended: Sequence[Outcome]) -> float | None:
     """Median seconds of the fits; None if there are none, or if one of them did not finish."""
     if not ended or any(outcome.word != FINISHED for outcome in ended):
         return None
-    return statistics.median(outcome.answer["seconds"] for outcome in ended)
+    return statistics.median(_all_seconds(ended))
+
+
+def _all_seconds(ended: Sequence[Outcome]) -> list[float]:
+    return [float(outcome.answer["seconds"]) for outcome in ended]
 
 
 def _scores(ended: Sequence[Outcome]) -> dict[str, Value]:
@@ -199,13 +249,15 @@ def work(job: Job) -> Record:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what a result is worth is measured here
         begun = time.perf_counter()
-        labels = system.fit(X, job["c"], job["seed"], job["workers"])
+        fit = system.fit(X, job["c"], job["seed"], job["workers"])
         seconds = time.perf_counter() - begun
-    labels = np.asarray(labels)
+    labels = np.asarray(fit.labels)
     labelled = labels >= 0
     facts = {
         **scores(true_labels, labels),
         "clusters": len(np.unique(labels[labelled])),
         "noise": float(np.mean(~labelled)),
+        "threads": system.threads(),
+        **fit._asdict(),
     }
     return {"seconds": seconds, **{name: facts[name] for name in MEASURED}}

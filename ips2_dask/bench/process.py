@@ -17,6 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from ips2_dask.errors import BadInput
+
 INTERVAL = 0.05
 SHARE = 10
 """Seconds between samples: at least .05, and at least 10 times what a sample takes, so that it costs 10 % of a core."""
@@ -114,6 +116,9 @@ def descendants(pid: int) -> list[int]:
     return pids
 
 
+CORES = "IPS2_BENCH_CORES"
+"""Environment variable of a process that is to take only so many cores, which it sees before it imports anything."""
+
 FINISHED = "finished"
 GRACE = 10.0
 
@@ -135,7 +140,13 @@ class Outcome(NamedTuple):
 
 
 def work_apart(
-    module: str, job: Mapping[str, object], folder: Path, limit: float | None = None, *, cold: bool = False
+    module: str,
+    job: Mapping[str, object],
+    folder: Path,
+    limit: float | None = None,
+    *,
+    cold: bool = False,
+    cores: int | None = None,
 ) -> Outcome:
     """``work(job)`` of a module of this package in a fresh interpreter.
 
@@ -151,6 +162,9 @@ def work_apart(
         Seconds from the start of the interpreter after which the process and its descendants are killed.
     cold : bool
         Give it an empty folder for Numba's compiled code, so that its time holds compilation.
+    cores : int, optional
+        Hold the process and its descendants to so many cores, of which every library makes its number of threads; by
+        default they have all that this process has.
 
     Returns
     -------
@@ -158,12 +172,32 @@ def work_apart(
         Work that fails shows the end of its standard error on ours.
     """
     with tempfile.TemporaryDirectory(prefix=f"{module}-", dir=folder, ignore_cleanup_errors=True) as name:
-        return _work(module, job, Path(name), limit, cold)
+        return _work(module, job, Path(name), limit, cold, cores)
 
 
-def _work(module: str, job: Mapping[str, object], place: Path, limit: float | None, cold: bool) -> Outcome:
+def check_cores(cores: int | None) -> None:
+    """Refuse a number of cores that a process can't be held to.
+
+    Raises
+    ------
+    BadInput
+    """
+    most = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+    if cores is not None and cores > most:
+        allowed = f"1 to {most}" if most else "none: this system holds no process to cores"
+        raise BadInput(
+            "--threads", str(cores), allowed, "the record would name threads that nobody had",
+            f"give --threads {most}" if most else "leave --threads out",
+        )  # fmt: skip
+
+
+def _work(
+    module: str, job: Mapping[str, object], place: Path, limit: float | None, cold: bool, cores: int | None
+) -> Outcome:
     (place / "job.json").write_text(json.dumps(dict(job)))
     environment = {**os.environ, "TMPDIR": str(place)}
+    if cores is not None:
+        environment[CORES] = str(cores)
     if cold:
         environment["NUMBA_CACHE_DIR"] = str(place / "numba")
     with (place / "errors").open("wb") as errors:
@@ -215,6 +249,8 @@ def _end_with_parent() -> None:
 
 def main(module: str, place: Path) -> None:
     """Do the work in the fresh interpreter, and write its answer."""
+    if CORES in os.environ:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: int(os.environ[CORES])])
     threading.Thread(target=_end_with_parent, daemon=True).start()
     work = importlib.import_module(f"ips2_dask.bench.{module}").work
     answer = work(json.loads((place / "job.json").read_text()))

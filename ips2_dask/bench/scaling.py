@@ -5,16 +5,19 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import scipy.stats
 
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import Data, generated
-from ips2_dask.bench.runs import START, Input, records, run_apart
+from ips2_dask.bench.runs import START, TOTAL, Input, records, run_apart
 from ips2_dask.params import Params, Resources
 from ips2_dask.plan.choices import choose
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.figure import Figure
 
 COLUMNS = (
     "kind", "m", "stage", "outcome", "seconds", "peak_bytes", "projected_bytes", "recall", "residual", "nmi",
@@ -61,7 +64,9 @@ def measure(
 
     Data are `datasets.curved_gaussians` with as many clusters as ``params`` asks for, written before the clock starts.
     Each size is a fresh process on a cluster of its own; before it, small runs with the choices that the sizes
-    will make compile the kernels that Numba caches on disk.
+    will make compile the kernels that Numba caches on disk. ``compiled`` says that they did, and ``start_included``
+    whether ``seconds`` hold the start of the interpreter's workers: those of "total" do, from the call of `run` to its
+    return; those of "stages" go from the first stage's beginning to the last one's end, and are the README's `all, s`.
 
     Parameters
     ----------
@@ -86,7 +91,7 @@ def measure(
         source = Input(data.name, data.X, data.labels)
         outcome = run_apart(source, params, resources, serial, folder, limit)
         for record in records(source, params, resources, serial, outcome):
-            yield {"kind": "time", **record}
+            yield {"kind": "time", **record, "compiled": warm_up, "start_included": record["stage"] in (START, TOTAL)}
             stage, seconds = record["stage"], record["seconds"]
             if isinstance(stage, str) and isinstance(seconds, float) and stage != START:
                 times.setdefault(stage, []).append((m, seconds))
@@ -114,3 +119,19 @@ def _remove(data: Data) -> None:
     """X of ten million samples should not wait on disk for the next size."""
     for file in (data.X, data.labels):
         Path(file).unlink()
+
+
+def draw(results: Sequence[Record]) -> Figure:
+    """Seconds over samples with the fitted power, the share of each stage, and memory beside the plan."""
+    from matplotlib.figure import Figure  # noqa: PLC0415  the extra [report]
+
+    from ips2_dask.bench.study import pictures  # noqa: PLC0415  studies are made of this module
+    from ips2_dask.bench.study.measure import as_growth  # noqa: PLC0415  the same
+
+    shown = as_growth(results)
+    figure = Figure(figsize=(15, 4.2), layout="constrained")
+    for ax, panel in zip(
+        figure.subplots(1, 3), (pictures.draw_growth, pictures.draw_stages, pictures.draw_memory), strict=True
+    ):
+        panel(shown, ax)
+    return figure

@@ -97,7 +97,11 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def bench_command(options: argparse.Namespace) -> int:
-    """Run a benchmark, print its records, and write them to the file of ``--json``."""
+    """Run a benchmark, print its records, and write them to the file of ``--json``; or run all of them."""
+    if options.benchmark == "all":
+        from ips2_dask.bench.everything import make_all  # noqa: PLC0415  it loads no benchmark
+
+        return make_all(options)
     from ips2_dask.bench.command import bench  # noqa: PLC0415  it loads every benchmark
 
     return bench(options, params_of, resources_of)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
 import json
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from ips2_dask.bench.activity import Watch
 from ips2_dask.bench.document import Record, machine, versions
 from ips2_dask.bench.inputs import generated
+from ips2_dask.bench.origin import now, present
 from ips2_dask.bench.runs import Input, records, run_apart
 from ips2_dask.bench.scaling import compile_kernels
 from ips2_dask.bench.study.config import Study
@@ -80,16 +81,17 @@ def read_bench(path: str | Path) -> list[Record]:
     """
     try:
         document = json.loads(Path(path).read_text(encoding="utf-8"))
-        return [
-            {**r, "part": "growth", "operator": "auto", "where": document["machine"]["cpu"]}
-            for r in document["results"]
-            if r["kind"] == "time"
-        ]
+        return [{**r, "where": document["machine"]["cpu"]} for r in as_growth(document["results"])]
     except (OSError, ValueError, KeyError, TypeError):
         raise BadInput(
             str(path), "no file of that kind", "what `ips2 bench scaling --json FILE` writes",
             "figures would be made of something else", "give another file",
         ) from None  # fmt: skip
+
+
+def as_growth(results: Sequence[Record]) -> list[Record]:
+    """The records of ``ips2 bench scaling`` as those of a study's growth part."""
+    return [{**r, "part": "growth", "operator": "auto"} for r in results if r["kind"] == "time"]
 
 
 def measure(
@@ -113,7 +115,9 @@ def measure(
     Returns
     -------
     list of dict
-        A flat record for each run and stage: seconds, peak memory and what the plan said of it.
+        A flat record for each run and stage: seconds, peak memory and what the plan said of it; machine and versions
+        (``where``), date (``when``), commit and changes as of `bench.origin.Code`, and the cores that other processes
+        took meanwhile (``others``).
     """
     file = results_file(study, results)
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -127,11 +131,11 @@ def measure(
                 params, resources = _params(study, k, operator), _resources(study, study.workers)
                 compile_kernels(sizes, study.features, params, resources, study.workers == 0, folder)
         for number, run in enumerate(todo, 1):
+            watch = Watch()
             measured = list(_run(study, run, folder))
+            made = {"where": here, "when": now(), **present()._asdict(), "others": round(watch.others(), 3)}
             with file.open("a", encoding="utf-8") as lines:
-                lines.writelines(
-                    json.dumps({**r, **run.key(study), "where": here, "when": _now()}) + "\n" for r in measured
-                )
+                lines.writelines(json.dumps({**r, **run.key(study), **made}) + "\n" for r in measured)
             report(f"{number}/{len(todo)} {_said(run, measured)}")
     if not todo:
         report("all runs were there already")
@@ -209,10 +213,6 @@ def _here() -> str:
         f"{facts['cpu']}, {facts['cores']} cores, ips2_dask {version['ips2_dask']}, numpy {version['numpy']}, "
         f"numba {version['numba']}, dask {version['dask']}"
     )
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 @contextlib.contextmanager

@@ -10,6 +10,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
+from ips2_dask.bench.document import machine, versions
+from ips2_dask.bench.origin import now, present
 from ips2_dask.bench.study.config import Study
 from ips2_dask.bench.study.fits import growth_table, memory_table, stage_table, strong_table, weak_table
 from ips2_dask.bench.study.measure import kept, results_file
@@ -66,8 +68,10 @@ def study(asked: Study, out: str | Path, *, again: bool = False, progress: Calla
     _execute(executed, {**_parameters(asked), "results": str(folder), "again": again}, progress)
     records = kept(asked, folder)
     summary = {
-        "study": asked.as_dict(), "growth": growth_table(records), "strong": strong_table(records),
-        "weak": weak_table(records), "memory": memory_table(records), "stages": stage_table(records),
+        **present()._asdict(), "date": now(), "machine": machine(), "versions": versions(), "study": asked.as_dict(),
+        "growth": growth_table(records), "strong": strong_table(records), "weak": weak_table(records),
+        "memory": memory_table(records),
+        "stages": stage_table(records),
     }  # fmt: skip
     write_atomically(folder / f"{asked.name}.json", json.dumps(summary, indent=1) + "\n")
     return Studied(executed, _page(executed), results_file(asked, folder), folder / f"{asked.name}.json")
