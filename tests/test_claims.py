@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from sklearn.neighbors import NearestNeighbors
 
 from ips2_dask import Params
 from ips2_dask.bench.document import TABLES
@@ -21,21 +22,8 @@ from ips2_dask.wording import size
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "notebooks" / "results"
 WORDS = (
-    "no",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-    "thirteen",
-)
+    "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+)  # fmt: skip
 
 Record = dict[str, Any]
 Figures = Callable[[], list[str]]
@@ -218,6 +206,36 @@ def plan(m: int, workers: int) -> Plan:
     return make_plan(m, 64, Params(n_clusters=20), n_workers=workers)
 
 
+@functools.cache
+def pairs_of_noise() -> list[str]:
+    """Pairs a sample that some neighbourhood of five holds, of 20,000 normal points in 64 dimensions and in eight."""
+    found: list[str] = []
+    for f in (64, 8):
+        X = np.random.default_rng(0).normal(size=(20_000, f))
+        N = NearestNeighbors(n_neighbors=5).fit(X).kneighbors(X, return_distance=False)
+        first, second = (N[:, at].ravel() for at in np.triu_indices(5))
+        pairs = np.unique(np.minimum(first, second) * len(X) + np.maximum(first, second))
+        found.append(f"{len(pairs) / len(X):.1f}")
+    return found
+
+
+def pairs_of_growth() -> list[str]:
+    each = [r["P"] / r["m"] for r in results("scaling") if r["kind"] == "time" and r["stage"] == "total"]
+    return [f"{min(each):.1f}", f"{max(each):.1f}"]
+
+
+def change_by_one_set() -> list[str]:
+    """By how much the mean ARI changes where USPS has 2 clusters, as without a penalty, and not 10."""
+    right, wrong = (one("numbers", data="usps", draw=0, variant=name) for name in ("default", "penalty 0"))
+    sets = len({r["data"] for r in results("numbers")})
+    return [str(wrong["n_clusters"]), str(right["n_clusters"]), two_digits((right["ari"] - wrong["ari"]) / sets)]
+
+
+def letters() -> list[str]:
+    record = one("numbers", data="letter", draw=0, variant="default")
+    return [str(record["n_clusters"]), str(record["known"])]
+
+
 def copies_of_kdd() -> list[str]:
     record = one("copies", data="kddcup-all", variant="default")
     return [f"{record['m']:,}", f"{record['distinct']:,}"]
@@ -292,6 +310,17 @@ CLAIMS = {
         lambda: [f"{plan(10**6, 2).seconds:.0f}", f"{one('scaling', stage='stages', m=10**6)['seconds']:.0f}"],
     ),
     "plan, triplets": Claim("docs/plan.md", r"are stored up to ([\d,]+) samples", triplets_up_to),
+    "plan, pairs of noise": Claim(
+        "docs/plan.md", r"normal distribution have ([\d.]+) in 64 dimensions and ([\d.]+) in eight", pairs_of_noise
+    ),
+    "plan, pairs of growth": Claim(
+        "docs/plan.md", r"curved clusters of `scaling.json` ([\d.]+) to ([\d.]+)\.", pairs_of_growth
+    ),
+    "choosing, one set": Claim(
+        "docs/choosing.md", r"USPS with (\d+) clusters instead of (\d+) moves the mean ARI by (\.\d+)",
+        change_by_one_set,
+    ),
+    "choosing, letters": Claim("docs/choosing.md", r"`letter`, where it takes (\d+) clusters of (\d+)", letters),
     "method, exact after all": Claim(
         "docs/method.md", r"for 100,000 x 64 `ips2 plan` counts (\d+) s more",
         lambda: [f"{plan(10**5, 2).exact_seconds:.0f}"],
