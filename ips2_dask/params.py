@@ -350,9 +350,10 @@ def parse_bytes(text: str | int | None, name: str = "memory_limit") -> int | Non
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Resources:
-    """The resources that a run may use; none of them changes the labels.
+    """The resources that a run may use; no label depends on workers and memory.
 
-    A run that starts no workers refuses the options that describe them.
+    ``vectors`` decides where a solve is made, and chunks of vectors follow ``partition_rows``: with other ones single
+    samples between clusters may get another label. A run that starts no workers refuses the options that describe them.
 
     Parameters
     ----------

@@ -115,8 +115,9 @@ print(f"NMI with the known digits: {normalized_mutual_info_score(digits[n_new:],
 # %% [markdown]
 # ## New samples
 #
-# `predict` finds the nearest training samples of each new one, extends the embedding to it (Nystrom's way), and takes
-# the nearest cluster. `predict_proba` says how sure that is; the images below are the ones it is least sure of.
+# `predict_proba` takes the mean of the shares of each new sample's nearest training samples, the nearer ones more, and
+# `predict` the cluster with the largest share. (`transform` extends the embedding to new samples, by Nystrom's formula.)
+# The images below are the ones that this is least sure of.
 
 # %%
 labels = model.predict(X_new)

@@ -88,9 +88,9 @@ stages.style.format({c: "{:.2f}" for c in stages.columns if c != "m"} | {"m": "{
 # ## What more workers bring
 #
 # *Strong scaling* keeps the size and adds workers; *weak scaling* lets both grow. An efficiency of 1 is perfect. The
-# serial share is Karp and Flatt's estimate of the part that no worker can take over: the client's own work, such as
-# k-means and the small dense algebra of the solver, and whatever the machine's cores share. Two threads of one
-# physical core are not two cores.
+# serial share is Karp and Flatt's estimate of the part that no worker can take over: the client's own work, such as the
+# solves where block vectors are in core, and whatever the machine's cores share. Two threads of one physical core are not
+# two cores.
 
 # %%
 plt.figure(figsize=(6, 3.6))

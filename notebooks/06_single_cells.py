@@ -64,8 +64,8 @@ table.insert(0, "clusters", [labels.max() + 1 for labels in found.values()])
 table.round(3)
 
 # %% [markdown]
-# IPS2 finds few broad groups, Leiden finer communities. The types overlap: several kinds of T cells lie together in these components, so that no method that sees the
-# components alone can tell all ten apart. Why four? The candidates with their evidence, the chosen one first; a given
+# IPS2 finds few broad groups, Leiden finer communities. The types overlap: the table of clusters and types below shows
+# several kinds of T cells in one cluster. Why so many? The candidates with their evidence, the chosen one first; a given
 # number, `ips2(adata, 10)`, takes any other.
 
 # %%

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from markdown_it import MarkdownIt
 
 import ips2_dask
 from ips2_dask.bench import certainty, copies, numbers, roundings
@@ -83,6 +84,15 @@ def test_links_lead_to_files_and_headings_that_are_there(page: Path) -> None:
         file = page.parent / name if name else page
         assert file.exists(), target
         assert not anchor or anchor in anchors(file), target
+
+
+@every_page
+def test_tables_are_tables_when_they_are_rendered(page: Path) -> None:
+    rows = [line for line in prose(page).splitlines() if line.startswith("|") and not re.fullmatch(r"[|\- ]+", line)]
+    tokens = MarkdownIt("commonmark").enable("table").parse(text_of(page))
+    assert sum(token.type == "tr_open" for token in tokens) == len(rows)
+    cells = {token.content for token in tokens if token.type == "inline" and token.content.startswith("|")}
+    assert not cells
 
 
 @every_page

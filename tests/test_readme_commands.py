@@ -1,4 +1,4 @@
-"""The README's commands: each is one that there is, and each is run, with what it needs and small where it is large."""
+"""Commands of the README and docs: each is one that there is and is run, small where it is large."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import yaml
 import zarr
-from readme import ALL, README, ROOT, TEXTS, blocks
+from readme import ALL, PAGES, README, ROOT, TEXTS, blocks
 
 from ips2_dask import cluster
 from ips2_dask.cli.main import _parser
@@ -27,7 +27,7 @@ ON_A_RUN = (
 )  # fmt: skip
 """What commands begin with that make the run of the README's example, or look into it."""
 
-ON_A_TABLE = ("run --help", "plan wine.csv", "sweep wine.csv", "run ... ", "plan --shape", "demo")
+ON_A_TABLE = ("run --help", "bench graph --help", "plan wine.csv", "sweep wine.csv", "plan --shape", "demo")
 """Those that need nothing but its table, or not even that."""
 
 ON_TEXT = ("run kddcup", "predict kdd")
@@ -47,6 +47,8 @@ SMALLER = {
     "bench product": ["--samples", "300", "--repeats", "3"],
     "bench roundings": ["--data", "iris", "--draws", "0", "--peers", "kmeans"],
     "bench certainty": ["--data", "iris"],
+    "bench copies": ["--data", "iris"],
+    "bench islands": ["--samples", "2000", "--features", "4", "--groups", "2"],
     "bench sweep": ["--samples", "200", "--features", "4", "--clusters", "3,4", "--neighbors", "5", "--sigma", "1"],
     "bench change": ["--data", "digits", "--then", "9"],
     "reproduce": ["--only", "similarities", "--jobs", "1"],
@@ -57,8 +59,13 @@ STUDY = "study"
 SMALL_STUDY = {"sizes": [300, 600, 1200], "strong_samples": 600, "weak_samples": 300, "warm_up": False}
 """Other values of the example of a study."""
 
-ELSEWHERE = {"run s3://": "tests/cluster/test_ways.py"}
-"""Those that need a server that other tests start."""
+ELSEWHERE = {
+    "run s3://": "tests/cluster/test_ways.py",
+    "bench cluster": "tests/bench/test_bench_cluster.py",
+    "bench numbers": "tests/bench/test_bench_numbers.py",
+    "bench slope": "tests/bench/test_bench_slope.py",
+}
+"""Those that need a server that other tests start, or arguments that they call the benchmark with."""
 
 
 def chosen(*beginnings: str) -> list[list[str]]:
@@ -117,9 +124,16 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.mark.slow
 def test_the_commands_of_the_example_run_one_after_the_other(table: Path) -> None:
-    for words in chosen(*ON_A_RUN):
-        ips2(table, words, _without_pandas(table))
+    printed = [ips2(table, words, _without_pandas(table)) for words in chosen(*ON_A_RUN)]
+    (shown,) = (block for block in blocks() if block.startswith("wine.csv: "))
+    assert _without_times(printed[0]) == _without_times(shown)
     assert {path.name for path in table.iterdir()} >= {"wine-run", "labels.csv"}
+
+
+def _without_times(summary: str) -> list[str]:
+    """The words of each line of a run's summary, but for seconds, memory and folder, which no two runs share."""
+    lines = [line for line in summary.splitlines() if line.strip() and not line.startswith(("peak memory", "run dir"))]
+    return [" ".join(re.sub(r"\s+\d+\.\d\d$", "", line.rstrip()).split()) for line in lines]
 
 
 @pytest.mark.slow
@@ -128,9 +142,9 @@ def test_commands_on_a_table_of_ones_own_run_as_they_stand(beginning: str, table
     for words in chosen(beginning):
         whole = [one for word in words for one in (["wine.csv", "--out", "auto-run"] if word == "..." else [word])]
         said = ips2(table, whole, _without_pandas(table))
-        if "--shape" in words:
-            (shown,) = [block for block in blocks() if f"ips2 {' '.join(words)}" in block]
-            assert said.split() == shown.partition("\n")[2].split()
+        for page in (README, *PAGES.values()):
+            for shown in (block for block in blocks("", page) if block.startswith(f"$ ips2 {' '.join(words)}\n")):
+                assert said.split() == shown.partition("\n")[2].split()
 
 
 @pytest.mark.slow
@@ -231,7 +245,7 @@ def test_the_command_of_a_study_runs_with_small_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_the_python_examples_run_as_they_stand(tmp_path: Path) -> None:
-    first, second, *whole = blocks("python")
+    first, *whole, second = blocks("python")
     assert whole  # scripts that need nothing that they don't make
     _samples(tmp_path)
     begin = [

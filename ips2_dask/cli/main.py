@@ -36,10 +36,7 @@ COMMANDS = {
     "cancel": ("jobs", "end a submitted job"),
     "cluster": ("cluster", "check a cluster's config, and try it"),
     "certs": ("cluster", "make certificates for a cluster (TLS)"),
-    "bench": (
-        "sweep",
-        "measure on this machine: product, graph, solve, end-to-end, peers, scaling, choosing, sweep, change",
-    ),
+    "bench": ("sweep", "measure speed, memory and quality on this machine (`ips2 bench --help` lists what)"),
     "study": ("sweep", "a scaling study from a YAML file: notebook, fits, figures"),
     "completion": ("main", "a script that completes commands and options in bash, zsh or fish"),
     "reproduce": ("sweep", "the paper's experiments again, beside its printed figures"),

@@ -1,8 +1,8 @@
 """How many seconds a stage takes, about.
 
-The seconds are a guess to a factor of about three: their rates are those of one machine, of
-`notebooks/results/scaling.json`, two workers on the two threads of one core of a server. Wider machines are faster, and
-so are tasks of stages that more workers share. Rates marked (estimated) were not measured.
+The seconds are a guess to a factor of about three: their rates were fitted to runs of two workers on two virtual cores
+of an Intel server, which took longer than those of `notebooks/results/scaling.json`. Wider machines are faster, and so
+are tasks of stages that more workers share. Rates marked (estimated) were not measured.
 """
 
 from __future__ import annotations

@@ -263,8 +263,8 @@ def test_the_plan_of_a_shape_needs_no_table(capsys: pytest.CaptureFixture[str]) 
         assert "--shape" in capsys.readouterr().err
 
 
-def test_the_large_plan_of_the_readme_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
-    text = (Path(__file__).parents[2] / "README.md").read_text()
+def test_the_large_plan_of_docs_is_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "plan.md").read_text()
     asked = re.search(r"^\$ ips2 (plan --shape .*)\n((?:.*\n)*?)```", text, re.MULTILINE)
     assert asked is not None
     assert main(asked[1].split()) == 0

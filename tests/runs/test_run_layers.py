@@ -55,6 +55,13 @@ def test_flat_blobs_have_one_layer() -> None:
     assert layer.parts(0) == []
 
 
+@pytest.mark.parametrize("f", [2, 5, 20])
+def test_layers_of_points_without_clusters_are_hardly_stable(f: int) -> None:
+    layers = run(np.random.default_rng(0).normal(size=(2000, f)), Params(n_clusters=4)).layers
+    assert max(layer.stability for layer in layers) < 0.1
+    assert max(layer.persistence for layer in layers) < 0.25
+
+
 @pytest.fixture(scope="module", name="planted")
 def planted_run() -> Run:
     """With rows that occur twice, and rows left out for a gap."""

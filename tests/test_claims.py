@@ -1,0 +1,415 @@
+"""Figures in running text of the README and of docs are those of the records, or of the plan, that they come from."""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from sklearn.neighbors import NearestNeighbors
+
+from ips2_dask import Params
+from ips2_dask.bench.document import TABLES
+from ips2_dask.plan.choices import EXACT_WORK, choose
+from ips2_dask.plan.plan import Plan, make_plan
+from ips2_dask.wording import size
+
+ROOT = Path(__file__).parent.parent
+RECORDS = ROOT / "notebooks" / "results"
+WORDS = (
+    "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+)  # fmt: skip
+
+Record = dict[str, Any]
+Figures = Callable[[], list[str]]
+
+
+class Claim(NamedTuple):
+    """A sentence of a page: a pattern whose groups are its figures, and what computes them from a record."""
+
+    page: str
+    pattern: str
+    figures: Figures
+
+    def holds(self, text: str) -> bool:
+        """Whether the sentence is in a text exactly once, with these figures."""
+        found = re.findall(self.pattern.replace(" ", r"\s+"), text)
+        groups = [[one] if isinstance(one, str) else list(one) for one in found]
+        return groups == [self.figures()]
+
+
+@functools.cache
+def document(name: str) -> Record:
+    """A record's file."""
+    found: Record = json.loads((RECORDS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def results(name: str) -> list[Record]:
+    found: list[Record] = document(name)["results"]
+    return found
+
+
+def one(name: str, **fields: object) -> Record:
+    """The only record of a file with these fields."""
+    (found,) = (record for record in results(name) if all(record.get(key) == value for key, value in fields.items()))
+    return found
+
+
+def two_digits(value: float) -> str:
+    """A share as ``.45``."""
+    return f"{value:.2f}".removeprefix("0")
+
+
+def three_digits(value: float) -> str:
+    return f"{value:.3f}".removeprefix("0")
+
+
+def gib(number: float) -> str:
+    return size(number).removesuffix(" GiB")
+
+
+def minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f}"
+
+
+# ---- what each sentence is computed from
+
+PEERS = ("default", "EVoC(c)", "SpectralClustering(c)", "KMeans(c)")
+
+
+def means_over_draws(chosen: Callable[[int], bool]) -> list[str]:
+    """How many open sets there are of so many samples, and each system's mean ARI over their draws."""
+    sets = {r["data"] for r in results("roundings") if r["draw"] == 0 and chosen(r["m"])}
+    means = []
+    for system in PEERS:
+        by_set: dict[str, list[float]] = {}
+        for r in results("roundings"):
+            if r["draw"] and r["variant"] == system and r["data"] in sets and r.get("ari") is not None:
+                by_set.setdefault(r["data"], []).append(r["ari"])
+        assert by_set.keys() == sets
+        means.append(float(np.mean([np.mean(values) for values in by_set.values()])))
+    return [WORDS[len(sets)], *map(two_digits, means)]
+
+
+def k_means_of_columns() -> list[str]:
+    """Mean NMI of k-means over the open sets: on c + 8 columns, their number, and on c."""
+    tables = {"htru2", "satimage"}
+    found = {
+        name: [r["nmi"] for r in results("roundings")
+               if r["draw"] == 0 and r["variant"] == name and r["data"] not in tables]
+        for name in ("kmeans c+8", "kmeans c")
+    }  # fmt: skip
+    more, fewer = (three_digits(np.mean(values)) for values in found.values())
+    return [more, str(len(found["kmeans c"])), fewer]
+
+
+def rules_for_c() -> list[str]:
+    """Sets, and of the rule and the eigengap how often the number is that of the classes, and the mean ARI."""
+    of: dict[str, list[Record]] = {}
+    for r in results("numbers"):
+        if r["draw"] == 0:
+            of.setdefault(r["variant"], []).append(r)
+    right = {name: sum(r["n_clusters"] == r["known"] for r in records) for name, records in of.items()}
+    ari = {name: two_digits(np.mean([r["ari"] for r in records])) for name, records in of.items()}
+    return [
+        str(len(of["default"])), str(right["default"]), ari["default"], str(right["eigengap"]), ari["eigengap"],
+        ari["known"],
+    ]  # fmt: skip
+
+
+def load_averages() -> list[str]:
+    """The smallest and the largest load before a table of the README was measured."""
+    loads = [document(name)["machine"]["load_average"] for name in (*TABLES, "choosing", "million-k10", "ten-million")]
+    return [f"{min(loads):.1f}", f"{max(loads):.1f}"]
+
+
+def share_of_k_means() -> list[str]:
+    """Of the time that labels of MNIST take."""
+    k_means, ours = (one("peers", system=name)["seconds"] for name in ("kmeans", "ips2"))
+    return [{0.1: "tenth"}[round(k_means / ours, 1)]]
+
+
+def strong_scaling() -> list[str]:
+    """Samples, and the seconds of one worker and of two."""
+    lines = (RECORDS / "two-cores.jsonl").read_text(encoding="utf-8").splitlines()
+    found = [r for r in map(json.loads, lines) if r["part"] == "strong" and r["stage"] == "stages"]
+    last = {(r["m"], r["workers"]): r["seconds"] for r in found}
+    (m,) = {m for m, _ in last}
+    return [f"{m:,}", *(f"{last[m, workers]:.0f}" for workers in (1, 2))]
+
+
+def million_with_ten_neighbors() -> list[str]:
+    total, eigen = (one("million-k10", stage=stage) for stage in ("total", "eigen"))
+    pairs = f"{total['P'] / 1e6:.0f}"
+    whole, of_eigen = minutes(total["seconds"]), minutes(eigen["seconds"])
+    return [
+        pairs,
+        whole,
+        of_eigen,
+        gib(total["peak_bytes"]),
+        three_digits(total["recall"]),
+        exponent(total["residual"]),
+    ]
+
+
+def ten_million() -> list[str]:
+    total, eigen = (one("ten-million", stage=stage) for stage in ("total", "eigen"))
+    quality = three_digits(total["recall"]), exponent(total["residual"]), two_digits(total["nmi"])
+    return [minutes(total["seconds"]), minutes(eigen["seconds"]), gib(total["peak_bytes"]), *quality]
+
+
+def exponent(value: float) -> str:
+    """A small number as ``1.9e-4``."""
+    return f"{value:.1e}".replace("e-0", "e-")
+
+
+def share_of_descent() -> list[str]:
+    """Of 500,000 samples: the share of our time that pynndescent takes, and from how many samples on it is sooner."""
+    ours, other = (one("graph-500k", builder=name) for name in ("shards", "pynndescent"))
+    assert other["seconds"] < ours["seconds"] / 3
+    each = (ours["seconds"] - other["seconds"]) / ours["m"]
+    sooner = (other["compile_seconds"] - ours["compile_seconds"]) / each
+    return ["a third", WORDS[round(sooner / 1e6)]]
+
+
+def exact_up_to() -> list[str]:
+    """Samples of 784 features, and of 64, up to which every pair is compared, to five thousand."""
+    return [f"{round((EXACT_WORK / (f + 64)) ** 0.5 / 5000) * 5000:,}" for f in (784, 64)]
+
+
+def chunked_from() -> list[str]:
+    """Millions of samples above which block vectors of 20 clusters are cut into chunks."""
+    return [WORDS[last_that(lambda m: choose(m, 64, Params(n_clusters=20)).vectors == "in-core", 10**8) // 10**6]]
+
+
+def last_that(holds: Callable[[int], bool], below: int) -> int:
+    """The largest number for which something holds that holds for all smaller ones, and not ``below``."""
+    low, high = 1, below
+    assert not holds(high)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if holds(middle) else (low, middle)
+    return low
+
+
+def triplets_up_to() -> list[str]:
+    return [f"{last_that(lambda m: choose(m, 64, Params(n_clusters=10)).operator == 'triplets', 10**6):,}"]
+
+
+def plan(m: int, workers: int) -> Plan:
+    return make_plan(m, 64, Params(n_clusters=20), n_workers=workers)
+
+
+@functools.cache
+def pairs_of_noise() -> list[str]:
+    """Pairs a sample that some neighbourhood of five holds, of 20,000 normal points in 64 dimensions and in eight."""
+    found: list[str] = []
+    for f in (64, 8):
+        X = np.random.default_rng(0).normal(size=(20_000, f))
+        N = NearestNeighbors(n_neighbors=5).fit(X).kneighbors(X, return_distance=False)
+        first, second = (N[:, at].ravel() for at in np.triu_indices(5))
+        pairs = np.unique(np.minimum(first, second) * len(X) + np.maximum(first, second))
+        found.append(f"{len(pairs) / len(X):.1f}")
+    return found
+
+
+def pairs_of_growth() -> list[str]:
+    each = [r["P"] / r["m"] for r in results("scaling") if r["kind"] == "time" and r["stage"] == "total"]
+    return [f"{min(each):.1f}", f"{max(each):.1f}"]
+
+
+def pairs_of_all() -> list[str]:
+    """Fewest and most pairs a sample of what was counted with five neighbours, and with ten."""
+    few = [float(value) for value in (*pairs_of_growth(), *pairs_of_noise())]
+    records = [*results("product"), one("million-k10", stage="total")]
+    many = [r["P"] / r["m"] for r in records if r["k"] == 10]
+    return [f"{value:.1f}" for value in (min(few), max(few), min(many), max(many))]
+
+
+def change_by_one_set() -> list[str]:
+    """By how much the mean ARI changes where USPS has 2 clusters, as without a penalty, and not 10."""
+    right, wrong = (one("numbers", data="usps", draw=0, variant=name) for name in ("default", "penalty 0"))
+    sets = len({r["data"] for r in results("numbers")})
+    return [str(wrong["n_clusters"]), str(right["n_clusters"]), two_digits((right["ari"] - wrong["ari"]) / sets)]
+
+
+def letters() -> list[str]:
+    record = one("numbers", data="letter", draw=0, variant="default")
+    return [str(record["n_clusters"]), str(record["known"])]
+
+
+def copies_of_kdd() -> list[str]:
+    record = one("copies", data="kddcup-all", variant="default")
+    return [f"{record['m']:,}", f"{record['distinct']:,}"]
+
+
+CLAIMS = {
+    "README, large sets": Claim(
+        "README.md", r"On (\w+) open sets of that size IPS2, told the number of clusters, has a mean ARI of "
+        r"(\.\d+); EVoC, told it too, has (\.\d+), scikit-learn's spectral clustering (\.\d+), k-means (\.\d+)\.",
+        lambda: means_over_draws(lambda m: m >= 1000),
+    ),
+    "README, small sets": Claim(
+        "README.md", r"on (\w+) such sets IPS2 has (\.\d+), spectral clustering (\.\d+), EVoC (\.\d+), "
+        r"k-means (\.\d+)\.",
+        lambda: [means_over_draws(lambda m: m < 1000)[at] for at in (0, 1, 3, 2, 4)],
+    ),
+    "README, k-means": Claim(
+        "README.md", r"k-means will do, in a (\w+) of the time",
+        share_of_k_means,
+    ),
+    "README, choosing c": Claim(
+        "README.md", r"On (\d+) open sets this rule finds the number of known classes on (\d+), and its labels have a "
+        r"mean ARI of (\.\d+)\. The eigengap finds it on (\d+), with (\.\d+); told the number of classes, a run has "
+        r"(\.\d+)\.",
+        rules_for_c,
+    ),
+    "README, load": Claim("README.md", r"with load averages of ([\d.]+) to ([\d.]+) before it began", load_averages),
+    "README, two workers": Claim(
+        "README.md", r"an Intel processor ([\d,]+) samples took one worker (\d+) s and two workers (\d+) s",
+        strong_scaling,
+    ),
+    "README, a million": Claim(
+        "README.md", r"a million samples have (\d+) million pairs: `[^`]+` takes (\d+) minutes, (\d+) of them for the "
+        r"eigenpairs, and at most ([\d.]+) GiB; recall (\.\d+), residual ([\de.-]+)\.", million_with_ten_neighbors,
+    ),
+    "README, ten million": Claim(
+        "README.md", r"`[^`]+ --keep DIR` took (\d+) minutes, (\d+) of them for the eigenpairs, and at most ([\d.]+) "
+        r"GiB for all processes together; recall (\.\d+), residual ([\de.-]+), NMI (\.\d+)\.", ten_million,
+    ),
+    "README, compiled": Claim(
+        "README.md", r"With everything compiled before, EVoC takes ([\d.]+) s and IPS2 ([\d.]+) ",
+        lambda: [f"{one('peers-compiled', system=name)['seconds']:.1f}" for name in ("evoc", "ips2")],
+    ),
+    "README, recall on MNIST": Claim(
+        "README.md", r"where IPS2's has a recall of (\.\d+)\.",
+        lambda: [two_digits(one("graph-mnist", builder="shards")["recall"])],
+    ),
+    "README, pynndescent": Claim(
+        "README.md", r"pynndescent takes less than (a third) of its time on 500,000 x 64\. By these figures that makes "
+        r"up for compiling from some (\w+) million samples on", share_of_descent,
+    ),
+    "README, exact graphs": Claim(
+        "README.md", r"is exact up to some ([\d,]+) samples of 784 features, or ([\d,]+) of 64", exact_up_to
+    ),
+    "README, sharded search": Claim(
+        "README.md", r"is the default above some ([\d,]+) samples of 784 features, or ([\d,]+) of 64", exact_up_to
+    ),
+    "README, chunks": Claim(
+        "README.md", r"by itself above some (\w+) million samples at 20 clusters", chunked_from
+    ),
+    "README, a large plan": Claim(
+        "README.md", r"here at most ([\d.]+) GiB in a worker, and about (\d+) minutes",
+        lambda: [gib(plan(10**8, 200).worker_bytes), minutes(plan(10**8, 200).seconds)],
+    ),
+    "plan, a billion": Claim(
+        "docs/plan.md", r"has ([\d.]+) GiB in a worker, ([\d.]+) GiB in the driver, and (\d+) minutes",
+        lambda: [gib(plan(10**9, 1000).worker_bytes), gib(plan(10**9, 1000).client_bytes),
+                 minutes(plan(10**9, 1000).seconds)],
+    ),
+    "plan, a million": Claim(
+        "docs/plan.md", r"are planned to take (\d+) s, and took (\d+) s",
+        lambda: [f"{plan(10**6, 2).seconds:.0f}", f"{one('scaling', stage='stages', m=10**6)['seconds']:.0f}"],
+    ),
+    "plan, triplets": Claim("docs/plan.md", r"are stored up to ([\d,]+) samples", triplets_up_to),
+    "plan, pairs of noise": Claim(
+        "docs/plan.md", r"normal distribution have ([\d.]+) in 64 dimensions and ([\d.]+) in eight", pairs_of_noise
+    ),
+    "plan, pairs of growth": Claim(
+        "docs/plan.md", r"curved clusters of `scaling.json` ([\d.]+) to ([\d.]+)\.", pairs_of_growth
+    ),
+    "choosing, one set": Claim(
+        "docs/choosing.md", r"USPS with (\d+) clusters instead of (\d+) moves the mean ARI by (\.\d+)",
+        change_by_one_set,
+    ),
+    "choosing, letters": Claim("docs/choosing.md", r"`letter`, where it takes (\d+) clusters of (\d+)", letters),
+    "method, exact after all": Claim(
+        "docs/method.md", r"for 100,000 x 64 `ips2 plan` counts (\d+) s more",
+        lambda: [f"{plan(10**5, 2).exact_seconds:.0f}"],
+    ),
+    "method, pairs": Claim(
+        "docs/method.md", r"are not zero: ([\d.]+) to ([\d.]+) a sample where that was counted at k = 5, "
+        r"([\d.]+) to ([\d.]+) at k = 10\.", pairs_of_all,
+    ),
+    "method, columns": Claim(
+        "docs/method.md", r"k-means on c \+ 8 columns has a mean NMI of (\.\d+) on (\d+) open sets, on c columns "
+        r"(\.\d+)",
+        k_means_of_columns,
+    ),
+    "tables, equal rows": Claim(
+        "docs/tables.md", r"numeric columns of KDD's ([\d,]+) rows ([\d,]+) are distinct", copies_of_kdd
+    ),
+}  # fmt: skip
+
+
+@functools.cache
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_figures_in_running_text_are_those_of_their_records(name: str) -> None:
+    claim = CLAIMS[name]
+    assert claim.holds(text_of(claim.page)), claim.figures()
+
+
+def changed(text: str, claim: Claim) -> Iterator[str]:
+    """The text with each figure of a claim changed in turn, and without its sentence."""
+    match = re.search(claim.pattern.replace(" ", r"\s+"), text)
+    assert match is not None
+    for group in range(1, len(match.groups()) + 1):
+        first, last = match.span(group)
+        other = re.sub(r"\d$", lambda digit: str((int(digit[0]) + 1) % 10), match[group])
+        other = WORDS[5] if other == match[group] else other
+        yield text[:first] + other + text[last:]
+    yield text[: match.start()] + text[match.end() :]
+
+
+@pytest.mark.parametrize("name", CLAIMS)
+def test_a_figure_that_is_changed_is_noticed(name: str) -> None:
+    claim = CLAIMS[name]
+    for text in changed(text_of(claim.page), claim):
+        assert text != text_of(claim.page)
+        assert not claim.holds(text)
+
+
+def test_records_made_before_labels_were_cut_from_density_are_said_to_be() -> None:
+    (said,) = re.findall(r"<!-- before density: (.*?) -->", text_of("README.md"))
+    made_before = {
+        path.stem for path in RECORDS.glob("*.json")
+        if "fast-plscan" not in document(path.stem)["versions"] and any("nmi" in r for r in results(path.stem))
+    }  # fmt: skip
+    assert set(said.split()) == made_before | {"sweep"}
+
+
+# ---- what a run does by default
+
+SHAPES = ((1_797, 64), (70_000, 784), (1_000_000, 64), (10_000_000, 16))
+
+
+def defaults() -> str:
+    """The table of automatic decisions, as docs/plan.md shows it."""
+    chosen = [choose(m, f, Params(n_clusters=10)) for m, f in SHAPES]
+    rows = {
+        "neighbours": ["exact" if c.graph == "exact" else f"{c.n_shards:,} {c.graph}" for c in chosen],
+        "operator": [c.operator for c in chosen],
+        "triplets in the run directory": ["yes" if c.operator == "triplets" else "no" for c in chosen],
+        "matrix of the solve": ["in memory" if c.operator == "triplets" or c.assembled else "none" for c in chosen],
+        "block vectors": [c.vectors if c.vectors == "in-core" else "in chunks" for c in chosen],
+        "solved by": ["the driver" if c.vectors == "in-core" else "workers" for c in chosen],
+    }
+    head = " | ".join(f"{m:,} x {f}" for m, f in SHAPES)
+    lines = [f"| | {head} |", "|" + "---|" * (len(SHAPES) + 1)]
+    return "".join(f"{line}\n" for line in [*lines, *(f"| {name} | {' | '.join(row)} |" for name, row in rows.items())])
+
+
+def test_the_table_of_defaults_is_what_is_chosen() -> None:
+    shown = re.search(r"<!-- defaults -->\n(.*?)<!-- /defaults -->", text_of("docs/plan.md"), re.DOTALL)
+    assert shown is not None
+    assert shown[1] == defaults()
