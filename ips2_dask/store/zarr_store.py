@@ -38,6 +38,9 @@ READ_AT_ONCE = 16
 FOLDER = re.compile(rf"({'|'.join((*STAGES, 'beside', 'names'))})-[0-9a-f]{{16}}")
 """Names of the folders of stages and of side inputs."""
 
+PLAIN = re.compile(r"\w[\w.-]*")
+"""Names of attempts and arrays."""
+
 
 class ZarrStore:
     """Parts as Zarr v3 groups under a local folder or a URL. Picklable: a worker opens it again by its location."""
@@ -354,8 +357,10 @@ def is_receipt(name: str) -> bool:
 def _receipt(text: str | None) -> Receipt | None:
     """A receipt; one that can't be read seals nothing, and its part is computed again."""
     content, whole = opened(text)
-    complete = content is not None and whole and {"attempt", "arrays", "facts"} <= set(content)
-    return cast(Receipt, content) if complete else None
+    if content is None or not whole or not {"attempt", "arrays", "facts"} <= set(content):
+        return None
+    names = (content["attempt"], *content["arrays"])  # of folders: one of a stranger's may lead out of the run
+    return cast(Receipt, content) if all(PLAIN.fullmatch(str(name)) for name in names) else None
 
 
 def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Document:
