@@ -23,7 +23,7 @@ from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
 from ips2_dask.store.integrity import Document, Fault, Receipt, Scan, content_of, crc32c, opened, sealed
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.remote import is_remote
+from ips2_dask.store.remote import check_answer, is_remote, reaching
 from ips2_dask.store.side_by_side import side_by_side
 
 OWNER = "ips2_dask"
@@ -118,12 +118,14 @@ class ZarrStore:
         ------
         StoreFailure
             Where the store is full or can't be written; then nothing of the attempt stays.
+        Unreachable
+            Where a store behind a URL gives no answer; what it has taken of the attempt is left to `ips2 gc`.
         """
         attempt = f"{part}.{uuid.uuid4().hex[:8]}"
         kinds = ARRAYS[folder.split("-")[0]]
         attributes = {"binsparse": _binsparse(arrays, facts)} if {"indices_0", "indices_1"} <= set(arrays) else {}
         try:
-            with writing(f"{self._root}/{folder}/{attempt}"):
+            with self._reaching(), writing(f"{self._root}/{folder}/{attempt}"):
                 described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
                 sizes = (
                     {} if all("bytes" in one for one in described.values()) else self.files.sizes(f"{folder}/{attempt}")
@@ -140,6 +142,9 @@ class ZarrStore:
             raise
         self.cache_receipt(folder, part, receipt)
         return receipt
+
+    def _reaching(self) -> contextlib.AbstractContextManager[None]:
+        return reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
 
     def read(self, folder: str, part: str, name: str) -> AnyArray:
         """One array of a finished part, checked against its receipt.
@@ -193,6 +198,8 @@ class ZarrStore:
         except MemoryError:
             raise
         except Exception as error:  # a damaged file makes codecs and parsers raise errors of any kind
+            if is_remote(self._root):
+                check_answer(self._root, error)  # no answer is no damage
             faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
             if faults:
                 raise faults[0].error(self._root, len(faults) - 1) from error
