@@ -16,7 +16,6 @@ from ips2_dask.bench import solve as solving
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.kernels.neighbors import exact_neighbors, recall
-from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.store.layout import STAGES
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs /proc, which Linux has")
@@ -119,7 +118,9 @@ def test_a_builder_ends_with_lists_that_a_run_could_use(name):
     assert (np.diff(found.distances, axis=1) >= 0).all()
     measured = np.linalg.norm(ordered[:, None] - ordered[found.indices], axis=2)
     assert np.allclose(found.distances, measured, atol=1e-5)
-    assert recall(found.distances, lengths[order, -1]) >= 0.85
+    # of others at their first effort; our own graphs are those of runs, which promise this recall
+    least = {"exact": 1.0, "shards": graph.RECALL}.get(name, 0.85)
+    assert recall(found.distances, lengths[order, -1]) >= least
 
 
 def test_builders_are_measured_and_a_missing_one_is_named(tmp_path, monkeypatch):
@@ -160,11 +161,11 @@ def test_a_solver_is_measured_in_a_process_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("solver", solving.SOLVERS)
-def test_scipy_is_measured_with_one_blas_thread_and_with_all(solver):
-    assert [name for name, _ in solving.variants([solver])] in ([solver], [solver, solver])
-    assert [blas for _, blas in solving.variants([solver])] == (
-        [1] if solver == "ips2" else sorted({1, usable_cores()})
-    )
+@pytest.mark.parametrize(("cores", "threads"), [(1, [1]), (6, [1, 6])])
+def test_scipy_is_measured_with_one_blas_thread_and_with_all(solver, cores, threads, monkeypatch):
+    monkeypatch.setattr(solving, "usable_cores", lambda: cores)
+    found = solving.variants([solver])
+    assert found == [(solver, blas) for blas in ([1] if solver == "ips2" else threads)]
 
 
 # ---- end-to-end
