@@ -128,7 +128,15 @@ def assert_nothing_is_lost(scene: Scene, expected: Scene, point: str) -> None:
 
 
 def in_flight(scene: Scene, expected: Scene, point: str) -> set[str]:
-    """Degrees of chunks whose task had stored some of them when the fault came, and not yet the chunk's own part."""
+    """What tasks had stored besides their own parts when the fault came before these: degrees, samples of a shard."""
+    if point == "sharded-neighbors":
+        begun: dict[int, set[str]] = {}
+        for line in scene.before_fault():
+            if line.what == "wrote" and line.name.startswith("neighbors/shard-"):
+                begun[line.pid] = set()
+            elif line.what == "wrote" and line.name.startswith(("neighbors/samples-p", "neighbors/order-p")):
+                begun.setdefault(line.pid, set()).add(line.name)
+        return set().union(*begun.values())
     if point != "assemble":
         return set()
     chunks = sorted({line.name for line in expected.log if line.name.startswith("assemble/chunk-p")})

@@ -32,7 +32,7 @@ from ips2_dask.store.integrity import sealed
 from ips2_dask.store.zarr_store import ZarrStore
 
 STEPS = 30
-EXAMPLES = int(os.environ.get("IPS2_DIRECTORY_EXAMPLES", "400"))
+EXAMPLES = int(os.environ.get("IPS2_DIRECTORY_EXAMPLES", "200"))
 SHARES = 2
 """Tests that share the examples, so that two processes work."""
 
