@@ -37,6 +37,10 @@ class BadInput(IPS2Error, ValueError):
         return type(self), (self.thing, self.found, self.allowed, self.otherwise, self.remedy)
 
 
+class Unreachable(BadInput):
+    """A store that gives no access or no answer. It may be another's fault, and what was finished there stays."""
+
+
 class Refused(IPS2Error):
     """The plan breaks a limit that the user set, on memory for instance; nothing has been computed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,6 +22,22 @@ except ImportError:  # not on Windows
 # a test that compiles a kernel, or meets a busy machine, is not a slow test; and what passed once passes again
 settings.register_profile("ips2", deadline=None, derandomize=True)
 settings.load_profile("ips2")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option by which `.ci/run` tries the long tests in parts."""
+    parser.addoption("--part", metavar="N/M", help="of the tests that are chosen those of part N modulo M alone")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of one part; a test's part follows from its name, whatever other tests there are."""
+    part = config.getoption("--part")
+    if part is None:
+        return
+    number, parts = (int(word) for word in part.split("/"))
+    kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number % parts]
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = kept
 
 
 @pytest.fixture(autouse=True)

@@ -17,8 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import scipy.io
 import zarr
-from test_bad_input import INPUTS, OPTIONS, PARTS, refused
-from test_config import WRONG
+from test_bad_input import PARTS, refused
 from test_readers import FORMATS, written
 
 from ips2_dask import BadInput, Params, Resources, open_run, run
@@ -303,15 +302,3 @@ def test_a_finished_run_that_lost_its_manifests_content_is_refused_and_kept(
     assert main(arguments) == 0
     (tmp_path / "run" / "manifest.json").write_text('{"format": 99, "created": "x"}')
     assert "format 99" in refused_untouched(arguments, tmp_path, capsys)
-
-
-def test_the_tables_hold_at_least_80_cases() -> None:
-    """Each is tried by a test of its own, here, in test_bad_input or in test_clusters_config; `-rP` shows the sum."""
-    tables = {
-        "inputs": INPUTS, "options": OPTIONS, "spoiled files": [(n, s) for n in NAMED for s in SPOILS],
-        "sources": SOURCES, "manifests": [*MANIFESTS, *CHANGED], "outputs": OUTPUTS, "arguments": ARGUMENTS,
-        "cluster configs": WRONG,
-    }  # fmt: skip
-    sizes = {name: len(table) for name, table in tables.items()}
-    print(f"{sum(sizes.values())} bad inputs: " + ", ".join(f"{n} {name}" for name, n in sizes.items()))
-    assert sum(sizes.values()) >= 80

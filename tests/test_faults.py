@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ import psutil
 import pytest
 from faults.file_systems import SmallDisk
 from faults.scene import Scene, family, outside_cluster, until, write_input
+
+from ips2_dask import verify
 
 CHUNKED, IN_CORE = ("--vectors", "chunked"), ("--vectors", "in-core")
 LONG, LOOSE = ("--tol", "2e-5"), ("--tol", "1e-2")
@@ -51,6 +53,17 @@ POINTS = {
     "assemble-in-client": Point("assemble", "write assemble/p.*", 2, IN_CORE + LOOSE, True),
     "eigen-in-client": Point("eigen", "call filter", 0, IN_CORE + LONG, True, past="eigen/state0"),
 }
+SHARDED = ("--graph", "shards", "--shards", "3", *CHUNKED)
+RESUMED = {
+    "sharded-neighbors": Point("neighbors", "write neighbors/shard-.*", 1, SHARDED + LOOSE),
+    "sharded-tensor": Point("tensor", "write tensor/pairs-p.*", 2, SHARDED + LOOSE),
+    "sharded-eigen": Point("eigen", "call product", 7, SHARDED + LONG, past="eigen/state0"),
+    "sharded-fuse": Point("fuse", "write fuse/fused-.*", 2, SHARDED + LOOSE),
+}
+"""Where runs with a graph of shards are stopped that go on with workers."""
+
+ANYWHERE = POINTS | RESUMED
+
 BY_CLIENT = {"ingest/whole", "neighbors/whole", "assemble/whole", "label/whole"}
 """Small sums that the client makes of a stage's parts, and its choice among the starts: they may be made again."""
 
@@ -87,17 +100,17 @@ def undisturbed(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Undis
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, source: Path, tmp_path: Path) -> Iterator[Scene]:
     """A run directory for the point that a test is about."""
-    made = Scene(tmp_path, source, *POINTS[request.param].options)
+    made = Scene(tmp_path, source, *ANYWHERE[request.param].options)
     yield made
     made.close()
 
 
-def each_point(*quick: str, reason: str = "") -> Any:
-    """All points; those that are not ``quick`` are left to the long tests."""
+def each_point(*quick: str, among: Iterable[str] = tuple(POINTS)) -> Any:
+    """All points of some; those that are not ``quick`` are left to the long tests."""
     marks = [pytest.mark.timeout(600)]
     cases = [
         pytest.param(name, name, id=name, marks=marks if name in quick else [*marks, pytest.mark.long])
-        for name in POINTS
+        for name in among
     ]
     return pytest.mark.parametrize(("scene", "point"), cases, indirect=["scene"])
 
@@ -108,14 +121,22 @@ def assert_nothing_is_lost(scene: Scene, expected: Scene, point: str) -> None:
     assert scene.repeated() <= BY_CLIENT | AT_ONCE.get(point, set()) | in_flight(scene, expected, point)
     for name in ("product", "filter"):
         once = expected.count("called", name)
-        if POINTS[point].stage == "eigen":
+        if ANYWHERE[point].stage == "eigen":
             assert scene.count("called", name) <= once + scene.since_checkpoint(name) + PRODUCTS_IN_FLIGHT
-        elif POINTS[point].stage not in ("fuse", "label"):
+        elif ANYWHERE[point].stage not in ("fuse", "label"):
             assert scene.count("called", name) == once
 
 
 def in_flight(scene: Scene, expected: Scene, point: str) -> set[str]:
-    """Degrees of chunks whose task had stored some of them when the fault came, and not yet the chunk's own part."""
+    """What tasks had stored besides their own parts when the fault came before these: degrees, samples of a shard."""
+    if point == "sharded-neighbors":
+        begun: dict[int, set[str]] = {}
+        for line in scene.before_fault():
+            if line.what == "wrote" and line.name.startswith("neighbors/shard-"):
+                begun[line.pid] = set()
+            elif line.what == "wrote" and line.name.startswith(("neighbors/samples-p", "neighbors/order-p")):
+                begun.setdefault(line.pid, set()).add(line.name)
+        return set().union(*begun.values())
     if point != "assemble":
         return set()
     chunks = sorted({line.name for line in expected.log if line.name.startswith("assemble/chunk-p")})
@@ -125,14 +146,14 @@ def in_flight(scene: Scene, expected: Scene, point: str) -> set[str]:
 
 
 def arm(scene: Scene, point: str, do: str = "wait") -> None:
-    scene.arm(POINTS[point].at, do, POINTS[point].after, POINTS[point].past)
+    scene.arm(ANYWHERE[point].at, do, ANYWHERE[point].after, ANYWHERE[point].past)
 
 
 def victim(scene: Scene, process: subprocess.Popen[str], point: str) -> int:
     """The worker that came to the point, or an idle one where the client did."""
     there = scene.reached(process)
-    assert (there == process.pid) == POINTS[point].in_client
-    return scene.workers(process)[0] if POINTS[point].in_client else there
+    assert (there == process.pid) == ANYWHERE[point].in_client
+    return scene.workers(process)[0] if ANYWHERE[point].in_client else there
 
 
 # ---- 1 to 3: a worker goes, and the run completes by itself
@@ -161,7 +182,7 @@ def test_a_worker_that_is_killed_is_replaced(scene: Scene, point: str, undisturb
     until(lambda: not alive(pid), "the worker's death")
     until(lambda: len(scene.workers(process)) == 2, "another worker")
     scene.go()
-    assert_completes(scene, process, undisturbed[POINTS[point].options], point)
+    assert_completes(scene, process, undisturbed[ANYWHERE[point].options], point)
 
 
 @each_point()
@@ -170,28 +191,28 @@ def test_a_worker_that_stops_answering_is_replaced(scene: Scene, point: str, und
     process = scene.start(DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL="3s")
     pid = victim(scene, process, point)
     stop(pid)
-    if POINTS[point].in_client:
+    if ANYWHERE[point].in_client:
         until(lambda: not alive(pid), "the end of the silent worker")
     scene.go()
-    assert_completes(scene, process, undisturbed[POINTS[point].options], point)
+    assert_completes(scene, process, undisturbed[ANYWHERE[point].options], point)
     assert not alive(pid)
 
 
 @each_point()
 def test_a_worker_that_takes_too_much_memory_is_replaced(scene: Scene, point: str, undisturbed: Undisturbed) -> None:
-    if POINTS[point].in_client:
+    if ANYWHERE[point].in_client:
         pytest.skip("this stage runs no task on a worker")
     arm(scene, point, "hoard")
     process = scene.start("--memory-limit", "700MiB")
-    assert_completes(scene, process, undisturbed[POINTS[point].options], point)
+    assert_completes(scene, process, undisturbed[ANYWHERE[point].options], point)
 
 
 @each_point()
 def test_a_task_that_gets_no_memory_is_tried_again(scene: Scene, point: str, undisturbed: Undisturbed) -> None:
-    if POINTS[point].in_client:
+    if ANYWHERE[point].in_client:
         pytest.skip("this stage runs no task on a worker")
     arm(scene, point, "starve")
-    assert_completes(scene, scene.start(), undisturbed[POINTS[point].options], point)
+    assert_completes(scene, scene.start(), undisturbed[ANYWHERE[point].options], point)
 
 
 def alive(pid: int) -> bool:
@@ -228,7 +249,7 @@ def test_a_scheduler_that_is_killed_is_said_and_the_run_goes_on_with_another(
     assert status == 1, said
     assert_one_message(said, address, "every finished partition is kept", "run the same command again")
     scene.complete()
-    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+    assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
 
 
 def assert_given_up(scene: Scene, process: subprocess.Popen[str], said_of: str, expected: Scene, point: str) -> None:
@@ -255,7 +276,7 @@ def test_a_run_whose_workers_all_end_and_are_not_replaced_does_not_wait_for_ever
         for member in family(os.getsid(there)):
             kill(member.pid)
         scene.go()
-        assert_given_up(scene, process, "no worker for 12 s", undisturbed[POINTS[point].options], point)
+        assert_given_up(scene, process, "no worker for 12 s", undisturbed[ANYWHERE[point].options], point)
 
 
 @pytest.mark.long
@@ -271,7 +292,7 @@ def test_a_scheduler_that_stops_answering_is_not_waited_for_for_ever(
         for member in family(scheduler.pid):
             stop(member.pid)
         scene.go()
-        assert_given_up(scene, process, "has not answered for 12 s", undisturbed[POINTS[point].options], point)
+        assert_given_up(scene, process, "has not answered for 12 s", undisturbed[ANYWHERE[point].options], point)
 
 
 @each_point("tensor")
@@ -286,7 +307,41 @@ def test_a_run_whose_client_was_killed_leaves_no_process_and_goes_on(
     assert status == -signal.SIGKILL
     assert "Traceback" not in said
     scene.complete()
-    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+    assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
+
+
+@each_point("sharded-neighbors", among=RESUMED)
+def test_a_sharded_run_whose_client_was_killed_goes_on_with_two_workers(
+    scene: Scene, point: str, undisturbed: Undisturbed
+) -> None:
+    arm(scene, point)
+    process = scene.start()
+    scene.reached(process)
+    kill(process.pid)
+    status, _ = scene.end(process)
+    assert status == -signal.SIGKILL
+    lines = len(scene.log)
+    scene.complete(cluster=True)
+    assert len({line.pid for line in scene.log[lines:] if line.what == "wrote"}) > 1  # workers computed the rest
+    assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
+
+
+@each_point(among=RESUMED)
+def test_a_sharded_run_whose_scheduler_was_killed_goes_on_with_another(
+    scene: Scene, point: str, undisturbed: Undisturbed
+) -> None:
+    arm(scene, point)
+    with outside_cluster(scene) as (address, scheduler):
+        process = scene.start("--scheduler", address, workers=False)
+        scene.reached(process)
+        for member in family(scheduler.pid):
+            kill(member.pid)
+        scene.go()
+        status, said = scene.end(process)
+    assert status == 1, said
+    assert_one_message(said, address, "run the same command again")
+    scene.complete(cluster=True)
+    assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
 
 
 def terminate(process: subprocess.Popen[str]) -> None:
@@ -311,7 +366,7 @@ def test_a_run_that_is_told_to_stop_says_how_it_goes_on(
     assert len(said.splitlines()) == 1, said
     assert said.startswith(f"ips2: interrupted; the same command continues the run in {scene.out}")
     scene.complete()
-    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+    assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
 
 
 # ---- 7 to 9: the store goes, and the same command goes on when it is back
@@ -336,7 +391,7 @@ def test_a_full_disk_is_said_and_the_run_goes_on_when_there_is_room(
     assert_one_message(said, str(small_disk.path))
     small_disk.filler.unlink()
     scene.complete()
-    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+    assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
 
 
 @each_point()
@@ -354,7 +409,7 @@ def test_a_store_that_becomes_read_only_is_said_and_the_run_goes_on_when_it_is_n
     assert status == 1, said
     assert_one_message(said, str(small_disk.path))
     scene.complete()
-    assert_nothing_is_lost(scene, undisturbed[POINTS[point].options], point)
+    assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
 
 
 WRITTEN = {
@@ -383,9 +438,15 @@ def test_a_chunk_that_vanishes_is_made_again_or_said_and_made_by_the_same_comman
         assert status == 1, said
         assert_one_message(said, str(scene.out), array)
         scene.complete()
-    np.testing.assert_array_equal(scene.labels, undisturbed[POINTS[point].options].labels)
+    np.testing.assert_array_equal(scene.labels, undisturbed[ANYWHERE[point].options].labels)
+    if part not in scene.repeated():  # who needs it had read it before: it is not noticed until somebody looks
+        faults = verify(scene.out).faults
+        assert {f"{fault.folder.split('-')[0]}/{fault.part} {fault.array}" for fault in faults} == {f"{part} {array}"}
+        scene.complete()
     again = scene.repeated() - BY_CLIENT - AT_ONCE.get(point, set())
-    assert again <= {part, *(f"{line}" for line in together(part))}
+    assert part in scene.repeated()
+    assert again <= {part, *together(part)}
+    assert verify(scene.out).sound
 
 
 def chunk_of(out: Path, part: str, array: str) -> Path:

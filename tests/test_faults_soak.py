@@ -14,14 +14,31 @@ import psutil
 import pytest
 from faults.scene import Scene, write_input
 
+from ips2_dask.store.layout import STAGES
+
 KILLS = int(os.environ.get("IPS2_SOAK_KILLS", "50"))
 KINDS = (("--tol", "2e-5"), ("--vectors", "chunked", "--tol", "2e-4"), ("--graph", "shards", "--shards", "3"))
 
 CHEAP = ("/whole", "/queries")
-"""Small sums that the client makes of a stage's parts: they may be made again."""
+"""Sums that the client makes of a stage's parts. It stores them with no look whether they are there, each time that it
+begins the rest of a stage which was stopped."""
 
 AT_ONCE = ("assemble/p", "eigen/p", "neighbors/samples-p", "neighbors/order-p")
-"""Parts that one task gives together: where it was in flight, some may have been stored."""
+"""Parts that one task gives together. Where it was stopped between two of them, it gives all of them again: degrees of
+the partitions of a chunk, vectors of all partitions, samples and numbers of all partitions in the order of shards."""
+
+
+def repeated_afterwards(scene: Scene) -> set[str]:
+    """Parts of a stage that were stored again, whatever they are, after a later stage had begun to store its own."""
+    latest, stored, found = 0, set[str](), set[str]()
+    for line in scene.log:
+        if line.what == "wrote":
+            stage = STAGES.index(line.name.partition("/")[0])
+            latest = max(latest, stage)
+            if stage < latest and line.name in stored:
+                found.add(line.name)
+            stored.add(line.name)
+    return found
 
 
 def harm(scene: Scene, rng: np.random.Generator, lines: int) -> tuple[bool, bool]:
@@ -65,6 +82,7 @@ def test_runs_that_are_killed_at_random_instants_end_with_the_same_labels(tmp_pa
             kills += killed
         scene.complete()
         np.testing.assert_array_equal(scene.labels, expected.labels)
+        assert repeated_afterwards(scene) == set()  # of a stage that was finished, nothing at all
         assert {name for name in scene.repeated() if not name.endswith(CHEAP) and not name.startswith(AT_ONCE)} == set()
         scene.close()
         runs += 1

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from ips2_dask.errors import BadInput, Damaged, FatalTask, WorkersKilled
+from ips2_dask.errors import BadInput, Damaged, FatalTask, Unreachable, WorkersKilled
 from ips2_dask.executors.base import Executor, Report
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels.parallel import threads, usable_cores
@@ -225,6 +225,8 @@ class _Execution:
         self._drop(survey, self._folder(name))
         try:
             document = self._compute(name, begun)
+        except Unreachable:  # not the input's fault: what is finished stays
+            raise
         except BadInput:
             is_first = name == STAGES[0]
             for folder in self._manifest.beside.values() if is_first and self._earlier is None else ():

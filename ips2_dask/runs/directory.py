@@ -10,7 +10,7 @@ from ips2_dask.store import lock
 from ips2_dask.store.base import Store
 from ips2_dask.store.integrity import Document, Fault
 from ips2_dask.store.layout import FORMAT
-from ips2_dask.store.zarr_store import ZarrStore
+from ips2_dask.store.zarr_store import FOLDER, ZarrStore
 
 
 def check_directory(path: str, fresh: bool = False) -> None:
@@ -88,7 +88,7 @@ def read_manifest(store: ZarrStore) -> Document:
     Raises
     ------
     BadInput
-        Where there is none, or one of another format.
+        Where there is none, one of another format, or one that names other folders than stages'.
     Damaged
         Where it is not what was written.
     """
@@ -101,7 +101,20 @@ def read_manifest(store: ZarrStore) -> Document:
     check_format(store, manifest)
     if not whole:
         raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
+    _check_folders(store, manifest)
     return manifest
+
+
+def _check_folders(store: ZarrStore, manifest: Document) -> None:
+    """Refuse a manifest whose folders have names that no run gives; a stranger's may lead out of the directory."""
+    folders = [entry["folder"] for entry in (*manifest["keys"].values(), *manifest["stages"])]
+    for folder in (*folders, *manifest.get("beside", {}).values()):
+        if not FOLDER.fullmatch(str(folder)):
+            raise BadInput(
+                f"{store.location}", f"a manifest with the folder {folder!r}", "names of stages' folders",
+                "files that are no part of a run could be read or removed",
+                "do not use this directory: no run has written it so",
+            )  # fmt: skip
 
 
 def check_format(store: ZarrStore, manifest: Document) -> None:

@@ -31,6 +31,9 @@ ROWS_CHUNK_BYTES = 1 << 20
 
 METADATA = "zarr.json"
 
+CODECS = frozenset({"bytes", "zstd", "crc32c"})
+"""What arrays of a run are decoded by: what another codec does with a stranger's bytes, nobody has looked at."""
+
 
 class Chunk(NamedTuple):
     """A chunk's key below its array, and its rows."""
@@ -177,6 +180,9 @@ async def _read(
         stored = await zarr.api.asynchronous.open_array(store=place(location), mode="r", zarr_format=3)
     if list(stored.shape) != described["shape"] or stored.dtype.str != described["dtype"]:
         raise ValueError(f"it is {stored.dtype.str} {list(stored.shape)}")
+    unknown = sorted({codec.to_dict()["name"] for codec in stored.metadata.codecs} - CODECS)
+    if unknown:
+        raise ValueError(f"it is written with {unknown[0]!r}, which no run uses")
     return await stored.getitem(selection)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from ips2_dask.errors import StoreFailure
+from ips2_dask.errors import BadInput, StoreFailure
 from ips2_dask.store.remote import is_remote, open_system, reaching
 from ips2_dask.store.side_by_side import WIDTH, side_by_side
 
@@ -51,6 +51,29 @@ def writing(where: str) -> Iterator[None]:
             f"be written; otherwise results would be lost. What was finished is kept, and nothing half-written counts. "
             f"Remedy: {remedy}, and run the same command again, which continues."
         ) from error
+
+
+def below(root: str, name: str) -> str:
+    """The name of a file below a root, as it is.
+
+    Names come from documents of the run, too, which a stranger may have written.
+
+    Raises
+    ------
+    BadInput
+        Where it leads out of the root.
+    """
+    if ".." in name.split("/") or name.startswith("/"):
+        raise _leads_out(root, name)
+    return name
+
+
+def _leads_out(root: str, name: str) -> BadInput:
+    return BadInput(
+        f"{root}/{name}", "a name or link that leads out of the run directory", "what is inside of it",
+        "files that are no part of a run could be read or removed",
+        "do not use this directory: no run has written it so",
+    )  # fmt: skip
 
 
 class Files(Protocol):
@@ -105,6 +128,9 @@ class LocalFiles:
     def __init__(self, root: str) -> None:
         self.root = root
 
+    def _at(self, name: str) -> Path:
+        return Path(self.root, below(self.root, name))
+
     def make_root(self) -> bool:
         """Make the root folder; returns whether it was missing."""
         missing = not Path(self.root).exists()
@@ -115,7 +141,7 @@ class LocalFiles:
     def read(self, name: str) -> str | None:
         """The text, or None where there is no such file."""
         try:
-            return Path(self.root, name).read_text(encoding="utf-8", errors="replace")
+            return self._at(name).read_text(encoding="utf-8", errors="replace")
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
 
@@ -142,7 +168,7 @@ class LocalFiles:
 
     def write(self, name: str, text: str) -> None:
         """Write aside, sync, rename: a reader sees the old text or the new one."""
-        path = Path(self.root, name)
+        path = self._at(name)
         with self._aside(path, text) as aside:
             aside.replace(path)
 
@@ -152,7 +178,7 @@ class LocalFiles:
 
     def create(self, name: str, text: str) -> bool:
         """Write aside, sync, link: only one of several succeeds."""
-        path = Path(self.root, name)
+        path = self._at(name)
         with self._aside(path, text) as aside:
             try:
                 os.link(aside, path)
@@ -176,14 +202,14 @@ class LocalFiles:
     def names(self, folder: str) -> list[str]:
         """Names in a folder, sorted; none where it is missing."""
         try:
-            return sorted(entry.name for entry in Path(self.root, folder).iterdir())
+            return sorted(entry.name for entry in self._at(folder).iterdir())
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def sizes(self, folder: str) -> dict[str, int]:
         """Bytes of every file below a folder, by its path below that folder."""
         sizes: dict[str, int] = {}
-        folders = [(str(Path(self.root, folder)), "")]
+        folders = [(str(self._at(folder)), "")]
         while folders:
             path, prefix = folders.pop()
             with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(path) as entries:
@@ -195,8 +221,10 @@ class LocalFiles:
         return sizes
 
     def remove(self, name: str) -> None:
-        """Remove a file or a whole folder, if it exists."""
-        path = Path(self.root, name)
+        """Remove a file or a whole folder, if it exists; a link goes itself, and nothing goes by way of one."""
+        path = self._at(name)
+        if not path.parent.resolve().is_relative_to(Path(self.root).resolve()) and name:
+            raise _leads_out(self.root, name)
         with writing(str(path)):
             if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
@@ -222,7 +250,7 @@ class RemoteFiles:
         return False
 
     def _at(self, name: str) -> str:
-        return f"{self._path}/{name}".rstrip("/")
+        return f"{self._path}/{below(self.root, name)}".rstrip("/")
 
     def read(self, name: str) -> str | None:
         """The text, or None where there is no such file."""

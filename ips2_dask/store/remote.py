@@ -14,7 +14,7 @@ from zarr.abc.store import ByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
-from ips2_dask.errors import BadInput
+from ips2_dask.errors import BadInput, Unreachable
 from ips2_dask.store.side_by_side import WIDTH
 
 if TYPE_CHECKING:
@@ -136,21 +136,31 @@ def plain(url: str) -> str:
 
 @contextlib.contextmanager
 def reaching(url: str) -> Iterator[None]:
-    """Raise ``BadInput`` for a store that can't be reached (no credentials, no bucket, no answer) within a block.
+    """Raise ``Unreachable`` for a store that can't be reached (no credentials, no bucket, no answer) within a block.
 
     The error of a missing object passes, since callers look for objects that may not exist.
     """
     try:
         yield
-    except (BadInput, FileNotFoundError):
-        raise
-    except PermissionError as error:
-        _throw(_access_denied(url, error))
-    except (OSError, TimeoutError) as error:
-        _throw(_unreachable(url, error))
     except Exception as error:
-        if type(error).__module__.partition(".")[0] not in ("botocore", "aiobotocore", "aiohttp", "google", "azure"):
-            raise
+        check_answer(url, error)
+        raise
+
+
+def check_answer(url: str, error: Exception) -> None:
+    """Raise ``Unreachable`` for an error of a store that gives no access or no answer; return for any other.
+
+    Raises
+    ------
+    Unreachable
+    """
+    if isinstance(error, BadInput | FileNotFoundError):
+        return
+    if isinstance(error, PermissionError):
+        _throw(_access_denied(url, error))
+    if isinstance(error, OSError | TimeoutError):
+        _throw(_unreachable(url, error))
+    if type(error).__module__.partition(".")[0] in ("botocore", "aiobotocore", "aiohttp", "google", "azure"):
         _throw(_access_denied(url, error) if "Credential" in type(error).__name__ else _unreachable(url, error))
 
 
@@ -186,16 +196,17 @@ def _no_protocol(url: str, error: ValueError) -> BadInput:
     )  # fmt: skip
 
 
-def _access_denied(url: str, error: BaseException) -> BadInput:
-    return BadInput(
+def _access_denied(url: str, error: BaseException) -> Unreachable:
+    return Unreachable(
         plain(url), f"a store that does not let us in ({_text_of(error)})", "a store that this user may use",
         "nothing could be read or written", "put the credentials where its own tools look for them, "
         "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers",
     )  # fmt: skip
 
 
-def _unreachable(url: str, error: BaseException) -> BadInput:
-    return BadInput(
+def _unreachable(url: str, error: BaseException) -> Unreachable:
+    return Unreachable(
         plain(url), f"a store that can't be used ({_text_of(error)})", "a bucket or folder that is there and answers",
-        "nothing could be read or written", "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region",
+        "nothing could be read or written", "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, "
+        "and run the same command again, which continues",
     )  # fmt: skip

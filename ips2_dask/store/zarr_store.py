@@ -23,7 +23,7 @@ from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
 from ips2_dask.store.integrity import Document, Fault, Receipt, Scan, content_of, crc32c, opened, sealed
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.remote import is_remote
+from ips2_dask.store.remote import check_answer, is_remote, reaching
 from ips2_dask.store.side_by_side import side_by_side
 
 OWNER = "ips2_dask"
@@ -37,6 +37,9 @@ READ_AT_ONCE = 16
 
 FOLDER = re.compile(rf"({'|'.join((*STAGES, 'beside', 'names'))})-[0-9a-f]{{16}}")
 """Names of the folders of stages and of side inputs."""
+
+PLAIN = re.compile(r"\w[\w.-]*")
+"""Names of attempts and arrays."""
 
 
 class ZarrStore:
@@ -115,12 +118,14 @@ class ZarrStore:
         ------
         StoreFailure
             Where the store is full or can't be written; then nothing of the attempt stays.
+        Unreachable
+            Where a store behind a URL gives no answer; what it has taken of the attempt is left to `ips2 gc`.
         """
         attempt = f"{part}.{uuid.uuid4().hex[:8]}"
         kinds = ARRAYS[folder.split("-")[0]]
         attributes = {"binsparse": _binsparse(arrays, facts)} if {"indices_0", "indices_1"} <= set(arrays) else {}
         try:
-            with writing(f"{self._root}/{folder}/{attempt}"):
+            with self._reaching(), writing(f"{self._root}/{folder}/{attempt}"):
                 described, group = write_group(f"{self._root}/{folder}/{attempt}", arrays, kinds, attributes)
                 sizes = (
                     {} if all("bytes" in one for one in described.values()) else self.files.sizes(f"{folder}/{attempt}")
@@ -137,6 +142,9 @@ class ZarrStore:
             raise
         self.cache_receipt(folder, part, receipt)
         return receipt
+
+    def _reaching(self) -> contextlib.AbstractContextManager[None]:
+        return reaching(self._root) if is_remote(self._root) else contextlib.nullcontext()
 
     def read(self, folder: str, part: str, name: str) -> AnyArray:
         """One array of a finished part, checked against its receipt.
@@ -190,6 +198,8 @@ class ZarrStore:
         except MemoryError:
             raise
         except Exception as error:  # a damaged file makes codecs and parsers raise errors of any kind
+            if is_remote(self._root):
+                check_answer(self._root, error)  # no answer is no damage
             faults = self._faults(folder, part, name, receipt, self.files.sizes(f"{folder}/{receipt['attempt']}"), True)
             if faults:
                 raise faults[0].error(self._root, len(faults) - 1) from error
@@ -354,8 +364,10 @@ def is_receipt(name: str) -> bool:
 def _receipt(text: str | None) -> Receipt | None:
     """A receipt; one that can't be read seals nothing, and its part is computed again."""
     content, whole = opened(text)
-    complete = content is not None and whole and {"attempt", "arrays", "facts"} <= set(content)
-    return cast(Receipt, content) if complete else None
+    if content is None or not whole or not {"attempt", "arrays", "facts"} <= set(content):
+        return None
+    names = (content["attempt"], *content["arrays"])  # of folders: one of a stranger's may lead out of the run
+    return cast(Receipt, content) if all(PLAIN.fullmatch(str(name)) for name in names) else None
 
 
 def _binsparse(arrays: Mapping[str, AnyArray], facts: Mapping[str, Any]) -> Document:
