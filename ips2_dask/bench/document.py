@@ -243,7 +243,7 @@ def _peers(document: Results) -> str:
     return _columns(document["results"], (
         ("call", lambda r: f"`{r['call']}`"), ("threads", _whole("threads")), ("graph, k", _graph_and_k),
         ("seconds", _seconds), ("ratio", _number("ratio", 2)), ("NMI", _number("nmi", 3)), ("ACC", _number("acc", 3)),
-        ("memory", _bytes),
+        ("ARI", _number("ari", 3)), ("memory", _bytes),
     ))  # fmt: skip
 
 
@@ -290,6 +290,6 @@ def _sweep(document: Results) -> str:
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
-    "scaling": _scaling, "peers": _peers, "graph-mnist": _graph, "graph-500k": _graph, "product": _product,
+    "scaling": _scaling, "peers": _peers, "peers-compiled": _peers, "graph-mnist": _graph, "graph-500k": _graph, "product": _product,
     "sweep": _sweep,
 }  # fmt: skip

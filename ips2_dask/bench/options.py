@@ -48,7 +48,7 @@ OPERATORS = ("matrix-free", "elements", "triplets")
 BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 SYSTEMS = (
-    "ips2", "ips2-k10", "ips2-k10-c", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack",
+    "ips2", "ips2-auto", "ips2-k10", "ips2-k10-c", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack",
     "kmeans", "evoc",
 )  # fmt: skip
 CHOOSING = (

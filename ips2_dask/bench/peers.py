@@ -22,7 +22,7 @@ from ips2_dask.bench.process import FINISHED, Outcome, check_cores, peak, work_a
 from ips2_dask.estimator import IPS2
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.metrics import scores
-from ips2_dask.params import Params, Resources
+from ips2_dask.params import MAX_CLUSTERS, Params, Resources
 from ips2_dask.pipeline.run import run
 
 COLUMNS = (
@@ -64,16 +64,22 @@ def _of_numba() -> int:
     return int(importlib.import_module("numba").get_num_threads())
 
 
-def _ips2(as_many_columns: bool = False, **arguments: Any) -> Callable[[Floats, int, int, int], Fit]:
-    """IPS2; with ``as_many_columns`` it embeds into c columns, as scikit-learn does, in place of c + 8."""
+def _ips2(
+    as_many_columns: bool = False, told_c: bool = True, **arguments: Any
+) -> Callable[[Floats, int, int, int], Fit]:
+    """IPS2; with ``as_many_columns`` it embeds into c columns, as scikit-learn does, in place of c + 8.
+
+    Without ``told_c`` it chooses c among its default numbers.
+    """
 
     def fit(X: Floats, c: int, seed: int, workers: int) -> Fit:
         columns: dict[str, Any] = {"n_components": c} if as_many_columns else {}
-        params = Params(n_clusters=c, random_state=seed, **columns, **arguments)
+        known: dict[str, Any] = {"n_clusters": c} if told_c else {"max_clusters": MAX_CLUSTERS}
+        params = Params(**known, random_state=seed, **columns, **arguments)
         if workers:
             result = run(X, params, Resources(n_workers=workers), own_cluster=True)
         else:
-            result = IPS2(c, random_state=seed, **columns, **arguments).fit(X).run_
+            result = IPS2(c if told_c else "auto", random_state=seed, **columns, **arguments).fit(X).run_
         report = result.report()
         graph = "exact" if report["builder"] == "exact" else "approximate"
         return Fit(result.labels, graph, params.n_neighbors, report["recall"])
@@ -114,6 +120,7 @@ def _spectral_method(solver: str, module: str = "") -> Method:
 
 SYSTEMS = {
     "ips2": Method("IPS2(c)", _ips2()),
+    "ips2-auto": Method('IPS2("auto")', _ips2(told_c=False)),
     "ips2-k10": Method("IPS2(c, n_neighbors=10)", _ips2(n_neighbors=10)),
     "ips2-k10-c": Method("IPS2(c, n_neighbors=10, n_components=c)", _ips2(True, n_neighbors=10)),
     "ips2-kmeans": Method('IPS2(c, assign_labels="kmeans")', _ips2(assign_labels="kmeans")),
