@@ -37,8 +37,8 @@ def check(path: Path) -> None:
 
 def save(figure: Figure, path: Path, records: Sequence[Record]) -> None:
     """Write a figure; a PNG says by their digest which records it shows."""
-    metadata = {RECORDS: digest(records)} if path.suffix.lower() == ".png" else None
-    figure.savefig(path, dpi=150, metadata=metadata)
+    about = {RECORDS: digest(records)} if path.suffix.lower() == ".png" else None
+    figure.savefig(path, dpi=150, metadata=about)
 
 
 def records_of(path: Path) -> str | None:
