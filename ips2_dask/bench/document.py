@@ -290,6 +290,6 @@ def _sweep(document: Results) -> str:
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
-    "scaling": _scaling, "peers": _peers, "peers-compiled": _peers, "graph-mnist": _graph, "graph-500k": _graph, "product": _product,
-    "sweep": _sweep,
+    "scaling": _scaling, "peers": _peers, "peers-compiled": _peers, "graph-mnist": _graph, "graph-500k": _graph,
+    "product": _product, "sweep": _sweep,
 }  # fmt: skip

@@ -99,6 +99,7 @@ def _notebook(name: str, code: Sequence[str], seconds: int, packages: Sequence[s
 
 
 SIX = "shards,pynndescent,faiss-ivf,faiss-hnsw,hnswlib,usearch"
+OURS = "ips2,ips2-auto,ips2-k10,ips2-k10-c"
 INDEXES = ("faiss", "hnswlib", "usearch")
 RUNS = "ips2_dask/bench/runs.py"
 PLOTS = "ips2_dask/plots/*.py"
@@ -108,12 +109,12 @@ STEPS: tuple[Step, ...] = (
     _bench("graph-mnist", "graph --data mnist", GRAPH, 1_500, packages=INDEXES, needs_data=True),
     _bench("graph-500k", f"graph --samples 500000 --builders {SIX}", (*GRAPH, MANIFOLD), 2_400, packages=INDEXES),
     _bench(
-        "peers", "peers --limit 200 --systems ips2,ips2-auto,ips2-k10,ips2-k10-c,evoc,spectral-lobpcg,spectral-amg,kmeans",
+        "peers", f"peers --limit 200 --systems {OURS},evoc,spectral-lobpcg,spectral-amg,kmeans",
         (*RUN, "ips2_dask/estimator.py"), 1_300, packages=("evoc", "pyamg"), needs_data=True,
     ),
     _bench(
-        "peers-compiled", "peers --compiled --repeats 3 --systems ips2,ips2-auto,evoc", (*RUN, "ips2_dask/estimator.py"), 64,
-        measured=True, packages=("evoc",), needs_data=True,
+        "peers-compiled", "peers --compiled --repeats 3 --systems ips2,ips2-auto,evoc",
+        (*RUN, "ips2_dask/estimator.py"), 100, measured=True, packages=("evoc",), needs_data=True,
     ),
     _bench(
         "scaling", "scaling --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD), 332, measured=True,
