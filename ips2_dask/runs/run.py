@@ -559,7 +559,7 @@ class Run:
     def predict(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Int32:
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
 
-        A sample that equals a training sample is treated as that one. What was done to the run's columns (`features`)
+        A sample that equals a training sample has its label. What was done to the run's columns (`features`)
         is done to those of X, which are found by their names: the same columns, categories and medians.
 
         Parameters
@@ -590,7 +590,7 @@ class Run:
         It is the mean of the `shares` of its nearest training samples, weighted by 1 / d^2, so that it becomes a
         training sample's own as the sample approaches that one. Without an embedding clusters count as normal
         distributions of equal weight and variance around the mean rows of U. The largest share is that of the
-        predicted cluster.
+        predicted cluster, unless a sample equals a training sample whose own label has not the largest share.
         """
         return self._predicted(X, client, handle_unknown).probabilities
 
