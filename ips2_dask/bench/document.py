@@ -250,10 +250,13 @@ def _peers(document: Results) -> str:
 def _product(document: Results) -> str:
     """Microseconds a sample of one product, beside SciPy's on the stored matrix."""
     rows = [
-        [r["operator"], str(r["k"]), f"{r['us_per_sample']:.1f}", f"{r['csr_us_per_sample']:.1f}", f"{r['ratio']:.2f}"]
+        [
+            r["operator"], str(r["k"]), str(r["threads"]), f"{r['us_per_sample']:.1f}",
+            f"{r['csr_us_per_sample']:.1f}", f"{r['ratio']:.2f}",
+        ]
         for r in document["results"]
-    ]
-    return _markdown(["operator", "k", "us a sample", "SciPy's CSR", "times as fast"], rows)
+    ]  # fmt: skip
+    return _markdown(["operator", "k", "threads", "us a sample", "SciPy's CSR, one thread", "times as fast"], rows)
 
 
 def _recall(record: Results) -> str | None:

@@ -175,7 +175,7 @@ def _product(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--neighbors", type=whole_numbers, default=(10,), metavar="K,...", help="(default 10)")
     _number(parser, "--columns", 10, "of the block that is multiplied")
     _number(parser, "--repeats", 9, "products whose median counts")
-    _number(parser, "--threads", None, "of ours (default: all cores); SciPy takes one")
+    _number(parser, "--threads", None, "of ours (default: one, then all cores); SciPy takes one")
     _list(parser, "--operators", OPERATORS)
     _seed(parser)
 

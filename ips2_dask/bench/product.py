@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ips2_dask.bench import roofline
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import CLUSTERS, centred
 from ips2_dask.datasets import curved_gaussians
@@ -106,7 +107,11 @@ def _by_turns(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict
     return seconds
 
 
-COLUMNS = ("operator", "k", "us_per_sample", "csr_us_per_sample", "ratio", "error", "bytes_per_sample")
+COLUMNS = (
+    "operator", "k", "threads", "us_per_sample", "csr_us_per_sample", "ratio", "error", "bytes_per_sample",
+    "bytes_per_sample_moved", "flops_per_sample", "bandwidth_gb_s", "peak_gflops", "bound_us", "bound_by",
+    "share_of_bound",
+)  # fmt: skip
 OPERATORS = ("matrix-free", "elements", "triplets")
 
 Product = Callable[[], NDArray[np.float32]]
@@ -122,11 +127,21 @@ def measure(
     n_threads: int | None = None,
     seed: int = 0,
 ) -> Iterator[Record]:
-    """A record for each k and operator, on generated data.
+    """A record for each k, number of threads and operator, on generated data.
 
-    Our operators run on ``n_threads`` threads (all cores by default), SciPy's product on one, as it always does. All
-    are timed by turns, after a product that is not counted; times are medians. The owner of each
+    Our operators run on one thread and then on all cores, or on ``n_threads`` alone; SciPy's product runs on one, as
+    it always does. All are timed by turns, after a product that is not counted; times are medians. The owner of each
     entry (W_p) is determined once, before the clock starts, as in a run; each product applies it.
+
+    **What bounds a product.** Each record says how many bytes a sample a product reads and writes and how many
+    operations it makes (`roofline.needs`), and how many of both the machine does in a second on as many threads
+    (`roofline.machine`). ``bound_us`` is the time a sample of the slower of the two, which ``bound_by`` names:
+    ``memory`` or ``arithmetic``. ``share_of_bound`` is that time over the measured one: 1 would be perfect.
+    A stored matrix reads a row of x for each of its entries, so moving rows is its bound. The matrix-free product
+    reads one for each pair of a neighbourhood instead, and makes its entries again, with two exponentials each: then
+    moving and computing take times of one order. No product comes near its bound. Rows of few columns lie at random
+    places and use parts of the cache lines that are fetched for them; sums fill whole vectors, whatever the number of
+    columns; and entries, multiplication and sums into y follow one another, so that each waits for what it alone needs.
 
     Parameters
     ----------
@@ -139,21 +154,34 @@ def measure(
         Of ``OPERATORS``.
     repeats : int
     n_threads : int, optional
+        By default one and all cores.
     seed : int
     """
     X = centred(curved_gaussians(m, f, CLUSTERS, seed)[0])
-    n_threads = n_threads or usable_cores()
-    with threads(n_threads):
-        for k in neighbors:
+    counts = [n_threads] if n_threads else sorted({1, usable_cores()})
+    rates = {}
+    for n in counts:
+        with threads(n):
+            rates[n] = roofline.machine()
+    for k in neighbors:
+        with threads(usable_cores()):
             tensor = tensor_of(X, exact_neighbors(X, 0, X, k)[0])
             csr = _csr_laplacian(tensor)
-            shape = {"m": m, "f": f, "k": k, "columns": columns, "P": len(tensor.pairs), "entries": csr.nnz}
-            for record in _levels(tensor, csr, columns, operators, repeats, seed):
-                yield {**shape, "threads": n_threads, **record}
+        shape = {"m": m, "f": f, "k": k, "columns": columns, "P": len(tensor.pairs), "entries": csr.nnz}
+        for n in counts:
+            with threads(n):
+                for record in _levels(tensor, csr, columns, operators, repeats, rates[n], seed):
+                    yield {**shape, "threads": n, **record}
 
 
 def _levels(
-    tensor: Tensor, csr: sp.csr_array, columns: int, operators: Sequence[str], repeats: int, seed: int
+    tensor: Tensor,
+    csr: sp.csr_array,
+    columns: int,
+    operators: Sequence[str],
+    repeats: int,
+    rates: roofline.Machine,
+    seed: int,
 ) -> Iterator[Record]:
     m, P = len(tensor.N), len(tensor.pairs)
     x = np.random.default_rng(seed).standard_normal((P, columns), np.float32)
@@ -165,6 +193,9 @@ def _levels(
     csr_us = statistics.median(seconds["csr"]) / m * 1e6
     for name in operators:
         us = statistics.median(seconds[name]) / m * 1e6
+        needs = roofline.needs(objects[name], m, columns)
+        moving, computing = needs.moved / rates.bandwidth * 1e6, needs.flops / rates.peak * 1e6
+        bound = max(moving, computing)
         yield {
             "operator": name,
             "us_per_sample": us,
@@ -174,6 +205,13 @@ def _levels(
             "ratio": csr_us / us,
             "error": float(np.abs(actions[name]() - truth).max() / np.abs(truth).max()),
             "bytes_per_sample": _bytes(objects[name]) / m,
+            "bytes_per_sample_moved": needs.moved,
+            "flops_per_sample": needs.flops,
+            "bandwidth_gb_s": rates.bandwidth / 1e9,
+            "peak_gflops": rates.peak / 1e9,
+            "bound_us": bound,
+            "bound_by": "memory" if moving >= computing else "arithmetic",
+            "share_of_bound": bound / us,
             "repeats": repeats,
         }
 
@@ -188,7 +226,7 @@ def _product(operator: Operator, x: NDArray[np.float32]) -> Product:
 
 def _bytes(operator: Operator) -> int:
     """Bytes of all arrays that an operator keeps."""
-    arrays = list(vars(operator).values())
     if isinstance(operator, MatrixOperator):
-        arrays = [operator.matrix.data, operator.matrix.indices, operator.matrix.indptr]
-    return sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+        matrix = operator.matrix
+        return int(matrix.data.nbytes + matrix.indices.nbytes + matrix.indptr.nbytes)
+    return operator.nbytes

@@ -114,7 +114,7 @@ STEPS: tuple[Step, ...] = (
     ),
     _bench(
         "peers-compiled", "peers --compiled --repeats 3 --systems ips2,ips2-auto,evoc",
-        (*RUN, "ips2_dask/estimator.py"), 100, measured=True, packages=("evoc",), needs_data=True,
+        (*RUN, "ips2_dask/estimator.py"), 100, packages=("evoc",), needs_data=True,
     ),
     _bench(
         "scaling", "scaling --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD), 332, measured=True,

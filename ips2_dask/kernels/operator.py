@@ -226,6 +226,7 @@ class NeighborhoodOperator:
         slots = sum(len(piece.owner) for piece in self.pieces)
         return Counts(stored, self._ids.size, slots, 0 if kept else entries, self._ids.size * self._ids.shape[1])
 
+    @property
     def nbytes(self) -> int:
         """Bytes of all arrays that are kept between products."""
         arrays = self.scale, self._blocks, self._owned, self._ids, self._out_of, self._elements

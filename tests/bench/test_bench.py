@@ -11,7 +11,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ips2_dask.bench import change, document, end_to_end, graph, inputs, options, peers, process, product, scaling
+from ips2_dask.bench import (
+    change,
+    document,
+    end_to_end,
+    graph,
+    inputs,
+    options,
+    peers,
+    process,
+    product,
+    roofline,
+    scaling,
+)
 from ips2_dask.bench import solve as solving
 from ips2_dask.cli.main import _parser, main
 from ips2_dask.datasets import curved_gaussians
@@ -93,15 +105,36 @@ def test_the_options_name_what_there_is_to_measure():
 
 def test_every_level_of_assembly_is_measured_against_the_same_product_of_scipy(tmp_path):
     found = bench("product", "--samples", 400, "--neighbors", "3,6", "--repeats", 3, file=tmp_path / "out.json")
-    results = found["results"]
-    assert [(r["k"], r["operator"]) for r in results] == [(k, o) for k in (3, 6) for o in product.OPERATORS]
+    results, counts = found["results"], sorted({1, usable_cores()})
+    assert [(r["k"], r["threads"], r["operator"]) for r in results] == [
+        (k, n, operator) for k in (3, 6) for n in counts for operator in product.OPERATORS
+    ]
     for record in results:
         assert record["ratio"] == pytest.approx(record["csr_us_per_sample"] / record["us_per_sample"])
         assert record["us_per_sample_least"] <= record["us_per_sample"]
         assert record["error"] < 1e-5
-    assert len({r["csr_us_per_sample"] for r in results}) == 2
-    free, elements, triplets = (r["bytes_per_sample"] for r in results[3:])
+    assert len({r["csr_us_per_sample"] for r in results}) == 2 * len(counts)
+    free, elements, triplets = (r["bytes_per_sample"] for r in results[-3:])
     assert free < elements < triplets
+
+
+def test_a_product_is_compared_with_what_the_machine_can_move_and_compute(tmp_path):
+    found = bench("product", "--samples", 400, "--threads", 1, "--repeats", 3, file=tmp_path / "out.json")
+    for record in found["results"]:
+        assert record["threads"] == 1
+        moving = record["bytes_per_sample_moved"] / (1e3 * record["bandwidth_gb_s"])
+        computing = record["flops_per_sample"] / (1e3 * record["peak_gflops"])
+        assert record["bound_us"] == pytest.approx(max(moving, computing))
+        assert record["bound_by"] == ("memory" if moving >= computing else "arithmetic")
+        assert record["share_of_bound"] == pytest.approx(record["bound_us"] / record["us_per_sample"])
+    free, elements, triplets = found["results"]
+    # the exponentials are made where the blocks' values are not kept, and nothing else differs
+    q = 55
+    made = q * (q + 1) // 2
+    assert free["flops_per_sample"] - elements["flops_per_sample"] == pytest.approx(roofline.ENTRY * made)
+    assert elements["bytes_per_sample_moved"] - free["bytes_per_sample_moved"] == pytest.approx(4 * made - 4 * 45 - 49)
+    assert triplets["flops_per_sample"] == pytest.approx(2 * triplets["entries"] * triplets["columns"] / 400)
+    assert free["flops_per_sample"] > 2 * q * q * free["columns"]
 
 
 # ---- graph
