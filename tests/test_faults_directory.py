@@ -167,7 +167,7 @@ with Kill(sys.argv[2], int(sys.argv[3]), lambda: os.kill(os.getpid(), signal.SIG
 def test_processes_that_are_killed_at_any_change_leave_a_directory_that_goes_on(tmp_path: Path) -> None:
     place, params, rng = tmp_path / "run", Params(n_clusters=3, n_neighbors=4), np.random.default_rng(5)
     kills = 0
-    for _ in range(8):
+    for _ in range(6):
         command = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(place), str(rng.integers(5, 150))]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
         assert ended.returncode in (0, -signal.SIGKILL), ended.stderr

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import psutil
 
-from ips2_dask.errors import BadInput, StoreFailure
+from ips2_dask.errors import BadInput, StoreFailure, Unreachable
 from ips2_dask.store.files import Files
 from ips2_dask.store.integrity import Document, opened, sealed
 
@@ -33,6 +33,9 @@ HEARTBEAT = 10.0
 
 STALE = 300.0
 """Seconds without a heartbeat after which an owner on another machine counts as dead."""
+
+FAILURES = (OSError, StoreFailure, Unreachable)
+"""Of a store that a lock is in: what the run itself writes says them, and the next heartbeat may be better off."""
 
 Owner = Document
 
@@ -104,7 +107,7 @@ class Held:
         self._ended.set()
         self._thread.join()
         _held_here.discard(self._owner["token"])
-        with contextlib.suppress(OSError, StoreFailure):
+        with contextlib.suppress(*FAILURES):
             if self._is_mine():
                 self._files.remove(NAME)
 
@@ -128,7 +131,7 @@ class Held:
 
     def _beat(self) -> None:
         while not self._ended.wait(HEARTBEAT):
-            with contextlib.suppress(OSError, StoreFailure):  # a full disk is said by what the run itself writes
+            with contextlib.suppress(*FAILURES):
                 if not self._is_mine():
                     self._lost = True
                     return

@@ -20,7 +20,7 @@ from ips2_dask import Params, Resources, open_run, run, verify
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 CLUSTERS = 3
-OPTIONS = ("--clusters", CLUSTERS, "--partition-rows", 50, "--serial")
+OPTIONS = ("--clusters", CLUSTERS, "--partition-rows", 50, "--serial", "--quiet")
 HOP_BY_HOP = {"connection", "transfer-encoding", "content-length", "keep-alive", "server", "date"}
 
 Weather = Callable[[str, int], str]

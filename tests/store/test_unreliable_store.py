@@ -339,3 +339,22 @@ def test_two_that_want_the_lock_of_a_slow_store_at_once_do_not_both_get_it() -> 
     for thread in threads:
         thread.join()
     assert sorted(got) == [False] * 7 + [True]
+
+
+def test_a_heartbeat_goes_on_after_the_store_gave_no_answer_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock, "HEARTBEAT", 0.01)
+    refused = iter(range(1 << 30))
+    files = RemoteFiles(ROOT)
+    with lock.lock(files, ROOT) as held:
+        first = lock.owner_of(files)
+        assert first is not None
+        Unreliable.weather = lambda verb, path, times: "503" if next(refused) < 20 else ""
+        deadline = time.monotonic() + 60
+        while Unreliable.refused < 20 and time.monotonic() < deadline:
+            time.sleep(0.01)
+        later: Any = first
+        while later["heartbeat"] == first["heartbeat"] and time.monotonic() < deadline:
+            later = lock.owner_of(files) or first
+        assert later["heartbeat"] > first["heartbeat"]
+        held.check()
+    assert lock.owner_of(files) is None
