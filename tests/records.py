@@ -10,7 +10,7 @@ from pathlib import Path
 BEFORE = "made before records knew their commit; made again by `ips2 bench all`"
 
 EXCEPTIONS = {
-    "product": BEFORE, "graph-mnist": BEFORE, "graph-500k": BEFORE, "peers": BEFORE, "peers-compiled": BEFORE,
+    "graph-mnist": BEFORE, "graph-500k": BEFORE, "peers": BEFORE, "peers-compiled": BEFORE,
     "scaling": BEFORE, "choosing": BEFORE, "roundings": BEFORE, "numbers": BEFORE, "noise": BEFORE, "copies": BEFORE,
     "certainty": BEFORE, "sweep": BEFORE, "million-k10": BEFORE, "ten-million": BEFORE, "paper": BEFORE,
     "notebook-01": BEFORE, "notebook-02": BEFORE, "notebook-03": BEFORE, "notebook-04": BEFORE,
