@@ -105,7 +105,7 @@ def k_means_of_columns() -> list[str]:
                if r["draw"] == 0 and r["variant"] == name and r["data"] not in tables]
         for name in ("kmeans c+8", "kmeans c")
     }  # fmt: skip
-    more, fewer = (three_digits(np.mean(values)) for values in found.values())
+    more, fewer = (three_digits(float(np.mean(values))) for values in found.values())
     return [more, str(len(found["kmeans c"])), fewer]
 
 
@@ -116,7 +116,7 @@ def rules_for_c() -> list[str]:
         if r["draw"] == 0:
             of.setdefault(r["variant"], []).append(r)
     right = {name: sum(r["n_clusters"] == r["known"] for r in records) for name, records in of.items()}
-    ari = {name: two_digits(np.mean([r["ari"] for r in records])) for name, records in of.items()}
+    ari = {name: two_digits(float(np.mean([r["ari"] for r in records]))) for name, records in of.items()}
     return [
         str(len(of["default"])), str(right["default"]), ari["default"], str(right["eigengap"]), ari["eigengap"],
         ari["known"],
