@@ -56,6 +56,29 @@ def digests(X: Float32) -> NDArray[np.uint64]:
     return hashes
 
 
+class Heads(NamedTuple):
+    """The different rows of some: of equal ones the first, their head."""
+
+    keys: NDArray[np.uint64]  # (heads, 2) ascending
+    places: Int64  # (heads,) of the heads among the rows
+    counts: Int32  # (heads,) rows that each stands for, itself among them
+    head: Int32  # (n,) the head of each row, by its place
+
+
+def heads(keys: NDArray[np.uint64]) -> Heads:
+    """The different rows of n consecutive ones, by their `digests` (n, 2)."""
+    order = np.lexsort((keys[:, 1], keys[:, 0]))  # stable: of equal rows the first comes first
+    ascending = keys[order]
+    new = np.ones(len(order), np.bool_)
+    new[1:] = (ascending[1:] != ascending[:-1]).any(axis=1)
+    starts = np.flatnonzero(new)
+    places = order[starts]
+    counts = np.diff(starts, append=len(order)).astype(np.int32)
+    head = np.empty(len(order), np.int32)
+    head[order] = np.repeat(places, counts)
+    return Heads(ascending[starts], places, counts, head)
+
+
 RANGE_ROWS, MOST_RANGE_ROWS = 1 << 18, 1 << 21
 """Rows whose digests are compared in one task, about, and at most in large tables: 24 and 192 MiB with what sorting
 them takes."""

@@ -97,6 +97,9 @@ class Choices:
         Largest number of clusters that the one solve serves; 0 where it serves the run's own number alone.
     exact_after : bool
         Whether every pair is compared where the measured recall of an approximate graph is too low.
+    rows_by_partition : bool
+        Whether what is known of the rows of the input is stored by partition: where vectors would be chunked if no two
+        rows were equal.
     """
 
     graph: str
@@ -107,6 +110,7 @@ class Choices:
     assembled: bool = False
     shared: int = 0
     exact_after: bool = False
+    rows_by_partition: bool = False
 
     def n_solved(self, params: Params) -> int:
         """Number of eigenpairs that are solved for; those of the plan, also once a smaller c has been chosen."""
@@ -139,6 +143,7 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
         assembled=vectors == "in-core" and operator == "matrix-free" and _is_assembled(m, f, params),
         shared=_shared(m, params, vectors),
         exact_after=graph != "exact" and _exact_work(m, f, params.metric) <= EXACT_AFTER_WORK,
+        rows_by_partition=vectors == "chunked",
     )
 
 

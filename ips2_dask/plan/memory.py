@@ -33,7 +33,17 @@ UNTIDIED_BYTES = 64 << 20
 run drop what they have cached after each stage (`pipeline.execution.MIN_BYTES_TO_TIDY`)."""
 
 DIGEST_BYTES = 96
-"""Bytes of a row while the digests of a range are joined, sorted and compared: 88 (measured)."""
+"""Bytes of a row while the digests of a range are joined, sorted and compared: 93 (measured)."""
+
+NUMBERED_ROW_BYTES = 96
+"""Bytes of a row of a partition, besides X, while its digests are sorted: 96 (measured), and fewer after that."""
+
+EQUAL_ROW_BYTES = 48
+"""Bytes on disk of a row while equal ones are found: its digest and number, its head in the partition and what that
+stands for, and, once more, which rows are samples."""
+
+JOINED_ROW_BYTES = 24
+"""Bytes of a row in the driver of a run in core, which joins the numbers of samples and rows."""
 
 SHARD_SPREAD = 4
 """Times as many members as the mean shard has the largest one, at most."""
@@ -58,7 +68,7 @@ and sorted, igraph's graph and its communities. 72 on 8.6 million edges (measure
 
 
 def ingest(sizes: Sizes, resident: int) -> Footprint:
-    """The stage ``ingest``, which is the same for all runs: partition by partition.
+    """The stage ``ingest``, partition by partition; a run in core joins the numbers of equal rows in the driver.
 
     Parameters
     ----------
@@ -67,15 +77,25 @@ def ingest(sizes: Sizes, resident: int) -> Footprint:
         Bytes that the input's format needs in one process to be read at all.
     """
     partition = 24 * sizes.partition_rows * sizes.f
-    digests = DIGEST_BYTES * -(-sizes.m // n_ranges(sizes.m)) if sizes.params.merges_rows else 0
+    merged = sizes.m if sizes.params.merges_rows else 0
+    digests = DIGEST_BYTES * -(-merged // n_ranges(sizes.m))
+    joined = 0 if sizes.choices.rows_by_partition else JOINED_ROW_BYTES * merged
     return Footprint(
         (
             worker("partition", process=BASELINE_BYTES, rows_of_a_partition=partition),
             worker("equal rows", process=BASELINE_BYTES, digests_of_a_range=digests),
+            worker(
+                "distinct rows",
+                process=BASELINE_BYTES,
+                cache=min(sizes.samples_bytes, CACHE_BYTES),
+                numbers_of_a_partition=NUMBERED_ROW_BYTES * sizes.partition_rows if merged else 0,
+                rows_of_a_partition=8 * sizes.partition_rows * sizes.f,
+            ),
             driver("partition", process=BASELINE_BYTES, rows_of_a_partition=partition, input_held_whole=resident),
+            driver("equal rows", process=BASELINE_BYTES, numbers_of_all_rows=joined),
         ),
         disk_bytes=sizes.samples_bytes,
-        transient_bytes=24 * sizes.m if sizes.params.merges_rows else 0,  # digests and numbers of rows
+        transient_bytes=EQUAL_ROW_BYTES * merged,
     )
 
 

@@ -57,6 +57,13 @@ NUMBERED_BYTES = 24
 """Bytes of each pair of a chunk's neighbourhoods while pairs are numbered: its number, sorted once more to find the
 distinct ones, and its place among these."""
 
+ROW_ENTRY_BYTES = 16
+"""Bytes that go with a sample to its shard where rows are merged: its first row, and how many rows it stands for."""
+
+BY_SAMPLE_BYTES = 20
+"""Bytes of a row of a bucket of labels whose rows are sorted by the distinct samples that they are: its sample, twice,
+and its place while they are sorted (16 measured)."""
+
 KMEANS_BYTES = 9
 """Bytes a value of the sample for the cells while k-means runs on it: float32 and its working copies (measured)."""
 
@@ -125,6 +132,7 @@ def neighbors(sizes: Sizes) -> Footprint:
         return memory.neighbors(sizes)
     m, f, n_shards, lists = sizes.m, sizes.f, sizes.choices.n_shards, 8 * sizes.n_stored_neighbors
     rows, members = sizes.partition_rows, memory.largest_shard(sizes)
+    row_entry = ROW_ENTRY_BYTES if sizes.params.merges_rows else 0
     return Footprint(
         (
             worker(
@@ -133,11 +141,17 @@ def neighbors(sizes: Sizes) -> Footprint:
                 rows_of_a_partition=8 * rows * f,
                 distances_to_cells=3 * 4 * min(rows, 8 * EXACT_ROWS) * n_shards,
             ),
-            worker("split", process=BASELINE_BYTES, batch_of_rows=4 * memory.batch_bytes(sizes)),
+            worker(
+                "split",
+                process=BASELINE_BYTES,
+                batch_of_rows=4 * memory.batch_bytes(sizes),
+                rows_of_the_input=3 * row_entry * memory.batch_bytes(sizes) // (4 * f),
+            ),
             worker(
                 "search",
                 process=BASELINE_BYTES,
                 shard=memory.shard_bytes(sizes, members),
+                rows_of_the_input=3 * row_entry * members,
                 lists_of_sub_cells=2 * lists * members if members > TWO_LEVEL_MEMBERS else 0,
             ),
             worker(
@@ -167,7 +181,7 @@ def neighbors(sizes: Sizes) -> Footprint:
             ),
         ),
         disk_bytes=sizes.samples_bytes + (lists + 8) * m,
-        transient_bytes=memory.search_disk_bytes(sizes),
+        transient_bytes=memory.search_disk_bytes(sizes) + 2 * row_entry * m,
     )
 
 
@@ -483,7 +497,7 @@ def label(sizes: Sizes) -> Footprint:
             worker(
                 "labels in the user's order",
                 process=BASELINE_BYTES,
-                bucket=9 * min(m, BUCKET_ROWS),
+                bucket=(9 + (BY_SAMPLE_BYTES if sizes.params.merges_rows else 0)) * min(m, BUCKET_ROWS),
                 labels_of_a_partition=64 * sizes.partition_rows,
             ),
             driver(

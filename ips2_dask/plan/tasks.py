@@ -155,11 +155,11 @@ def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
 
 
 def _ingest(sizes: Sizes) -> list[Pass]:
-    """Statistics and samples; digests, their comparison, and the partitions of distinct samples at most."""
+    """Statistics and samples; of equal rows digests and numbers, and the partitions of distinct samples at most."""
     n, read = sizes.n_partitions, [Pass("statistics and samples", sizes.n_partitions, 2)]
     if not sizes.params.merges_rows:
         return read
-    return [*read, Pass("digests and distinct rows", n, 2), Pass("ranges of digests", n_ranges(sizes.m))]
+    return [*read, Pass("digests, numbers and distinct rows", n, 4), Pass("ranges of digests", n_ranges(sizes.m), 2)]
 
 
 SPLIT_TWICE_ABOVE = 16

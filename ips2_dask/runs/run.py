@@ -194,7 +194,7 @@ class Run:
         """Rows of the input that were left out for a missing value, ascending: (n,)."""
         if self._context.clustered_only or not _n_dropped(self._context.facts["ingest"]):
             return np.empty(0, np.int64)
-        return np.flatnonzero(np.asarray(self._context.read("ingest", "distinct", "place")) < 0)
+        return np.flatnonzero(self._context.distinct_places() < 0)
 
     @cached_property
     def rows(self) -> NDArray[np.integer]:

@@ -91,7 +91,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         walk.finish(prefix, numbers)
     walk.close()
     executor.map(Job("label", label_parts.bound(final_labels, prefix), LABELS), context, parts, report)
-    buckets = [f"{number:06d}" for number in range(-(-_rows_of_input(context) // BUCKET_ROWS))]
+    buckets = [f"{number:06d}" for number in range(-(-context.n_rows // BUCKET_ROWS))]
     executor.map(Job("label", bucket, BUCKETS, "buckets"), context, buckets, report)
     facts["buckets"] = len(buckets)
     context.store.write(context.folders["label"], "whole", {}, {})
@@ -425,31 +425,47 @@ def final_labels(prefix: str, context: Context, b: int) -> TaskResult:
 # ---- labels in the order of the input
 
 
-def _rows_of_input(context: Context) -> int:
-    receipt = context.receipt("ingest", "distinct") if context.merged else None
-    return context.m if receipt is None else int(receipt["arrays"]["place"]["shape"][0])
-
-
 def bucket(context: Context, item: str) -> TaskResult:
     """Labels, certainty and what was left out of the rows of a bucket; -1, NaN and 0 for rows that were left out."""
     low = int(item) * BUCKET_ROWS
-    n = min(low + BUCKET_ROWS, _rows_of_input(context)) - low
+    n = min(low + BUCKET_ROWS, context.n_rows) - low
     receipt = context.receipt("label", LABELS + part_name(0))
     assert receipt is not None
     arrays: dict[str, AnyArray] = {"labels": np.full(n, -1, np.int32), "certainty": np.full(n, np.nan, np.float32)}
     if "left_out" in receipt["arrays"]:
         arrays["left_out"] = np.zeros(n, np.uint8)
-    place = np.asarray(context.place())[low : low + n] if context.merged else None
+    among = _Rows(context.distinct_places(low, low + n)) if context.merged else None
     for b in range(context.n_partitions):
-        rows, samples = _rows_in_bucket(context, b, low, n, place)
+        rows, samples = _rows_in_bucket(context, b, low, n, among)
         if len(rows):
             for name, values in arrays.items():
                 values[rows] = np.asarray(context.fetch("label", LABELS + part_name(b), name))[samples]
     return arrays, {}
 
 
+class _Rows:
+    """Rows of a bucket by the distinct samples that they are.
+
+    Parameters
+    ----------
+    place : (n,) int32
+        The distinct sample that each row is, -1 for none.
+    """
+
+    def __init__(self, place: Int32) -> None:
+        self._rows = np.argsort(place, kind="stable").astype(np.int32)
+        self._place = place[self._rows]
+
+    def of(self, numbers: NDArray[np.integer]) -> tuple[Int32, Int64]:
+        """The rows that are some distinct samples, and the place of each one's sample among ``numbers``."""
+        begin, end = (np.searchsorted(self._place, numbers, side) for side in ("left", "right"))
+        counts = end - begin
+        samples = np.repeat(np.arange(len(numbers)), counts)
+        return self._rows[np.arange(len(samples)) + (end - np.cumsum(counts))[samples]], samples
+
+
 def _rows_in_bucket(
-    context: Context, b: int, low: int, n: int, place: NDArray[np.integer] | None
+    context: Context, b: int, low: int, n: int, among: _Rows | None
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """Rows of a bucket, counted from its first, that are samples of partition b, and the samples, counted likewise.
 
@@ -457,13 +473,12 @@ def _rows_in_bucket(
     ----------
     low, n : int
         The bucket's first row of the input, and how many it has.
-    place : (n,), optional
-        The sample of each of them, -1 for none, in runs with equal rows alone: there many rows are one sample.
+    among : _Rows, optional
+        These rows, in runs with equal rows or rows that were left out alone: there many rows may be one sample.
     """
     first, last = context.span(b)
-    if place is not None:
-        rows = np.flatnonzero((place >= first) & (place < last))
-        return rows, place[rows] - first
+    if among is not None:
+        return among.of(context.distinct_numbers(b))
     if context.samples_stage == "ingest" and (last <= low or first >= low + n):
         return np.empty(0, np.int64), np.empty(0, np.int64)
     rows = np.asarray(context.user_numbers(b)).astype(np.int64) - low

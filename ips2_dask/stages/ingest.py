@@ -32,8 +32,9 @@ Float64 = NDArray[np.float64]
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the input."""
-    del choices
     own: dict[str, object] = {"scale": params.scale}
+    if choices.rows_by_partition:
+        own["rows"] = "by partition"  # earlier versions stored the numbers of all rows in one part
     # Manhattan and Chebyshev distances are measured in the same samples as Euclidean ones
     metric = METRICS[params.metric]
     if not metric.keeps_rows:
@@ -167,9 +168,9 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts = inner.facts["ingest"]
     facts["source"] = {"name": source.name, "feature_names": source.feature_names}
     facts["missing"] = rule
-    lacking, dropped = _missing(inner, fitted, executor, report)
-    facts["rows"] = context.m - len(dropped)
-    first_row = next((row for row, gone in enumerate(dropped) if row != gone), len(dropped))
+    lacking, n_dropped = _missing(inner, fitted, executor, report)
+    facts["rows"] = context.m - n_dropped
+    first_row = ingest_missing.first_complete(inner) if n_dropped else 0
     if staged:
         partition = int(context.owner(np.array([first_row]))[0])
         first = _block(inner, partition)[first_row - context.bounds[partition]][None]
@@ -197,8 +198,8 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
     merged: dict[str, Any] = {}
-    if context.params.merges_rows or len(dropped):
-        merged = ingest_duplicates.merge(inner, executor, report, dropped)
+    if context.params.merges_rows or n_dropped:
+        merged = ingest_duplicates.merge(inner, executor, report, n_dropped)
     if rule != "refuse":
         merged["missing"] = {"rule": rule, **lacking}
     return {
@@ -209,24 +210,24 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 
 def _missing(
     context: Context, fitted: FittedFeatures | None, executor: Executor, report: Report
-) -> tuple[dict[str, int], AnyArray]:
-    """How many values and rows lack something, and the rows that are left out; medians are stored on the way."""
+) -> tuple[dict[str, int], int]:
+    """How many values and rows lack something, and how many rows are left out; medians are stored on the way."""
     if fitted is None or fitted.missing == "refuse":
-        return {}, np.empty(0, np.int64)
+        return {}, 0
     ingest_missing.find(context, executor, report)
-    rows = ingest_missing.incomplete(context)
-    lacking = {"values": int(ingest_missing.missing_by_column(context)[fitted.firsts].sum()), "rows": len(rows)}
+    n_rows = ingest_missing.n_incomplete(context)
+    lacking = {"values": int(ingest_missing.missing_by_column(context)[fitted.firsts].sum()), "rows": n_rows}
     if fitted.missing == "median":
         ingest_missing.keep_medians(context, fitted.numeric, executor, report)
-        return lacking, np.empty(0, np.int64)
+        return lacking, 0
     name = context.facts["ingest"]["source"]["name"]
-    if len(rows) == context.m:
+    if n_rows == context.m:
         raise BadInput(
             name, "a missing value in every row", "rows that lack nothing, with missing='drop'",
             "no row would be left", "drop columns (--drop-columns), or fill gaps with medians (--missing median)",
         )  # fmt: skip
-    check_shape(context.m - len(rows), context.n_features, context.params, f"{name} without its incomplete rows")
-    return lacking, rows
+    check_shape(context.m - n_rows, context.n_features, context.params, f"{name} without its incomplete rows")
+    return lacking, n_rows
 
 
 def _unread(context: Context, rule: str) -> list[int]:

@@ -47,9 +47,18 @@ def counts(context: Context, b: int) -> TaskResult:
     return {"counts": ingest.digit_counts(X, np.array(facts["prefixes"], np.uint64), facts["step"])}, {}
 
 
-def incomplete(context: Context) -> AnyArray:
-    """Rows of the input that lack a value, ascending: (n,) int64."""
-    return np.concatenate(list(_of_partitions(context, PREFIX, "incomplete")))
+def n_incomplete(context: Context) -> int:
+    """How many rows of the input lack a value."""
+    return sum(len(rows) for rows in _of_partitions(context, PREFIX, "incomplete"))
+
+
+def first_complete(context: Context) -> int:
+    """The first row of the input that lacks nothing; there is one."""
+    for b, rows in enumerate(_of_partitions(context, PREFIX, "incomplete")):
+        low, high = context.span(b)
+        if len(rows) < high - low:
+            return int(np.setdiff1d(np.arange(low, high), rows)[0])
+    raise AssertionError
 
 
 def missing_by_column(context: Context) -> AnyArray:

@@ -13,16 +13,16 @@ from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import DENSE_MAX_SAMPLES
 from ips2_dask.plan.choices import SHARD_FEATURES, SHARD_MEMBERS, SHARD_WORK
 from ips2_dask.stages import metric_views
-from ips2_dask.store.base import TaskResult
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.context import ORDER, Context, part_name
 from ips2_dask.store.integrity import Facts
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
-SHARD, RANKS, SAMPLES, ORDER = "shard-", "ranks-", "samples-", "order-"
-"""Prefixes of the parts: a shard's search and its members' numbers; X and the user's numbers of a partition."""
+SHARD, RANKS, SAMPLES = "shard-", "ranks-", "samples-"
+"""Prefixes of the parts: a shard's search and its members' numbers; X of a partition."""
 
 
 def n_listed(context: Context) -> int:
@@ -79,18 +79,22 @@ def user_numbers(context: Context, samples: NDArray[np.integer]) -> Int32:
     return np.asarray(context.rows_of("neighbors", "order", samples, ORDER))
 
 
-def _members(context: Context, s: int) -> tuple[Float32, Int32]:
-    """X of shard s's members, and the user's number and the two cells of each; the user's numbers ascend."""
-    folder, rows, entries = context.folders["neighbors"], [], []
+def _members(context: Context, s: int) -> tuple[Float32, Int32, Int64 | None]:
+    """X of shard s's members, the user's number and the two cells of each, and its ``firsts`` and ``copies``.
+
+    The user's numbers ascend. The last is None where the rows of the input are the samples.
+    """
+    folder, empty = context.folders["neighbors"], np.empty((0, context.n_features), np.float32)
+    names = ("rows", "entries", "row_entries") if context.rows_by_partition else ("rows", "entries")
+    found: list[list[AnyArray]] = [[empty], [np.empty((0, 3), np.int32)], [np.empty((0, 2), np.int64)]]
     for name, first in runs_of(context.facts["neighbors"], s):
         offsets = np.asarray(context.read("neighbors", name, "offsets"))
         low, high = (int(at) for at in offsets[s - first : s - first + 2])
         if low < high:
-            rows.append(context.store.read_rows(folder, name, "rows", low, high))
-            entries.append(context.store.read_rows(folder, name, "entries", low, high))
-    if not rows:
-        return np.empty((0, context.n_features), np.float32), np.empty((0, 3), np.int32)
-    return np.concatenate(rows), np.concatenate(entries)
+            for column, array in zip(found, names, strict=False):
+                column.append(context.store.read_rows(folder, name, array, low, high))
+    X, entries, of_rows = (np.concatenate(column) for column in found)
+    return X, entries, of_rows if context.rows_by_partition else None
 
 
 def runs_of(facts: Facts, s: int) -> list[tuple[str, int]]:
@@ -134,7 +138,7 @@ def search(context: Context, s: int) -> TaskResult:
     theirs here; ``leaving`` tells the shards that are the second ones of these.
     """
     facts, folder, n = context.facts["neighbors"], context.folders["neighbors"], n_listed(context)
-    X, entries = _members(context, s)
+    X, entries, of_rows = _members(context, s)
     members = np.ascontiguousarray(entries[:, 0])
     places = np.full((len(members), n), -1, np.int32)
     distances = np.full((len(members), n), np.inf, np.float32)
@@ -151,7 +155,11 @@ def search(context: Context, s: int) -> TaskResult:
     for b in range(*np.searchsorted(facts["bounds"], [start, stop])):
         low, high = (bound - start for bound in facts["bounds"][b : b + 2])
         context.store.write(folder, SAMPLES + part_name(b), {"samples": X[own[low:high]]}, {})
-        context.store.write(folder, ORDER + part_name(b), {"order": order[low:high]}, {})
+        numbers: dict[str, AnyArray] = {"order": order[low:high]}
+        if of_rows is not None:
+            firsts, copies = of_rows[own[low:high]].T
+            numbers |= {"firsts": np.ascontiguousarray(firsts), "copies": copies.astype(np.int32)}
+        context.store.write(folder, ORDER + part_name(b), numbers, {})
     leaving = np.stack([second, order, ranks[own]], axis=1)[second != s]
     arrays = {
         "members": members, "places": places, "distances": distances, "ranks": ranks, "second": second,

@@ -23,7 +23,7 @@ from ips2_dask.stages import graph_refinement, metric_views
 from ips2_dask.stages.graph_refinement import edges_prefix, lists_prefix
 from ips2_dask.stages.shard_search import ORDER, RANKS, SAMPLES, SHARD, is_divided, n_listed, rank, search
 from ips2_dask.store.base import AnyArray, TaskResult, present
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import DISTINCT, Context, part_name
 
 MOST_BATCHES = 16
 """Batches of rows that a shard's search reads slices of, at most. Of more batches that a whole stage has, groups of
@@ -87,7 +87,12 @@ def split(context: Context, batch: int) -> TaskResult:
     rows = rows[order]
     offsets = np.searchsorted(shard[order], np.arange(context.choices.n_shards + 1))
     users = (context.bounds[first] + rows).astype(np.int32)
-    return {"rows": X[rows], "entries": np.column_stack([users, cells[rows]]), "offsets": offsets}, {}
+    arrays = {"rows": X[rows], "entries": np.column_stack([users, cells[rows]]), "offsets": offsets}
+    if context.rows_by_partition:
+        parts = [DISTINCT + part_name(b) for b in range(first, last)]
+        columns = [[context.fetch("ingest", part, name) for part in parts] for name in ("firsts", "copies")]
+        arrays["row_entries"] = np.column_stack([np.concatenate(column)[rows] for column in columns])
+    return arrays, {}
 
 
 def regroup(context: Context, number: int) -> TaskResult:
@@ -98,18 +103,19 @@ def regroup(context: Context, number: int) -> TaskResult:
         number -= len(facts["ranges"][group]) - 1
         group += 1
     low, high = facts["ranges"][group][number : number + 2]
-    rows, entries, shard = [], [], []
+    names = ("rows", "entries", "row_entries") if context.rows_by_partition else ("rows", "entries")
+    found, shard = [], []
     for batch in range(*_groups(len(facts["batches"]))[group]):
         name = "batch-" + part_name(batch)
         offsets = np.asarray(context.read("neighbors", name, "offsets"))[low : high + 1]
         first, last = int(offsets[0]), int(offsets[-1])
-        rows.append(context.store.read_rows(folder, name, "rows", first, last))
-        entries.append(context.store.read_rows(folder, name, "entries", first, last))
+        found.append([context.store.read_rows(folder, name, array, first, last) for array in names])
         shard.append(np.repeat(np.arange(low, high), np.diff(offsets)))
     shards_of = np.concatenate(shard)
     order = np.argsort(shards_of, kind="stable")  # batches ascend, and so do the user's numbers within a shard
     offsets = np.searchsorted(shards_of[order], np.arange(low, high + 1))
-    return {"rows": np.concatenate(rows)[order], "entries": np.concatenate(entries)[order], "offsets": offsets}, {}
+    columns = zip(names, zip(*found, strict=True), strict=True)
+    return {name: np.concatenate(column)[order] for name, column in columns} | {"offsets": offsets}, {}
 
 
 def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str, Any], dict[str, AnyArray]]:

@@ -14,16 +14,13 @@ from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import block_operator, metric_views
 from ips2_dask.stages.near import graph_near, store_reverse_lists
-from ips2_dask.stages.views import COPIES, n_pairs, numbered_ids
+from ips2_dask.stages.views import n_pairs, numbered_ids
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context
 
 VERSION = 1
 
 Int32 = NDArray[np.int32]
-
-ROWS_AT_ONCE = 1 << 20
-"""Rows of the input that are counted at a time."""
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
@@ -69,31 +66,11 @@ def blocks(context: Context, b: int) -> TaskResult:
     return arrays, facts
 
 
-def copies(context: Context, b: int) -> TaskResult:
-    """How many rows of the input each of partition b's samples stands for, where rows are merged.
-
-    This alone reads something whole: ``place``, the sample that each row of the input is, which ingest stores.
-    """
-    place = np.asarray(context.read("ingest", "distinct", "place"))
-
-    def count() -> Int32:
-        counts = np.zeros(context.m, np.int32)
-        for low in range(0, len(place), ROWS_AT_ONCE):
-            some = place[low : low + ROWS_AT_ONCE]
-            np.add.at(counts, some[some >= 0], 1)
-        return counts
-
-    counts: Int32 = context.cached("ingest", "copies-of-distinct", count, 4 * context.m)
-    return {"copies": counts[place[context.user_numbers(b)]]}, {}
-
-
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     """Store pairs, then blocks; returns their numbers. A decomposable tensor needs the pairs alone."""
     parts = range(context.n_partitions)
     if context.choices.vectors == "chunked":
         store_reverse_lists(context, executor, report)
-        if context.merged:
-            executor.map(Job("tensor", copies, COPIES), context, parts, report)
     receipts = executor.map(Job("tensor", pairs, "pairs-"), context, parts, report)
     counts = [int(r["facts"]["n_pairs"]) for r in receipts]
     facts: dict[str, Any] = {"pair_offsets": [0, *np.cumsum(counts).tolist()], "nnz": None, "warnings": []}

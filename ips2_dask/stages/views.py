@@ -22,7 +22,7 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 COPIES = "copies-"
-"""Prefix of the parts of stage ``tensor`` that say how many rows each sample stands for."""
+"""Prefix of the parts of stage ``tensor`` in which earlier versions stored how many rows each sample stands for."""
 
 PAIRS_AT_ONCE = 1 << 21
 """Pairs that are looked up in at a time: 64 MiB with their numbers and what the look-up makes of them."""
@@ -211,6 +211,8 @@ def copies_of(context: Context, samples: NDArray[np.integer]) -> NDArray[np.inte
     """How many rows of the input ascending samples stand for, (samples,), or None where each is one."""
     if not context.merged:
         return None
+    if context.rows_by_partition:
+        return context.copies_at(samples)
     if context.choices.vectors == "chunked" and context.receipt("tensor", COPIES + part_name(0)) is not None:
         return context.rows_of("tensor", "copies", samples, COPIES)
     copies = context.copies()  # in core, and in chunked runs of earlier versions

@@ -21,6 +21,10 @@ from ips2_dask.store.side_by_side import side_by_side
 
 Value = TypeVar("Value")
 
+DISTINCT, PLACE, ORDER = "distinct-", "place-", "order-"
+"""Prefixes of the parts that say which rows the samples are: of the ingest's partitions of distinct samples, of the
+input's partitions, and of a sharded run's partitions."""
+
 READ_AHEAD = 8
 """Partitions of a remote store that a task reads at a time for rows of many of them: a few times its own in memory."""
 
@@ -156,7 +160,7 @@ class Context:
 
     @property
     def _ingested(self) -> str:
-        return "distinct-" if self.merged else ""
+        return DISTINCT if self.merged else ""
 
     def samples_of(self, b: int) -> AnyArray:
         """X of partition b: (rows, f) float32, cached."""
@@ -182,13 +186,69 @@ class Context:
 
         That of the first of equal rows, where they are one sample.
         """
+        if self.rows_by_partition:
+            return self._among_clustered(self._all_of_rows("firsts"))
         firsts = np.asarray(self.read("ingest", "distinct", "firsts")) if self.merged else None
-        if firsts is not None and self.clustered_only:
-            firsts = np.searchsorted(self.clustered_rows(), firsts)
+        if firsts is not None:
+            firsts = self._among_clustered(firsts)
         if self.samples_stage == "ingest":
             return firsts
         order = self._sharded_order()
         return order if firsts is None else firsts[order]
+
+    def _among_clustered(self, rows: NDArray[np.integer]) -> NDArray[np.integer]:
+        """Rows of the input by their numbers among those that were clustered, where these alone are asked for."""
+        return np.searchsorted(self.clustered_rows(), rows) if self.clustered_only else rows
+
+    @property
+    def rows_by_partition(self) -> bool:
+        """Whether ``firsts``, ``copies`` and ``place`` are stored by partition, where rows are merged or left out."""
+        return "row_bounds" in self.facts.get("ingest", {})
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows of the input."""
+        if self.rows_by_partition:
+            return int(self.facts["ingest"]["row_bounds"][-1])
+        receipt = self.receipt("ingest", "distinct") if self.merged else None
+        return self.m if receipt is None else int(receipt["arrays"]["place"]["shape"][0])
+
+    @property
+    def _row_parts(self) -> tuple[str, str]:
+        """Stage and prefix of the parts that hold ``firsts`` and ``copies`` of a partition's samples."""
+        return ("ingest", DISTINCT) if self.samples_stage == "ingest" else ("neighbors", ORDER)
+
+    def _all_of_rows(self, name: str) -> AnyArray:
+        """``firsts`` or ``copies`` of all samples, of a run that stores them by partition: (m,)."""
+        stage, prefix = self._row_parts
+
+        def make() -> AnyArray:
+            parts = [prefix + part_name(b) for b in range(self.n_partitions)]
+            return np.concatenate(list(self.store.read_many(self.folders[stage], parts, name)))
+
+        values: AnyArray = self.cached(stage, f"{name}-of-samples", make, 8 * self.m)
+        return values
+
+    def copies_at(self, samples: NDArray[np.integer]) -> NDArray[np.integer]:
+        """How many rows ascending samples stand for, of a run that stores this by partition: (samples,) int32."""
+        stage, prefix = self._row_parts
+        return self.rows_of(stage, "copies", samples, prefix)
+
+    def distinct_places(self, low: int = 0, high: int | None = None) -> NDArray[np.int32]:
+        """The distinct sample that rows low .. high - 1 of the input are, -1 for one left out, where rows are merged.
+
+        Of a run that stores them by partition no others are read.
+        """
+        if not self.rows_by_partition:
+            return np.asarray(self.read("ingest", "distinct", "place"))[low:high]
+        bounds, folder = np.asarray(self.facts["ingest"]["row_bounds"]), self.folders["ingest"]
+        high = int(bounds[-1]) if high is None else high
+        found = [np.empty(0, np.int32)]
+        for b in range(int(np.searchsorted(bounds, low, "right")) - 1, int(np.searchsorted(bounds, high))):
+            first, last = max(low, int(bounds[b])), min(high, int(bounds[b + 1]))
+            rows = (first - int(bounds[b]), last - int(bounds[b]))
+            found.append(self.store.read_rows(folder, PLACE + part_name(b), "place", *rows))
+        return np.concatenate(found)
 
     def _sharded_order(self) -> NDArray[np.int32]:
         """The number of each sample of a sharded run before its shards renumbered it: (m,) int32."""
@@ -196,7 +256,7 @@ class Context:
             return np.asarray(self.read("neighbors", "whole", "order"))
 
         def make() -> NDArray[np.int32]:
-            parts = [f"order-{part_name(b)}" for b in range(self.n_partitions)]
+            parts = [ORDER + part_name(b) for b in range(self.n_partitions)]
             return np.concatenate(list(self.store.read_many(self.folders["neighbors"], parts, "order")))
 
         order: NDArray[np.int32] = self.cached("neighbors", "order", make, 4 * self.m, "order")
@@ -210,12 +270,23 @@ class Context:
     def user_numbers(self, b: int) -> NDArray[np.integer]:
         """The user's number of each sample of partition b: (rows,), see `order`."""
         low, high = self.span(b)
+        if self.rows_by_partition:
+            stage, prefix = self._row_parts
+            return self._among_clustered(np.asarray(self.read(stage, prefix + part_name(b), "firsts")))
         if self.merged or (self.samples_stage == "neighbors" and not self._is_order_by_partition):
             order = self.order()
             return np.arange(low, high) if order is None else order[low:high]
         if self.samples_stage == "ingest":
             return np.arange(low, high)
-        return np.asarray(self.read("neighbors", f"order-{part_name(b)}", "order"))
+        return self.distinct_numbers(b)
+
+    def distinct_numbers(self, b: int) -> NDArray[np.integer]:
+        """The number of each sample of partition b among the distinct ones, as the ingest has them: (rows,)."""
+        if self.samples_stage == "ingest":
+            return np.arange(*self.span(b))
+        if not self._is_order_by_partition:
+            return self._sharded_order()[slice(*self.span(b))]
+        return np.asarray(self.read("neighbors", ORDER + part_name(b), "order"))
 
     @property
     def merged(self) -> bool:
@@ -224,7 +295,7 @@ class Context:
 
     def place(self) -> NDArray[np.integer] | None:
         """The run's number of each row of the input, -1 for one left out, or None where that is its own: (rows,)."""
-        distinct = np.asarray(self.read("ingest", "distinct", "place")) if self.merged else None
+        distinct = self.distinct_places() if self.merged else None
         if distinct is not None and self.clustered_only:
             distinct = distinct[distinct >= 0]
         if self.samples_stage == "ingest":
@@ -236,6 +307,8 @@ class Context:
         """How many rows of the input each sample stands for, or None where it is one: (m,) int64."""
         if not self.merged:
             return None
+        if self.rows_by_partition:
+            return self._all_of_rows("copies").astype(np.int64)
 
         def make() -> NDArray[np.int64]:
             place = np.asarray(self.place())
@@ -256,7 +329,7 @@ class Context:
 
     def clustered_rows(self) -> NDArray[np.integer]:
         """Rows of the input that were clustered, ascending, where some may not have been."""
-        return np.flatnonzero(np.asarray(self.read("ingest", "distinct", "place")) >= 0)
+        return np.flatnonzero(self.distinct_places() >= 0)
 
     def receipt(self, stage: str, part: int | str) -> Receipt | None:
         """The receipt of a part, or None."""

@@ -239,6 +239,7 @@ def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
             return super().map(job, context, items, report)
 
     X = np.random.default_rng(1).normal(size=(900, 5))
+    X[400] = X[5]  # so that equal rows are looked for to the end
     source, resources = open_source(X), Resources(partition_rows=100, vectors="chunked")
     params = Params(n_clusters=3, shards=6)
     prepared = prepare(Inputs(source), params, resources)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from harness import ShuffledExecutor
 from sklearn.datasets import make_blobs
 
-from ips2_dask import Params, Resources, run
+from ips2_dask import Features, Params, Resources, run
 from ips2_dask.kernels import duplicates, shards
+from ips2_dask.plan.choices import Choices, choose
+from ips2_dask.progress import Progress, Reporter
+from ips2_dask.stages import chunked_label, ingest_duplicates
 from ips2_dask.stages.similarity_views import read_affinity
+from ips2_dask.stages.views import copies_of
+from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.memory_store import MemoryStore
 
 MERGED = Params(n_clusters=3, duplicates="merge")
 
@@ -108,6 +116,79 @@ def test_given_distances_and_a_given_graph_are_those_of_distinct_rows() -> None:
     assert len(by_graph.distinct) == 60
     np.testing.assert_array_equal(by_graph.labels, by_graph.labels[by_graph.first_rows])
     np.testing.assert_array_equal(own[by_graph.first_rows], own)
+
+
+def _merged(X: Any, left_out: Any, merges: bool, by_partition: bool) -> Context:
+    """The context of a run in memory after equal rows of X were merged and some left out, 70 in a partition."""
+    store, bounds = MemoryStore(), (*range(0, len(X), 70), len(X))
+    choices = Choices("shards", 1, "matrix-free", "chunked", rows_by_partition=by_partition)
+    params, facts = Params(n_clusters=3, duplicates="merge" if merges else "keep"), {"ingest": {"missing": "drop"}}
+    context = Context(store, params, bounds, X.shape[1], choices, {"ingest": "ingest", "tensor": "tensor"}, facts)
+    for b in range(context.n_partitions):
+        low, high = context.span(b)
+        inside = left_out[(left_out >= low) & (left_out < high)]
+        store.write("ingest", part_name(b), {"samples": X[low:high]}, {})
+        store.write("ingest", f"gaps-{part_name(b)}", {"incomplete": inside}, {})
+    report = Reporter(Progress(), "ingest")
+    for _ in range(2):  # the second time all is there
+        found = ingest_duplicates.merge(context, ShuffledExecutor(3), report, len(left_out))
+    assert {part.partition("-p")[0] for part in store.parts("ingest")} <= {"distinct", "place", "gaps"}
+    return dataclasses.replace(context, bounds=tuple(found["bounds"]), facts={"ingest": found})
+
+
+@pytest.mark.parametrize("values", [2, 4, 9])
+@pytest.mark.parametrize("merges", [False, True])
+@pytest.mark.parametrize("by_partition", [False, True])
+def test_samples_are_numbered_by_their_first_rows(
+    values: int, merges: bool, by_partition: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(duplicates, "RANGE_ROWS", 50)
+    rng = np.random.default_rng(values)
+    X = rng.integers(0, values, (300, 3)).astype(np.float32)
+    left_out = np.sort(rng.choice(300, 40, replace=False))
+    staying = np.setdiff1d(np.arange(300), left_out)
+    firsts, sample = staying, np.arange(len(staying))
+    if merges:
+        _, first, inverse = np.unique(X[staying], axis=0, return_index=True, return_inverse=True)
+        firsts, sample = np.unique(staying[first[inverse.ravel()]], return_inverse=True)
+    place = np.full(300, -1)
+    place[staying] = sample
+    found = _merged(X, left_out, merges, by_partition)
+    parts = range(found.n_partitions)
+    assert found.rows_by_partition is by_partition
+    assert found.n_rows == 300
+    np.testing.assert_array_equal(found.order(), firsts)
+    np.testing.assert_array_equal(found.place(), place)
+    np.testing.assert_array_equal(found.copies(), np.bincount(sample))
+    np.testing.assert_array_equal(np.concatenate([found.samples_of(b) for b in parts]), X[firsts])
+    np.testing.assert_array_equal(np.concatenate([found.user_numbers(b) for b in parts]), firsts)
+    for low, high in ((0, 300), (65, 75), (140, 141), (0, 70), (290, 300)):
+        np.testing.assert_array_equal(found.distinct_places(low, high), place[low:high])
+    some = np.arange(0, found.m, 2)
+    np.testing.assert_array_equal(copies_of(found, some), np.bincount(sample)[some])
+
+
+@pytest.mark.parametrize("shards_", [None, 4])
+def test_runs_in_chunks_that_keep_the_numbers_of_rows_by_partition_or_whole_are_equal(
+    shards_: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X, _ = _repeated(4)
+    X[7, 1] = np.nan
+    params, resources = dataclasses.replace(MERGED, shards=shards_), Resources(partition_rows=50, vectors="chunked")
+    monkeypatch.setattr(chunked_label, "BUCKET_ROWS", 70)
+    found = run(X, params, resources, features=Features(missing="drop"))
+
+    def whole(*arguments: Any, **options: Any) -> Choices:  # as runs of earlier versions have them
+        return dataclasses.replace(choose(*arguments, **options), rows_by_partition=False)
+
+    monkeypatch.setattr("ips2_dask.plan.plan.choose", whole)
+    other = run(X, params, resources, features=Features(missing="drop"))
+    assert (found._context.rows_by_partition, other._context.rows_by_partition) == (True, False)
+    for name in ("labels", "certainty", "embedding", "first_rows", "distinct", "dropped"):
+        np.testing.assert_array_equal(getattr(found, name), getattr(other, name))
+    np.testing.assert_array_equal(found.clustered.neighbors.indices, other.clustered.neighbors.indices)
+    keys = [one.manifest["stages"][0]["folder"] for one in (found, other)]
+    assert keys[0] != keys[1]
 
 
 def test_zero_equals_negative_zero_and_digests_follow_rows() -> None:

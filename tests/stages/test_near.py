@@ -163,14 +163,19 @@ def test_what_partitions_send_is_dropped(undisturbed: Run) -> None:
     root = Path(str(undisturbed._context.store.location))
     for sent in ("tensor-*/edges-", "assemble-*/pieces-", "assemble-*/joins-", "fuse-*/shares-"):
         assert not list(root.glob(f"{sent}*"))
-    for kept in ("reverse-", "copies-", "components-", "sums-"):
+    for kept in ("reverse-", "order-", "components-", "sums-"):
         assert len(list(root.glob(f"*/{kept}*.json"))) == undisturbed._context.n_partitions
+    assert len(list(root.glob("ingest-*/place-*.json"))) == -(-len(REPEATED) // ROWS)
+    for sent in ("heads-", "equal-", "own-", "numbers-"):
+        assert not list(root.glob(f"ingest-*/{sent}*"))
 
 
 @pytest.mark.parametrize(
     "lost",
     [
-        {"tensor": ["reverse-p000002", "copies-p000001"], "assemble": ["components-p000001"], "fuse": ["sums-p000003"]},
+        {"ingest": ["place-p000003", "distinct-p000001"]},
+        {"ingest": ["distinct"], "neighbors": ["order-p000002"]},
+        {"tensor": ["reverse-p000002"], "assemble": ["components-p000001"], "fuse": ["sums-p000003"]},
         {"assemble": ["contraction", "whole"], "fuse": ["fused-p000000"]},
     ],
 )
@@ -209,13 +214,14 @@ class StoppingExecutor(SerialExecutor):
 
 
 def test_a_run_that_stopped_in_each_job_goes_on_to_the_same_bytes(undisturbed: Run, tmp_path: Path) -> None:
-    for prefix in ("edges-", "reverse-", "copies-", "pieces-", "joins-", "components-", "shares-", "sums-"):
+    of_rows = ("heads-", "equal-", "own-", "numbers-", "place-", "distinct-")
+    for prefix in (*of_rows, "edges-", "reverse-", "pieces-", "joins-", "components-", "shares-", "sums-"):
         with pytest.raises(Stop):
             chunked(tmp_path, StoppingExecutor(prefix))
     resumed = chunked(tmp_path)
     assert resumed.labels.tobytes() == undisturbed.labels.tobytes()
     store, other = ZarrStore(str(tmp_path)), ZarrStore(str(undisturbed._context.store.location))
-    for stage in ("tensor", "assemble", "fuse"):
+    for stage in ("ingest", "neighbors", "tensor", "assemble", "fuse"):
         assert parts_of(store, stage) == parts_of(other, stage)
 
 
