@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -39,7 +39,8 @@ from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices, choose, pairs_about
 from ips2_dask.stages.block_rounds import with_recovery
 from ips2_dask.stages.block_space import ChunkedSpace
-from ips2_dask.stages.checkpoints import PLACES, Chunked
+from ips2_dask.stages.checkpoints import PLACES, SHARE, Chunked
+from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
@@ -56,7 +57,7 @@ SHARED_ROWS = 1000
 """Rows that a chunk needs of each near one."""
 
 LATE = 0.9
-"""Share of a filter's tasks after which a worker is lost."""
+"""Share of the tasks of a filter, or of those until the next checkpoint, after which a worker is lost."""
 
 START_SECONDS = 120.0
 """How long the scheduler and the workers may take to start."""
@@ -92,14 +93,21 @@ class Spent(NamedTuple):
 
 
 def measure(
-    workers: int, chunks: int | None, near: int, products: int, samples: int, clusters: int, folder: Path
+    workers: int,
+    chunks: int | None,
+    near: int,
+    products: int,
+    samples: int,
+    clusters: int,
+    folder: Path,
+    writing: float = 1.0,
 ) -> Iterator[Record]:
     """A record of kind "filter", of kind "solve" and of kind "loss".
 
     A filter makes `ips2_dask.kernels.eigen.DEGREE` products from a random block. A solve is that of a run, checkpoints
     included, and goes on until it has made ``products`` of them. For "loss" the solve is made again, and one of the
-    workers is lost near the end of the filter that follows the first checkpoint, when most is lost with it; ``redone``
-    tasks are those that are done a second time.
+    workers is lost shortly before the checkpoint that follows the first one, or the end of the filter after it, when
+    most is lost with it; ``redone`` are the products of panels that are made a second time.
 
     Parameters
     ----------
@@ -116,6 +124,8 @@ def measure(
         The run's number of clusters: the width of a block vector follows from it.
     folder : Path
         For the run directory, and the scheduler's file.
+    writing : float
+        Storing a state of the solve takes as long as so many products: how often one is stored follows from it.
 
     Raises
     ------
@@ -126,21 +136,22 @@ def measure(
     with simulated_cluster(workers, chosen, folder) as (client, cluster):
         shape: Record = {
             "workers": workers, "chunks": chosen.chunks, "near": near, "samples": samples, "c": clusters,
-            "columns": chosen.width,
+            "columns": chosen.width, "writing": writing,
         }  # fmt: skip
         executor = DaskExecutor(client, 1, PATIENCE)
         space = ChunkedSpace(chosen.context, executor, chosen.width)
+        space.reopen()
         shape["panels"] = kernel.panels_of(space.n, chosen.width, "chunked")
         spent = cluster.spent(lambda: _filter(space, chosen.width))
         yield {"kind": "filter", **shape, **_record(spent, kernel.DEGREE)}
-        nearly = int(LATE * spent.done)
+        nearly = int(LATE * spent.done * max(1.0, SHARE * writing / kernel.DEGREE))
         made: list[int] = []
         before = space.steps
-        spent = cluster.spent(lambda: made.append(_solve(chosen, space, products)))
+        spent = cluster.spent(lambda: made.append(_solve(chosen, space, products, writing)))
         undisturbed = space.steps - before
         yield {"kind": "solve", **shape, **_record(spent, made[-1])}
         lose, before = partial(cluster.lose_after, nearly), space.steps
-        spent = cluster.spent(lambda: made.append(_solve(chosen, space, products, lose)))
+        spent = cluster.spent(lambda: made.append(_solve(chosen, space, products, writing, lose)))
         redone = space.steps - before - undisturbed
         again = {"redone": redone, "redone_share": redone / undisturbed}
         yield {"kind": "loss", **shape, **_record(spent, made[-1]), **again}
@@ -190,16 +201,19 @@ def _filter(space: ChunkedSpace, width: int) -> None:
 
 
 def _solve(
-    chosen: Setting, space: ChunkedSpace, products: int, after_checkpoint: Callable[[], None] = lambda: None
+    chosen: Setting,
+    space: ChunkedSpace,
+    products: int,
+    writing: float,
+    after_checkpoint: Callable[[], None] = lambda: None,
 ) -> int:
     """The solve of a run, its checkpoints included, until it has made so many products; returns how many it made.
 
-    A state is stored after every round: a product that takes seconds is far longer than storing what it gives, and
-    here it takes no time. ``after_checkpoint`` is called once, after the first one.
+    ``after_checkpoint`` is called once, after the first one.
     """
     for place in PLACES:  # of an earlier solve
         chosen.context.store.drop(chosen.context.folders["eigen"], place)
-    solve_checkpoints, calls = Chunked(chosen.context, space, share=0.0), [after_checkpoint]
+    solve_checkpoints, calls = _Checkpoints(chosen.context, space, writing), [after_checkpoint]
 
     def checkpoint(state: kernel.State) -> None:
         solve_checkpoints.keep(state)
@@ -214,6 +228,25 @@ def _solve(
         return solution
 
     return with_recovery(space, solve_checkpoints.latest, solve).products
+
+
+class _Checkpoints(Chunked):
+    """Checkpoints by a clock of products, of which storing a state takes as many as is given: here neither takes time.
+
+    Parameters
+    ----------
+    context : Context
+    space : ChunkedSpace
+    writing : float
+    """
+
+    def __init__(self, context: Context, space: ChunkedSpace, writing: float) -> None:
+        self._writing, self._written = writing, 0
+        super().__init__(context, space, clock=lambda: space.steps / space.panels + writing * self._written)
+
+    def _store_blocks(self, place: str, state: kernel.State) -> Mapping[str, AnyArray]:
+        self._written += 1
+        return super()._store_blocks(place, state)
 
 
 def _record(spent: Spent, products: int) -> Record:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -29,6 +30,14 @@ def whole_number(text: str) -> int:
     if len(numbers) != 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return numbers[0]
+
+
+def _from_0(text: str) -> float:
+    """A finite number of at least 0."""
+    value = float(text)
+    if not 0.0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
+    return value
 
 
 def _number_from_0(text: str) -> int:
@@ -355,6 +364,8 @@ def _cluster(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--chunks", None, "of a block vector (default: the plan's for so many samples)")
     _number(parser, "--near", 38, "chunks of which each chunk needs rows")
     _number(parser, "--products", 24, "of a solve, at least")
+    what = "products that take as long as storing a state of the solve: 0 stores one after every round (default 1)"
+    parser.add_argument("--writing", type=_from_0, default=1.0, metavar="X", help=what)
     _number(parser, "--samples", 100_000_000, "of the simulated run")
     _number(parser, "--clusters", 20, "of the simulated run")
 

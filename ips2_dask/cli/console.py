@@ -13,8 +13,9 @@ from rich.table import Table
 from ips2_dask.cli.display import REUSED
 from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.pipeline.prepare import Shaped
+from ips2_dask.plan.checks import keeps_limit
 from ips2_dask.plan.plan import Plan
-from ips2_dask.plan.terms import Role
+from ips2_dask.plan.terms import SPILL, Role
 from ips2_dask.plan.traffic import ProductTraffic
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
@@ -179,7 +180,7 @@ def print_sweep(
 
 
 def print_plan(
-    plan: Plan, source: Shaped, limits: tuple[int | None, int | None], traffic: Mapping[str, ProductTraffic]
+    plan: Plan, source: Shaped, limits: tuple[int | None, ...], traffic: Mapping[str, ProductTraffic]
 ) -> None:
     """Print tasks, memory, disk and time of each stage of a plan, and whether it keeps to the memory limits.
 
@@ -188,7 +189,7 @@ def print_plan(
     plan : Plan
     source : Shaped
     limits : tuple of int or None
-        Bytes that a worker and the driver may use.
+        Bytes that a worker, the driver and a scheduler of its own may use.
     traffic : mapping
         What a product sends, by how chunks lie in the data.
     """
@@ -215,10 +216,13 @@ def print_plan(
         place = f"on its scratch, {size(plan.scratch_bytes)}" if plan.scratch_bytes else "in its memory"
         _lines(console, {"blocks": f"a worker keeps its rows of block vectors {place}"})
     _lines(console, {"disk": f"up to {size(plan.peak_disk_bytes)} in the run directory while the run goes on"})
-    needs = ("a worker", plan.worker_bytes), ("the driver", plan.client_bytes)
-    for (who, needed), limit in zip(needs, limits, strict=True):
+    needs: tuple[tuple[Role, str, int], ...] = (
+        ("worker", f"a worker, {SPILL:g} of which is planned with", plan.worker_bytes),
+        ("driver", "the driver", plan.client_bytes), ("scheduler", "the scheduler", plan.scheduler_bytes),
+    )  # fmt: skip
+    for (role, who, needed), limit in zip(needs, limits, strict=True):
         if limit is not None:
-            verdict = "fits" if needed <= limit else f"{size(needed)} are needed"
+            verdict = "fits" if keeps_limit(needed, limit, role) else f"{size(needed)} are needed"
             _lines(console, {"memory limit": f"{size(limit)} for {who}: {verdict}"})
     for chunks, product in traffic.items():
         _lines(console, {"a product": f"{_product(product)}, if chunks are {chunks}"})

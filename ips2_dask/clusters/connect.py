@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import importlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,7 +18,7 @@ from ips2_dask.clusters import tls as certificates
 from ips2_dask.clusters.config import TAKES, Config, Scheduler, Worker, taken_by
 from ips2_dask.clusters.limits import limit_for_blocks
 from ips2_dask.clusters.loading import load
-from ips2_dask.clusters.waiting import wait_for_workers
+from ips2_dask.clusters.waiting import Needed, wait_for_workers
 from ips2_dask.clusters.worker_count import expected_workers
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
@@ -195,7 +195,7 @@ def _worker(resources: Resources) -> Worker:
 
 
 @contextlib.contextmanager
-def executor(resources: Resources, needed_bytes: Callable[[int], int] | None = None) -> Iterator[DaskExecutor]:
+def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterator[DaskExecutor]:
     """Yield an executor on the cluster of a run's resources; a cluster that it starts closes with the block.
 
     Parameters
@@ -209,11 +209,14 @@ def executor(resources: Resources, needed_bytes: Callable[[int], int] | None = N
     ------
     BadInput
         As of `cluster`; or if its workers do not suffice after the ``timeout`` of the config.
+    Refused
+        As of `wait_for_workers`.
     """
     config = config_of(resources)
     with cluster(config) as client:
         if needed_bytes is not None and config.adaptive is None:
-            wait_for_workers(client, needed_bytes, expected_workers(resources), config.timeout)
+            asked_for = None if resources.scheduler is not None else expected_workers(resources)
+            wait_for_workers(client, needed_bytes, asked_for, config.timeout)
         threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
         yield DaskExecutor(
             client, threads, max(config.timeout, MIN_PATIENCE), memory_for_blocks=limit_for_blocks(resources)

@@ -55,9 +55,10 @@ def options(config: Config) -> dict[str, object]:
         "job_script_prologue": [
             *exports({**workers.memory_environment(), **workers.environment(config)}),
             *machine.prologue,
+            *workers.lifetime_lines(machine),
         ],
         "job_extra_directives": list(machine.directives),
-        "worker_extra_args": _arguments(config, machine),
+        "worker_extra_args": _arguments(config),
         "interface": config.bind.interface,
         "scheduler_options": _scheduler(config),
         **_special(config, machine, cores),
@@ -65,9 +66,8 @@ def options(config: Config) -> dict[str, object]:
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def _arguments(config: Config, machine: Queue) -> list[str]:
-    stay, stagger = workers.lifetime(machine)
-    words = [*workers.arguments(config), "--lifetime", f"{stay}s", "--lifetime-stagger", f"{stagger}s"]
+def _arguments(config: Config) -> list[str]:
+    words = [*workers.arguments(config), "--lifetime", f"${{{workers.LIFETIME}}}s"]
     if config.worker.threads > 1:
         words += ["--nthreads", "1"]  # one task at a time, which has all the threads
     if config.bind.host and tls.is_loopback(config.bind.host):

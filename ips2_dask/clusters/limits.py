@@ -29,8 +29,8 @@ def submitted_driver_memory(config: Config) -> int | None:
     return config.driver.memory if limited else None
 
 
-def memory_limits(config: Config) -> tuple[int | None, int | None]:
-    """The bytes of a worker and of the driver.
+def memory_limits(config: Config) -> tuple[int | None, int | None, int | None]:
+    """The bytes of a worker, of the driver, and of a scheduler that is a process of its own.
 
     Parameters
     ----------
@@ -43,22 +43,28 @@ def memory_limits(config: Config) -> tuple[int | None, int | None]:
     driver : int or None
         That of the job in which this process is the driver; None for a command that was not submitted, which may use
         what its machine has.
+    scheduler : int or None
+        That of its pod on Kubernetes, which is as large as a driver's. Elsewhere its machine sets the limit.
     """
     own = os.environ.get(DRIVER_MEMORY)
-    return config.worker.memory, None if own is None else parse_bytes(own, DRIVER_MEMORY)
+    scheduler = config.driver.memory if config.manager == "kubernetes" else None
+    return config.worker.memory, None if own is None else parse_bytes(own, DRIVER_MEMORY), scheduler
 
 
-def limits_of(resources: Resources) -> tuple[int | None, int | None]:
-    """The bytes of a worker and of the driver of a run; ``resources.memory_limit`` is a limit of each process."""
+def limits_of(resources: Resources) -> tuple[int | None, int | None, int | None]:
+    """The bytes of a worker, of the driver and of a scheduler of its own; as of `memory_limits`.
+
+    ``resources.memory_limit`` is a limit of each worker and of the driver.
+    """
     limit = resources.memory_limit
     if resources.cluster is None and resources.scheduler is None:
         own = os.environ.get(DRIVER_MEMORY)
-        worker, driver = limit, None if own is None else parse_bytes(own, DRIVER_MEMORY)
+        worker, driver, scheduler = limit, None if own is None else parse_bytes(own, DRIVER_MEMORY), None
     else:
         from ips2_dask.clusters.connect import config_of  # noqa: PLC0415  it loads Dask, and most runs name no cluster
 
-        worker, driver = memory_limits(config_of(resources))
-    return worker, min((one for one in (limit, driver) if one is not None), default=None)
+        worker, driver, scheduler = memory_limits(config_of(resources))
+    return worker, min((one for one in (limit, driver) if one is not None), default=None), scheduler
 
 
 def limit_for_blocks(resources: Resources) -> int | None:
@@ -68,7 +74,7 @@ def limit_for_blocks(resources: Resources) -> int | None:
     the machine's memory: they may exceed it by what can't be in files. More workers are those of a plan for machines
     that are not there.
     """
-    given, _ = limits_of(resources)
+    given, *_ = limits_of(resources)
     if given is not None or resources.cluster is not None or resources.scheduler is not None:
         return given
     n_workers = expected_workers(resources)

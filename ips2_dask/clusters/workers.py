@@ -8,6 +8,7 @@ import dask
 
 from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.errors import BadInput
+from ips2_dask.plan.terms import SPILL
 
 WARM = "ips2_dask.pipeline.compile_kernels"
 """The preload that compiles the kernels, once on each node."""
@@ -35,15 +36,15 @@ def environment(config: Config) -> dict[str, str]:
 
 MEMORY = {
     "distributed.worker.memory.target": (0.60, False),
-    "distributed.worker.memory.spill": (0.70, 0.90),
+    "distributed.worker.memory.spill": (0.70, SPILL),
     "distributed.worker.memory.pause": (0.80, False),
     "distributed.worker.memory.terminate": (0.95, 0.95),
 }
 """Dask's defaults, and the values for workers that are started here, which replace them unless the user has set others.
 
 target, spill: the shares of its limit at which a worker writes results to disk, by their own sizes and by the memory of
-the process. A plan counts on the whole limit, and most of what a worker holds is not Dask's to write: caches, operators
-and resident blocks. So what is within its plan is never written, and a run beyond it spills before it fails.
+the process. A plan counts on no more than that, and most of what a worker holds is not Dask's to write: caches,
+operators and resident blocks. So what is within its plan is never written, and a run beyond it spills before it fails.
 pause: a worker that began no task above this share could stay so for ever, since caches are freed by tasks alone.
 terminate: the share at which the nanny ends the worker and starts another.
 """
@@ -73,19 +74,29 @@ def longest_life(machine: Queue) -> int:
 
 def shortest_life(machine: Queue) -> int:
     """Seconds for which every worker lives: no task may take longer, or it could begin again for ever."""
-    return longest_life(machine) // 2
+    return longest_life(machine) - 2 * (longest_life(machine) // INSTANTS)
 
 
-def lifetime(machine: Queue) -> tuple[int, int]:
-    """Seconds after which a worker hands over its results and closes, and the stagger of that time.
+INSTANTS = 4
+"""Instants of a longest life at which workers leave, two of them for each worker: it lives half as long at least."""
 
-    Dask adds a random time between minus and plus the stagger. Jobs that were submitted together start together, so
-    their workers' lives are drawn from half of the longest one to all of it: they close, and others take their place,
-    over half of the walltime. Within a few minutes the results of all would have to go to ever fewer.
+LIFETIME = "ips2_lifetime"
+"""The shell variable of a job's script with the seconds for which its workers live."""
+
+
+def lifetime_lines(machine: Queue) -> list[str]:
+    """The lines of a job's script that set `LIFETIME`, after which a worker hands over its results and closes.
+
+    A solve in chunks goes back to its last checkpoint whenever workers leave, so they leave together: at instants of
+    the clock that all jobs share, `INSTANTS` of them in a longest life, whenever a job has started. Lives that ended
+    one by one would interrupt 200 workers every few seconds. Each job takes one of the last two instants of its life by
+    lot, so that others stay while new jobs take the place of those that leave.
     """
-    shortest, longest = shortest_life(machine), longest_life(machine)
-    stagger = (longest - shortest) // 2
-    return shortest + stagger, stagger
+    longest, step = longest_life(machine), longest_life(machine) // INSTANTS
+    return [
+        "ips2_now=$(date +%s)",
+        f"{LIFETIME}=$(( (ips2_now + {longest}) / {step} * {step} - RANDOM % 2 * {step} - ips2_now ))",
+    ]
 
 
 def arguments(config: Config) -> list[str]:

@@ -184,6 +184,9 @@ class Executor(abc.ABC):
         """The addresses of the workers there are now; none where there is one process."""
         return []
 
+    def wait_until_calm(self) -> None:  # noqa: B027 - nobody leaves where there is one process
+        """Wait until workers have neither joined nor left for a moment: where one leaves, others may follow at once."""
+
     def worker_memory(self) -> int | None:
         """Bytes that each worker may use before blocks go into files, those of the smallest; None without a limit."""
         return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -29,6 +30,12 @@ Value = TypeVar("Value")
 
 FREE_MEMORY_SECONDS = 5.0
 """How long `DaskExecutor.free_memory` waits for a worker that does not answer."""
+
+CALM, MOST_UNREST = 2.0, 60.0
+"""Seconds without a worker that joins or leaves after which a cluster is calm, and those that are waited for that."""
+
+LEAVING = ("closing_gracefully", "closing", "closed", "stopping")
+"""States of workers that are about to leave: those whose lifetime is over hand over their results first."""
 
 FIFO_TIMEOUT = "100ms"
 """Tasks sent within this time of one another have equal priority, as with `Client.submit`; else older ones go first."""
@@ -198,7 +205,7 @@ class DaskExecutor(BlockExecutor):
     def assign_owners(self, items: Sequence[Item], weights: Sequence[float]) -> list[int]:
         """As of `Executor`: a worker's weight is in proportion to its threads."""
         with losses(self.client):
-            workers = self._workers()
+            workers = self._staying()
         number = {address: position for position, address in enumerate(sorted(workers))}
         address_of_thread = [address for address in number for _ in range(workers[address]["nthreads"])]
         if not address_of_thread:
@@ -216,7 +223,22 @@ class DaskExecutor(BlockExecutor):
     def addresses(self) -> list[str]:
         """As of `Executor`."""
         with losses(self.client):
-            return sorted(self._workers())
+            return sorted(self._staying())
+
+    def _staying(self) -> dict[str, Any]:
+        """The scheduler's record of each worker that is not about to leave."""
+        workers = self._workers()
+        staying = {address: worker for address, worker in workers.items() if worker["status"] not in LEAVING}
+        return staying or workers
+
+    def wait_until_calm(self) -> None:
+        """As of `Executor`; `MOST_UNREST` seconds at most."""
+        end, since, before = time.monotonic() + MOST_UNREST, time.monotonic(), self.addresses()
+        while time.monotonic() < min(end, since + CALM):
+            time.sleep(CALM / 10)
+            now = self.addresses()
+            if now != before:
+                since, before = time.monotonic(), now
 
     def worker_memory(self) -> int | None:
         """As of `Executor`."""

@@ -51,17 +51,21 @@ def is_worth_a_cluster(store: Store, runs: Iterable[Prepared]) -> bool:
     return seconds > START_SECONDS
 
 
-def needed_bytes(runs: Sequence[Prepared]) -> Callable[[int], int]:
-    """The bytes that each worker needs where so many share these runs, by the number of workers."""
+def needed_bytes(runs: Sequence[Prepared]) -> Callable[[int, int | None], int]:
+    """The bytes that each worker needs where so many share these runs, by the number of workers and their limit.
+
+    Blocks that do not fit into such a worker are on its scratch, as they will be in the run.
+    """
 
     @functools.cache
-    def needed(n_workers: int) -> int:
-        return max(_worker_bytes(run, n_workers) for run in runs)
+    def needed(n_workers: int, limit: int | None) -> int:
+        return max(_worker_bytes(run, n_workers, limit) for run in runs)
 
     return needed
 
 
-def _worker_bytes(run: Prepared, n_workers: int) -> int:
-    """The projected peak of a worker if the run had so many."""
-    request = dataclasses.replace(run.plan.request, n_workers=n_workers)
+def _worker_bytes(run: Prepared, n_workers: int, limit: int | None) -> int:
+    """The projected peak of a worker if the run had so many with this limit."""
+    limits = [one for one in (limit, run.plan.request.worker_limit) if one is not None]
+    request = dataclasses.replace(run.plan.request, n_workers=n_workers, worker_limit=min(limits, default=None))
     return make_plan(run.plan.m, run.plan.f, run.params, **dataclasses.asdict(request)).worker_bytes

@@ -251,8 +251,8 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
     return plan
 
 
-def memory_limits(resources: Resources) -> tuple[int | None, int | None]:
-    """Bytes that a worker and the driver may use; None where nothing limits them."""
+def memory_limits(resources: Resources) -> tuple[int | None, int | None, int | None]:
+    """Bytes that a worker, the driver and a scheduler of its own may use; None where nothing limits them."""
     return clusters.limits_of(resources)
 
 

@@ -11,7 +11,7 @@ from ips2_dask.params import Params
 from ips2_dask.plan.memory import LEIDEN
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.terms import Role
+from ips2_dask.plan.terms import SPILL, Role, usable
 from ips2_dask.wording import size
 
 MAX_DISTANCES_SAMPLES = 20_000
@@ -105,39 +105,59 @@ def check_entries(plan: Plan, params: Params) -> None:
     )  # fmt: skip
 
 
-def check_memory(plan: Plan, worker_limit: int | None, driver_limit: int | None) -> None:
-    """Refuse a run whose workers or whose driver could not keep their limit.
+_WHO: dict[Role, str] = {"worker": "a worker", "driver": "the driver", "scheduler": "the scheduler"}
+
+
+def keeps_limit(needed: int, limit: int | None, role: Role) -> bool:
+    """Whether a process that needs so many bytes keeps its limit: a worker needs a share of it for itself, `SPILL`."""
+    return limit is None or needed <= (usable(limit) if role == "worker" else limit)
+
+
+def check_memory(
+    plan: Plan, worker_limit: int | None, driver_limit: int | None, scheduler_limit: int | None = None
+) -> None:
+    """Refuse a run whose workers, whose driver or whose scheduler could not keep their limit.
 
     Parameters
     ----------
     plan : Plan
-    worker_limit, driver_limit : int, optional
-        Bytes that each worker, and the driver, may use. The driver's process has the scheduler in it, unless that is
-        known to be one of its own.
+    worker_limit, driver_limit, scheduler_limit : int, optional
+        Bytes that each worker, the driver, and a scheduler of its own may use. A plan counts on `SPILL` of a worker's.
+        The driver's process has the scheduler in it, unless that is known to be one of its own.
 
     Raises
     ------
     Refused
         With the stage and the term that are too large, and the smallest limit that would do.
     """
-    limits: tuple[tuple[Role, int | None], ...] = (("worker", worker_limit), ("driver", driver_limit))
+    limits: tuple[tuple[Role, int | None], ...] = (
+        ("worker", worker_limit), ("driver", driver_limit), ("scheduler", scheduler_limit)
+    )  # fmt: skip
     for role, limit in limits:
+        if limit is None or (role == "scheduler" and not plan.scheduler_bytes):
+            continue
         stage, phase = plan.peak(role)
-        if limit is not None and phase.bytes > limit:
-            term, held = phase.largest
-            who = "a worker" if role == "worker" else "the driver"
-            raise Refused(
-                f"memory_limit: stage {stage.name} needs {phase.bytes / 2**30:.2f} GiB in {who} ({phase.name}; {term}: "
-                f"{held / 2**30:.2f} GiB) and the limit is {limit / 2**30:.2f} GiB, so the process would be killed. "
-                f"Remedy: give --memory-limit {math.ceil(phase.bytes / 2**28) / 4:g}GiB, or {role}.memory in a "
-                f"cluster's file, or {_smaller(plan, stage.name, role, phase.name)}."
-            )
+        if keeps_limit(phase.bytes, limit, role):
+            continue
+        term, held = phase.largest
+        share, of_limit = (SPILL, f", {SPILL:g} of which a plan counts on") if role == "worker" else (1.0, "")
+        enough = f"{math.ceil(phase.bytes / share / 2**28) / 4:g}GiB"
+        # a scheduler's pod is as large as the driver's, whatever the command line says
+        options = f"--memory-limit {enough}, or {role}.memory in a cluster's file"
+        options = f"driver.memory: {enough} in the cluster's file" if role == "scheduler" else options
+        raise Refused(
+            f"memory_limit: stage {stage.name} needs {phase.bytes / 2**30:.2f} GiB in {_WHO[role]} ({phase.name}; "
+            f"{term}: {held / 2**30:.2f} GiB) and the limit is {limit / 2**30:.2f} GiB{of_limit}, so the process would "
+            f"be killed. Remedy: give {options}, or {_smaller(plan, stage.name, role, phase.name)}."
+        )
 
 
-def keeps_limits(plan: Plan, worker_limit: int | None, driver_limit: int | None) -> bool:
+def keeps_limits(
+    plan: Plan, worker_limit: int | None, driver_limit: int | None, scheduler_limit: int | None = None
+) -> bool:
     """Whether `check_memory` accepts a plan."""
     try:
-        check_memory(plan, worker_limit, driver_limit)
+        check_memory(plan, worker_limit, driver_limit, scheduler_limit)
     except Refused:
         return False
     return True
@@ -145,6 +165,8 @@ def keeps_limits(plan: Plan, worker_limit: int | None, driver_limit: int | None)
 
 def _smaller(plan: Plan, stage: str, role: Role, phase: str) -> str:
     """The option that makes a role's share of a stage's memory smaller."""
+    if role == "scheduler":
+        return "larger partitions (--partition-rows), which are fewer tasks"
     if phase == LEIDEN:
         return "assign_labels='auto' (--labels auto), which need no graph of all samples in one process"
     if stage == "neighbors" and not plan.choices.n_shards:

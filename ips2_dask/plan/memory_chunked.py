@@ -12,6 +12,7 @@ import math
 
 from ips2_dask.kernels.density import TREE_SAMPLES
 from ips2_dask.kernels.eigen import PANELS_ABOVE, block_width, panel_bounds, panels_of, panels_on_scratch
+from ips2_dask.kernels.lloyd import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, EXACT_ROWS, RECALL_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
 from ips2_dask.plan import memory
@@ -24,7 +25,7 @@ from ips2_dask.plan.memory import (
     SOLVED_BYTES,
 )
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.terms import Footprint, Phase, driver, worker
+from ips2_dask.plan.terms import Footprint, Phase, driver, usable, worker
 
 LOCAL_ROWS = 3.0
 """Samples of a partition's local graph, its own and two hops around them, over its own, at most: 2.05 at 2,087 samples
@@ -325,7 +326,17 @@ class Solve:
         columns = self.panel_columns if held else self._widest(panels_on_scratch(self.rows, self.columns))
         panel = 4 * self.rows * columns
         exchanged = int(SHARED * (1 - 1 / sizes.n_busy) * share * panel)
+        # with blocks on scratch no product begins before the rows for others have left
+        exchange = worker(
+            f"exchange of rows of {self.name}",
+            process=BASELINE_BYTES,
+            operators_of_its_chunks=self.operator_bytes,
+            blocks_of_the_filter=int(panels * share * panel),
+            rows_from_other_workers=exchanged,
+            rows_for_other_workers=exchanged,
+        )
         return (
+            *(() if held else (exchange,)),
             worker(
                 f"filter of {self.name}",
                 process=BASELINE_BYTES,
@@ -333,7 +344,7 @@ class Solve:
                 other_panels_of_the_block=int(share * (self.block_bytes - panel)) if held else 0,
                 blocks_of_the_filter=int(panels * share * panel),
                 rows_from_other_workers=exchanged,
-                rows_for_other_workers=exchanged,
+                rows_for_other_workers=exchanged if held else 0,
                 product_of_a_chunk=int((rows_made + TOUCHED) * chunk * columns),
             ),
             worker(
@@ -348,7 +359,7 @@ class Solve:
     def needs_scratch(self, sizes: Sizes) -> bool:
         """Whether blocks of all columns don't fit into a worker's memory beside what is made of them."""
         limit = sizes.worker_limit
-        return limit is not None and max(phase.bytes for phase in self.workers(sizes, held=True)) > limit
+        return limit is not None and max(phase.bytes for phase in self.workers(sizes, held=True)) > usable(limit)
 
     def phases(self, sizes: Sizes) -> tuple[tuple[Phase, ...], int]:
         """The phases of a worker, and the bytes on its scratch: 0 where the blocks fit into its memory."""
@@ -472,10 +483,11 @@ def label(sizes: Sizes) -> Footprint:
             worker(
                 "k-means",
                 process=BASELINE_BYTES,
-                points=int(4 * d * own),
-                distances_of_a_chunk=8 * (c + d) * sizes.chunk_rows,
-                sample_of_the_starts=3 * starts,
+                cache=CACHE_BYTES,
+                points_of_a_partition=(2 * 4 + 2 * 8) * d * sizes.partition_rows,
+                distances_of_some=3 * 8 * (c + d) * min(sizes.partition_rows, LLOYD_ROWS),
             ),
+            worker("starts of k-means", process=BASELINE_BYTES, sample_of_the_starts=3 * starts),
             worker("tree", process=BASELINE_BYTES, points_of_the_tree=DENSITY_COPIES * 8 * d * tree),
             worker(
                 "walks",

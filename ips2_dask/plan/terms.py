@@ -11,6 +11,15 @@ Role: TypeAlias = Literal["worker", "driver", "scheduler"]
 
 ROLES: tuple[Role, ...] = ("worker", "driver", "scheduler")
 
+SPILL = 0.9
+"""Share of a worker's limit at which it writes results of tasks to disk, a little before it is ended. A plan counts on
+no more, so that what is within its plan is never written."""
+
+
+def usable(limit: int) -> int:
+    """The bytes that a plan counts on of a worker's memory limit."""
+    return int(SPILL * limit)
+
 
 @dataclasses.dataclass(frozen=True)
 class Phase:

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ips2_dask.errors import Lost
 from ips2_dask.executors.base import Executor
 from ips2_dask.executors.exchange import BlocksLost, LossWatch
 from ips2_dask.stages import resident_blocks as blocks
@@ -74,7 +75,7 @@ class Block:
 
 
 class ChunkedBlocks:
-    """Blocks in chunks on the workers.
+    """Blocks in chunks on the workers, which have none before `reopen`: `with_recovery` calls it.
 
     Parameters
     ----------
@@ -86,6 +87,11 @@ class ChunkedBlocks:
         The stage whose tasks the rounds are.
     scratch : bool, optional
         Whether blocks that are parked lie in files of the workers.
+
+    Attributes
+    ----------
+    is_open : bool
+        Whether the workers have stores of this object's.
 
     Raises
     ------
@@ -104,13 +110,16 @@ class ChunkedBlocks:
         self._garbage: list[str] = []
         self._watch: LossWatch | None = None
         self._near = [[h for h in _touched_chunks(self._kind.cuts(context, g)) if h != g] for g in self._chunks]
+        self._stores: list[Any] = []
+        self._queue: list[blocks.Operation | Callable[[int], blocks.Operation]] = []
+        self.is_open = False
         executor.pin_to_owner([f"{stage}-store", f"{stage}-round"])
-        self.reopen()
 
     # ---- workers and rounds
 
     def reopen(self) -> None:
         """Divide the chunks among the workers there are now; all blocks are gone."""
+        self.is_open = False
         weights = np.diff(self._bounds).tolist()
         items = [(CHUNK_KIND, g) for g in self._chunks]
         owners = self._executor.assign_owners(items, weights)
@@ -135,7 +144,7 @@ class ChunkedBlocks:
         )
         self._first_chunks = [self._owners.index(owner) for owner in sorted(addresses)]
         self._round = 0
-        self._queue: list[blocks.Operation | Callable[[int], blocks.Operation]] = []
+        self._queue = []
         self._garbage.clear()
         shared = self._executor.share(self._team)
         with self._executor.batch():
@@ -148,6 +157,7 @@ class ChunkedBlocks:
             ]  # fmt: skip
         self._executor.wait(self._stores)
         self._queue.append(blocks.Setup())
+        self.is_open = True
 
     @property
     def workers_changed(self) -> bool:
@@ -155,9 +165,21 @@ class ChunkedBlocks:
         there = set(self._executor.addresses())
         return bool(there) and there != set(self._team.addresses)
 
+    def wait_until_calm(self) -> None:
+        """Wait until no more workers leave: those of a batch system leave many at a time, and are one loss."""
+        self._executor.wait_until_calm()
+
+    def lost(self, times: int, last: BlocksLost) -> Lost:
+        """The error of a run that has lost workers so many times, the last time by this error."""
+        return Lost(
+            f"stage {self._stage}: workers were lost {times} times without a new checkpoint between, the last time as "
+            f"{last}",
+            "find out from the workers' logs why they end, such as by a walltime that is too short",
+        )
+
     def close(self) -> None:
         """Free all blocks."""
-        self._stores, self._queue = [], []
+        self._stores, self._queue, self.is_open = [], [], False
         if self._watch is not None:
             self._watch.close()
             self._watch = None
@@ -245,6 +267,8 @@ Result = TypeVar("Result")
 def with_recovery(space: ChunkedBlocks, latest: Callable[[], State], work: Callable[[State], Result]) -> Result:
     """The result of work on blocks in chunks, which goes on from its last checkpoint when a worker is lost.
 
+    The chunks are divided among the workers first, unless they are already.
+
     Parameters
     ----------
     space : ChunkedBlocks
@@ -255,26 +279,23 @@ def with_recovery(space: ChunkedBlocks, latest: Callable[[], State], work: Calla
 
     Raises
     ------
-    BlocksLost
-        If workers are lost again and again, and no further checkpoint is reached.
+    Lost
+        If workers are lost `ATTEMPTS` times, and no further checkpoint is reached meanwhile.
     """
     reached: object = None
     losses = 0
     while True:
         try:
+            if not space.is_open:
+                space.reopen()
             state = latest()
             mark = None if state is None else state.reached
-            losses = losses + 1 if mark == reached else 1
-            reached = mark
+            if mark != reached:
+                losses, reached = 0, mark
             return work(state)
-        except BlocksLost:
+        except BlocksLost as error:
+            space.close()
+            losses += 1
             if losses >= ATTEMPTS:
-                raise
-        while True:
-            try:
-                space.reopen()
-                break
-            except BlocksLost:
-                losses += 1
-                if losses >= ATTEMPTS:
-                    raise
+                raise space.lost(losses, error) from error
+            space.wait_until_calm()

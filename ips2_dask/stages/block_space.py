@@ -118,7 +118,8 @@ class ChunkedSpace(ChunkedBlocks):
         The stage whose tasks the rounds are.
     scratch : bool, optional
         Whether blocks lie in files of the workers, but for the panel that is being multiplied; None has them there
-        where the plan finds the workers' memory too small for them. It changes no result.
+        where the plan finds the memory too small for them, of the workers that are there at a `reopen`. It changes no
+        result.
 
     Attributes
     ----------
@@ -152,14 +153,18 @@ class ChunkedSpace(ChunkedBlocks):
         self.n = ROWS[rows].bounds(context)[-1]
         self._columns, self.panels_in_memory = width, panels_of(self.n, width, "chunked")
         self.whole_products = self.panels_in_memory == 1
-        in_files = _needs_scratch(context, executor, rows, self.n) if scratch is None else scratch
-        # a product has the same bits whatever the panel, as long as its rows are whole vectors
-        self.panels = panels_on_scratch(self.n, width) if in_files else self.panels_in_memory
-        self.steps = 0
-        super().__init__(context, executor, rows, stage, scratch=in_files)
+        self.panels, self.steps = self.panels_in_memory, 0
+        super().__init__(context, executor, rows, stage)
+        self._asked = scratch
 
     def reopen(self) -> None:
-        """As of `ChunkedBlocks`; the known eigenvectors are learnt anew."""
+        """As of `ChunkedBlocks`; where blocks lie is decided anew, and the known eigenvectors are learnt anew."""
+        needed = (
+            _needs_scratch(self.context, self._executor, self._rows, self.n) if self._asked is None else self._asked
+        )
+        self._scratch = needed
+        # a product has the same bits whatever the panel, as long as its rows are whole vectors
+        self.panels = panels_on_scratch(self.n, self._columns) if needed else self.panels_in_memory
         super().reopen()
         self.volumes = np.zeros(self._kind.n_components(self.context))
         for components, volumes in self._run(blocks.ComponentVolumes()):

@@ -6,7 +6,7 @@ Two checkpoints are written in turn, so that one is always whole: a checkpoint's
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from ips2_dask.kernels.eigen import State
 from ips2_dask.stages import block_space
@@ -33,16 +33,24 @@ class _Checkpoints:
         In whose folder they are.
     share : float, optional
         In place of `SHARE`.
+    clock : callable, optional
+        Gives the time, in place of this machine's clock.
     """
 
-    def __init__(self, context: Context, stage: str = "eigen", share: float | None = None) -> None:
-        self._context, self._stage, self._next = context, stage, 0
+    def __init__(
+        self,
+        context: Context,
+        stage: str = "eigen",
+        share: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._context, self._stage, self._next, self._clock = context, stage, 0, clock
         self._share = SHARE if share is None else share
-        self._ended, self._took = time.perf_counter(), 0.0
+        self._ended, self._took = clock(), 0.0
 
     def keep(self, state: State) -> None:
         """Store a state, unless that would take more than a tenth of the time, or the run's store is in memory."""
-        begun = time.perf_counter()
+        begun = self._clock()
         if isinstance(self._context.store, MemoryStore) or begun - self._ended < self._share * self._took:
             return
         place, self._next = PLACES[self._next], 1 - self._next
@@ -56,9 +64,9 @@ class _Checkpoints:
             "step": state.step, "panels": self._panels[0],
         }  # fmt: skip
         store.write(folder, place, arrays, facts)
-        self._took = time.perf_counter() - begun
+        self._took = self._clock() - begun
         self._stored(place, state)
-        self._ended = time.perf_counter()
+        self._ended = self._clock()
 
     def latest(self) -> State | None:
         """The last state that was stored whole, or None."""
@@ -113,8 +121,15 @@ class Chunked(_Checkpoints):
     Where workers have joined meanwhile, the solve goes on with the stored block vectors, divided among all of them.
     """
 
-    def __init__(self, context: Context, space: ChunkedSpace, stage: str = "eigen", share: float | None = None) -> None:
-        super().__init__(context, stage, share)
+    def __init__(
+        self,
+        context: Context,
+        space: ChunkedSpace,
+        stage: str = "eigen",
+        share: float | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        super().__init__(context, stage, share, clock)
         self._space = space
 
     @property

@@ -36,8 +36,9 @@ from ips2_dask.stages.roundings import MISSING, PREFIX, Candidates, Rounding, fa
 from ips2_dask.stages.sample_operator import FUSED
 from ips2_dask.stages.walk import ChunkedWalk
 from ips2_dask.store.base import AnyArray, TaskResult
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import READ_AHEAD, Context, part_name
 from ips2_dask.store.integrity import Receipt
+from ips2_dask.store.side_by_side import side_by_side
 
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
@@ -435,11 +436,16 @@ def bucket(context: Context, item: str) -> TaskResult:
     if "left_out" in receipt["arrays"]:
         arrays["left_out"] = np.zeros(n, np.uint8)
     among = _Rows(context.distinct_places(low, low + n)) if context.merged else None
-    for b in range(context.n_partitions):
+
+    def of_partition(b: int) -> tuple[NDArray[np.integer], list[AnyArray]]:
         rows, samples = _rows_in_bucket(context, b, low, n, among)
-        if len(rows):
-            for name, values in arrays.items():
-                values[rows] = np.asarray(context.fetch("label", LABELS + part_name(b), name))[samples]
+        if not len(rows):
+            return rows, []
+        return rows, [np.asarray(context.fetch("label", LABELS + part_name(b), name))[samples] for name in arrays]
+
+    for rows, parts in side_by_side(of_partition, range(context.n_partitions), READ_AHEAD):
+        for name, part in zip(arrays if parts else (), parts, strict=True):
+            arrays[name][rows] = part
     return arrays, {}
 
 

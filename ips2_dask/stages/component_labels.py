@@ -102,11 +102,13 @@ def joins(stage: str, context: Context, group: int) -> TaskResult:
     """The pieces of a group of partitions, and pairs of a piece of the group and another piece that touch."""
 
     def read() -> Iterator[tuple[NDArray[np.integer], ...]]:
-        for b in range(group * GROUP, min((group + 1) * GROUP, context.n_partitions)):
-            of_b, rows, crossings = (
-                np.asarray(context.store.read(context.folders[stage], PIECES + part_name(b), name))
-                for name in ("pieces", "piece_rows", "crossings")
-            )
+        members = range(group * GROUP, min((group + 1) * GROUP, context.n_partitions))
+        parts = [PIECES + part_name(b) for b in members]
+        arrays = [
+            context.store.read_many(context.folders[stage], parts, name)
+            for name in ("pieces", "piece_rows", "crossings")
+        ]
+        for of_b, rows, crossings in zip(*arrays, strict=True):
             if len(crossings):
                 others, place = np.unique(crossings[:, 1], return_inverse=True)
                 touched = context.rows_of(stage, "piece", others, PIECES)[place]
@@ -128,8 +130,8 @@ def _contract(context: Context, stage: str, n_groups: int) -> None:
     """Store the components of the graph on pieces, and the rows of the input in each."""
     store, folder = context.store, context.folders[stage]
     groups = [JOINS + part_name(g) for g in range(n_groups)]
-    of_all, rows = (np.concatenate([store.read(folder, g, name) for g in groups]) for name in ("pieces", "piece_rows"))
-    joined = [np.searchsorted(of_all, store.read(folder, g, "joins")).astype(np.int32) for g in groups]
+    of_all, rows = (np.concatenate(list(store.read_many(folder, groups, name))) for name in ("pieces", "piece_rows"))
+    joined = [np.searchsorted(of_all, pairs).astype(np.int32) for pairs in store.read_many(folder, groups, "joins")]
     smallest = smallest_members(np.concatenate(joined), 0, len(of_all))
     first, component = np.unique(smallest, return_inverse=True)  # pieces ascend, so this is by the smallest sample
     sizes = np.zeros(len(first), np.int64)

@@ -80,10 +80,9 @@ def drawn_rows(context: Context, b: int) -> TaskResult:
 
 def _gathered(context: Context, columns: int) -> tuple[Float32, Int32, Int64]:
     """All drawn rows in the order of the user's numbers: so many columns of the embedding, samples, user's numbers."""
-    folder = context.folders["label"]
+    folder, parts = context.folders["label"], [DRAWN + part_name(b) for b in range(context.n_partitions)]
     points, samples, users = (
-        np.concatenate([context.store.read(folder, DRAWN + part_name(b), name) for b in range(context.n_partitions)])
-        for name in ("embedding", "drawn", "users")
+        np.concatenate(list(context.store.read_many(folder, parts, name))) for name in ("embedding", "drawn", "users")
     )
     order = np.argsort(users)
     return kernel.leading_columns(points[order], columns), samples[order], users[order]

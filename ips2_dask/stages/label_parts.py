@@ -58,10 +58,9 @@ def bound(function: PartFunction, first: object) -> PartFunction:
 
 def read_parts(context: Context, receipts: Sequence[Receipt], prefix: str, *names: str) -> Iterator[list[AnyArray]]:
     """Arrays of the parts by partition that have any rows, which their fact ``n`` says, one part after another."""
-    store, folder = context.store, context.folders["label"]
-    for b, receipt in enumerate(receipts):
-        if receipt["facts"]["n"]:
-            yield [store.read(folder, prefix + part_name(b), name) for name in names]
+    parts = [prefix + part_name(b) for b, receipt in enumerate(receipts) if receipt["facts"]["n"]]
+    arrays = [context.store.read_many(context.folders["label"], parts, name) for name in names]
+    return map(list, zip(*arrays, strict=True))
 
 
 def is_stored(context: Context, names: Sequence[str]) -> bool:

@@ -283,6 +283,9 @@ class BlockStore:
         )  # fmt: skip
         # without rows of others first: the others' are on their way meanwhile
         own = [g for g in self.chunks if all(source.sender < 0 for source in self._arrays[g].sources)]
+        if self._folder is not None:  # memory is short: rows for others go before a product needs as much
+            own = []
+            sending.wait(patience)
         self._multiply_chunks(own, operation, {})
         received = {source: self.mailbox.take(label, source, patience) for source in self.team.sources[self.owner]}
         self._multiply_chunks([g for g in self.chunks if g not in set(own)], operation, received)

@@ -81,8 +81,7 @@ def store_start(context: Context, executor: Executor, report: Report, columns: i
     space.close()
     parts = [sample_operator.GRAPH.part(g) for g in range(len(chunk_partitions(context)))]
     parts += [f"{sample_operator.GRAPH.degrees_prefix}{part_name(b)}" for b in range(context.n_partitions)]
-    for part in present(context.store, folder, parts):
-        context.store.drop(folder, part)
+    context.store.drop_many(folder, parts)
 
 
 # ---- the embedding of U

@@ -15,7 +15,7 @@ from ips2_dask.bench.simulated_workers import FakeBlock, Solve
 from ips2_dask.cli.main import main
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import eigen
-from ips2_dask.stages import block_space
+from ips2_dask.stages import block_space, checkpoints
 from ips2_dask.stages.resident_blocks import Gram
 
 WORKERS, CHUNKS, NEAR = 4, 8, 2
@@ -45,11 +45,31 @@ def test_a_filter_sends_a_task_a_worker_for_every_three_products(records: dict[s
     assert records["filter"]["tasks"] == WORKERS * (rounds + gram)
 
 
-def test_a_lost_worker_repeats_at_most_what_followed_the_last_round(records: dict[str, dict[str, Any]]) -> None:
+def test_a_lost_worker_repeats_at_most_what_followed_the_last_checkpoint(records: dict[str, dict[str, Any]]) -> None:
     lost, solve = records["loss"], records["solve"]
     assert lost["products"] == solve["products"]
-    # a round is made again, or the products of Ritz values after the last one
-    assert 0 < lost["redone"] <= 2 * block_space.STEPS
+    # besides what is between checkpoints a round is made again, or the products of Ritz values after the last one
+    most = checkpoints.SHARE * lost["writing"] + 2 * block_space.STEPS
+    assert 0 < lost["redone"] <= most * lost["panels"]
+
+
+@pytest.mark.slow
+def test_two_hundred_workers_keep_the_scheduler_s_limits(tmp_path: Path) -> None:
+    """A solve of 100 million samples in the plan's 382 chunks, with states that are stored after every round."""
+    found = cluster.measure(200, None, 38, 50, 100_000_000, 20, tmp_path, 0.0)
+    records = {record["kind"]: record for record in found}
+    for record in records.values():
+        assert record["chunks"] == 382
+        assert record["tasks_a_product"] <= 2 * 200 * record["panels"]
+        assert record["most_tasks"] <= 60_000
+        assert record["scheduler_bytes"] <= 1 << 30
+    assert 0 < records["loss"]["redone"] <= 2 * block_space.STEPS * records["loss"]["panels"]
+
+
+@pytest.mark.parametrize("text", ["-1", "inf", "nan"])
+def test_no_writing_takes_less_than_nothing(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "cluster", "--writing", text]) == 2
+    assert "--writing" in capsys.readouterr().err
 
 
 def test_gram_matrices_of_all_chunks_sum_up_to_what_a_solver_can_go_on_with() -> None:
@@ -70,6 +90,7 @@ def test_simulated_workers_take_a_plugin_and_give_results_back(tmp_path: Path) -
     with cluster.simulated_cluster(2, chosen, tmp_path) as (client, _):
         client.register_plugin(_Nothing(), name="nothing")
         space = block_space.ChunkedSpace(chosen.context, DaskExecutor(client), chosen.width)
+        space.reopen()
         y = space.random(3, 0)
         np.testing.assert_allclose(space.gram(y, y), np.eye(3))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections import Counter
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from ips2_dask.clusters import kubernetes, load, shipped
-from ips2_dask.clusters.config import Config
+from ips2_dask.clusters import kubernetes, load, shipped, workers
+from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.clusters.connect import module_of, settled
 from ips2_dask.clusters.jobs import batch, daskjob
 from ips2_dask.clusters.jobs.record import Job
@@ -76,13 +77,23 @@ def test_a_script_is_one_that_the_shell_reads(path: Path) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)
 
 
-def test_a_worker_leaves_before_its_job_is_killed() -> None:
+def test_workers_leave_together_at_few_instants_before_their_jobs_are_killed() -> None:
+    """The lines of the script, run by bash at the times at which two hundred jobs start within a third of an hour."""
     pytest.importorskip("dask_jobqueue")
-    words = module_of(full("slurm")).preview(full("slurm")).split()
-    stay, stagger = (int(words[words.index(name) + 1].rstrip("s")) for name in ("--lifetime", "--lifetime-stagger"))
-    longest = 26 * 3600 - 600
-    assert stay + stagger == longest
-    assert stay - stagger == longest / 2  # workers that started together leave over half of the walltime
+    hour = {"manager": "slurm", "worker": {"memory": "4GiB"}, "slurm": {"walltime": "01:00:00", "margin": 300}}
+    script = module_of(config := settled({**hour, "workers": 200, "insecure": True})).preview(config).splitlines()
+    assert any(f"--lifetime ${{{workers.LIFETIME}}}s" in line for line in script)
+    lines = [line for line in script if line.startswith("ips2_")]
+    starts = range(1_790_000_123, 1_790_000_123 + 1200, 6)
+    each = f"for at in {' '.join(map(str, starts))}; do\n{chr(10).join(lines)}\necho ${workers.LIFETIME}\ndone"
+    said = subprocess.run(["bash", "-c", f"date() {{ echo $at; }}\n{each}"], check=True, capture_output=True, text=True)
+    lives = [int(word) for word in said.stdout.split()]
+    assert len(lives) == 200
+    assert max(lives) <= 3600 - 300
+    assert min(lives) > workers.shortest_life(config.kind(Queue))
+    left = Counter(start + life for start, life in zip(starts, lives, strict=True))
+    assert len(left) <= 4  # one by one they would be two hundred
+    assert max(left.values()) < 150  # some stay whenever others leave
 
 
 def schema(kind: str) -> dict[str, Any]:

@@ -24,12 +24,12 @@ def config(manager: str, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("manager", ["local", "ssh", "slurm", "pbs", "lsf", "sge", "kubernetes"])
 def test_a_worker_may_use_what_its_config_gives_it(manager: str) -> None:
-    assert memory_limits(load(config(manager))) == (6 * GIB, None)
+    assert memory_limits(load(config(manager)))[:2] == (6 * GIB, None)
 
 
 @pytest.mark.parametrize("manager", ["scheduler", "gateway"])
 def test_nothing_is_known_of_workers_that_others_start(manager: str) -> None:
-    assert memory_limits(load({"manager": manager})) == (None, None)
+    assert memory_limits(load({"manager": manager})) == (None, None, None)
 
 
 @pytest.mark.parametrize("manager", ["slurm", "pbs", "lsf", "sge", "kubernetes"])
@@ -37,7 +37,12 @@ def test_a_submitted_driver_may_use_what_its_job_has(manager: str, monkeypatch: 
     found = load(config(manager, driver={"memory": "8GiB"}))
     assert submitted_driver_memory(found) == 8 * GIB
     monkeypatch.setenv(DRIVER_MEMORY, str(8 * GIB))  # as its job does
-    assert memory_limits(found) == (6 * GIB, 8 * GIB)
+    assert memory_limits(found)[:2] == (6 * GIB, 8 * GIB)
+
+
+def test_a_scheduler_s_pod_may_use_as_much_as_a_driver_s() -> None:
+    assert memory_limits(load(config("kubernetes", driver={"memory": "8GiB"})))[2] == 8 * GIB
+    assert memory_limits(load(config("slurm", driver={"memory": "8GiB"})))[2] is None  # it is in the driver
 
 
 @pytest.mark.parametrize("manager", ["local", "ssh"])
@@ -46,12 +51,12 @@ def test_the_driver_of_other_managers_may_use_what_its_machine_has(manager: str)
 
 
 def test_a_limit_of_each_process_is_one_of_both(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert limits_of(Resources()) == (None, None)
-    assert limits_of(Resources(memory_limit=5)) == (5, 5)
+    assert limits_of(Resources()) == (None, None, None)
+    assert limits_of(Resources(memory_limit=5)) == (5, 5, None)
     monkeypatch.setenv(DRIVER_MEMORY, "3")
-    assert limits_of(Resources(memory_limit=5)) == (5, 3)
-    assert limits_of(Resources()) == (None, 3)
-    assert limits_of(Resources(scheduler="tcp://127.0.0.1:1")) == (None, 3)
+    assert limits_of(Resources(memory_limit=5)) == (5, 3, None)
+    assert limits_of(Resources()) == (None, 3, None)
+    assert limits_of(Resources(scheduler="tcp://127.0.0.1:1")) == (None, 3, None)
 
 
 def test_local_workers_without_a_limit_keep_blocks_in_half_of_the_machine_s_memory(

@@ -15,12 +15,14 @@ import pytest
 from distributed import Client, LocalCluster
 
 import ips2_dask
-from ips2_dask import BadInput, Params, Resources
+from ips2_dask import BadInput, Params, Refused, Resources
 from ips2_dask.clusters import kubernetes, load, local, workers
+from ips2_dask.clusters.connect import executor
 from ips2_dask.clusters.waiting import Present, wait_for_workers
-from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.executors.dask import CALM, DaskExecutor
 from ips2_dask.pipeline.cluster_choice import needed_bytes
 from ips2_dask.pipeline.prepare import Prepared, open_inputs, plan_run, prepare
+from ips2_dask.plan.terms import SPILL
 
 GIB = 1 << 30
 
@@ -39,7 +41,7 @@ def client() -> Iterator[Client]:
 
 def shared(total: int) -> Any:
     """What each of some workers needs of so many bytes."""
-    return lambda n: total // n
+    return lambda n, limit: int(SPILL * total) // n
 
 
 def test_one_worker_is_enough_for_what_it_can_do_alone(client: Client) -> None:
@@ -49,25 +51,53 @@ def test_one_worker_is_enough_for_what_it_can_do_alone(client: Client) -> None:
 def test_a_run_waits_until_the_memory_of_all_suffices(client: Client) -> None:
     seen = list[int]()
 
-    def needed(n: int) -> int:
+    def needed(n: int, limit: int | None) -> int:
+        assert limit == GIB
         seen.append(n)
         if len(seen) == 1:
             threading.Timer(0.3, client.cluster.scale, [3]).start()
-        return shared(3 * GIB)(n)
+        return int(SPILL * 3 * GIB) // n
 
     assert wait_for_workers(client, needed, 100, 60) == Present(3, 3 * GIB)
     assert seen[0] == 1
 
 
-def test_all_that_were_asked_for_are_not_waited_beyond(client: Client) -> None:
-    assert wait_for_workers(client, shared(50 * GIB), 1, 60).workers == 1
+def test_all_that_were_asked_for_are_not_waited_beyond_and_must_have_the_memory(client: Client) -> None:
+    with pytest.raises(Refused, match=r"each of the 1 may use 1\.00 GiB, 0\.9 of which .* needs 1\.01 GiB") as caught:
+        wait_for_workers(client, lambda n, limit: int(1.01 * GIB), 1, 60)
+    assert "\n" not in str(caught.value)
+
+
+def test_of_workers_that_others_start_nobody_knows_how_many_will_come(client: Client) -> None:
+    def needed(n: int, limit: int | None) -> int:
+        client.cluster.scale(3)
+        return int(SPILL * 3 * GIB) // n
+
+    assert wait_for_workers(client, needed, None, 60) == Present(3, 3 * GIB)
+    with pytest.raises(BadInput, match=r"found 3 workers after 0\.3 s, which have 1\.00 GiB each"):
+        wait_for_workers(client, shared(50 * GIB), None, 0.3)
+
+
+def test_a_running_scheduler_s_workers_are_looked_at() -> None:
+    asked = list[tuple[int, int | None]]()
+
+    def needed(n: int, limit: int | None) -> int:
+        asked.append((n, limit))
+        return GIB // 2
+
+    with LocalCluster(
+        n_workers=3, processes=False, protocol="tcp", memory_limit=GIB, dashboard_address="127.0.0.1:0"
+    ) as cluster:
+        with executor(Resources(scheduler=cluster.scheduler_address), needed) as made:
+            assert made.n_workers == 3
+        assert asked == [(3, GIB)]
 
 
 def test_workers_that_do_not_come_are_told_in_one_line(client: Client) -> None:
-    line = r"timeout: found 1 of 20 workers after 0\.3 s, which have 1\.00 GiB each where so few need 40\.00 GiB"
+    line = r"timeout: found 1 of 20 workers after 0\.3 s, which have 1\.00 GiB each where so few need 36\.00 GiB"
     with pytest.raises(BadInput, match=line) as caught:
         wait_for_workers(client, shared(40 * GIB), 20, 0.3)
-    assert "all together need 2.00 GiB each" in caught.value.allowed
+    assert "all together need 1.80 GiB each" in caught.value.allowed
     assert "\n" not in str(caught.value)
 
 
@@ -79,14 +109,15 @@ def test_the_plan_says_what_so_many_workers_need() -> None:
     plan = plan_run(Shaped(), params, resources)
     run = Prepared(None, params, resources, params, plan)  # type: ignore[arg-type]
     needed = needed_bytes([run])
-    assert needed(20) == plan.worker_bytes
-    assert needed(2) > needed(20)
+    assert needed(20, None) == plan.worker_bytes
+    assert needed(2, None) > needed(20, None)
+    assert needed(2, 3 * GIB) <= SPILL * 3 * GIB < needed(2, None)  # blocks go to scratch there
 
 
 def test_a_small_run_waits_for_one_worker() -> None:
     resources = Resources(n_workers=2)
     prepared = prepare(open_inputs(np.eye(9)), Params(n_clusters=2), resources)
-    assert needed_bytes([prepared])(1) < 2 * GIB
+    assert needed_bytes([prepared])(1, None) < 2 * GIB
 
 
 # ---- what keeps a cluster
@@ -150,6 +181,19 @@ def test_shares_that_the_user_has_set_are_kept() -> None:
     with dask.config.set({"distributed.worker.memory.spill": 0.5}):
         assert local.settings(load("local"))["distributed.worker.memory.spill"] == 0.5
         assert workers.memory_environment()["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "0.5"
+
+
+def test_workers_that_leave_one_after_another_are_waited_for() -> None:
+    with (
+        LocalCluster(n_workers=4, processes=False, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        executor = DaskExecutor(client)
+        first, second, *staying = executor.addresses()
+        client.retire_workers([first])
+        threading.Timer(CALM / 4, client.retire_workers, [[second]]).start()
+        executor.wait_until_calm()
+        assert executor.addresses() == staying
 
 
 def made(folder: Path, g: int) -> int:

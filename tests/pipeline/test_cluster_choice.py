@@ -36,7 +36,7 @@ class ClusterStarted(Exception):
 @pytest.fixture
 def no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextlib.contextmanager
-    def start(resources: Resources, needed_bytes: Callable[[int], int]) -> Iterator[Executor]:
+    def start(resources: Resources, needed_bytes: Callable[[int, int | None], int]) -> Iterator[Executor]:
         raise ClusterStarted(resources)
         yield
 

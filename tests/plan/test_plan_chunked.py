@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,14 @@ from hypothesis import strategies as st
 from ips2_dask import IPS2Warning, Params, Refused, Resources, run
 from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
-from ips2_dask.pipeline.prepare import plan_run
+from ips2_dask.params import parse_bytes
+from ips2_dask.pipeline.prepare import memory_limits, plan_run
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds
 from ips2_dask.plan.document import document
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.plan.tasks import MAX_TASKS
-from ips2_dask.plan.terms import Role
+from ips2_dask.plan.terms import SPILL, Role
 from ips2_dask.readers import open_source
 
 GIB = 1 << 30
@@ -165,7 +167,9 @@ def test_larger_data_have_more_partitions_shards_and_chunks_and_workers_enough_t
 
 def test_blocks_that_do_not_fit_beside_a_filter_go_to_scratch_and_change_no_choice() -> None:
     free = make_plan(10**7, 16, TWENTY, n_workers=4)
-    tight = make_plan(10**7, 16, TWENTY, n_workers=4, worker_limit=free.worker_bytes - 1)
+    least = math.ceil(free.worker_bytes / SPILL)
+    assert make_plan(10**7, 16, TWENTY, n_workers=4, worker_limit=least + 1).blocks == "memory"
+    tight = make_plan(10**7, 16, TWENTY, n_workers=4, worker_limit=least - 2)
     assert (free.blocks, tight.blocks) == ("memory", "scratch")
     assert free.scratch_bytes == 0
     assert tight.scratch_bytes > 2 * 4 * 32 * 110_000_000 // 4  # two blocks, of which a worker has a fourth
@@ -184,6 +188,7 @@ def test_four_million_samples_are_planned_with_two_workers_of_three_gigabytes() 
     plan = make_plan(4_000_000, 16, params, n_workers=2, worker_limit=3 << 30)
     assert plan.blocks == "scratch"
     check_memory(plan, 3 << 30, 3 << 30)
+    assert plan.worker_bytes <= SPILL * (3 << 30)  # Dask begins to write results to disk there
 
 
 def test_a_scheduler_of_its_own_takes_its_terms_from_the_driver() -> None:
@@ -210,6 +215,31 @@ def test_a_limit_is_of_a_role_and_its_message_names_stage_phase_and_term() -> No
         check_memory(plan, 3 * GIB, None)
     assert keeps_limits(plan, None, None)
     assert not keeps_limits(plan, GIB, None)
+
+
+def test_a_worker_s_limit_is_planned_with_up_to_where_dask_writes_results_to_disk() -> None:
+    plan = make_plan(10**8, 64, TWENTY, n_workers=200)
+    least = math.ceil(plan.worker_bytes / SPILL)
+    check_memory(plan, least + 1, None)
+    with pytest.raises(Refused, match=r"0\.9 of which a plan counts on") as caught:
+        check_memory(plan, plan.worker_bytes, None)
+    found = re.search(r"--memory-limit (\S+),", str(caught.value))
+    assert found is not None
+    check_memory(plan, parse_bytes(found[1]), None)
+
+
+def test_a_scheduler_s_pod_is_too_small_for_many_tasks_and_the_line_says_so() -> None:
+    plan = make_plan(10**8, 64, TWENTY, n_workers=200, scheduler_apart=True)
+    check_memory(plan, None, None, plan.scheduler_bytes)
+    with pytest.raises(Refused, match=r"GiB in the scheduler \(.*Remedy: give driver\.memory: .*GiB in") as caught:
+        check_memory(plan, None, None, plan.scheduler_bytes - 1)
+    assert "\n" not in str(caught.value)
+    together = make_plan(10**8, 64, TWENTY, n_workers=200)
+    check_memory(together, None, None, 1)  # its scheduler is in the driver
+    shape = open_source(np.zeros((500, 4)))
+    resources = Resources(cluster="kubernetes")
+    assert memory_limits(resources)[2] == 4 * GIB
+    assert plan_run(shape, Params(), resources).scheduler_bytes > 0
 
 
 def test_samples_that_int32_cannot_number_are_refused() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import os
 import shutil
@@ -19,6 +20,7 @@ from distributed import Client, LocalCluster
 from harness import run_on
 
 from ips2_dask import Params
+from ips2_dask.errors import Lost
 from ips2_dask.executors import exchange
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
@@ -26,6 +28,7 @@ from ips2_dask.kernels import eigen
 from ips2_dask.kernels import labels as label_kernel
 from ips2_dask.kernels.components import MIN_SHARE
 from ips2_dask.stages import (
+    block_rounds,
     block_space,
     checkpoints,
     chunked_label,
@@ -87,7 +90,12 @@ def test_eigenvectors_do_not_depend_on_who_has_a_chunk(reference: Any, client: C
 
 
 def space_of(context: Context, executor: Executor, **options: Any) -> ChunkedSpace:
-    return ChunkedSpace(context, executor, 16, **options)
+    return opened(ChunkedSpace(context, executor, 16, **options))
+
+
+def opened(space: ChunkedSpace) -> ChunkedSpace:
+    space.reopen()
+    return space
 
 
 def gathered(space: ChunkedSpace, y: Block) -> npt.NDArray[np.float32]:
@@ -128,7 +136,7 @@ def test_the_algebra_has_the_same_bits_on_workers_and_in_files(
 def test_narrow_panels_of_files_have_the_bits_of_whole_blocks(operator: str, tmp_path: Path) -> None:
     params = dataclasses.replace(PARAMS, operator=operator)
     context = run_on(SerialExecutor(), samples(), params, 120, tmp_path / "run", "chunked")._context
-    whole, narrow = (ChunkedSpace(context, SerialExecutor(), 24, scratch=scratch) for scratch in (False, True))
+    whole, narrow = (opened(ChunkedSpace(context, SerialExecutor(), 24, scratch=scratch)) for scratch in (False, True))
     assert (whole.panels, narrow.panels) == (1, 3)
     for one, another in zip(algebra(whole, 24), algebra(narrow, 24), strict=True):
         np.testing.assert_array_equal(one, another)
@@ -299,6 +307,85 @@ def test_a_solve_stopped_within_a_filter_goes_on_there(
     # lowest_estimate has eight products of its own, and each Ritz step one
     assert steps["pairs"] <= found.report()["products"] + 20
     assert before < steps["pairs"]
+
+
+def test_a_worker_that_is_lost_in_a_solve_s_first_setup_is_done_without(
+    reference: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    setup, lost = resident_blocks.Setup.all_chunks, list[str]()
+
+    def lose_first(self: Any, store: Any, context: Any, label: Any) -> None:
+        if store.team.rows not in lost:
+            lost.append(store.team.rows)
+            raise exchange.BlocksLost("the worker at tcp://somewhere has left")
+        setup(self, store, context, label)
+
+    monkeypatch.setattr(resident_blocks.Setup, "all_chunks", lose_first)
+    monkeypatch.setattr(eigen, "DENSE_BELOW", 100)  # the start and the embedding are solved in chunks too
+    found = run_on(SerialExecutor(), samples(), PARAMS, 120, tmp_path / "lost", "chunked")
+    assert lost == ["graph", "pairs", "fused", "walk"]
+    monkeypatch.setattr(resident_blocks.Setup, "all_chunks", setup)
+    undisturbed = run_on(SerialExecutor(), samples(), PARAMS, 120, tmp_path / "undisturbed", "chunked")
+    np.testing.assert_array_equal(found.eigenvectors, undisturbed.eigenvectors)
+    np.testing.assert_array_equal(found.labels, undisturbed.labels)
+
+
+def test_a_run_that_loses_workers_again_and_again_says_so_in_one_line(
+    reference: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    losses = list[int]()
+
+    def lose(self: Any, store: Any, context: Any, label: Any) -> None:
+        losses.append(1)
+        raise exchange.BlocksLost("the worker at tcp://somewhere has left")
+
+    monkeypatch.setattr(resident_blocks.Setup, "all_chunks", lose)
+    with pytest.raises(Lost, match=r"stage eigen: workers were lost 5 times .* tcp://somewhere has left") as caught:
+        solved(SerialExecutor(), tmp_path)
+    assert len(losses) == block_rounds.ATTEMPTS
+    assert "\n" not in str(caught.value)
+    assert "run the same command again" in str(caught.value)
+    monkeypatch.undo()
+    np.testing.assert_array_equal(solved(SerialExecutor(), tmp_path).labels, reference.labels)
+
+
+class Shrinking(SerialExecutor):
+    """Says of each of its workers, which are fewer and fewer, how much memory it may use."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.workers = limit, 4
+
+    @property
+    def n_workers(self) -> int:
+        return self.workers
+
+    def worker_memory(self) -> int | None:
+        return self.limit
+
+
+def test_blocks_go_into_files_once_the_workers_left_have_no_memory_for_them(reference: Any) -> None:
+    context = reference._context
+    columns = eigen.block_width(3)
+
+    def needs_scratch(n_workers: int, limit: int) -> bool:
+        executor = Shrinking(limit)
+        executor.workers = n_workers
+        return block_space._needs_scratch(context, executor, "pairs", ChunkedSpace(context, executor, columns).n)
+
+    limits = range(1 << 20, 1 << 40, 1 << 14)
+    four, one = (bisect.bisect(limits, False, key=lambda limit: not needs_scratch(n, limit)) for n in (4, 1))
+    assert four < one
+    executor = Shrinking(limits[(four + one) // 2])
+    space = ChunkedSpace(context, executor, columns)
+    space.reopen()
+    assert not space._scratch
+    executor.workers = 1
+    before = space.panels
+    y = gathered(space, space.random(columns, 0))
+    space.reopen()
+    assert space._scratch
+    assert space.panels >= before
+    np.testing.assert_array_equal(gathered(space, space.random(columns, 0)), y)
 
 
 def test_rows_that_do_not_come_are_not_waited_for_when_the_solve_is_over() -> None:

@@ -22,4 +22,6 @@ export MALLOC_MMAP_THRESHOLD_=268435456
 export MALLOC_ARENA_MAX=2
 module load python
 ulimit -c 0
-/opt/python -m distributed.cli.dask_worker tls://SCHEDULER:PORT --name ips2-0 --nthreads 4 --memory-limit 16.00GiB --nworkers 2 --nanny --death-timeout 300 --local-directory /local/scratch --no-dashboard --preload ips2_dask.pipeline.compile_kernels --preload my_module --lifetime 69750s --lifetime-stagger 23250s --nthreads 1 --interface ib0 --protocol tls:// --tls-ca-file /shared/tls/ca.pem --tls-cert /shared/tls/worker.pem --tls-key /shared/tls/worker.key
+ips2_now=$(date +%s)
+ips2_lifetime=$(( (ips2_now + 93000) / 23250 * 23250 - RANDOM % 2 * 23250 - ips2_now ))
+/opt/python -m distributed.cli.dask_worker tls://SCHEDULER:PORT --name ips2-0 --nthreads 4 --memory-limit 16.00GiB --nworkers 2 --nanny --death-timeout 300 --local-directory /local/scratch --no-dashboard --preload ips2_dask.pipeline.compile_kernels --preload my_module --lifetime ${ips2_lifetime}s --nthreads 1 --interface ib0 --protocol tls:// --tls-ca-file /shared/tls/ca.pem --tls-cert /shared/tls/worker.pem --tls-key /shared/tls/worker.key
