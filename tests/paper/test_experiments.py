@@ -151,15 +151,15 @@ def small() -> Dataset:
 
 def test_the_unsupervised_setting_does_not_know_the_labels(small: Dataset) -> None:
     other = Dataset("shuffled", small.X, np.random.default_rng(0).permutation(small.labels), "")
-    found = trials.three_settings("SC", small, runs=1, seed=0, budget=25)
-    blind = trials.three_settings("SC", other, runs=1, seed=0, budget=25)
+    found = trials.four_settings("SC", small, runs=1, seed=0, budget=25)
+    blind = trials.four_settings("SC", other, runs=1, seed=0, budget=25)
     assert found["unsupervised"]["params"] == blind["unsupervised"]["params"]
     assert found["default"]["params"] == choices.default("SC") == blind["default"]["params"]
     assert found["unsupervised"]["mean"] != blind["unsupervised"]["mean"]
 
 
 def test_the_tuned_setting_is_the_best_mean_of_the_finalists(small: Dataset) -> None:
-    found = trials.three_settings("HGC", small, runs=3, seed=2, budget=25)
+    found = trials.four_settings("HGC", small, runs=3, seed=2, budget=25)
     tried = found["tried"]
     assert [entry["params"] for entry in tried] == choices.grid("HGC", 25)
     once = np.argsort([-entry["acc"] for entry in tried], kind="stable")[: trials.FINALISTS]
