@@ -47,7 +47,7 @@ PUBLISHED: dict[str, tuple[Setting, ...]] = {
     "SSC": (dict(ssc.MOTION), dict(ssc.FACES)),
     "CAVE": (),
     "HGC": (dict(FLAT),),
-    "PPC": ({"n_neighbors": 10, "embedding": "none", "assign_labels": "kmeans"},),
+    "PPC": ({name: value for name, value in PAPER.items() if name != "affinity"},),
     "IPS2": (dict(PAPER),),
 }
 """Settings that a method's paper or authors name: in every grid, with each scale, before the rest is cut off."""
