@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ips2_dask.paper.experiments import series
@@ -261,3 +261,35 @@ def together_text(document: Mapping[str, Any]) -> str:
         )
         parts.append(f"{dataset} {count}")
     return f"Readings of the grid that have the figures of SC, PPC and IPS2 at once, by the mean: {', '.join(parts)}."
+
+
+def overview(records: Sequence[Record], document: Mapping[str, Any]) -> str:
+    """ACC of IPS2 on the paper's four data sets as a Markdown table: the paper's, each setting's, and the readings'."""
+    figures = document["figures"]
+    of = select(list(records), experiment="table2", measure="acc")
+
+    def line(name: str, method: str, setting: str) -> list[str]:
+        return [name, *(f"{mean_of(of, dataset=d, method=method, setting=setting):.3f}" for d in figures)]
+
+    def counts(condition: Callable[[float, float], bool]) -> list[str]:
+        return [
+            str(sum(condition(v, p["IPS2"]) for v in document["grid"][d]["IPS2"]["mean"])) for d, p in figures.items()
+        ]
+
+    total = len(next(iter(document["grid"][d] for d in figures))["IPS2"]["mean"])
+    rows = [
+        ["ACC", *figures],
+        ["---"] * (len(figures) + 1),
+        ["IPS2 in the paper", *(f"{p['IPS2']:.3f}" for p in figures.values())],
+        line("IPS2 as printed", "IPS2", "printed"),
+        line("SC as printed", "SC", "printed"),
+        line("IPS2 by default", "IPS2", "default"),
+        line("SC by default", "SC", "default"),
+        line("IPS2 tuned by the known labels", "IPS2", "tuned"),
+        line("SC tuned by the known labels", "SC", "tuned"),
+        ["IPS2 by the later code's recipe",
+         *(f"{document['later code'][d]['unchanged']['IPS2']['mean']:.3f}" for d in figures)],
+        [f"of {total:,} readings have the figure", *counts(within)],
+        [f"of {total:,} readings are above it", *counts(lambda v, p: v > p + CLOSE)],
+    ]  # fmt: skip
+    return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"
