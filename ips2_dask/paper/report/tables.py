@@ -157,7 +157,9 @@ def reading_samples(document: Mapping[str, Any]) -> Markup:
         for name, r in document["samples"].items()
     ]
     head = ["samples", *(f"{base}: {m}" for base in BASES for m in COMPARED)]
-    return table("Other samples: the first 20 documents of three classes, and all of SCADI", head, rows)
+    return table(
+        "Other samples: the first 20 documents of three classes (the fifth has 19), and all of SCADI", head, rows
+    )
 
 
 def reading_draws(document: Mapping[str, Any]) -> Markup:
