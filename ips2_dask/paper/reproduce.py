@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import ips2_dask
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.paper.experiments import Record, Scope, chosen, experiments, quick
@@ -17,6 +20,7 @@ from ips2_dask.paper.experiments.catalog import Progress
 from ips2_dask.paper.experiments.tasks import Done
 from ips2_dask.paper.report import check_matplotlib, write_report
 from ips2_dask.paper.report.findings import targets
+from ips2_dask.pipeline.manifest import versions
 from ips2_dask.store.files import write_atomically
 
 
@@ -63,10 +67,11 @@ def reproduce(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Reproduced:
-    """Run the paper's experiments, and write ``results.json``, ``figures/`` and ``report.html``.
+    """Run the paper's experiments, and write ``results.json``, ``about.json``, ``figures/`` and ``report.html``.
 
-    What an earlier call with the same arguments and code has done is not done again; records and report are of what
-    the last call asked for.
+    ``about.json`` says of each family of experiments which code made its records, and when; ``readings.json`` has what
+    the records leave out of the family ``readings``. What an earlier call with the same arguments and code has done is
+    not done again; records and report are of what the last call asked for.
 
     Parameters
     ----------
@@ -104,6 +109,10 @@ def reproduce(
     where = None if data is None else str(Path(data).absolute())
     records, results = experiments(families, scope, folder, where, jobs or min(4, usable_cores()), progress or Quiet())
     write_atomically(folder / "results.json", _pretty(records))
+    write_atomically(folder / "about.json", json.dumps(_about(families, scope), indent=1) + "\n")
+    for name, family in families.items():
+        if family.document is not None:
+            write_atomically(folder / f"{name}.json", json.dumps(family.document(scope, results)) + "\n")
     report = write_report(families, records, results, scope, folder)
     cells = targets(records)
     verdicts = {"cells_reached": sum(cell.reached for cell in cells), "cells": len(cells)} if cells else {}
@@ -127,6 +136,34 @@ def command(options: argparse.Namespace) -> int:
         summary = {"records": done.n_records, "results": str(done.results), "report": str(done.report)}
         print(json.dumps({**summary, **done.verdicts}))
     return 0
+
+
+def _about(names: Iterable[str], scope: Scope) -> dict[str, object]:
+    """Of each family: the commit of the code where it is a checkout, its version, the date, sizes and packages."""
+    made = {
+        "commit": _commit(Path(ips2_dask.__file__).parent),
+        "date": datetime.now(UTC).date().isoformat(),
+        "runs": scope.runs,
+        "budget": scope.budget,
+        "seed": scope.seed,
+        "versions": versions(),
+    }
+    return {name: made for name in names}
+
+
+def _commit(package: Path) -> str | None:
+    """The commit of a checkout's package, with a plus where files of it have changed since; else None."""
+    try:
+
+        def said(*words: str) -> str:
+            return subprocess.run(
+                ["git", "-C", str(package), *words], capture_output=True, text=True, check=True
+            ).stdout.strip()
+
+        said("ls-files", "--error-unmatch", "__init__.py")
+        return said("rev-parse", "--short=12", "HEAD") + ("+" if said("status", "--porcelain", "--", ".") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None
 
 
 def _check_folder(folder: Path) -> None:

@@ -15,9 +15,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
+from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask import IPS2, datasets
+from ips2_dask import IPS2, PAPER, datasets
 from ips2_dask.datasets import Dataset, files
 from ips2_dask.errors import BadInput
 from ips2_dask.paper.baselines import CAVE, SC, SSC
@@ -68,6 +69,32 @@ def test_published_settings_are_in_the_grid_with_every_scale(method: str) -> Non
     for setting in choices.PUBLISHED[method]:
         for scale in choices.SCALES:
             assert {"scale": scale, **setting} in tried
+
+
+def test_printed_settings_are_the_preset_and_what_authors_of_baselines_publish() -> None:
+    assert choices.published("IPS2") == {"scale": "none", **PAPER}
+    assert choices.published("PPC")["n_neighbors"] == PAPER["n_neighbors"]
+    assert choices.published("SC") == {"scale": "none", "affinity": "gaussian"}
+    assert choices.published("CAVE") == choices.default("CAVE")  # nobody prints any
+    assert set(choices.printed()) == set(choices.COMPARED)
+
+
+def test_affinities_are_tried_with_the_ways_to_labels_that_ips2_has() -> None:
+    ways = {method: {s.get("embedding", "spectral") for s in choices.grid(method)} for method in choices.METHODS}
+    assert ways.pop("HGC") == {"spectral"}  # its groups are its labels, and the word is not in its settings
+    assert set(map(frozenset, ways.values())) == {frozenset({"spectral", "rows", "none"})}
+
+
+@pytest.mark.parametrize("method", ["SC", "SSC", "CAVE"])
+def test_an_affinity_is_labelled_as_ips2_labels_its_own(method: str, blobs: Array) -> None:
+    setting = {**choices.default(method), "embedding": "none"}
+    fitted = Fitted(method, setting, blobs, 3)
+    labels = fitted.labels(4)
+    rows = fitted.affinity.toarray() if hasattr(fitted.affinity, "toarray") else fitted.affinity
+    expected = KMeans(3, n_init=10, random_state=np.random.RandomState(4)).fit(rows).labels_
+    np.testing.assert_array_equal(labels, expected)
+    of_graph = Fitted(method, {**setting, "embedding": "rows"}, blobs, 3).labels(4)
+    assert adjusted_rand_score(of_graph, SC(3, affinity="heat-knn", random_state=4).fit(rows).labels_) > 0.9
 
 
 @pytest.mark.parametrize("method", choices.METHODS)
@@ -151,15 +178,15 @@ def small() -> Dataset:
 
 def test_the_unsupervised_setting_does_not_know_the_labels(small: Dataset) -> None:
     other = Dataset("shuffled", small.X, np.random.default_rng(0).permutation(small.labels), "")
-    found = trials.three_settings("SC", small, runs=1, seed=0, budget=25)
-    blind = trials.three_settings("SC", other, runs=1, seed=0, budget=25)
+    found = trials.four_settings("SC", small, runs=1, seed=0, budget=25)
+    blind = trials.four_settings("SC", other, runs=1, seed=0, budget=25)
     assert found["unsupervised"]["params"] == blind["unsupervised"]["params"]
     assert found["default"]["params"] == choices.default("SC") == blind["default"]["params"]
     assert found["unsupervised"]["mean"] != blind["unsupervised"]["mean"]
 
 
 def test_the_tuned_setting_is_the_best_mean_of_the_finalists(small: Dataset) -> None:
-    found = trials.three_settings("HGC", small, runs=3, seed=2, budget=25)
+    found = trials.four_settings("HGC", small, runs=3, seed=2, budget=25)
     tried = found["tried"]
     assert [entry["params"] for entry in tried] == choices.grid("HGC", 25)
     once = np.argsort([-entry["acc"] for entry in tried], kind="stable")[: trials.FINALISTS]
@@ -418,7 +445,7 @@ def test_draws_take_what_was_chosen_before_them(tmp_path: Path) -> None:
         task for task in tables.table2_tasks(scope) if task.name in ("table2/bbcsport60/SC", "table2/bbcsport-draws/SC")
     ]
     found = run_tasks(tasks, tmp_path, DATA, 1, Told())
-    for setting in ("default", "tuned", "unsupervised"):
+    for setting in ("printed", "default", "tuned", "unsupervised"):
         chosen, drawn = (found[f"table2/{name}/SC"][setting] for name in ("bbcsport60", "bbcsport-draws"))
         assert drawn["params"] == chosen["params"]
         assert drawn["runs"] == 2

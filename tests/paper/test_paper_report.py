@@ -6,9 +6,11 @@ import importlib.util
 import json
 import os
 import re
+import subprocess
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,10 +21,10 @@ from ips2_dask.paper.experiments import beyond, catalog
 from ips2_dask.paper.experiments.records import FIELDS, Record, record
 from ips2_dask.paper.experiments.settings import METHODS
 from ips2_dask.paper.experiments.tasks import Done, Family, Scope
-from ips2_dask.paper.report import findings, write_report
+from ips2_dask.paper.report import findings, tables, write_report
 from ips2_dask.paper.report.figures import groups
 from ips2_dask.paper.report.tables import number
-from ips2_dask.paper.reproduce import reproduce
+from ips2_dask.paper.reproduce import _commit, reproduce
 from ips2_dask.reports.html import Cell, Row, table
 
 DATA = os.environ.get(files.VARIABLE)
@@ -131,6 +133,10 @@ def test_the_command_writes_flat_records_and_the_page(tmp_path: Path, capsys: py
     assert status == 0
     assert "1/1 similarities" in said.err
     assert json.loads(said.out.splitlines()[-1])["report"] == str(out / "report.html")
+    about = json.loads((out / "about.json").read_text())
+    assert list(about) == ["similarities"]
+    assert about["similarities"]["runs"] == 5
+    assert set(about["similarities"]) == {"commit", "date", "runs", "budget", "seed", "versions"}
     records = json.loads((out / "results.json").read_text())
     assert [one["method"] for one in records] == ["SC", "PPC", "IPS2"]
     assert all(tuple(one) == FIELDS for one in records)
@@ -212,6 +218,59 @@ def test_points_where_ips2_is_not_above_sc_are_named() -> None:
     )
 
 
+def test_baselines_below_the_papers_figures_are_named_each_on_the_samples_that_the_figure_is_of() -> None:
+    found = [
+        record("table2", dataset, method, "acc", mean=mean, paper=0.5)
+        for dataset, method, mean in (
+            ("soybean", "SC", 0.4), ("soybean", "IPS2", 0.4), ("yale5", "SC", 0.49996),
+            ("scadi57", "CAVE", 0.4), ("scadi", "CAVE", 0.3), ("scadi", "SC", 0.2),
+        )
+    ]  # fmt: skip
+    said = findings.below_text(found)
+    assert said == (
+        "A baseline's default ACC is below the paper's figure in 2 cells: "
+        "SC on soybean 0.400 < 0.500, CAVE on scadi 0.300 < 0.500."
+    )
+    assert findings.below_text([]) == "No baseline's default ACC is below the paper's figure for it."
+
+
+def reading(mean: float) -> dict[str, Any]:
+    one = {"mean": mean, "std": 0.01, "best": mean + 0.01, "least_inertia": mean}
+    return {"changes": {}, "SC": one, "PPC": one, "IPS2": one}
+
+
+def test_readings_with_a_printed_figure_and_above_it_are_counted() -> None:
+    single = {"unchanged": reading(0.50), "k 5": reading(0.604), "k 7": reading(0.70)}
+    grid = {m: {"mean": [0.599, 0.7, 0.2]} for m in ("SC", "PPC")} | {"IPS2": {"mean": [0.601, 0.9, 0.6]}}
+    document = {
+        "figures": {"yale5": {"SC": 0.6, "PPC": 0.6, "IPS2": 0.6}},
+        "printed": {"yale5": single}, "later code": {"yale5": {"unchanged": reading(0.61)}}, "grid": {"yale5": grid},
+    }  # fmt: skip
+    assert findings.readings_text(document) == [
+        "yale5: the paper's IPS2 0.600; printed 0.500, later code 0.610. Single changes with the figure, by the mean: "
+        "printed, k 5; 2 are above it. Of the grid's 3, 2 have it and 1 are above; the highest is 0.900."
+    ]
+    assert "yale5 1." in findings.together_text(document)
+    shown = unescape(tables.readings(document, "printed", "IPS2"))
+    assert '<td class="best">0.604 ± 0.010 (0.614)' in shown
+    assert "0.700 ± 0.010 (0.710) +" in shown
+
+
+def test_the_commit_of_a_checkout_is_told_and_none_of_another_folder(tmp_path: Path) -> None:
+    assert _commit(tmp_path) is None
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    who = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], [*who, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", "-C", str(tmp_path), *words], check=True)
+    found = _commit(package)
+    assert found is not None
+    assert re.fullmatch("[0-9a-f]{12}", found)
+    (package / "__init__.py").write_text("x = 1")
+    assert _commit(package) == found + "+"
+
+
 def test_a_baseline_far_from_the_paper_is_shown_with_its_nearest_setting() -> None:
     tried = [{"params": {"scale": scale}, "acc": acc} for scale, acc in (("none", 1.0), ("l2", 0.6), ("minmax", 0.7))]
     found = [record("table2", "soybean", "SSC", "acc", mean=1.0), record("table2", "soybean", "SC", "acc", mean=0.80)]
@@ -239,11 +298,13 @@ def test_text_in_tables_is_escaped() -> None:
 @pytest.mark.slow
 def test_all_parts_of_the_report_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beyond, "LARGE", ("digits",))  # the others take minutes
-    scope = Scope(runs=1, budget=12, draws=2, repeats=1, large_runs=1, tunes_beyond=False)
+    scope = Scope(
+        runs=1, budget=12, draws=2, repeats=1, large_runs=1, tunes_beyond=False, starts=1, reading_draws=2
+    )  # fmt: skip
     records = made(dict(catalog.FAMILIES), tmp_path, scope, DATA)
     page = check_page(tmp_path / "report.html")
     assert page.tags.count("section") == len(catalog.FAMILIES)
-    assert {one["experiment"].removesuffix("-printed") for one in records} == set(catalog.FAMILIES)
+    assert {re.sub(r"-(printed|grid|draws)$", "", one["experiment"]) for one in records} == set(catalog.FAMILIES)
     assert all(tuple(one) == FIELDS for one in records)
     scored = [one for one in records if one["experiment"] == "table2" and one["paper"] is not None]
     assert len({(one["dataset"], one["method"], one["measure"]) for one in scored}) == 5 * (4 * 6 + 6 + 3)
@@ -255,5 +316,7 @@ def test_all_parts_of_the_report_are_there(tmp_path: Path, monkeypatch: pytest.M
         "divided by",
         "The grid of HGC",
         "the paper's NMI",
+        "With the settings that the paper prints, IPS2 reaches",
+        "Single changes with the figure",
     ):
         assert said in text

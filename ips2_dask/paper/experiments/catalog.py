@@ -13,7 +13,7 @@ from distributed import as_completed
 
 from ips2_dask import clusters, datasets
 from ips2_dask.errors import BadInput
-from ips2_dask.paper.experiments import beyond, ranks, series, similarities, tables
+from ips2_dask.paper.experiments import beyond, ranks, reading_tasks, series, similarities, tables
 from ips2_dask.paper.experiments.records import Record
 from ips2_dask.paper.experiments.tasks import Done, Family, Json, Results, Scope, Task, digests, perform, read_result
 from ips2_dask.params import Resources
@@ -131,6 +131,7 @@ def _side_by_side(work: Mapping[Task, partial[Done]], jobs: int, progress: Progr
 FAMILIES: dict[str, Family] = {
     "table1": tables.TABLE1,
     "table2": tables.TABLE2,
+    "readings": reading_tasks.FAMILY,
     "table3": tables.TABLE3,
     **similarities.FAMILIES,
     **series.FAMILIES,

@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from sklearn.base import BaseEstimator
+from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
 from ips2_dask.errors import IPS2Warning
@@ -112,7 +113,8 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
     method : str
         One of ``METHODS``.
     setting : dict
-        Arguments, ``scale``, and ``bandwidth_times``: the bandwidth as a multiple of the mean distance.
+        Arguments, ``scale``, and ``bandwidth_times``: the bandwidth as a multiple of the mean distance. That of SC,
+        SSC and CAVE may hold ``embedding``, which is no argument of theirs: `affinity_labels` takes it.
     X : array (m, f)
         Raw data.
     c : int
@@ -120,6 +122,8 @@ def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int
         ``random_state``.
     """
     arguments = dict(setting)
+    if method in BY_AFFINITY:
+        arguments.pop("embedding", None)  # labels are not the estimator's then, see `affinity_labels`
     # similarities are compared here, each labelled by the c columns of Ng et al. (2002)
     if method in ("PPC", "IPS2") and setting.get("embedding") != "none":
         arguments.setdefault("n_components", c)
@@ -138,6 +142,27 @@ def quiet() -> Iterator[None]:
         warnings.simplefilter("ignore", IPS2Warning)
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
+
+
+def affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) -> Labels:
+    """Labels (m,) of an affinity, in one of the ways that ``IPS2(embedding=...)`` offers for its own.
+
+    Parameters
+    ----------
+    W : array or sparse array (m, m)
+    c : int
+    how : {"spectral", "rows", "none"}
+        Its spectral embedding; that of the heat-kernel graph on its rows, loose components tied; or its rows.
+    rng : RandomState
+        Of k-means, the best of ten starts.
+    """
+    if how == "spectral":
+        return spectral_labels(W, c, rng)
+    rows = np.asarray(W.toarray() if sp.issparse(W) else W, np.float64)
+    if how == "none":
+        return np.asarray(KMeans(c, n_init=10, random_state=rng).fit(rows).labels_)
+    graph = sp.csr_array(SC(c, affinity="heat-knn", random_state=rng).fit(rows).affinity_matrix_)
+    return spectral_labels(tie_components(graph, rows, c)[0], c, rng)
 
 
 class Fitted:
@@ -169,7 +194,8 @@ class Fitted:
                 return np.asarray(self._fit(seed)[0].labels_)
             if self.affinity is None or not self.once:
                 self.affinity = self._affinity(seed)
-            return spectral_labels(self.affinity, self.c, np.random.RandomState(seed))
+            how = self.setting.get("embedding", "spectral")
+            return affinity_labels(self.affinity, self.c, how, np.random.RandomState(seed))
 
     def _fit(self, seed: int) -> tuple[BaseEstimator, Floats]:
         unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)

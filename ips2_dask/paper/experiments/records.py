@@ -13,7 +13,7 @@ FIELDS = (
 
 Record = dict[str, Any]
 
-SETTINGS = ("default", "tuned", "unsupervised")
+SETTINGS = ("printed", "default", "tuned", "unsupervised")
 
 
 def record(

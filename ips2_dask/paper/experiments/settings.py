@@ -47,7 +47,7 @@ PUBLISHED: dict[str, tuple[Setting, ...]] = {
     "SSC": (dict(ssc.MOTION), dict(ssc.FACES)),
     "CAVE": (),
     "HGC": (dict(FLAT),),
-    "PPC": ({"n_neighbors": 10, "embedding": "none", "assign_labels": "kmeans"},),
+    "PPC": ({name: value for name, value in PAPER.items() if name != "affinity"},),
     "IPS2": (dict(PAPER),),
 }
 """Settings that a method's paper or authors name: in every grid, with each scale, before the rest is cut off."""
@@ -61,7 +61,19 @@ def _kernels() -> tuple[Setting, ...]:
     return ({"bandwidth": "mean"}, {"bandwidth": "median"}, *({"bandwidth_times": t} for t in (0.25, 0.5, 2.0)))
 
 
+def _labelled(settings: Iterator[Setting]) -> Iterator[Setting]:
+    """Settings of an affinity, each with the three ways to labels that PPC and IPS2 are tried with too."""
+    for setting in settings:
+        yield setting
+        yield {**setting, "embedding": "rows"}
+        yield {**setting, "embedding": "none"}
+
+
 def _sc() -> Iterator[Setting]:
+    yield from _labelled(_sc_affinities())
+
+
+def _sc_affinities() -> Iterator[Setting]:
     for kernel in _kernels():
         for zero in (True, False):
             yield {"affinity": "gaussian", "zero_diagonal": zero, **kernel}
@@ -70,12 +82,20 @@ def _sc() -> Iterator[Setting]:
 
 
 def _ssc() -> Iterator[Setting]:
+    yield from _labelled(_ssc_affinities())
+
+
+def _ssc_affinities() -> Iterator[Setting]:
     alphas = (5.0, 10.0, 20.0, 50.0, 100.0, 800.0)
     yield from _cross(alpha=alphas, affine=(False, True), outliers=(False, True), keep=(1.0, 0.7))
     yield from _cross(solver=("omp",), n_nonzero=(3, 5, 10, 20))
 
 
 def _cave() -> Iterator[Setting]:
+    yield from _labelled(_cave_affinities())
+
+
+def _cave_affinities() -> Iterator[Setting]:
     for shape in _cross(n_neighbors=(3, 4, 5, 6, 7, 8, 10, 12, 15), averaging=("separate", "joint")):
         for kernel in _kernels()[:4]:
             yield {**shape, **kernel}
@@ -111,9 +131,17 @@ def default(method: str) -> Setting:
     return {"scale": "none", **DEFAULTS[method]}
 
 
+def published(method: str) -> Setting:
+    """What the paper prints of a method: dense Gaussian S, k = 10, k-means on rows; of a baseline, what its authors do.
+
+    The paper refers to the authors of SSC and HGC for theirs. Of CAVE neither says anything, so this is its default.
+    """
+    return {"scale": "none", **(PUBLISHED[method] or (DEFAULTS[method],))[0]}
+
+
 def printed() -> dict[str, Setting]:
-    """The paper's own settings of the methods it draws curves of: dense Gaussian S, k = 10, k-means on the rows."""
-    return {method: {"scale": "none", **PUBLISHED[method][0]} for method in COMPARED}
+    """The paper's own settings of the methods it draws curves of."""
+    return {method: published(method) for method in COMPARED}
 
 
 def _full_grid(method: str) -> list[Setting]:
@@ -121,11 +149,17 @@ def _full_grid(method: str) -> list[Setting]:
     return [{"scale": scale, **setting} for scale, setting in product(SCALES, _FULL[method]())]
 
 
+def pool_size(method: str) -> int:
+    """How many settings a method's grid is drawn from."""
+    return len(_full_grid(method))
+
+
 def grid(method: str, budget: int = BUDGET) -> list[Setting]:
     """The settings that a method is tuned over: ``budget`` of them, the default first.
 
     After the default and the published settings (with each scale) come those of the full product in a seeded random
-    order, as many as there is room for, so that all methods are tried equally often.
+    order, as many as there is room for, so that all methods are tried equally often. The products differ in size
+    (`pool_size`); labels are found in the same three ways from every affinity. HGC's groups are its labels.
 
     Parameters
     ----------

@@ -9,7 +9,7 @@ import numpy as np
 from ips2_dask.paper.experiments.records import SETTINGS, Record, of_summary, record
 from ips2_dask.paper.experiments.settings import METHODS, Setting, default, printed
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
-from ips2_dask.paper.experiments.trials import Summary, Tuning, load, score, seconds, seeds_of, summary, three_settings
+from ips2_dask.paper.experiments.trials import Summary, Tuning, four_settings, load, score, seconds, seeds_of, summary
 
 MEASURES = ("acc", "ari", "fscore", "nmi", "purity")
 
@@ -128,14 +128,14 @@ COST = {"SSC": 30.0, "CAVE": 12.0, "PPC": 20.0, "IPS2": 20.0, "HGC": 4.0, "SC": 
 
 
 def table2_cell(context: TaskContext, dataset: str, method: str, runs: int, seed: int, budget: int) -> Tuning:
-    """A method's three settings on a data set, and its whole grid."""
-    return three_settings(method, load(dataset, context.data), runs, seed, budget)
+    """A method's four settings on a data set, and its whole grid."""
+    return four_settings(method, load(dataset, context.data), runs, seed, budget)
 
 
 def _table2_draws(
     context: TaskContext, method: str, chosen: str, runs: int, seed: int, draws: int
 ) -> dict[str, Summary]:
-    """The three settings chosen on the first 60 documents, on random draws of 60: none is chosen on a draw."""
+    """The four settings of the first 60 documents, on random draws of 60: none is chosen on a draw."""
     each = max(1, runs // draws)
     summaries = {}
     for setting in SETTINGS:

@@ -147,6 +147,10 @@ class Scope:
         Whether those run one after another with all cores, as other fits that are timed do; else side by side.
     tunes_beyond : bool
         Whether the small data sets beyond the paper's are tuned too.
+    starts : int
+        Of k-means, for each reading of the text.
+    reading_draws : int
+        Random draws of samples, for the readings that are tried on such.
     """
 
     seed: int = 0
@@ -157,11 +161,16 @@ class Scope:
     large_runs: int = 3
     large_alone: bool = True
     tunes_beyond: bool = True
+    starts: int = 20
+    reading_draws: int = 200
 
 
 def quick(seed: int = 0) -> Scope:
     """Five runs, a fifth of the grids, one run of large data beside another, and no tuning beyond the paper's data."""
-    return Scope(seed=seed, runs=5, budget=BUDGET // 5, large_runs=1, large_alone=False, tunes_beyond=False)
+    return Scope(
+        seed=seed, runs=5, budget=BUDGET // 5, large_runs=1, large_alone=False, tunes_beyond=False, starts=5,
+        reading_draws=20,
+    )  # fmt: skip
 
 
 class Family(NamedTuple):
@@ -171,3 +180,4 @@ class Family(NamedTuple):
     datasets: tuple[str, ...]  # that have to be there
     tasks: Callable[[Scope], list[Task]]
     records: Callable[[Scope, Results], list[Record]]
+    document: Callable[[Scope, Results], Json] | None = None  # what the records leave out, in a file of its own

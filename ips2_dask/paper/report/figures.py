@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -65,8 +65,11 @@ def distributions(folder: Path, name: str, caption: str, result: Similarities) -
 
 
 def measures(folder: Path, records: Sequence[Record], name: str, caption: str) -> Figure:
-    """ACC of each method on the paper's data: the three settings beside the paper's figure."""
-    marks = {"default": ("o", "white"), "unsupervised": ("s", "#bbbbbb"), "tuned": ("D", "black")}
+    """ACC of each method on the paper's data: the four settings beside the paper's figure."""
+    marks = {
+        "printed": ("v", COLORS["SC"]), "default": ("o", "white"), "unsupervised": ("s", "#bbbbbb"),
+        "tuned": ("D", "black"),
+    }  # fmt: skip
     with canvas(9.3, 2.8, 1, len(PAPER_SETS), sharey=True) as (sheet, axes):
         for dataset, ax in zip(PAPER_SETS, axes[0], strict=True):
             for x, method in enumerate(METHODS):
@@ -80,7 +83,24 @@ def measures(folder: Path, records: Sequence[Record], name: str, caption: str) -
         axes[0][0].set_ylabel("ACC")
         handles = [axes[0][0].plot([], [], m, markerfacecolor=f, color="black")[0] for m, f in marks.values()]
         handles += axes[0][0].plot([], [], color=COLORS["IPS2"], linewidth=2)
-        sheet.legend(handles, [*marks, "the paper's figure"], loc="outside lower center", ncols=4, frameon=False)
+        sheet.legend(handles, [*marks, "the paper's figure"], loc="outside lower center", ncols=5, frameon=False)
+        return save(sheet, folder, name, caption)
+
+
+def over_draws(
+    folder: Path, name: str, caption: str, drawn: Mapping[str, Mapping[str, Any]], papers: Mapping[str, float]
+) -> Figure:
+    """How often draws of samples have each accuracy of IPS2, a panel for each data set and reading."""
+    readings = list(next(iter(drawn.values())))
+    with canvas(9.3, 2.3 * len(drawn), len(drawn), len(readings), sharex=True, sharey="row") as (sheet, axes):
+        for (dataset, results), line in zip(drawn.items(), axes, strict=True):
+            for (reading, result), ax in zip(results.items(), line, strict=True):
+                ax.hist(result["IPS2"], bins=np.linspace(0.25, 1, 31), color="#888888")
+                ax.axvline(papers[dataset], color=COLORS["IPS2"], linewidth=2)
+                ax.set_title(f"{dataset}: {reading}", fontsize=8)
+            line[0].set_ylabel("draws")
+        for ax in axes[-1]:
+            ax.set_xlabel("ACC of IPS2")
         return save(sheet, folder, name, caption)
 
 

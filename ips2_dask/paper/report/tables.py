@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from ips2_dask.paper.experiments import series
+from ips2_dask.paper.experiments.reading_tasks import WITHIN as CLOSE
+from ips2_dask.paper.experiments.reading_tasks import reaches, within
+from ips2_dask.paper.experiments.readings import BASES
 from ips2_dask.paper.experiments.records import SETTINGS, Record, mean_of, select
 from ips2_dask.paper.experiments.series import K
 from ips2_dask.paper.experiments.settings import COMPARED, KINDS, METHODS, grid
@@ -90,21 +95,88 @@ def _score(line: dict[str, Record], method: str) -> Cell:
     return Cell(spread(mean, line[method]["std"]), "best" if mean >= best - SAME else "", beats)
 
 
-def target_table(targets: Sequence[Target]) -> Markup:
-    """The twenty cells of IPS2 in Table 2: the paper's figure, ours, and whether ours reaches it."""
+def target_table(printed: Sequence[Target], tuned: Sequence[Target]) -> Markup:
+    """The twenty cells of IPS2 in Table 2: the paper's figure, ours as printed and tuned, and whether they reach it."""
     rows = [
-        Row(
-            [
-                data_name(t.dataset),
-                Cell(NAMES[t.measure], "text"),
-                number(t.paper),
-                number(t.found),
-                Cell("reached", "text") if t.reached else Cell("not reached", "text", "no"),
-            ]
-        )
-        for t in targets
+        Row([data_name(t.dataset), Cell(NAMES[t.measure], "text"), number(t.paper), _reached(p), _reached(t)])
+        for p, t in zip(printed, tuned, strict=True)
     ]
-    return table("IPS2's twenty cells of Table 2", ["data set", "measure", "paper", "tuned", ""], rows)
+    return table("IPS2's twenty cells of Table 2", ["data set", "measure", "paper", "printed", "tuned"], rows)
+
+
+def _reached(t: Target) -> Cell:
+    """Our figure, marked where it is below the paper's."""
+    return Cell(number(t.found), "") if t.reached else Cell(f"{number(t.found)} (not reached)", "no")
+
+
+def readings(document: Mapping[str, Any], base: str, method: str) -> Markup:
+    """ACC of each change of one choice of a base reading: bold where its mean has the figure, a plus where above."""
+    figures = document["figures"]
+    names = list(dict.fromkeys(name for dataset in figures for name in document[base][dataset]))
+    rows = [Row([Cell("the paper", "text"), *(number(figures[dataset][method]) for dataset in figures)], "paper first")]
+    for name in names:
+        cells = []
+        for dataset in figures:
+            one = document[base][dataset].get(name, {}).get(method)
+            cells.append(Cell("–") if one is None else _reading(one, figures[dataset][method]))
+        rows.append(Row([Cell(name, "text"), *cells]))
+    caption = f"{method}, {base} reading and each change of one choice: ACC, mean ± standard deviation (best)"
+    return table(caption, ["reading", *(data_name(dataset) for dataset in figures)], rows)
+
+
+def _reading(one: Mapping[str, float], paper: float) -> Cell:
+    plus = " +" if one["mean"] > paper + CLOSE else ""
+    same = within(one["mean"], paper)
+    return Cell(f"{spread(one['mean'], one['std'])} ({number(one['best'])}){plus}", "best" if same else "")
+
+
+def reading_grid(records: Sequence[Record]) -> Markup:
+    """What share of the grid's readings have, or reach, each printed figure."""
+    rows = []
+    for dataset in _datasets(records, "readings-grid"):
+        for method in (*COMPARED, "all"):
+            of = select(list(records), experiment="readings-grid", dataset=dataset, method=method)
+            if not of:
+                continue
+            kinds = [f"{s}_{k}" for s in ("mean", "best") for k in ("within", "reached", "highest")]
+            values = [mean_of(of, measure=kind) for kind in kinds]
+            name = "all three at once" if method == "all" else method
+            first = "first" if method == COMPARED[0] else ""
+            cells = [number(of[0]["paper"]), *(number(v) for v in values)]
+            rows.append(Row([data_name(dataset) if first else "", Cell(name, "text"), *cells], first))
+    head = ["data set", "method", "paper", "share with it, mean", "share at or above", "highest mean",
+            "share with it, best start", "share at or above", "highest best"]  # fmt: skip
+    count = select(list(records), experiment="readings-grid")[0]["runs"]
+    return table(f"The grid of {count} readings", head, rows)
+
+
+def reading_samples(document: Mapping[str, Any]) -> Markup:
+    """ACC of both base readings on other samples."""
+    rows = [
+        Row([Cell(name, "text"), *(spread(r[base][m]["mean"], r[base][m]["std"]) for base in BASES for m in COMPARED)])
+        for name, r in document["samples"].items()
+    ]
+    head = ["samples", *(f"{base}: {m}" for base in BASES for m in COMPARED)]
+    return table(
+        "Other samples: the first 20 documents of three classes (the fifth has 19), and all of SCADI", head, rows
+    )
+
+
+def reading_draws(document: Mapping[str, Any]) -> Markup:
+    """ACC of some readings over random draws of samples."""
+    rows = []
+    for dataset, results in document["draws"].items():
+        for name, result in results.items():
+            for method in COMPARED:
+                values, paper = np.array(result[method]), document["figures"][dataset][method]
+                share = float(np.mean([reaches(value, paper) for value in values]))
+                cells = [number(paper), spread(float(values.mean()), float(values.std())),
+                         f"{number(values.min())} to {number(values.max())}", number(share)]  # fmt: skip
+                label = data_name(dataset).partition(",")[0]
+                rows.append(Row([label, Cell(name, "text"), Cell(method, "text"), *cells]))
+    n = len(next(iter(next(iter(document["draws"].values())).values()))["IPS2"])
+    head = ["data set", "reading", "method", "paper", "mean ± standard deviation", "range", "share at or above"]
+    return table(f"ACC over {n} random draws of samples", head, rows)
 
 
 def deviation_table(deviations: Sequence[Deviation]) -> Markup:
