@@ -444,7 +444,7 @@ def bucket(context: Context, item: str) -> TaskResult:
         return rows, [np.asarray(context.fetch("label", LABELS + part_name(b), name))[samples] for name in arrays]
 
     for rows, parts in side_by_side(of_partition, range(context.n_partitions), READ_AHEAD):
-        for name, part in zip(arrays if parts else (), parts, strict=True):
+        for name, part in zip(list(arrays)[: len(parts)], parts, strict=True):
             arrays[name][rows] = part
     return arrays, {}
 
