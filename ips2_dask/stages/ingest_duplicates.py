@@ -37,7 +37,7 @@ def heads(context: Context, b: int) -> TaskResult:
     n = duplicates.n_ranges(context.m)
     limits = np.array([(r << 64) // n for r in range(n)], np.uint64)
     offsets = np.append(np.searchsorted(found.keys[:, 0], limits), len(found.keys))
-    arrays = {
+    arrays: dict[str, AnyArray] = {
         "digests": found.keys, "rows": context.bounds[b] + staying[found.places], "rows_of_heads": found.counts,
         "offsets": offsets.astype(np.int64), "head": head,
     }  # fmt: skip
@@ -61,7 +61,7 @@ def compare(context: Context, r: int) -> TaskResult:
     order = np.argsort(rows)
     counts = counts[order[np.searchsorted(rows, equal.rows, sorter=order)]]
     repeated, place = np.unique(equal.firsts, return_inverse=True)
-    arrays = {
+    arrays: dict[str, AnyArray] = {
         "repeats": equal.rows, "firsts": equal.firsts, "repeat_cuts": np.searchsorted(equal.rows, context.bounds),
         "repeated": repeated, "repeated_cuts": np.searchsorted(repeated, context.bounds),
         "added": np.bincount(place, counts, len(repeated)).astype(np.int32),
@@ -113,7 +113,7 @@ def own(context: Context, b: int) -> TaskResult:
     is_sample = head == np.arange(high - low)
     is_sample[repeats - low] = False
     firsts = np.flatnonzero(is_sample)
-    arrays = {"firsts": low + firsts, "copies": counts[firsts].astype(np.int32)}
+    arrays: dict[str, AnyArray] = {"firsts": low + firsts, "copies": counts[firsts].astype(np.int32)}
     if context.params.merges_rows:
         rows = np.asarray(context.read("ingest", HEADS + part_name(b), "rows")) - low
         arrays["places"] = np.where(is_sample, np.cumsum(is_sample) - 1, -1)[rows].astype(np.int32)
@@ -152,7 +152,7 @@ def distinct(context: Context, t: int) -> TaskResult:
     Of given distances it has the columns of those samples.
     """
     low, high = context.facts["ingest"]["distinct_bounds"][t : t + 2]
-    arrays = {}
+    arrays: dict[str, AnyArray] = {}
     if context.choices.rows_by_partition:
         arrays = {name: _of_samples(context, name, low, high) for name in ("firsts", "copies")}
         rows = arrays["firsts"]
@@ -228,7 +228,7 @@ def _numbered(context: Context, executor: Executor, report: Report, n_dropped: i
     inner = _told(context, starts=starts.tolist())
     executor.map(Job("ingest", numbers, NUMBERS, "ranges"), inner, _ranges(context), report)
     executor.map(Job("ingest", places, PLACE), inner, parts, report)
-    arrays = {"starts": starts.astype(np.int64)}
+    arrays: dict[str, AnyArray] = {"starts": starts.astype(np.int64)}
     if not context.choices.rows_by_partition:
         names = [PLACE + part_name(b) for b in parts]
         arrays = {name: np.concatenate(list(store.read_many(folder, names, name))) for name in ("firsts", "place")}

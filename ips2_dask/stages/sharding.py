@@ -21,9 +21,9 @@ from ips2_dask.kernels import shards, similarity
 from ips2_dask.plan.memory import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import graph_refinement, metric_views
 from ips2_dask.stages.graph_refinement import edges_prefix, lists_prefix
-from ips2_dask.stages.shard_search import ORDER, RANKS, SAMPLES, SHARD, is_divided, n_listed, rank, search
+from ips2_dask.stages.shard_search import RANKS, SAMPLES, SHARD, is_divided, n_listed, rank, search
 from ips2_dask.store.base import AnyArray, TaskResult, present
-from ips2_dask.store.context import DISTINCT, Context, part_name
+from ips2_dask.store.context import DISTINCT, ORDER, Context, part_name
 
 MOST_BATCHES = 16
 """Batches of rows that a shard's search reads slices of, at most. Of more batches that a whole stage has, groups of

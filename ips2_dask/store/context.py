@@ -196,9 +196,12 @@ class Context:
         order = self._sharded_order()
         return order if firsts is None else firsts[order]
 
-    def _among_clustered(self, rows: NDArray[np.integer]) -> NDArray[np.integer]:
+    def _among_clustered(self, rows: AnyArray) -> AnyArray:
         """Rows of the input by their numbers among those that were clustered, where these alone are asked for."""
-        return np.searchsorted(self.clustered_rows(), rows) if self.clustered_only else rows
+        if not self.clustered_only:
+            return rows
+        among: AnyArray = np.searchsorted(self.clustered_rows(), rows)
+        return among
 
     @property
     def rows_by_partition(self) -> bool:
