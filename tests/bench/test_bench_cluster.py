@@ -53,19 +53,6 @@ def test_a_lost_worker_repeats_at_most_what_followed_the_last_checkpoint(records
     assert 0 < lost["redone"] <= most * lost["panels"]
 
 
-@pytest.mark.slow
-def test_two_hundred_workers_keep_the_scheduler_s_limits(tmp_path: Path) -> None:
-    """A solve of 100 million samples in the plan's 382 chunks, with states that are stored after every round."""
-    found = cluster.measure(200, None, 38, 50, 100_000_000, 20, tmp_path, 0.0)
-    records = {record["kind"]: record for record in found}
-    for record in records.values():
-        assert record["chunks"] == 382
-        assert record["tasks_a_product"] <= 2 * 200 * record["panels"]
-        assert record["most_tasks"] <= 60_000
-        assert record["scheduler_bytes"] <= 1 << 30
-    assert 0 < records["loss"]["redone"] <= 2 * block_space.STEPS * records["loss"]["panels"]
-
-
 @pytest.mark.parametrize("text", ["-1", "inf", "nan"])
 def test_no_writing_takes_less_than_nothing(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "cluster", "--writing", text]) == 2
