@@ -75,7 +75,7 @@ class Reading:
         (mean of squares), ``centred`` (the signed ones less their means), or ``signs N``: the mean of signed ones,
         those flipped whose bit is set in N, the lowest bit being the second vector's.
     v_scale : {"max", "none", "norm", "range"}
-        V's largest entry is 1; unit vectors as they are; V's norm is that of S; V's range is 0 to 1.
+        The largest size of V's entries is 1; unit vectors as they are; V's norm is that of S; V's range is 0 to 1.
     fusion : {"average", "normalized", "product", "maximum"}
     labels : {"rows", "spectral", "unscaled", "graph"}
         k-means on the rows of the similarity, as printed; on c eigenvectors of its Laplacian with rows of length 1,
