@@ -376,9 +376,10 @@ def check_block(
     if low >= -LARGEST and high <= LARGEST:
         return
     finite = np.isfinite(block) | (np.isnan(block) if gaps else False)
-    if gaps and not (np.abs(block) > LARGEST).any():
+    too_large = np.abs(block) > min(LARGEST, float(np.finfo(block.dtype).max))  # float32 does not reach as far
+    if gaps and not too_large.any():
         return
-    bad = ~finite if not finite.all() else np.abs(block) > LARGEST
+    bad = ~finite if not finite.all() else too_large
     row, column = (int(index) for index in np.argwhere(bad)[0])
     named = f" ({feature_names[column]!r})" if feature_names else ""
     where = f"row {first_row + row}, column {column}{named}"

@@ -112,6 +112,13 @@ def test_medians_are_kept_for_columns_without_gaps_too() -> None:
     np.testing.assert_array_equal(whole.labels, run(np.rint(X).astype(np.int64), PARAMS).labels)
 
 
+@pytest.mark.parametrize("features", [MEDIAN, DROP], ids=["median", "drop"])
+def test_gaps_of_single_precision_are_taken(features: Features) -> None:
+    X = with_gaps()[0].astype(np.float32)
+    found, double = (run(values, PARAMS, features=features) for values in (X, X.astype(np.float64)))
+    np.testing.assert_array_equal(found.labels, double.labels)
+
+
 DROPPED: list[tuple[dict[str, Any], int | None]] = [
     ({}, None),
     ({}, 17),
