@@ -214,6 +214,15 @@ def test_what_was_made_for_the_choice_alone_is_not_needed_any_more(tmp_path: Pat
     assert again.choice == first.choice
 
 
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+def test_of_thousands_the_solve_of_the_choice_serves_the_chosen_number(vectors: str, tmp_path: Path) -> None:
+    X, _ = make_blobs(2100, 4, centers=4, cluster_std=0.5, random_state=0)
+    found = run(X, Params(max_clusters=8), Resources(vectors=vectors), store=tmp_path / "run")
+    assert found.params.n_clusters == 4
+    assert {one.path.split("-")[0] for one in gc(tmp_path / "run").garbage} == {"fuse"}
+    np.testing.assert_array_equal(found.labels, run(X, Params(n_clusters=4), Resources(vectors=vectors)).labels)
+
+
 def test_the_choice_is_made_again_where_the_fused_similarity_is_another(tmp_path: Path) -> None:
     X, _ = make_blobs(120, 4, centers=4, random_state=0)
     run(X, Params(max_clusters=8), store=tmp_path / "run")
