@@ -44,7 +44,7 @@ def test_exceptions_are_of_records_that_there_are_and_have_a_reason() -> None:
 def test_every_record_has_a_step() -> None:
     there = {path.relative_to(ROOT).as_posix() for path in (ROOT / shown.RESULTS).rglob("*.json")}
     there |= {path.relative_to(ROOT).as_posix() for path in (ROOT / "notebooks").glob("*.ipynb")}
-    beside = {f"{shown.RESULTS}/paper/{everything.ORIGIN}"}
+    beside = {f"{shown.RESULTS}/paper/{name}" for name in (everything.ORIGIN, "about.json", "readings.json")}
     assert there - beside == {step.record for step in STEPS.values()}
 
 

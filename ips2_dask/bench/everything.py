@@ -168,7 +168,8 @@ def make(step: Step, root: Path, busy: bool = False) -> None:
             if file:
                 (aside / Path(file).name).replace(root / file)
     elif step.name == "paper":
-        shutil.copyfile(aside / "paper" / "results.json", root / step.record)
+        for made in sorted((aside / "paper").glob("*.json")):  # and what its parts were made by
+            shutil.copyfile(made, (root / step.record).with_name(made.name))
         write_atomically((root / step.record).with_name(ORIGIN), json.dumps(begun, indent=1) + "\n")
     shutil.rmtree(aside / step.name, ignore_errors=True)  # what --keep has kept
     with contextlib.suppress(OSError):
