@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+import math
 import pickle
 import re
 from collections import Counter
@@ -29,6 +30,7 @@ from ips2_dask.plan.choices import LARGE_PARTITION, MAX_PARTITIONS, choose, part
 from ips2_dask.plan.costs import SCHEDULER_TASK
 from ips2_dask.plan.plan import make_plan
 from ips2_dask.plan.tasks import MAX_TASKS
+from ips2_dask.plan.terms import SPILL
 from ips2_dask.plan.traffic import PARTS, WHOLE, Case, product_traffic
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
@@ -161,7 +163,7 @@ def test_too_little_memory_is_refused_with_a_limit_that_would_do() -> None:
 def test_no_limit_and_a_generous_one_are_accepted() -> None:
     plan = make_plan(1000, 10, Params())
     check_memory(plan, None, None)
-    check_memory(plan, plan.worker_bytes, plan.client_bytes)
+    check_memory(plan, math.ceil(plan.worker_bytes / SPILL), plan.client_bytes)
     with pytest.raises(Refused, match="in the driver"):
         check_memory(plan, None, plan.client_bytes - 1)
 
