@@ -131,9 +131,11 @@ def forgetful(patch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("take_out", "most"),
     [
-        pytest.param(take_out, most, id=take_out.__name__, marks=[pytest.mark.slow] if is_slow else [])
-        for take_out, most, is_slow in [
-            (unlocked, 30, False), (forgetful, 30, False), (torn, 60, True), (hasty, 60, True), (unchecked, 60, True)
+        pytest.param(take_out, most, id=take_out.__name__, marks=marks)
+        for take_out, most, marks in [
+            (unlocked, 30, []), (forgetful, 30, []),
+            (hasty, 200, [pytest.mark.slow]), (unchecked, 200, [pytest.mark.slow]),
+            (torn, 2000, [pytest.mark.long]),  # is seldom met
         ]
     ],
 )  # fmt: skip

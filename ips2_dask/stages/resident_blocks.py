@@ -122,6 +122,7 @@ class BlockStore:
         self.rows: ChunkRows = ROWS[team.rows]
         self.mailbox = Mailbox(mailbox_of(team.space, owner))
         self.round = 0
+        self.failure: Exception | None = None  # what ended a round half-way
         self._context = context
         self._memory: dict[tuple[str, int], Float32] = {}
         self._files: dict[tuple[str, int], tuple[Path, tuple[int, int]]] = {}
@@ -614,16 +615,22 @@ def run_round(context: Context, space: str, owner: int, number: int, operations:
         If this process is not the one that has the blocks, or they are those of another round.
     """
     store = _stores.get(mailbox_of(space, owner))
+    if store is not None and store.failure is not None:
+        raise store.failure  # Dask tries a failed task again: what is said of it is why it failed
     if store is None or store.round != number:
         raise BlocksLost(f"the blocks of worker {owner} are not where they were")
     store.round = -1  # what fails here can't be tried again: its blocks are half replaced
     results: list[object] = []
-    with threads(context.threads * worker_threads()):
-        for position, (together, some) in enumerate(_groups(operations)):
-            if together:
-                some[0].all_chunks(store, context, (number, position))
-            else:
-                results = _chunk_by_chunk(store, context, some)
+    try:
+        with threads(context.threads * worker_threads()):
+            for position, (together, some) in enumerate(_groups(operations)):
+                if together:
+                    some[0].all_chunks(store, context, (number, position))
+                else:
+                    results = _chunk_by_chunk(store, context, some)
+    except Exception as error:
+        store.failure = error
+        raise
     store.round = number + 1
     return results
 
