@@ -83,9 +83,7 @@ def _row_parts(context: Context) -> list[tuple[str, int, int]]:
     """The parts that hold the rows of the input: the name of each, its first row, and one past its last."""
 
     def n_rows(part: str) -> int:
-        receipt = context.receipt("label", part)
-        assert receipt is not None
-        return int(receipt["arrays"]["labels"]["shape"][0])
+        return int(context.finished("label", part)["arrays"]["labels"]["shape"][0])
 
     if not is_in_buckets(context):
         return [("whole", 0, n_rows("whole"))]

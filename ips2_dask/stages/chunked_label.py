@@ -430,8 +430,7 @@ def bucket(context: Context, item: str) -> TaskResult:
     """Labels, certainty and what was left out of the rows of a bucket; -1, NaN and 0 for rows that were left out."""
     low = int(item) * BUCKET_ROWS
     n = min(low + BUCKET_ROWS, context.n_rows) - low
-    receipt = context.receipt("label", LABELS + part_name(0))
-    assert receipt is not None
+    receipt = context.finished("label", LABELS + part_name(0))
     arrays: dict[str, AnyArray] = {"labels": np.full(n, -1, np.int32), "certainty": np.full(n, np.nan, np.float32)}
     if "left_out" in receipt["arrays"]:
         arrays["left_out"] = np.zeros(n, np.uint8)

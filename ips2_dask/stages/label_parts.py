@@ -88,8 +88,7 @@ def drop_by_partition(context: Context, *prefixes: str) -> None:
 
 def division_of(context: Context) -> Division:
     """Which components of U take part in the solve; some may have been joined to one."""
-    receipt = context.receipt("label", DIVISION)
-    assert receipt is not None
+    receipt = context.finished("label", DIVISION)
     rank = np.asarray(context.read("label", DIVISION, "rank"))
     return Division(rank, int(receipt["facts"]["large"]), int(receipt["facts"]["total"]))
 

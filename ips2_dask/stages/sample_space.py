@@ -119,9 +119,7 @@ def solve_fused(context: Context, executor: Executor, report: Report) -> dict[st
         ``values`` of all columns, those of the components first; ``products``, ``residuals`` of the wanted ones;
         ``stop``, the measure that ended the solve; ``verdict``.
     """
-    receipt = context.receipt("label", label_parts.DIVISION)
-    assert receipt is not None
-    asked = receipt["facts"]
+    asked = context.finished("label", label_parts.DIVISION)["facts"]
     columns, count = asked["columns"], asked["large"]
     sample_operator.store_fused(context, executor, report)
     more, wanted = max(0, columns - count), max(0, min(asked["wanted"], columns) - count)

@@ -24,6 +24,7 @@ from ips2_dask.readers.hdf5 import CompressedRows
 from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse
 from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.context import Context
+from ips2_dask.store.integrity import missing_receipt
 
 Matrix: TypeAlias = Any
 """A dense array or a SciPy CSR array, which has no types."""
@@ -273,7 +274,8 @@ def read_names(store: Store, folder: str, low: int = 0, high: int | None = None)
         starts = [0, *ends[:-1]]
     else:
         receipt = store.receipt(folder, NAMES_PART)
-        assert receipt is not None
+        if receipt is None:
+            raise missing_receipt(folder, NAMES_PART).error(str(store.location))
         high = receipt["arrays"]["ends"]["shape"][0] if high is None else high
         limits = store.read_rows(folder, NAMES_PART, "ends", max(low - 1, 0), high).tolist()
         limits = limits if low else [0, *limits]

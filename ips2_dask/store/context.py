@@ -14,7 +14,7 @@ from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.cache import cache
-from ips2_dask.store.integrity import Facts, Receipt
+from ips2_dask.store.integrity import Facts, Receipt, missing_receipt
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.remote import is_remote
 from ips2_dask.store.side_by_side import side_by_side
@@ -337,6 +337,19 @@ class Context:
     def receipt(self, stage: str, part: int | str) -> Receipt | None:
         """The receipt of a part, or None."""
         return self.store.receipt(self.folders[stage], part_name(part))
+
+    def finished(self, stage: str, part: int | str) -> Receipt:
+        """The receipt of a part of a stage that is finished.
+
+        Raises
+        ------
+        Damaged
+            Where the receipt is missing or damaged.
+        """
+        receipt, folder, name = self.receipt(stage, part), self.folders[stage], part_name(part)
+        if receipt is None:
+            raise missing_receipt(folder, name).error(str(self.store.location))
+        return receipt
 
     def cached(self, stage: str, name: str, make: Callable[[], Value], size: int, pin: str = "") -> Value:
         """A value made from a stage's arrays, made once in this process for as long as the cache keeps it.

@@ -137,6 +137,11 @@ class Fault:
         return Damaged(text, folder=self.folder, part=self.part)
 
 
+def missing_receipt(folder: str, part: str) -> Fault:
+    """The fault of a part that a finished stage has, and whose receipt can't be read."""
+    return Fault(folder, part, f"{folder}/{part}", "the receipt is missing or damaged")
+
+
 def remedy(fault: Fault) -> str:
     """The remedy of a fault."""
     if not fault.part:

@@ -21,7 +21,17 @@ from ips2_dask.store import lock
 from ips2_dask.store.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
 from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
-from ips2_dask.store.integrity import Document, Fault, Receipt, Scan, content_of, crc32c, opened, sealed
+from ips2_dask.store.integrity import (
+    Document,
+    Fault,
+    Receipt,
+    Scan,
+    content_of,
+    crc32c,
+    missing_receipt,
+    opened,
+    sealed,
+)
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.remote import check_answer, is_remote, reaching
 from ips2_dask.store.side_by_side import side_by_side
@@ -192,7 +202,7 @@ class ZarrStore:
                 self.cache_receipt(folder, part, None)
         receipt = self.receipt(folder, part)
         if receipt is None:
-            raise Fault(folder, part, f"{folder}/{part}", "the receipt is missing or damaged").error(self._root)
+            raise missing_receipt(folder, part).error(self._root)
         try:
             return array(receipt)
         except MemoryError:

@@ -252,10 +252,12 @@ class RunDirectory(RuleBasedStateMachine):
     @precondition(lambda self: self.harmed)
     @rule()
     def is_restored(self) -> None:
-        """What was damaged and is still needed comes back from a backup."""
-        for path, harm in self._live().items():
-            path.write_bytes(harm.before)
-        self.harmed.clear()
+        """What was damaged and is still needed comes back from a backup, but for stages that are being mended."""
+        live = self._live()
+        self.harmed = {path: harm for path, harm in live.items() if self._is_being_mended(path)}
+        for path, harm in live.items():
+            if path not in self.harmed:
+                path.write_bytes(harm.before)
 
     # ---- other commands
 
@@ -375,7 +377,11 @@ class RunDirectory(RuleBasedStateMachine):
         return sorted((path for path in usable if path.name not in STRAY_NAMES), key=without_attempt)
 
     def _live(self) -> dict[Path, Harm]:
-        """Damage that is still there: of the root's documents, of receipts and stages, and of parts that have one."""
+        """Damage that is still there: of the root's documents, of receipts and stages, and of parts that have one.
+
+        A command that mends parts takes their receipts away first; if it is killed there, parts are missing, though
+        nothing of what was damaged may be left, until they are computed again.
+        """
         found = {}
         for path, harm in self.harmed.items():
             now = path.read_bytes() if path.is_file() else None
@@ -384,7 +390,20 @@ class RunDirectory(RuleBasedStateMachine):
                 receipt = self._receipt(path) if len(path.relative_to(self.out).parts) > 2 else None
                 if receipt is None or receipt["attempt"] == attempt[0]:
                     found[path] = harm
+            elif self._is_being_mended(path):
+                found[path] = harm
         return found
+
+    def _is_being_mended(self, path: Path) -> bool:
+        """Whether parts are missing that the document of the file's stage names."""
+        folder = path.relative_to(self.out).parts[0]
+        document, whole = self._document(self.out / folder / "stage.json")
+        return whole and any(not (self.out / folder / f"{part}.json").exists() for part in document["parts"])
+
+    def _document(self, path: Path) -> tuple[Any, bool]:
+        """A sealed document, and whether it is there and whole."""
+        content, whole = opened(path.read_text(errors="replace") if path.is_file() else None)
+        return content, whole and content is not None
 
     def _folder_of(self, path: Path) -> str:
         return path.relative_to(self.out).parts[0]
@@ -393,7 +412,7 @@ class RunDirectory(RuleBasedStateMachine):
         """The receipt of the part that a file of an attempt belongs to, or None."""
         folder, attempt, *_ = path.relative_to(self.out).parts
         receipt = self.out / folder / f"{attempt.rpartition('.')[0]}.json"
-        content, whole = opened(receipt.read_text(errors="replace") if receipt.is_file() else None)
+        content, whole = self._document(receipt)
         return content if whole else None
 
     def _place(self, path: Path) -> str:
@@ -411,9 +430,8 @@ class RunDirectory(RuleBasedStateMachine):
 
     def _current(self) -> set[str]:
         """Folders of the last run's stages; none where its manifest is damaged."""
-        path = self.out / "manifest.json"
-        manifest, whole = opened(path.read_text(errors="replace") if path.is_file() else None)
-        return {key["folder"] for key in manifest["keys"].values()} if manifest is not None and whole else set()
+        manifest, whole = self._document(self.out / "manifest.json")
+        return {key["folder"] for key in manifest["keys"].values()} if whole else set()
 
     def _intact(self) -> set[tuple[str, str]]:
         """Parts that have a receipt and no damage."""
@@ -433,9 +451,8 @@ class RunDirectory(RuleBasedStateMachine):
         """Of these, the parts of stages that are finished and miss nothing."""
         found = set()
         for folder in {folder for folder, _ in intact}:
-            path = self.out / folder / "stage.json"
-            document, whole = opened(path.read_text(errors="replace") if path.is_file() else None)
-            if whole and document is not None and {(folder, part) for part in document["parts"]} <= intact:
+            document, whole = self._document(self.out / folder / "stage.json")
+            if whole and {(folder, part) for part in document["parts"]} <= intact:
                 found |= {(folder, part) for part in document["parts"]}
         return found
 

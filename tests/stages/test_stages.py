@@ -494,8 +494,11 @@ def test_an_array_that_was_put_in_the_place_of_another_is_noticed(spoiled: Path)
 def test_a_missing_receipt_is_named(spoiled: Path) -> None:
     folder = next(path.name for path in spoiled.iterdir() if path.name.startswith("label"))
     (spoiled / folder / "whole.json").unlink()
-    with pytest.raises(Damaged, match=f"{folder}/whole: the receipt is missing or damaged"):
-        _ = open_run(spoiled).labels
+    found = open_run(spoiled)
+    for read in (lambda: found.labels, lambda: found.write_labels(spoiled.parent / "labels.csv")):
+        with pytest.raises(Damaged, match=f"{folder}/whole: the receipt is missing or damaged"):
+            read()
+    assert not (spoiled.parent / "labels.csv").exists()
 
 
 def test_what_a_damaged_array_gives_is_an_error_and_never_a_result(spoiled: Path) -> None:
