@@ -27,6 +27,7 @@ from distributed.protocol.pickle import dumps
 from distributed.versions import get_versions
 
 from ips2_dask.executors.exchange import BlocksLost
+from ips2_dask.stages import block_copies
 from ips2_dask.stages import resident_blocks as blocks
 from ips2_dask.stages.block_space import store_vectors
 
@@ -73,6 +74,8 @@ class FakeBlocks(dict[str, FakeBlock]):
         """Make the blocks that an operation makes."""
         if isinstance(operation, blocks.Make):
             self.update(zip(operation.names, map(FakeBlock, operation.widths), strict=True))
+        elif isinstance(operation, block_copies.Restore):
+            self[operation.result] = FakeBlock(operation.width, multiplied=True)
         elif isinstance(operation, blocks.Step):
             self[operation.result] = FakeBlock(self[operation.y].columns, multiplied=True)
         elif isinstance(operation, blocks.Rotate):
@@ -135,8 +138,8 @@ class Cluster:
             As a real worker does that has not the blocks of a round.
         """
 
-        def open_store(context: object, team: blocks.Team, owner: int, scratch: bool) -> None:
-            del context, owner, scratch
+        def open_store(context: object, team: blocks.Team, owner: int, scratch: bool, former: str | None) -> None:
+            del context, owner, scratch, former
             self.teams[team.space] = team
             self.blocks[team.space] = FakeBlocks(self.solve)
 

@@ -215,6 +215,9 @@ def print_plan(
     if plan.choices.vectors == "chunked":
         place = f"on its scratch, {size(plan.scratch_bytes)}" if plan.scratch_bytes else "in its memory"
         _lines(console, {"blocks": f"a worker keeps its rows of block vectors {place}"})
+        if plan.copies_bytes:
+            text = f"of another worker's rows too where there is the memory, {size(plan.copies_bytes)}, if one is lost"
+            _lines(console, {"copies": text})
     _lines(console, {"disk": f"up to {size(plan.peak_disk_bytes)} in the run directory while the run goes on"})
     needs: tuple[tuple[Role, str, int], ...] = (
         ("worker", f"a worker, {SPILL:g} of which is planned with", plan.worker_bytes),

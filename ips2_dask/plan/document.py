@@ -39,6 +39,7 @@ def document(plan: Plan) -> dict[str, Any]:
             "worker": plan.worker_bytes,
             "driver": plan.client_bytes,
             "scheduler": plan.scheduler_bytes or None,
+            "copies": plan.copies_bytes,
         },
         "disk": {"kept": plan.disk_bytes, "peak": plan.peak_disk_bytes, "scratch": plan.scratch_bytes},
         "tasks": sum(stage.tasks for stage in plan.stages),

@@ -108,6 +108,13 @@ FILTER_BLOCKS = 2
 """Panels that a filter works on: y, and the result, which takes the place of the one before y chunk by chunk. Where
 blocks are on the worker's scratch y alone is in memory, with the rows of one chunk of the other two."""
 
+COPIED_FROM = 8
+"""Workers from which on each keeps copies of another one's blocks: of fewer one is seldom lost, and each has much."""
+
+COPIES = 3
+"""Blocks' worth of rows that copies take in a worker: of the state before the last one its own, and those of another
+worker's chunks at both."""
+
 ROTATED = 3
 """A chunk's rows in all columns while they are rotated: side by side, their product, and its panels."""
 
@@ -361,10 +368,26 @@ class Solve:
         limit = sizes.worker_limit
         return limit is not None and max(phase.bytes for phase in self.workers(sizes, held=True)) > usable(limit)
 
+    def copies_bytes(self, sizes: Sizes) -> int:
+        """Bytes of a worker's copies of blocks."""
+        return int(COPIES * sizes.worker_share * self.block_bytes)
+
+    def makes_copies(self, sizes: Sizes) -> bool:
+        """Whether the workers are many, and are known to have memory for copies of blocks."""
+        limit = sizes.worker_limit
+        if limit is None or sizes.n_busy < COPIED_FROM:
+            return False
+        most = max(phase.bytes for phase in self.workers(sizes, held=True)) + self.copies_bytes(sizes)
+        return most <= usable(limit)
+
     def phases(self, sizes: Sizes) -> tuple[tuple[Phase, ...], int]:
         """The phases of a worker, and the bytes on its scratch: 0 where the blocks fit into its memory."""
         if not self.needs_scratch(sizes):
-            return self.workers(sizes, held=True), 0
+            held = self.workers(sizes, held=True)
+            if self.makes_copies(sizes):
+                copies = self.copies_bytes(sizes)
+                held = tuple(phase.plus({"copies_for_a_lost_worker": copies}) for phase in held)
+            return held, 0
         return self.workers(sizes, held=False), int(2 * sizes.worker_share * self.block_bytes)
 
     def small_bytes(self, sizes: Sizes) -> int:
@@ -525,6 +548,14 @@ def label(sizes: Sizes) -> Footprint:
         transient_bytes=4 * solve.columns * m + solve.checkpoints_bytes + 16 * sizes.n_fused,
         scratch_bytes=scratch,
     )
+
+
+def copies(sizes: Sizes) -> int:
+    """Bytes of copies of blocks in a worker that has the memory for them, 0 where the workers are few."""
+    if not sizes.is_chunked or sizes.n_busy < COPIED_FROM:
+        return 0
+    solve = solve_of_pairs(sizes)
+    return 0 if solve.needs_scratch(sizes) else solve.copies_bytes(sizes)
 
 
 def labels_in_buckets(m: int) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 from ips2_dask.params import Params
-from ips2_dask.plan import costs
+from ips2_dask.plan import costs, memory_chunked
 from ips2_dask.plan.choices import Choices, choose, partition_bounds
 from ips2_dask.plan.footprints import footprints
 from ips2_dask.plan.sizes import Sizes
@@ -79,6 +79,9 @@ class Plan:
     exact_seconds : float
         About how much longer a run takes whose approximate graph needs an exact search, see `Choices.exact_after`; 0
         where none would follow.
+    copies_bytes : int
+        Bytes that copies of another worker's blocks take in a worker that has the memory for them besides; 0 where none
+        are made.
     """
 
     m: int
@@ -89,6 +92,7 @@ class Plan:
     warnings: tuple[str, ...]
     request: PlanRequest = PlanRequest()
     exact_seconds: float = 0.0
+    copies_bytes: int = 0
 
     def of_distinct(self, m: int, params: Params) -> Plan:
         """This plan with choices and projections for the m distinct samples that the ingest has counted."""
@@ -191,7 +195,10 @@ def make_plan(
     sizes = Sizes(m, f, params, choose(m, f, params, vectors, rows), bounds, n_workers, worker_limit)
     request = PlanRequest(rows, resident, n_workers, vectors, worker_limit, scheduler_apart)
     stages = _stages(sizes, request)
-    return Plan(m, f, bounds, sizes.choices, stages, _warnings(sizes, stages), request, costs.exact_seconds(sizes))
+    return Plan(
+        m, f, bounds, sizes.choices, stages, _warnings(sizes, stages), request, costs.exact_seconds(sizes),
+        memory_chunked.copies(sizes),
+    )  # fmt: skip
 
 
 def _stages(sizes: Sizes, request: PlanRequest) -> tuple[StagePlan, ...]:

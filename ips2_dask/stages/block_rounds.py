@@ -111,6 +111,7 @@ class ChunkedBlocks:
         self._watch: LossWatch | None = None
         self._near = [[h for h in _touched_chunks(self._kind.cuts(context, g)) if h != g] for g in self._chunks]
         self._stores: list[Any] = []
+        self._round = self._rounds_done = 0  # of this team: sent, and ended
         self._queue: list[blocks.Operation | Callable[[int], blocks.Operation]] = []
         self.is_open = False
         executor.pin_to_owner([f"{stage}-store", f"{stage}-round"])
@@ -143,7 +144,7 @@ class ChunkedBlocks:
             lambda address: self._executor.end_waiting(space, n_owners, f"the worker at {address} has left"),
         )
         self._first_chunks = [self._owners.index(owner) for owner in sorted(addresses)]
-        self._round = 0
+        self._round = self._rounds_done = 0
         self._queue = []
         self._garbage.clear()
         shared = self._executor.share(self._team)
@@ -151,7 +152,7 @@ class ChunkedBlocks:
             self._stores = [
                 self._executor.submit(
                     f"{self._stage}-store-{owner}", blocks.open_store, self._shared_context, shared, owner,
-                    self._scratch, placed_with=items[g],
+                    self._scratch, self._former_space(), placed_with=items[g],
                 )
                 for owner, g in enumerate(self._first_chunks)
             ]  # fmt: skip
@@ -176,6 +177,14 @@ class ChunkedBlocks:
             f"{last}",
             "find out from the workers' logs why they end, such as by a walltime that is too short",
         )
+
+    def _former_space(self) -> str | None:
+        """Name of the team that the next one goes on from, if it keeps copies."""
+        return None
+
+    def give_up(self) -> None:
+        """Free all blocks after a loss; the next `reopen` goes on from what is kept elsewhere."""
+        self.close()
 
     def close(self) -> None:
         """Free all blocks."""
@@ -208,8 +217,12 @@ class ChunkedBlocks:
             parts = self._executor.results(handles)
         except BaseException as error:  # an interrupt as well: no task waits for one that has failed
             self._executor.end_waiting(space, len(self._first_chunks), f"the solve has ended elsewhere: {error!r}")
-            self.close()
+            if isinstance(error, BlocksLost):
+                self.give_up()
+            else:
+                self.close()
             raise
+        self._rounds_done = number + 1
         results: list[Any] = [None] * len(self._chunks)
         for owner, some in enumerate(parts):
             for g, result in zip(self._team.chunks(owner), some, strict=False):
@@ -294,7 +307,7 @@ def with_recovery(space: ChunkedBlocks, latest: Callable[[], State], work: Calla
                 losses, reached = 0, mark
             return work(state)
         except BlocksLost as error:
-            space.close()
+            space.give_up()
             losses += 1
             if losses >= ATTEMPTS:
                 raise space.lost(losses, error) from error

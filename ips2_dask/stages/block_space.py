@@ -19,6 +19,7 @@ from ips2_dask.kernels.eigen import Float64, Progress, panel_bounds, panels_of, 
 from ips2_dask.plan import memory_chunked
 from ips2_dask.plan.sizes import Sizes
 from ips2_dask.stages import resident_blocks as blocks
+from ips2_dask.stages.block_copies import CopiedBlocks
 from ips2_dask.stages.block_operator import (
     Float32,
     chunk_bounds,
@@ -27,7 +28,7 @@ from ips2_dask.stages.block_operator import (
     pairs_at,
     units_at,
 )
-from ips2_dask.stages.block_rounds import Block, ChunkedBlocks
+from ips2_dask.stages.block_rounds import Block
 from ips2_dask.stages.chunk_rows import ROWS
 from ips2_dask.stages.views import unit
 from ips2_dask.store.context import Context, part_name
@@ -103,7 +104,7 @@ def read_state(context: Context, g: int, stage: str, name: str) -> Float32:
 # ---- the space
 
 
-class ChunkedSpace(ChunkedBlocks):
+class ChunkedSpace(CopiedBlocks):
     """Block vectors in chunks on the workers: a `ips2_dask.kernels.eigen.Space`.
 
     Parameters
@@ -120,6 +121,9 @@ class ChunkedSpace(ChunkedBlocks):
         Whether blocks lie in files of the workers, but for the panel that is being multiplied; None has them there
         where the plan finds the memory too small for them, of the workers that are there at a `reopen`. It changes no
         result.
+    copies : bool, optional
+        Whether workers keep copies of one another's blocks; None has them do so where the plan finds it worth its
+        memory.
 
     Attributes
     ----------
@@ -149,20 +153,21 @@ class ChunkedSpace(ChunkedBlocks):
         stage: str = "eigen",
         *,
         scratch: bool | None = None,
+        copies: bool | None = None,
     ) -> None:
         self.n = ROWS[rows].bounds(context)[-1]
         self._columns, self.panels_in_memory = width, panels_of(self.n, width, "chunked")
         self.whole_products = self.panels_in_memory == 1
         self.panels, self.steps = self.panels_in_memory, 0
         super().__init__(context, executor, rows, stage)
-        self._asked = scratch
+        self._asked, self._copies_asked = scratch, copies
 
     def reopen(self) -> None:
         """As of `ChunkedBlocks`; where blocks lie is decided anew, and the known eigenvectors are learnt anew."""
-        needed = (
-            _needs_scratch(self.context, self._executor, self._rows, self.n) if self._asked is None else self._asked
-        )
-        self._scratch = needed
+        sizes, solve = _planned(self.context, self._executor, self._rows, self.n)
+        needed = solve.needs_scratch(sizes) if self._asked is None else self._asked
+        copies = solve.makes_copies(sizes) if self._copies_asked is None else self._copies_asked
+        self._scratch, self.makes_copies = needed, copies and not needed
         # a product has the same bits whatever the panel, as long as its rows are whole vectors
         self.panels = panels_on_scratch(self.n, self._columns) if needed else self.panels_in_memory
         super().reopen()
@@ -296,13 +301,13 @@ class ChunkedSpace(ChunkedBlocks):
         return _sum(self.for_each(y, store_vectors, n_vectors))
 
 
-def _needs_scratch(context: Context, executor: Executor, rows: str, n: int) -> bool:
-    """Whether blocks of n rows of a kind don't fit into the memory of a worker, by the plan's model."""
+def _planned(context: Context, executor: Executor, rows: str, n: int) -> tuple[Sizes, memory_chunked.Solve]:
+    """The plan's model of a solve on blocks of n rows of a kind, by the workers that are there."""
     sizes = Sizes(
         context.m, context.n_features, context.params, context.choices, context.bounds, executor.n_workers,
         executor.worker_memory(),
     )  # fmt: skip
-    return dataclasses.replace(_SOLVES[rows](sizes), rows=n).needs_scratch(sizes)
+    return sizes, dataclasses.replace(_SOLVES[rows](sizes), rows=n)
 
 
 _SOLVES: dict[str, Callable[[Sizes], memory_chunked.Solve]] = {

@@ -132,6 +132,15 @@ class Chunked(_Checkpoints):
         super().__init__(context, stage, share, clock)
         self._space = space
 
+    def keep(self, state: State) -> None:
+        """As of `_Checkpoints`; where workers keep copies of blocks they get those of each state."""
+        self._space.copy(state)
+        super().keep(state)
+
+    def latest(self) -> State | None:
+        """The last state, from copies where workers have them: they are at least as recent as what is stored."""
+        return self._space.copied() or super().latest()
+
     @property
     def _panels(self) -> tuple[int, int]:
         return self._space.panels, self._space.panels_in_memory

@@ -134,6 +134,7 @@ class BlockStore:
         self._known: dict[int, Known] = {}
         self._sent: dict[int, list[tuple[int, Int32]]] = {}  # by receiver: rows of chunks
         self.volumes: Float64 | None = None
+        self.copies: dict[tuple[str, int], Float32] = {}  # by block and chunk: also of another worker's chunks
         _stores[self.mailbox_key] = self
 
     @property
@@ -209,6 +210,11 @@ class BlockStore:
             panel: Float32 = buffers.empty((len(block), b - a), block.dtype)
             np.copyto(panel, block[:, a:b])
             self.put(name, g, panel, parked=parked)
+
+    def release(self) -> None:
+        """Free all but the copies: another team goes on with the solve."""
+        for kept in (self._memory, self._arrays, self._known, self._sent):
+            kept.clear()
 
     # ---- arrays of chunks
 
@@ -329,6 +335,11 @@ class BlockStore:
 
 
 _stores: weakref.WeakValueDictionary[str, BlockStore] = weakref.WeakValueDictionary()
+
+
+def store_of(space: str, owner: int) -> BlockStore | None:
+    """The store of a worker of a team, where it is in this process."""
+    return _stores.get(mailbox_of(space, owner))
 
 
 # ---- operations: each has a method for one chunk, or one for all chunks of a worker
@@ -600,9 +611,15 @@ class Apply(Operation):
 # ---- tasks
 
 
-def open_store(context: Context, team: Team, owner: int, scratch: bool) -> BlockStore:
-    """The empty store of one worker, whose process drops what it has cached: no round reads through the cache."""
+def open_store(context: Context, team: Team, owner: int, scratch: bool, former: str | None = None) -> BlockStore:
+    """The empty store of one worker, whose process drops what it has cached: no round reads through the cache.
+
+    Of a ``former`` team of the solve this process keeps copies alone.
+    """
     clear_cache()
+    for store in list(_stores.values()):
+        if store.team.space == former:
+            store.release()
     return BlockStore(team, owner, context, scratch=scratch)
 
 
@@ -614,7 +631,7 @@ def run_round(context: Context, space: str, owner: int, number: int, operations:
     BlocksLost
         If this process is not the one that has the blocks, or they are those of another round.
     """
-    store = _stores.get(mailbox_of(space, owner))
+    store = store_of(space, owner)
     if store is not None and store.failure is not None:
         raise store.failure  # Dask tries a failed task again: what is said of it is why it failed
     if store is None or store.round != number:

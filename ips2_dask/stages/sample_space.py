@@ -69,15 +69,15 @@ def store_start(context: Context, executor: Executor, report: Report, columns: i
     space = ChunkedSpace(context, executor, width, "graph")
 
     def solve(state: eigen.State | None) -> eigen.Solution:
-        del state  # it is short
         solution = eigen.leading_eigenpairs(
             space, max(1, columns * 2 // 3), lambda: space.random(width, context.params.random_state),
-            tol=warm_start.GRAPH_TOL, seed=context.params.random_state, most_products=80,
+            tol=warm_start.GRAPH_TOL, seed=context.params.random_state, most_products=80, state=state,
+            checkpoint=space.copy,
         )  # fmt: skip
         space.for_each(solution.vectors, store_start_rows, columns)
         return solution
 
-    with_recovery(space, lambda: None, solve)
+    with_recovery(space, space.copied, solve)  # it is short: nothing of it is stored
     space.close()
     parts = [sample_operator.GRAPH.part(g) for g in range(len(chunk_partitions(context)))]
     parts += [f"{sample_operator.GRAPH.degrees_prefix}{part_name(b)}" for b in range(context.n_partitions)]

@@ -15,6 +15,7 @@ from ips2_dask.bench.simulated_workers import FakeBlock, Solve
 from ips2_dask.cli.main import main
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import eigen
+from ips2_dask.plan import memory_chunked
 from ips2_dask.stages import block_space, checkpoints
 from ips2_dask.stages.resident_blocks import Gram
 
@@ -51,6 +52,24 @@ def test_a_lost_worker_repeats_at_most_what_followed_the_last_checkpoint(records
     # besides what is between checkpoints a round is made again, or the products of Ritz values after the last one
     most = checkpoints.SHARE * lost["writing"] + 2 * block_space.STEPS
     assert 0 < lost["redone"] <= most * lost["panels"]
+
+
+def test_of_many_workers_a_lost_one_repeats_two_rounds(tmp_path: Path) -> None:
+    """Each has copies of another one's blocks, so that a state need not be stored."""
+    workers = memory_chunked.COPIED_FROM
+    found = {one["kind"]: one for one in cluster.measure(workers, 2 * workers, 2, 20, 1_000_000, 4, tmp_path)}
+    assert 0 < found["loss"]["redone"] <= 2 * block_space.STEPS
+
+
+@pytest.mark.slow
+def test_two_hundred_workers_keep_the_scheduler_s_limits(tmp_path: Path) -> None:
+    """A solve of 100 million samples in the plan's 382 chunks."""
+    for record in cluster.measure(200, None, 38, 50, 100_000_000, 20, tmp_path):
+        assert record["chunks"] == 382
+        assert record["tasks_a_product"] <= 2 * 200 * record["panels"]
+        assert record["most_tasks"] <= 60_000
+        assert record["scheduler_bytes"] <= 1 << 30
+        assert record["redone_share"] <= 0.05
 
 
 @pytest.mark.parametrize("text", ["-1", "inf", "nan"])

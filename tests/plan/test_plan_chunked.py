@@ -217,6 +217,20 @@ def test_a_limit_is_of_a_role_and_its_message_names_stage_phase_and_term() -> No
     assert not keeps_limits(plan, GIB, None)
 
 
+def test_copies_for_a_lost_worker_are_made_of_memory_that_is_left() -> None:
+    def terms(limit: int | None, workers: int = 200) -> set[str]:
+        plan = make_plan(10**8, 64, TWENTY, n_workers=workers, worker_limit=limit)
+        assert plan.copies_bytes > 0
+        check_memory(plan, limit, None)
+        phases = (phase for stage in plan.stages for phase in stage.phases if phase.name == "filter of pairs")
+        return {name for phase in phases for name, _ in phase.terms}
+
+    assert "copies for a lost worker" in terms(8 * GIB)
+    assert "copies for a lost worker" not in terms(4 * GIB)
+    assert "copies for a lost worker" not in terms(None)
+    assert make_plan(10**7, 16, TWENTY, n_workers=4, worker_limit=64 * GIB).copies_bytes == 0
+
+
 def test_a_worker_s_limit_is_planned_with_up_to_where_dask_writes_results_to_disk() -> None:
     plan = make_plan(10**8, 64, TWENTY, n_workers=200)
     least = math.ceil(plan.worker_bytes / SPILL)

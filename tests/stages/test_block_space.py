@@ -27,6 +27,7 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import eigen
 from ips2_dask.kernels import labels as label_kernel
 from ips2_dask.kernels.components import MIN_SHARE
+from ips2_dask.plan import memory_chunked
 from ips2_dask.stages import (
     block_rounds,
     block_space,
@@ -273,6 +274,117 @@ def load_space() -> None:
     """Have the modules of a solve in memory."""
 
 
+class Loss:
+    """Ends a worker's process in the round that follows the n-th state of the pairs' solve; counts what is done."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, pids: list[int], at: int) -> None:
+        self.steps = Counter[str]()
+        self.read: list[str] = []
+        self.states = 0
+        copy, run_round = ChunkedSpace.copy, ChunkedSpace._run
+        recur, read = ChunkedSpace.recur, ChunkedSpace.read_checkpoint
+
+        def copied(space: ChunkedSpace, state: eigen.State) -> None:
+            copy(space, state)
+            self.states += space._rows == "pairs"
+
+        def rounds(space: ChunkedSpace, *operations: Any) -> Any:
+            if pids and space._rows == "pairs" and self.states == at:
+                os.kill(pids.pop(), signal.SIGKILL)
+            return run_round(space, *operations)
+
+        def counted(space: ChunkedSpace, *arguments: Any) -> Any:
+            self.steps[space._rows] += 1
+            return recur(space, *arguments)
+
+        def noted(space: ChunkedSpace, name: str) -> Block:
+            self.read.append(name)
+            return read(space, name)
+
+        for name, function in (("copy", copied), ("_run", rounds), ("recur", counted), ("read_checkpoint", noted)):
+            monkeypatch.setattr(ChunkedSpace, name, function)
+        monkeypatch.setattr(memory_chunked, "COPIED_FROM", 2)
+
+
+@pytest.mark.parametrize("at", [2, 6])
+def test_with_copies_a_lost_worker_repeats_no_more_than_two_rounds(
+    at: int, reference: Any, processes: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    processes.run(load_space)
+    undisturbed = Loss(monkeypatch, [], 0)
+    solved(SerialExecutor(), tmp_path / "whole")
+    needed = undisturbed.steps["pairs"]
+    loss = Loss(monkeypatch, [sorted(processes.run(os.getpid).values())[1]], at)
+    monkeypatch.setattr("ips2_dask.stages.checkpoints.SHARE", 10**9)  # but for the first state none is stored
+    found = solved(DaskExecutor(processes), tmp_path / "lost")
+    np.testing.assert_array_equal(found.eigenvectors, reference.eigenvectors)
+    np.testing.assert_array_equal(found.labels, reference.labels)
+    assert loss.states > at
+    assert not loss.read
+    assert 0 < loss.steps["pairs"] - needed <= 2 * block_space.STEPS
+
+
+@pytest.mark.parametrize("lost", [(1,), (0, 2), (1, 2)], ids=str)
+def test_rows_come_from_who_has_them_or_not_at_all(
+    lost: tuple[int, ...], reference: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = ChunkedSpace(reference._context, DaskExecutor(client), 16, copies=True, scratch=False)
+    space.reopen()
+    state = eigen.State(space.random(16, 0), np.zeros(16), np.ones(16), 0.0, 12, [], 0, 3, space.random(16, 1))
+    before = [gathered(space, block) for block in (state.y, state.previous)]
+    space.copy(state)
+    assert space.copied() is None  # nobody was lost
+    gathered(space, space.random(16, 2))
+    space.copy(dataclasses.replace(state, products=13, y=space.random(16, 3)))  # with a round that is not made
+    gone = [space._team.addresses[owner] for owner in lost]
+    there = [address for address in space._executor.addresses() if address not in gone]
+    monkeypatch.setattr(DaskExecutor, "_staying", lambda self: {a: w for a, w in self._workers().items() if a in there})
+    space.give_up()
+    space.reopen()
+    found = space.copied()
+    if len(lost) > 1:  # of three workers each keeps the rows of the next one
+        assert found is None
+        return
+    assert found is not None
+    assert found.products == 12
+    for block, rows in zip((found.y, found.previous), before, strict=True):
+        np.testing.assert_array_equal(gathered(space, block), rows)
+    space.close()
+    assert space.copied() is None
+
+
+def test_copies_of_states_that_no_one_needs_any_more_go(reference: Any, client: Client) -> None:
+    space = ChunkedSpace(reference._context, DaskExecutor(client), 16, copies=True, scratch=False)
+    space.reopen()
+    for number in range(5):
+        y = space.random(16, number)
+        space.copy(eigen.State(y, np.zeros(16), np.ones(16), 0.0, number, []))
+        gathered(space, y)
+    names = set(y.names) | space._copied[0].names
+    assert len(space._copied) == 2
+    stores = [resident_blocks.store_of(space._team.space, owner) for owner in range(3)]
+    for store in stores:
+        assert store is not None
+        assert {name for name, _ in store.copies} == names
+        assert len({g for _, g in store.copies}) > len(store.chunks)
+    assert {g for store in stores if store is not None for _, g in store.copies} == set(space._chunks)
+
+
+def test_few_workers_and_those_without_memory_make_no_copies(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_chunked, "COPIED_FROM", 4)
+    space = ChunkedSpace(reference._context, SerialExecutor(), 16)
+
+    def makes_copies(n_workers: int, limit: int) -> bool:
+        executor = Shrinking(limit)
+        executor.workers = n_workers
+        sizes, solve = block_space._planned(reference._context, executor, "pairs", space.n)
+        return solve.makes_copies(sizes)
+
+    assert not makes_copies(2, 1 << 40)
+    assert makes_copies(4, 1 << 40)
+    assert not makes_copies(4, 1 << 28)
+
+
 @pytest.mark.parametrize("at", [1, 2, 4])
 def test_a_solve_stopped_within_a_filter_goes_on_there(
     at: int, reference: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -370,7 +482,8 @@ def test_blocks_go_into_files_once_the_workers_left_have_no_memory_for_them(refe
     def needs_scratch(n_workers: int, limit: int) -> bool:
         executor = Shrinking(limit)
         executor.workers = n_workers
-        return block_space._needs_scratch(context, executor, "pairs", ChunkedSpace(context, executor, columns).n)
+        sizes, solve = block_space._planned(context, executor, "pairs", ChunkedSpace(context, executor, columns).n)
+        return solve.needs_scratch(sizes)
 
     limits = range(1 << 20, 1 << 40, 1 << 14)
     four, one = (bisect.bisect(limits, False, key=lambda limit: not needs_scratch(n, limit)) for n in (4, 1))
