@@ -23,6 +23,7 @@ from ips2_dask.clusters.worker_count import expected_workers
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.params import Resources
+from ips2_dask.plan.checks import keeps_limit
 
 MODULES = {
     "local": "local", "scheduler": "scheduler", "ssh": "ssh", "slurm": "jobqueue", "pbs": "jobqueue", "lsf": "jobqueue",
@@ -194,6 +195,22 @@ def _worker(resources: Resources) -> Worker:
     return Worker(threads=resources.threads_per_worker, memory=resources.memory_limit, scratch=resources.scratch)
 
 
+def with_least_workers(config: Config, needed_bytes: Needed) -> Config:
+    """A config whose cluster, where it follows the work, keeps the workers whose memory together suffices for a run.
+
+    Of a few busy ones the scheduler would not know that they are too few, and idle ones that go take block vectors with
+    them. A config whose largest number is too small, or that does not say the memory of a worker, stays as it is.
+    """
+    adaptive, limit = config.adaptive, config.worker.memory
+    if adaptive is None or limit is None:
+        return config
+    numbers = range(max(1, adaptive.minimum), adaptive.maximum + 1)
+    least = next((n for n in numbers if keeps_limit(needed_bytes(n, limit), limit, "worker")), None)
+    if least is None or least == max(1, adaptive.minimum):
+        return config
+    return dataclasses.replace(config, adaptive=dataclasses.replace(adaptive, minimum=least))
+
+
 @contextlib.contextmanager
 def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterator[DaskExecutor]:
     """Yield an executor on the cluster of a run's resources; a cluster that it starts closes with the block.
@@ -203,7 +220,8 @@ def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterat
     resources : Resources
     needed_bytes : callable, optional
         As of `ips2_dask.clusters.waiting.wait_for_workers`: the cluster has workers enough for that when the block
-        begins, and one at least without it. Workers of a cluster that follows the work come with the first tasks.
+        begins, and one at least without it. A cluster that follows the work keeps so many all the time; where one would
+        be enough and its config says so, workers come with the first tasks.
 
     Raises
     ------
@@ -213,10 +231,12 @@ def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterat
         As of `wait_for_workers`.
     """
     config = config_of(resources)
+    if needed_bytes is not None:
+        config = with_least_workers(config, needed_bytes)
     with cluster(config) as client:
-        if needed_bytes is not None and config.adaptive is None:
-            asked_for = None if resources.scheduler is not None else expected_workers(resources)
-            wait_for_workers(client, needed_bytes, asked_for, config.timeout)
+        if needed_bytes is not None and (config.adaptive is None or config.adaptive.minimum):
+            unknown = resources.scheduler is not None or config.adaptive is not None
+            wait_for_workers(client, needed_bytes, None if unknown else expected_workers(resources), config.timeout)
         threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
         yield DaskExecutor(
             client, threads, max(config.timeout, MIN_PATIENCE), memory_for_blocks=limit_for_blocks(resources)

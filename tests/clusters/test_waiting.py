@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 import ips2_dask
 from ips2_dask import BadInput, Params, Refused, Resources
 from ips2_dask.clusters import kubernetes, load, local, workers
-from ips2_dask.clusters.connect import executor
+from ips2_dask.clusters.connect import executor, with_least_workers
 from ips2_dask.clusters.waiting import Present, wait_for_workers
 from ips2_dask.executors.dask import CALM, DaskExecutor
 from ips2_dask.pipeline.cluster_choice import needed_bytes
@@ -37,6 +37,24 @@ def client() -> Iterator[Client]:
         Client(cluster, set_as_default=False) as made,
     ):
         yield made
+
+
+def test_a_cluster_that_follows_the_work_keeps_the_workers_whose_memory_suffices(tmp_path: Path) -> None:
+    file = tmp_path / "adaptive.yaml"
+    file.write_text("manager: local\nadaptive: {minimum: 1, maximum: 4}\nworker: {memory: 1GiB}\n")
+    with executor(Resources(cluster=str(file)), shared(3 * GIB)) as found:
+        assert found.n_workers == 3
+        time.sleep(8)  # an idle cluster of this kind loses workers after five seconds or so
+        assert found.n_workers == 3
+
+
+@pytest.mark.parametrize(("total", "minimum"), [(1, 0), (3, 3), (9, 0)])
+def test_the_least_number_of_workers_is_raised_to_what_a_run_needs(total: int, minimum: int) -> None:
+    """Where all are too few the config stays, and the plan is refused before."""
+    config = load({"manager": "slurm", "adaptive": {"minimum": 0, "maximum": 4}, "worker": {"memory": "1GiB"}})
+    changed = with_least_workers(config, shared(total * GIB))
+    assert changed.adaptive is not None
+    assert (changed.adaptive.minimum, changed.adaptive.maximum) == (minimum, 4)
 
 
 def shared(total: int) -> Any:
