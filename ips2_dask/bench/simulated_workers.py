@@ -138,8 +138,8 @@ class Cluster:
             As a real worker does that has not the blocks of a round.
         """
 
-        def open_store(context: object, team: blocks.Team, owner: int, scratch: bool, former: str | None) -> None:
-            del context, owner, scratch, former
+        def open_store(context: object, team: blocks.Team, owner: int, *more: object) -> None:
+            del context, owner, more
             self.teams[team.space] = team
             self.blocks[team.space] = FakeBlocks(self.solve)
 

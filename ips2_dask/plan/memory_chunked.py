@@ -115,6 +115,17 @@ COPIES = 3
 """Blocks' worth of rows that copies take in a worker: of the state before the last one its own, and those of another
 worker's chunks at both."""
 
+TOLD = 8
+"""Times the numbers of rows, as int32, that workers tell one another which they need: with the ends of all chunks, as
+int64 for sending, and as received (counted)."""
+
+ESTIMATED = 4
+"""Columns of the blocks of the estimate of the lowest eigenvalue, which are in memory: two vectors, a product, and the
+next one."""
+
+PIECES = 3
+"""Chunks' rows of a panel that are on their way: one that is sent, one that arrives, and one that arrived early."""
+
 ROTATED = 3
 """A chunk's rows in all columns while they are rotated: side by side, their product, and its panels."""
 
@@ -363,6 +374,45 @@ class Solve:
             ),
         )
 
+    def streamed(self, sizes: Sizes) -> tuple[Phase, ...]:
+        """The phases of a worker that reads operators, and rows of the panel that is multiplied, chunk by chunk."""
+        share, chunk = sizes.worker_share, 4 * self.chunk_rows
+        columns = self._widest(panels_on_scratch(self.rows, self.columns))
+        told = int(SHARED * (1 - 1 / sizes.n_busy) * share * 4 * self.rows)  # numbers of rows: int32
+        operator = int(2 * self.operator_bytes * self.chunk_rows / (share * self.rows))
+        return (
+            worker(
+                f"rows of {self.name} that workers need",
+                process=BASELINE_BYTES,
+                cache=CACHE_BYTES,
+                numbers_of_rows=TOLD * told,
+            ),
+            worker(
+                f"filter of {self.name}",
+                process=BASELINE_BYTES,
+                cache=CACHE_BYTES,
+                numbers_of_rows=2 * told,
+                operator_of_a_chunk=operator,
+                vectors_of_an_estimate=int(ESTIMATED * 4 * share * self.rows),
+                rows_of_others=int(PIECES * chunk * columns),
+                product_of_a_chunk=int((3 + TOUCHED) * chunk * columns),
+            ),
+            worker(
+                f"rotation of {self.name}",
+                process=BASELINE_BYTES,
+                cache=CACHE_BYTES,
+                numbers_of_rows=2 * told,
+                columns_of_a_chunk=ROTATED * chunk * self.columns,
+            ),
+        )
+
+    def needs_streaming(self, sizes: Sizes) -> bool:
+        """Whether a worker has no memory for the panel that is multiplied, beside its operators."""
+        limit = sizes.worker_limit
+        if limit is None or not self.needs_scratch(sizes):
+            return False
+        return max(phase.bytes for phase in self.workers(sizes, held=False)) > usable(limit)
+
     def needs_scratch(self, sizes: Sizes) -> bool:
         """Whether blocks of all columns don't fit into a worker's memory beside what is made of them."""
         limit = sizes.worker_limit
@@ -388,7 +438,10 @@ class Solve:
                 copies = self.copies_bytes(sizes)
                 held = tuple(phase.plus({"copies_for_a_lost_worker": copies}) for phase in held)
             return held, 0
-        return self.workers(sizes, held=False), int(2 * sizes.worker_share * self.block_bytes)
+        on_scratch = int(2 * sizes.worker_share * self.block_bytes)
+        if self.needs_streaming(sizes):
+            return self.streamed(sizes), on_scratch + int(SHARED * sizes.worker_share * self.panel_bytes)
+        return self.workers(sizes, held=False), on_scratch
 
     def small_bytes(self, sizes: Sizes) -> int:
         """Bytes of the small matrices of all chunks that the driver sums."""
@@ -428,6 +481,7 @@ def eigen(sizes: Sizes) -> Footprint:
     pairs, samples = solve_of_pairs(sizes), solve_of_samples(sizes)
     (of_pairs, scratch), (of_samples, more_scratch) = pairs.phases(sizes), samples.phases(sizes)
     held = 0 if scratch else int(sizes.worker_share * pairs.block_bytes)
+    operators = 0 if pairs.needs_streaming(sizes) else pairs.operator_bytes
     return Footprint(
         (
             worker(
@@ -441,7 +495,7 @@ def eigen(sizes: Sizes) -> Footprint:
             worker(
                 "start of pairs",
                 process=BASELINE_BYTES,
-                operators_of_its_chunks=pairs.operator_bytes,
+                operators_of_its_chunks=operators,
                 block=held,
                 pairs_of_a_chunk=48 * sizes.chunk_pairs,
                 start_of_a_chunk=int(4 * sizes.columns * (2 * sizes.chunk_pairs + TOUCHED * sizes.chunk_rows)),

@@ -105,7 +105,7 @@ class ChunkedBlocks:
         self._bounds = self._kind.bounds(context)
         self._chunks = range(len(self._bounds) - 1)
         self._shared_context = executor.share(context)
-        self._scratch = scratch
+        self._scratch, self._streams = scratch, False
         self._numbers = itertools.count()
         self._garbage: list[str] = []
         self._watch: LossWatch | None = None
@@ -152,7 +152,7 @@ class ChunkedBlocks:
             self._stores = [
                 self._executor.submit(
                     f"{self._stage}-store-{owner}", blocks.open_store, self._shared_context, shared, owner,
-                    self._scratch, self._former_space(), placed_with=items[g],
+                    self._scratch, self._streams, self._former_space(), placed_with=items[g],
                 )
                 for owner, g in enumerate(self._first_chunks)
             ]  # fmt: skip

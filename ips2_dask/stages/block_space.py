@@ -121,6 +121,9 @@ class ChunkedSpace(CopiedBlocks):
         Whether blocks lie in files of the workers, but for the panel that is being multiplied; None has them there
         where the plan finds the memory too small for them, of the workers that are there at a `reopen`. It changes no
         result.
+    streams : bool, optional
+        Whether the panel that is being multiplied lies there too, and operators are read for each product; None has it
+        so where the memory is too small for one panel.
     copies : bool, optional
         Whether workers keep copies of one another's blocks; None has them do so where the plan finds it worth its
         memory.
@@ -153,6 +156,7 @@ class ChunkedSpace(CopiedBlocks):
         stage: str = "eigen",
         *,
         scratch: bool | None = None,
+        streams: bool | None = None,
         copies: bool | None = None,
     ) -> None:
         self.n = ROWS[rows].bounds(context)[-1]
@@ -160,14 +164,15 @@ class ChunkedSpace(CopiedBlocks):
         self.whole_products = self.panels_in_memory == 1
         self.panels, self.steps = self.panels_in_memory, 0
         super().__init__(context, executor, rows, stage)
-        self._asked, self._copies_asked = scratch, copies
+        self._asked, self._streams_asked, self._copies_asked = scratch, streams, copies
 
     def reopen(self) -> None:
         """As of `ChunkedBlocks`; where blocks lie is decided anew, and the known eigenvectors are learnt anew."""
         sizes, solve = _planned(self.context, self._executor, self._rows, self.n)
         needed = solve.needs_scratch(sizes) if self._asked is None else self._asked
         copies = solve.makes_copies(sizes) if self._copies_asked is None else self._copies_asked
-        self._scratch, self.makes_copies = needed, copies and not needed
+        streams = solve.needs_streaming(sizes) if self._streams_asked is None else self._streams_asked
+        self._scratch, self._streams, self.makes_copies = needed, needed and streams, copies and not needed
         # a product has the same bits whatever the panel, as long as its rows are whole vectors
         self.panels = panels_on_scratch(self.n, self._columns) if needed else self.panels_in_memory
         super().reopen()
@@ -234,7 +239,8 @@ class ChunkedSpace(CopiedBlocks):
         before = [None] * len(y.names) if previous is None else list(previous.names)
         for new, old, last in zip(result.names, y.names, before, strict=True):
             step = blocks.Step(new, old, last, a, b, c)
-            self._queue += [blocks.Load((old,)), step, blocks.Unload((old,))] if self._scratch else [step]
+            loaded = self._scratch and not self._streams
+            self._queue += [blocks.Load((old,)), step, blocks.Unload((old,))] if loaded else [step]
             self.steps += 1
         return result
 

@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,9 @@ from ips2_dask.store.context import Context
 
 Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
+
+PIECES = 1 << 20
+"""More than the pieces in which rows are sent for one product: one for each chunk."""
 
 GRAM_ROWS = 16384
 """Rows that a Gram matrix, or a residual, converts to float64 at a time."""
@@ -89,6 +92,7 @@ class _Source:
     chunk: int  # -1 where they were sent
     sender: int
     index: Int32
+    piece: int = -1  # which of the sender's, where rows are sent in pieces
 
 
 @dataclasses.dataclass
@@ -98,6 +102,22 @@ class ChunkArrays:
     operator: ChunkRowsOperator
     scale: Float32
     sources: list[_Source]
+
+
+_Positions: TypeAlias = dict[int, dict[int, tuple[int, Int32]]]
+"""Of the rows that a worker gets of others, by source and chunk: where those of the chunk begin, and which they are."""
+
+
+def _written(path: Path, block: Float32) -> tuple[Path, tuple[int, int]]:
+    """Write a block's rows into a file; returns the file and their shape."""
+    with path.open("wb") as stream:
+        stream.write(np.ascontiguousarray(block).data.cast("B"))
+    return path, (block.shape[0], block.shape[1])
+
+
+def _mapped(path: Path, shape: tuple[int, int]) -> Float32:
+    """The rows in a file, of which the system reads what is looked at."""
+    return np.memmap(path, np.float32, "r", shape=shape) if shape[0] else np.empty(shape, np.float32)
 
 
 class BlockStore:
@@ -114,9 +134,12 @@ class BlockStore:
     context : Context
     scratch : bool
         Whether blocks lie in files in the worker's scratch folder, but for the one that is being multiplied.
+    streams : bool
+        Whether that one lies there too, and what other workers send of it; then operators are read from the run's store
+        for each product, and memory holds what one chunk needs.
     """
 
-    def __init__(self, team: Team, owner: int, context: Context, *, scratch: bool) -> None:
+    def __init__(self, team: Team, owner: int, context: Context, *, scratch: bool, streams: bool = False) -> None:
         open_handler()
         self.team, self.owner, self.chunks = team, owner, team.chunks(owner)
         self.rows: ChunkRows = ROWS[team.rows]
@@ -130,6 +153,9 @@ class BlockStore:
         if scratch:
             self._folder = Path(tempfile.mkdtemp(prefix="ips2-blocks-", dir=scratch_folder()))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        self._streams = streams
+        self._positions: _Positions = {}  # where streams: of the rows that others send
+        self._pieces: dict[tuple[int, int], tuple[Path, tuple[int, int]]] = {}  # by sender and number: what was sent
         self._arrays: dict[int, ChunkArrays] = {}
         self._known: dict[int, Known] = {}
         self._sent: dict[int, list[tuple[int, Int32]]] = {}  # by receiver: rows of chunks
@@ -161,6 +187,11 @@ class BlockStore:
             stream.readinto(block.data.cast("B"))
         return block
 
+    def view(self, name: str, g: int) -> Float32:
+        """The rows of chunk g of a block, of which some are wanted: those in a file are not read here."""
+        block = self._memory.get((name, g))
+        return _mapped(*self._files[name, g]) if block is None else block
+
     def put(self, name: str, g: int, block: Float32, *, parked: bool = False) -> None:
         """Keep the rows of chunk g of a block; a ``parked`` one in a file, where the store has a folder for them."""
         if not parked or self._folder is None:
@@ -169,10 +200,7 @@ class BlockStore:
                 file[0].unlink()
             return
         self._memory.pop((name, g), None)
-        path = self._folder / f"{name}-{g}"
-        with path.open("wb") as stream:
-            stream.write(np.ascontiguousarray(block).data.cast("B"))
-        self._files[name, g] = path, (block.shape[0], block.shape[1])
+        self._files[name, g] = _written(self._folder / f"{name}-{g}", block)
 
     def drop(self, name: str, g: int) -> None:
         """Free the rows of chunk g of a block."""
@@ -213,13 +241,15 @@ class BlockStore:
 
     def release(self) -> None:
         """Free all but the copies: another team goes on with the solve."""
-        for kept in (self._memory, self._arrays, self._known, self._sent):
+        for kept in (self._memory, self._arrays, self._known, self._sent, self._positions):
             kept.clear()
 
     # ---- arrays of chunks
 
     def known(self, g: int) -> Known:
         """The known eigenvectors on chunk g's rows."""
+        if self._streams:
+            return self.rows.known(self._context, g, self.volumes)
         if g not in self._known:
             self._known[g] = self.rows.known(self._context, g, self.volumes)
         return self._known[g]
@@ -234,7 +264,7 @@ class BlockStore:
         team, context = self.team, self._context
         needed = {g: self.rows.needed(context, g) for g in self.chunks}
         requests: dict[int, list[NDArray[np.int64]]] = {source: [] for source in team.sources[self.owner]}
-        positions: dict[int, dict[int, tuple[int, Int32]]] = {}  # by source and chunk: where its piece begins, rows
+        positions: _Positions = {}
         for source in requests:
             begin = 0
             positions[source] = {}
@@ -258,15 +288,16 @@ class BlockStore:
                 begin += 2 + count
             self._sent[receiver] = parts
         sending.wait(team.patience)
+        if self._streams:
+            self._positions = positions
+            return
 
         def load(low: int, high: int) -> list[tuple[int, ChunkArrays]]:
             return [(g, self._load(g, needed[g], positions)) for g in self.chunks[low:high]]
 
         self._arrays = dict(itertools.chain.from_iterable(map_chunks(load, len(self.chunks), 1)))
 
-    def _load(
-        self, g: int, needed: Mapping[int, Int32], positions: Mapping[int, Mapping[int, tuple[int, Int32]]]
-    ) -> ChunkArrays:
+    def _load(self, g: int, needed: Mapping[int, Int32], positions: _Positions) -> ChunkArrays:
         """Read what chunk g's products need again and again."""
         operator = self.rows.operator(self._context, g)
         cuts = self.rows.cuts(self._context, g)
@@ -278,11 +309,24 @@ class BlockStore:
                 sources.append(_Source(place, h, -1, rows))
             else:
                 begin, union = positions[owner][h]
-                sources.append(_Source(place, -1, owner, (begin + np.searchsorted(union, rows)).astype(np.int32)))
+                index, piece = np.searchsorted(union, rows), -1
+                if self._streams:
+                    piece = list(positions[owner]).index(h)
+                else:
+                    index += begin
+                sources.append(_Source(place, -1, owner, index.astype(np.int32), piece))
         return ChunkArrays(operator, self.rows.scale(self._context, g), sources)
 
     def multiply(self, label: tuple[int, int], operation: Multiplication, patience: float) -> None:
         """Make the product of an operation on all chunks of this worker, with rows that other workers send."""
+        if self._streams:
+            self._exchange_pieces(label, operation.y, patience)
+            self._multiply_chunks(self.chunks, operation, {})
+            for path, _ in self._pieces.values():
+                path.unlink()
+            self._pieces.clear()
+            buffers.tidy()
+            return
         sending = Sending(
             self.team.space, label, self.owner,
             {receiver: self._rows_at(operation.y, parts) for receiver, parts in self._sent.items()},
@@ -303,9 +347,26 @@ class BlockStore:
         ):  # others' rows leave holes in the heap, as large as what comes for the next product
             buffers.tidy()
 
+    def _exchange_pieces(self, label: tuple[int, int], name: str, patience: float) -> None:
+        """Send and receive the rows of a block for a product chunk by chunk; what is received lies in files."""
+        assert self._folder is not None
+        number, position = label
+        counts = {source: len(self._positions[source]) for source in self.team.sources[self.owner]}
+        for i in range(max([*map(len, self._sent.values()), *counts.values()], default=0)):
+            piece = number, (position + 1) * PIECES + i
+            sending = Sending(
+                self.team.space, piece, self.owner,
+                {to: self._rows_at(name, parts[i : i + 1]) for to, parts in self._sent.items() if i < len(parts)},
+                self.team.addresses,
+            )  # fmt: skip
+            for source in (source for source, count in counts.items() if i < count):
+                rows = self.mailbox.take(piece, source, patience)
+                self._pieces[source, i] = _written(self._folder / f"from-{source}-{i}", rows)
+            sending.wait(patience)
+
     def _rows_at(self, name: str, parts: Sequence[tuple[int, Int32]]) -> Float32:
         """Rows of some chunks of a block, one after another: (rows, columns)."""
-        blocks = [self.get(name, h) for h, _ in parts]
+        blocks = [self.view(name, h) for h, _ in parts]
         together: Float32 = buffers.empty((sum(len(rows) for _, rows in parts), blocks[0].shape[1]), blocks[0].dtype)
         begin = 0
         for block, (_, rows) in zip(blocks, parts, strict=True):
@@ -324,12 +385,19 @@ class BlockStore:
 
     def multiply_chunk(self, g: int, operation: Multiplication, received: Mapping[int, Float32]) -> None:
         """The rows of chunk g of `multiply`, with the rows that each other worker has sent."""
-        arrays = self._arrays[g]
+        arrays = self._arrays.get(g)
+        if arrays is None:
+            arrays = self._load(g, self.rows.needed(self._context, g), self._positions)
         y = self.get(operation.y, g)
         x = buffers.empty((arrays.operator.touched, y.shape[1]), y.dtype)
         x[arrays.operator.own] = y
         for source in arrays.sources:
-            rows = self.get(operation.y, source.chunk) if source.sender < 0 else received[source.sender]
+            if source.sender < 0:
+                rows = self.view(operation.y, source.chunk)
+            elif source.piece < 0:
+                rows = received[source.sender]
+            else:
+                rows = _mapped(*self._pieces[source.sender, source.piece])
             np.take(rows, source.index, axis=0, out=x[source.place], mode="clip")
         operation.multiply_chunk(self, g, arrays, x)
 
@@ -611,7 +679,9 @@ class Apply(Operation):
 # ---- tasks
 
 
-def open_store(context: Context, team: Team, owner: int, scratch: bool, former: str | None = None) -> BlockStore:
+def open_store(
+    context: Context, team: Team, owner: int, scratch: bool, streams: bool = False, former: str | None = None
+) -> BlockStore:
     """The empty store of one worker, whose process drops what it has cached: no round reads through the cache.
 
     Of a ``former`` team of the solve this process keeps copies alone.
@@ -620,7 +690,7 @@ def open_store(context: Context, team: Team, owner: int, scratch: bool, former: 
     for store in list(_stores.values()):
         if store.team.space == former:
             store.release()
-    return BlockStore(team, owner, context, scratch=scratch)
+    return BlockStore(team, owner, context, scratch=scratch, streams=streams)
 
 
 def run_round(context: Context, space: str, owner: int, number: int, operations: Sequence[Operation]) -> list[object]:

@@ -22,9 +22,9 @@ from ips2_dask.pipeline.prepare import memory_limits, plan_run
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds
 from ips2_dask.plan.document import document
-from ips2_dask.plan.plan import Plan, make_plan
+from ips2_dask.plan.plan import Plan, StagePlan, make_plan
 from ips2_dask.plan.tasks import MAX_TASKS
-from ips2_dask.plan.terms import SPILL, Role
+from ips2_dask.plan.terms import SPILL, Phase, Role
 from ips2_dask.readers import open_source
 
 GIB = 1 << 30
@@ -215,6 +215,23 @@ def test_a_limit_is_of_a_role_and_its_message_names_stage_phase_and_term() -> No
         check_memory(plan, 3 * GIB, None)
     assert keeps_limits(plan, None, None)
     assert not keeps_limits(plan, GIB, None)
+
+
+def test_ten_million_samples_fit_where_operators_and_panels_are_read_chunk_by_chunk() -> None:
+    params = Params(n_clusters=10)
+    plan = make_plan(10**7, 16, params, n_workers=2, worker_limit=3 * GIB)
+    check_memory(plan, 3 * GIB, 3 * GIB)
+    assert plan.blocks == "scratch"
+    terms = {name: {t for t, _ in phase.terms} for stage in plan.stages for name, phase in _phases(stage)}
+    assert "operator of a chunk" in terms["filter of pairs"]
+    assert "operators of its chunks" not in terms["filter of pairs"]
+    wider = make_plan(10**7, 16, params, n_workers=2, worker_limit=8 * GIB)
+    terms = {name: {t for t, _ in phase.terms} for stage in wider.stages for name, phase in _phases(stage)}
+    assert "operators of its chunks" in terms["filter of pairs"]
+
+
+def _phases(stage: StagePlan) -> list[tuple[str, Phase]]:
+    return [(phase.name, phase) for phase in stage.phases]
 
 
 def test_copies_for_a_lost_worker_are_made_of_memory_that_is_left() -> None:

@@ -125,9 +125,12 @@ def test_the_algebra_has_the_same_bits_on_workers_and_in_files(
     context = reference._context
     sample_operator.store_graph(context, SerialExecutor(), Silent())
     results = [
-        algebra(space_of(context, executor, rows=rows, scratch=scratch))
-        for executor, scratch in ((SerialExecutor(), False), (SerialExecutor(), True), (DaskExecutor(client), True))
-    ]
+        algebra(space_of(context, executor, rows=rows, scratch=scratch, streams=streams))
+        for executor, scratch, streams in (
+            (SerialExecutor(), False, False), (SerialExecutor(), True, False), (SerialExecutor(), True, True),
+            (DaskExecutor(client), True, False), (DaskExecutor(client), True, True),
+        )
+    ]  # fmt: skip
     for other in results[1:]:
         for one, another in zip(results[0], other, strict=True):
             np.testing.assert_array_equal(one, another)
@@ -225,6 +228,33 @@ def test_of_blocks_in_files_one_panel_is_in_memory_while_it_is_multiplied(
     assert len(y.names) == 2  # of eight columns each, however small the block is
     assert all(names == {name} for name, names in held)
     assert not store._memory
+
+
+def test_where_a_panel_is_in_files_too_memory_holds_what_one_chunk_needs(
+    reference: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pieces = list[int]()
+    multiply_chunk = resident_blocks.BlockStore.multiply_chunk
+
+    def multiplied(store: resident_blocks.BlockStore, g: int, step: resident_blocks.Step, received: Any) -> None:
+        multiply_chunk(store, g, step, received)
+        assert not received
+        if store.is_parked(step.y, g):
+            assert not store._memory
+        assert not store._arrays
+        assert not store._known
+        pieces.append(len(store._pieces))
+
+    monkeypatch.setattr(resident_blocks.BlockStore, "multiply_chunk", multiplied)
+    space = space_of(reference._context, DaskExecutor(client), scratch=True, streams=True)
+    algebra(space)
+    assert max(pieces) > 1
+    stores = [resident_blocks.store_of(space._team.space, owner) for owner in range(3)]
+    for store in stores:
+        assert store is not None
+        assert store._folder is not None
+        assert not store._pieces
+        assert not list(store._folder.glob("from-*"))
 
 
 # ---- losses
