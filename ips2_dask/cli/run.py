@@ -35,7 +35,8 @@ from ips2_dask.pipeline.run import run
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.labels import CodeReader, classes_of
 from ips2_dask.readers.matrices import matrix_table
-from ips2_dask.runs.export import Columns, check_prediction_file, prediction_writer
+from ips2_dask.runs.export import check_prediction_file, prediction_writer
+from ips2_dask.runs.label_results import Columns
 from ips2_dask.runs.run import Run, open_run
 
 
