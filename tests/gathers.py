@@ -5,8 +5,8 @@ and returns them by stage, by who holds them (``driver`` or ``task``) and by wha
 
     eigen  task  read assemble/whole/components
 
-``python tests/gathers.py`` prints those of today's code; the tests want none but those of `ALLOWED`, and on workers
-those of `ALLOWED_ON_WORKERS` too.
+``python tests/gathers.py`` prints those of today's code, ``python tests/gathers.py "equal rows"`` those of one of the
+`CASES`. The tests want none but those of `ALLOWED`, and on workers those of `ALLOWED_ON_WORKERS` too.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import tempfile
 import threading
 import types
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
@@ -29,13 +30,15 @@ import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
 from distributed.worker import thread_state
+from numpy.typing import NDArray
 
-from ips2_dask import Params, Resources, run
+from ips2_dask import Features, Params, Resources, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors import base as executors
 from ips2_dask.executors import dask as dask_executor
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.kernels import parallel
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.progress import Progress
 from ips2_dask.store.context import Context
@@ -64,9 +67,12 @@ PROXIED = ("executors", "pipeline", "plan", "runs", "stages", "store.context")
 
 
 BOUNDS = {
+    "kernels.duplicates.RANGE_ROWS": 4 * ROWS,
     "kernels.density.TREE_SAMPLES": (500, 1000),
     "kernels.density.DIFFUSE_SAMPLES": 500,
     "stages.chunked_label.BUCKET_ROWS": 1000,
+    "stages.known_labels.BUCKET_ROWS": 1000,
+    "readers.labels.PIECE_ROWS": 1000,
     "stages.kmeans.START_ROWS": 1000,
     "stages.sharding.SPLIT_BYTES": 2 * 4 * ROWS * FEATURES,
 }  # fmt: skip
@@ -77,12 +83,15 @@ ALLOWED = {
         "200 rows a shard decide the cells (plan.memory.SAMPLE_PER_SHARD), and there are at most 2,500 shards",
     r"neighbors driver made in stages\.graph_refinement\.true_reach":
         "some numbers a partition for each of the recall's rows, and there are at most 2,500 partitions",
-    r"ingest task (made in|returned by) stages\.ingest_duplicates\.compare":
-        "digests of one range, of which there are as many as partitions need",
     r"assemble driver made in stages\.component_labels\._contract":
         "a few numbers a connected piece of a partition, and a partition has few pieces",
 }  # fmt: skip
 """Arrays that grow at both of these sizes and are bounded in a large run, with what bounds them."""
+
+EQUAL, LABELLED, AUTO, NORMALIZED, ISLANDS = "equal rows", "known labels", "auto", "normalized", "islands"
+CASES = (EQUAL, LABELLED, AUTO, NORMALIZED, ISLANDS)
+"""Runs besides the plain one: with equal rows and with rows that are left out; with known labels; with a number of
+clusters that the run chooses; with a normalised S; with a few groups that nothing joins with the others."""
 
 ALLOWED_ON_WORKERS = {
     r"(eigen|label) (driver made in executors\.exchange\._receive"
@@ -120,6 +129,11 @@ NUMBERS = re.compile(r"(?:[0-9a-f]{32}|\d+)(?:-(?:[0-9a-f]{32}|\d+))*")
 _IN_TASK: ContextVar[bool] = ContextVar("in_task", default=False)
 
 
+def _is_in_task() -> bool:
+    """Whether this is a task: also in a thread of a worker while it runs one."""
+    return _IN_TASK.get() or hasattr(thread_state, "key")
+
+
 class Recorder(Progress):
     """Records sizes of arrays; as the run's progress it knows the stage."""
 
@@ -141,8 +155,7 @@ class Recorder(Progress):
         """Record the arrays in some values."""
         if not isinstance(what, str):
             return  # an event of the run's progress
-        in_worker = hasattr(thread_state, "key")  # a thread of a worker, while it runs a task
-        role = role or ("task" if _IN_TASK.get() or in_worker else "driver")
+        role = role or ("task" if _is_in_task() else "driver")
         entry = Entry(self._stage, role, NUMBERS.sub("#", what))
         for value in values:
             for size in sizes_in(value):
@@ -153,7 +166,7 @@ class Recorder(Progress):
 
     def note_once(self, what: str, value: object) -> None:
         """Record the arrays in a value that stays in memory, once in each stage and role."""
-        key = (self._stage, _IN_TASK.get(), what, id(value))
+        key = (self._stage, _is_in_task(), what, id(value))
         if key not in self._noted:
             self._noted.add(key)
             self.note(what, value)
@@ -185,6 +198,8 @@ def sizes_in(value: object, depth: int = 6) -> Iterator[Size]:
 def recording(recorder: Recorder) -> Iterator[None]:
     """Record everything of runs in this process, their workers' threads among it."""
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ThreadPoolExecutor, "submit", _submit_with_role(ThreadPoolExecutor.submit))
+        patch.setattr(parallel, "_pool", None)  # threads that began before are not profiled
         _record_store(patch, recorder)
         _record_executors(patch, recorder)
         _record_numpy(patch, recorder)
@@ -243,6 +258,25 @@ def _record_store(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
         patch.setattr(ZarrStore, name, reader(getattr(ZarrStore, name)))
     patch.setattr(ZarrStore, "write", recorded_write)
     patch.setattr(Context, "cached", recorded_cached)
+
+
+def _submit_with_role(submit: Callable[..., Any]) -> Callable[..., Any]:
+    """``ThreadPoolExecutor.submit`` that has what a task gives to a thread of a pool count as the task's."""
+
+    def submitted(pool: ThreadPoolExecutor, function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        if not _is_in_task():
+            return submit(pool, function, *arguments, **options)
+
+        def in_task() -> Any:
+            token = _IN_TASK.set(True)
+            try:
+                return function(*arguments, **options)
+            finally:
+                _IN_TASK.reset(token)
+
+        return submit(pool, in_task)
+
+    return submitted
 
 
 def _record_executors(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
@@ -350,24 +384,45 @@ def _record_numpy(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
 # ---- runs of two sizes, and what grew between them
 
 
-def record(partitions: int, client: Client | None = None) -> dict[Entry, Size]:
+def data(m: int, case: str = "") -> NDArray[Any]:
+    """The m rows of one of the `CASES`, or of the plain run."""
+    X, groups = curved_gaussians(m, FEATURES, 4, 0)
+    rng = np.random.default_rng(0)
+    if case == EQUAL:
+        X = X.astype(np.float64)
+        X[rng.choice(m, m // 20, replace=False)] = X[rng.integers(0, m, m // 20)]
+        X[rng.choice(m, m // 50, replace=False)] = X[0]
+        X[rng.choice(m, m // 50, replace=False), 0] = np.nan
+    elif case == LABELLED:
+        X = np.column_stack([X, groups])
+    elif case == ISLANDS:
+        far = X.max() + 1000 * (1 + np.arange(4).repeat(8))
+        X[rng.choice(m, len(far), replace=False)] = far[:, None] + rng.normal(size=(len(far), FEATURES))
+    return X
+
+
+def record(partitions: int, client: Client | None = None, case: str = "") -> dict[Entry, Size]:
     """The arrays of a chunked, sharded run of so many partitions."""
     recorder = Recorder()
-    m = ROWS * partitions
+    params = Params(
+        n_clusters=4, max_clusters=8 if case == AUTO else None, shards=partitions,
+        fusion="normalized" if case == NORMALIZED else "average",
+    )  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="ips2-gathers-") as folder:
-        np.save(f"{folder}/X.npy", curved_gaussians(m, FEATURES, 4, 0)[0])
+        np.save(f"{folder}/X.npy", data(ROWS * partitions, case))
         with recording(recorder), threads(1):
             run(
-                f"{folder}/X.npy", Params(n_clusters=4, shards=partitions),
-                Resources(partition_rows=ROWS, vectors="chunked"), store=f"{folder}/run", client=client,
-                progress=recorder, own_cluster=False,
+                f"{folder}/X.npy", params, Resources(partition_rows=ROWS, vectors="chunked"), store=f"{folder}/run",
+                client=client, progress=recorder, own_cluster=False,
+                labels_column=-1 if case == LABELLED else None,
+                features=Features(missing="drop") if case == EQUAL else None,
             )  # fmt: skip
     return recorder.sizes
 
 
-def gathers(client: Client | None = None) -> dict[Entry, float]:
+def gathers(client: Client | None = None, case: str = "") -> dict[Entry, float]:
     """Bytes a sample of every array that grows with the samples."""
-    small, large = (record(partitions, client) for partitions in PARTITIONS)
+    small, large = (record(partitions, client, case) for partitions in PARTITIONS)
     more = ROWS * (PARTITIONS[1] - PARTITIONS[0])
     return {
         entry: (size.nbytes - (small[entry].nbytes if entry in small else 0)) / more
@@ -408,5 +463,6 @@ def workers_here() -> Iterator[Client]:
 
 
 if __name__ == "__main__":
-    for entry, slope in sorted(gathers().items()):
+    asked = sys.argv[1] if len(sys.argv) > 1 else ""
+    for entry, slope in sorted(gathers(case=asked).items()):
         print(f"{entry!s:100} {slope:8.1f} bytes a sample  {reason(entry) or ''}".rstrip())

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from ips2_dask import clusters
 from ips2_dask.cli.console import print_prediction, print_report
@@ -28,13 +28,15 @@ from ips2_dask.cli.options import (
 )
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
-from ips2_dask.metrics import scores, scores_of_table
+from ips2_dask.metrics import scores_of_table
 from ips2_dask.params import LEAST_RECALL, Params, Resources
 from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers.features import HANDLE_UNKNOWN
+from ips2_dask.readers.labels import CodeReader, classes_of
 from ips2_dask.readers.matrices import matrix_table
-from ips2_dask.runs.export import Columns, check_prediction_file, prediction_writer
+from ips2_dask.runs.export import check_prediction_file, prediction_writer
+from ips2_dask.runs.label_results import Columns
 from ips2_dask.runs.run import Run, open_run
 
 
@@ -177,10 +179,11 @@ def predict_command(options: argparse.Namespace) -> int:
         options.new, labels_column=options.labels_column, transpose=options.transpose,
         handle_unknown=options.handle_unknown,
     )  # fmt: skip
-    known_labels, names = source.labels(), source.sample_names
+    classes, names = classes_of(source), source.sample_names
     begun = time.perf_counter()
-    kept: list[NDArray[np.int32]] = []  # labels, where there are known ones to compare them with
+    codes = None if classes is None else CodeReader(classes)
     sizes, n_predicted = np.zeros(finished.params.n_clusters, np.int64), 0
+    table = csr_array((0 if classes is None else len(classes.names), len(sizes)), dtype=np.int64)
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
         writer = stack.enter_context(prediction_writer(path))
@@ -201,8 +204,9 @@ def predict_command(options: argparse.Namespace) -> int:
             predicted = labels >= 0  # a row with a missing value has the label -1
             sizes += np.bincount(labels[predicted], minlength=len(sizes))
             n_predicted += int(np.count_nonzero(predicted))
-            if known_labels is not None:
-                kept.append(labels)
+            if codes is not None:
+                pairs = codes.read(len(labels))[predicted], labels[predicted]
+                table = csr_array(table + csr_array((np.ones(len(pairs[0]), np.int64), pairs), shape=table.shape))
     summary: dict[str, Any] = {
         "n": done,
         "sizes": sizes.tolist(),
@@ -211,9 +215,8 @@ def predict_command(options: argparse.Namespace) -> int:
     }
     if n_predicted < done:
         summary["dropped"] = done - n_predicted
-    if known_labels is not None and n_predicted:
-        every = np.concatenate(kept)
-        summary |= scores(known_labels[every >= 0], every[every >= 0])
+    if classes is not None and n_predicted:
+        summary |= scores_of_table(table)
     if not options.quiet:
         print_prediction(summary)
     if options.json:

@@ -14,15 +14,16 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Block, DType, Labels, Rows, Table, check_dtype, check_shape, digest, rebatch
+from ips2_dask.readers.base import Block, DType, Rows, Table, check_dtype, check_shape, digest, rebatch
 from ips2_dask.readers.columns import make_columns, match_columns, select_columns
 from ips2_dask.readers.features import Features, FittedFeatures
-from ips2_dask.readers.labels import as_labels, find_column
+from ips2_dask.readers.labels import LabelReader, find_column
 from ips2_dask.readers.matrices import is_sparse
 
 if TYPE_CHECKING:
@@ -80,7 +81,7 @@ def open_dask_array(
     n_columns = int(array.shape[1])
     if labels_column is not None:
         position = find_column(NAME, labels_column, None, n_columns)
-        read_labels = partial(_column_labels, array, position)
+        read_labels = LabelReader(NAME, partial(_column_pieces, array, position))
     fitted = _fitted(features, n_columns, position)
     if isinstance(features, FittedFeatures):
         array = array[:, list(match_columns(NAME, features, None, n_columns, position))]
@@ -196,5 +197,7 @@ def _compute(array: da.Array) -> Block:
     return _as_block(array.compute(scheduler="synchronous"), array.dtype)
 
 
-def _column_labels(array: da.Array, position: int) -> Labels:
-    return as_labels(_compute(array[:, position]), NAME)
+def _column_pieces(array: da.Array, position: int) -> Iterator[NDArray[Any]]:
+    """Yield one column of an array, chunk by chunk."""
+    column = array[:, position]
+    return (_compute(column.blocks[chunk]) for chunk in range(column.numblocks[0]))

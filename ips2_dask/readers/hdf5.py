@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from types import EllipsisType
 from typing import Any
 
 import h5py
@@ -21,7 +22,6 @@ from ips2_dask.readers.base import (
     GRAIN_BYTES,
     Block,
     FileStamp,
-    Labels,
     Request,
     Rows,
     Table,
@@ -29,7 +29,7 @@ from ips2_dask.readers.base import (
     check_shape,
     is_matrix,
 )
-from ips2_dask.readers.labels import as_labels, find_column, take_label_column, take_label_variable
+from ips2_dask.readers.labels import LabelReader, find_column, take_label_column, take_label_variable, vector_ranges
 from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
 
 # Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, n-bit, scale-offset and lzf. Any other
@@ -37,6 +37,8 @@ from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
 FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 FLETCHER32, FLETCHER32_BYTES = 3, 4
 MOST_LINKS = 16
+
+Selection = slice | tuple[slice, ...] | EllipsisType
 
 HEAP = b"GCOL"
 HEAPS_BYTES = 1 << 28
@@ -253,23 +255,31 @@ def open_hdf5(request: Request) -> Table:
             return take_label_column(table, labels_column)
         labels = find_dataset(file, str(labels_column), request.name)
         return take_label_variable(
-            table, str(labels_column), int(labels.size or 0), partial(_read_labels, stamp, labels.name)
+            table,
+            str(labels_column),
+            int(labels.size or 0),
+            LabelReader(stamp.name, partial(label_pieces, stamp, labels.name)),
         )
 
 
-def _read_values(dataset: h5py.Dataset, name: str) -> NDArray[Any]:
-    """Return all values of a dataset, in its shape, strings as str, after `check_inside`."""
+def _read_values(dataset: h5py.Dataset, name: str, selection: Selection = ...) -> NDArray[Any]:
+    """Return values of a dataset, strings as str, after `check_inside`; all of them if none are selected."""
     check_inside(dataset, name)
     if h5py.check_string_dtype(dataset.dtype) is not None:
-        return np.asarray(dataset.asstr()[...])
-    return np.asarray(dataset[...])
+        return np.asarray(dataset.asstr()[selection])
+    return np.asarray(dataset[selection])
 
 
-def _read_labels(stamp: FileStamp, path: str) -> Labels:
+def label_pieces(stamp: FileStamp, path: str) -> Iterator[NDArray[Any]]:
+    """Yield the values of a dataset piece by piece; the file is opened for each."""
     stamp.check()
     with open_hdf5_file(stamp.path, stamp.name) as file:
-        values = _read_values(find_dataset(file, path, stamp.name), stamp.name)
-    return as_labels(values, stamp.name)
+        dataset = find_dataset(file, path, stamp.name)
+        ranges = vector_ranges(dataset.shape, max(dataset.chunks or (1,)))
+    for selection in ranges:
+        with open_hdf5_file(stamp.path, stamp.name) as file:
+            values = _read_values(find_dataset(file, path, stamp.name), stamp.name, selection)
+        yield values
 
 
 @dataclass(frozen=True)
@@ -383,8 +393,9 @@ def open_h5ad(request: Request) -> Table:
         if request.labels_column is None:
             return table
         column = _obs_label_column(file, samples, request)
-        values = _column_values(file, f"{samples}/{column}", name)
-    return take_label_variable(table, column, len(values), partial(_read_obs_labels, stamp, f"{samples}/{column}"))
+        path = f"{samples}/{column}"
+        count = len(_rows_of_column(file, path, name)[0])
+    return take_label_variable(table, column, count, LabelReader(name, partial(_obs_pieces, stamp, path, count)))
 
 
 def _encoding(node: h5py.Group | h5py.Dataset) -> str:
@@ -460,22 +471,33 @@ def _obs_label_column(file: h5py.File, frame: str, request: Request) -> str:
     return column
 
 
-def _column_values(file: h5py.File, path: str, name: str) -> NDArray[np.generic]:
-    """Return a column of a data frame: plain, categorical (codes into categories) or nullable (values and mask)."""
-    located = find(file, path, name)
-    if located is None or isinstance(located[0], h5py.Dataset):
-        dataset = find_dataset(file, path, name)
-        values = _read_values(dataset, name)
+def _column_values(file: h5py.File, path: str, name: str, rows: Selection = ...) -> NDArray[np.generic]:
+    """Return rows of a column of a data frame, all of them if none are selected."""
+    dataset, kind = _rows_of_column(file, path, name)
+    values = _read_values(dataset, name, rows)
+    if kind == "plain":
         categories = dataset.attrs.get("categories")  # before 0.7, a reference to obs/__categories/...
         return _decode(values, _read_values(file[categories], name)) if categories is not None else values
+    if kind == "categorical":
+        return _decode(values, _read_values(find_dataset(file, f"{path}/categories", name), name))
+    values = values.astype(object)
+    values[_read_values(find_dataset(file, f"{path}/mask", name), name, rows).astype(bool)] = None
+    return values
+
+
+def _rows_of_column(file: h5py.File, path: str, name: str) -> tuple[h5py.Dataset, str]:
+    """Return the dataset with a value for each row of a column of a data frame, and what kind of column that is.
+
+    It may be plain, categorical (codes into categories) or nullable (values and mask).
+    """
+    located = find(file, path, name)
+    if located is None or isinstance(located[0], h5py.Dataset):
+        return find_dataset(file, path, name), "plain"
     parts = set(located[0])
     if {"codes", "categories"} <= parts:
-        codes = _read_values(find_dataset(file, f"{path}/codes", name), name)
-        return _decode(codes, _read_values(find_dataset(file, f"{path}/categories", name), name))
+        return find_dataset(file, f"{path}/codes", name), "categorical"
     if {"values", "mask"} <= parts:
-        values = _read_values(find_dataset(file, f"{path}/values", name), name).astype(object)
-        values[_read_values(find_dataset(file, f"{path}/mask", name), name).astype(bool)] = None
-        return values
+        return find_dataset(file, f"{path}/values", name), "nullable"
     raise BadInput(
         name,
         f"{path!r} with the encoding {_encoding(located[0])!r}",
@@ -493,8 +515,10 @@ def _decode(codes: NDArray[np.integer], categories: NDArray[np.generic]) -> NDAr
     return values
 
 
-def _read_obs_labels(stamp: FileStamp, path: str) -> Labels:
+def _obs_pieces(stamp: FileStamp, path: str, count: int) -> Iterator[NDArray[np.generic]]:
+    """Yield a column of a data frame piece by piece; the file is opened for each."""
     stamp.check()
-    with open_hdf5_file(stamp.path, stamp.name) as file:
-        values = _column_values(file, path, stamp.name)
-    return as_labels(values, stamp.name)
+    for (rows,) in vector_ranges((count,)):
+        with open_hdf5_file(stamp.path, stamp.name) as file:
+            values = _column_values(file, path, stamp.name, rows)
+        yield values

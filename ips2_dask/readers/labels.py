@@ -1,19 +1,26 @@
-"""Known labels: finding their column, taking it out of a table, and converting stored values to integers or strings."""
+"""Known labels: finding their column, taking it out of a table, and reading them whole or as codes piece by piece."""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, Labels, Rows, Table, check_shape, digest
+from ips2_dask.readers.base import Block, Labels, Rows, Source, Table, check_shape, digest, rebatch
+
+PIECE_ROWS = 8192
+"""Rows of a table that are in memory at a time while its column of labels is read."""
+
+PIECE_LABELS = 1 << 18
+"""Labels that are in memory at a time while a variable that holds nothing else is read."""
 
 WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 WHOLE_AS_FLOAT = re.compile(r"[+-]?[0-9]{1,15}\.0*")  # "6.0000": an integer that was printed as a float
@@ -76,13 +83,16 @@ def take_label_column(table: Table, wanted: str | int | None) -> Table:
         rows=WithoutColumn(table.rows, position),
         fingerprint=digest(table.fingerprint, "labels in column", position),
         feature_names=[*names[:position], *names[position + 1 :]] if names else None,
-        read_labels=partial(_column_labels, table.name, table.rows, position),
+        read_labels=LabelReader(table.name, partial(_column_pieces, table.rows, position)),
         label=position,
     )
 
 
 def take_label_variable(table: Table, variable: str, count: int, read_labels: Callable[[], Labels]) -> Table:
-    """Return ``table`` with the labels that another variable of its file holds, after checking their number."""
+    """Return ``table`` with the labels that another variable of its file holds, after checking their number.
+
+    ``read_labels`` is a `LabelReader` where the variable can be read in pieces.
+    """
     m, f = table.shape
     if count != m:
         hint = ", or give transpose=True (--transpose)" if count == f else ""
@@ -115,10 +125,137 @@ class WithoutColumn(Rows):
         return (np.delete(block, self.position, axis=1) for block in self.inner.blocks(rows))
 
 
-def _column_labels(name: str, rows: Rows, position: int) -> Labels:
-    """Return one column of a table of numbers as labels, (m,)."""
-    column = np.concatenate([block[:, position].copy() for block in rows.blocks(8192)])
-    return as_labels(column, name)
+def _column_pieces(rows: Rows, position: int) -> Iterator[NDArray[Any]]:
+    """Yield one column of a table of numbers, a piece for each block of rows."""
+    return (block[:, position].copy() for block in rows.blocks(PIECE_ROWS))
+
+
+def vector_ranges(shape: tuple[int, ...], grain: int = 1) -> Iterator[tuple[slice, ...]]:
+    """Yield selections that divide an array of labels into pieces of whole chunks, in the order of its values.
+
+    An array of several rows and columns is one piece.
+
+    Parameters
+    ----------
+    shape : tuple of int
+    grain : int
+        Labels of a chunk of the storage.
+    """
+    n = max(shape, default=1)
+    if math.prod(shape) != n:
+        yield tuple(slice(None) for _ in shape)
+        return
+    step = max(PIECE_LABELS // grain, 1) * grain
+    for low in range(0, n, step):
+        yield tuple(slice(low, low + step) if length == n else slice(None) for length in shape)
+
+
+@dataclass(frozen=True)
+class LabelReader:
+    """Reads the known labels of a table: all of them when it is called, or the stored values piece by piece.
+
+    Attributes
+    ----------
+    name : str
+        The input as the user wrote it, for messages.
+    read_pieces : callable
+        Yields the stored values in the order of the samples, each piece of any length and as `as_labels` takes them.
+    """
+
+    name: str
+    read_pieces: Callable[[], Iterator[NDArray[Any]]]
+
+    def __call__(self) -> Labels:
+        """Return the labels, (m,)."""
+        return as_labels(np.concatenate([np.ravel(piece) for piece in self.read_pieces()]), self.name)
+
+
+class Classes:
+    """The classes among the known labels of a source, and the labels as codes of these, a piece of them at a time.
+
+    Building it reads the labels once, and `codes` reads them once more; the classes stay in memory. Of a source that
+    has its labels in memory, as a data frame has, all of them are read at once.
+
+    Parameters
+    ----------
+    source : Source
+        One that has labels.
+
+    Attributes
+    ----------
+    names : array of int64 or strings, (classes,)
+        The different labels in ascending order, as ``np.unique(source.labels())`` has them.
+
+    Raises
+    ------
+    BadInput
+        If a label is missing, or a number that is not whole.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        numbers: NDArray[np.int64] = np.empty(0, np.int64)
+        texts: dict[str, int] = {}
+        first = 0
+        for piece in self._pieces():
+            found = _checked(piece, source.name, first)
+            first += len(found)
+            if isinstance(found, list):
+                texts.update(dict.fromkeys(found, 0))
+            else:
+                numbers = np.union1d(numbers, found)
+        self.names: Labels = numbers
+        if texts:
+            labels = _of_texts(list(texts))
+            self.names = cast("Labels", np.unique(labels))
+            texts = dict(zip(texts, np.searchsorted(self.names, labels).tolist(), strict=True))
+        self._texts = texts
+
+    def _pieces(self) -> Iterator[NDArray[Any]]:
+        reader = self._source.read_labels if isinstance(self._source, Table) else None
+        if isinstance(reader, LabelReader):
+            return (np.ravel(piece) for piece in reader.read_pieces())
+        labels = self._source.labels()
+        if labels is None:
+            raise ValueError(f"{self._source.name} has no labels")
+        return iter([labels])
+
+    def codes(self, rows: int) -> Iterator[NDArray[np.int32]]:
+        """Yield the places of the labels in `names`, `rows` labels at a time, the last block shorter: (rows,) int32."""
+        return rebatch(self._codes(), rows)
+
+    def _codes(self) -> Iterator[NDArray[np.int32]]:
+        first = 0
+        for piece in self._pieces():
+            found = _checked(piece, self._source.name, first)
+            first += len(found)
+            if isinstance(found, list):
+                yield np.fromiter((self._texts[text] for text in found), np.int32, len(found))
+            else:
+                yield np.searchsorted(self.names, found).astype(np.int32)
+
+
+class CodeReader:
+    """Reads the codes of known labels from the first on, as many at a time as its caller asks for."""
+
+    def __init__(self, classes: Classes) -> None:
+        self._blocks, self._rest = classes.codes(PIECE_ROWS), np.empty(0, np.int32)
+
+    def read(self, count: int) -> NDArray[np.int32]:
+        """Return the next codes, (count,) int32, or those that are left."""
+        found, missing = [self._rest[:count]], count - len(self._rest)
+        self._rest = self._rest[count:]
+        while missing > 0 and (block := next(self._blocks, None)) is not None:
+            found.append(block[:missing])
+            missing, self._rest = missing - len(block), block[missing:]
+        return np.concatenate(found)
+
+
+def classes_of(source: Source) -> Classes | None:
+    """Return the classes of a source's known labels, or None if no label column was named."""
+    if isinstance(source, Table):
+        return None if source.read_labels is None else Classes(source)
+    return None if source.labels() is None else Classes(source)
 
 
 def as_labels(values: NDArray[Any], name: str) -> Labels:
@@ -136,31 +273,40 @@ def as_labels(values: NDArray[Any], name: str) -> Labels:
     BadInput
         If a label is missing, or a number that is not whole.
     """
-    flat = np.asarray(values).ravel()
+    found = _checked(np.asarray(values).ravel(), name, 0)
+    return _of_texts(found) if isinstance(found, list) else found
+
+
+def _checked(flat: NDArray[Any], name: str, first: int) -> NDArray[np.int64] | list[str]:
+    """Return stored labels as int64 if they are numbers, else as texts; their first is that of row ``first``."""
     if flat.dtype.kind in "biu":
         return flat.astype(np.int64)
     if flat.dtype.kind == "f":
-        return _whole(flat, name)
+        return _whole(flat, name, first)
     texts = [_text(value) for value in flat.tolist()]
-    if None in texts or "" in texts:
-        row = next(row for row, text in enumerate(texts) if not text)
-        raise _missing(name, row)
-    present = [text for text in texts if text is not None]
-    if all(WHOLE.fullmatch(text) or WHOLE_AS_FLOAT.fullmatch(text) for text in present):
-        return np.array([int(text.partition(".")[0]) for text in present], dtype=np.int64)
-    return np.array(present, dtype=np.str_)
+    present = [text for text in texts if text]
+    if len(present) < len(texts):
+        raise _missing(name, first + next(row for row, text in enumerate(texts) if not text))
+    return present
 
 
-def _whole(values: NDArray[Any], name: str) -> NDArray[np.int64]:
+def _of_texts(texts: list[str]) -> Labels:
+    """Return texts as labels: as whole numbers if each of them is one."""
+    if all(WHOLE.fullmatch(text) or WHOLE_AS_FLOAT.fullmatch(text) for text in texts):
+        return np.array([int(text.partition(".")[0]) for text in texts], dtype=np.int64)
+    return np.array(texts, dtype=np.str_)
+
+
+def _whole(values: NDArray[Any], name: str, first: int) -> NDArray[np.int64]:
     finite = np.isfinite(values)
     if not finite.all():
-        raise _missing(name, int(np.argmin(finite)))
+        raise _missing(name, first + int(np.argmin(finite)))
     fractional = (values != np.rint(values)) | (np.abs(values) > 2.0**53)
     if fractional.any():
         row = int(np.argmax(fractional))
         raise BadInput(
             name,
-            f"the label {float(values[row])!r} in row {row}",
+            f"the label {float(values[row])!r} in row {first + row}",
             "whole numbers or strings as labels",
             "each sample might be a class of its own",
             "name the column that holds the classes (labels_column, --labels-column)",

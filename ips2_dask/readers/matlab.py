@@ -25,9 +25,10 @@ from ips2_dask.readers.hdf5 import (
     dataset_table,
     find_dataset,
     is_dataset,
+    label_pieces,
     open_hdf5_file,
 )
-from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.readers.labels import LabelReader, as_labels, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, is_sparse, loaded_table
 
 CELL = re.compile(r"(?P<variable>[^\[\]{}]+)(\[(?P<zero>\d+)\]|\{(?P<one>[1-9]\d*)\})")
@@ -300,9 +301,12 @@ def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, elemen
             return take_label_column(table, labels_column)
         labels = find_dataset(file, str(labels_column), request.name)
         count = labels.shape[-1] if _matlab_class(labels) == "char" else int(labels.size or 0)
-        return take_label_variable(
-            table, str(labels_column), int(count), partial(_read_mat73_labels, stamp, str(labels_column))
-        )
+        kept_as_text = _matlab_class(labels) in ("cell", "char")
+        reader = (
+            partial(_read_mat73_texts, stamp, str(labels_column)) if kept_as_text
+            else LabelReader(stamp.name, partial(label_pieces, stamp, str(labels_column)))
+        )  # fmt: skip
+        return take_label_variable(table, str(labels_column), int(count), reader)
 
 
 def _matlab_class(node: h5py.Group | h5py.Dataset) -> str:
@@ -390,17 +394,18 @@ def _mat73_sparse_table(stamp: FileStamp, file: h5py.File, group: h5py.Group, tr
     return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
 
 
-def _read_mat73_labels(stamp: FileStamp, variable: str) -> Labels:
+def _read_mat73_texts(stamp: FileStamp, variable: str) -> Labels:
+    """Return labels that are a cell of texts, or the rows of a matrix of characters."""
     stamp.check()
     name = stamp.name
     with open_hdf5_file(stamp.path, name) as file:
         dataset = find_dataset(file, variable, name)
-        kind, values = _matlab_class(dataset), dataset[...]
-        if kind == "cell":
-            values = np.array([_dataset_text(file[reference], name) for reference in values.ravel()])
-        elif kind == "char":
-            values = np.array([_text_of_codes(row) for row in values.T])
-    return as_labels(values.ravel(), name)
+        values = dataset[...]
+        if _matlab_class(dataset) == "cell":
+            texts = [_dataset_text(file[reference], name) for reference in values.ravel()]
+        else:
+            texts = [_text_of_codes(row) for row in values.T]
+    return as_labels(np.array(texts), name)
 
 
 def _dataset_text(dataset: h5py.Dataset, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import struct
 import zipfile
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,6 @@ from ips2_dask.readers.base import (
     Block,
     DType,
     FileStamp,
-    Labels,
     Request,
     Rows,
     StreamedRows,
@@ -31,7 +31,7 @@ from ips2_dask.readers.base import (
     digest,
     is_matrix,
 )
-from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.readers.labels import PIECE_LABELS, LabelReader, take_label_column, take_label_variable
 from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table, transposed
 from ips2_dask.store.remote import check_url, open_system, plain, reaching
 
@@ -239,7 +239,8 @@ def open_npz(request: Request) -> Table:
         if layout.dtype.kind == "O":
             raise faults.pickled(request.name, f"an array of Python objects in {labels_column!r}")
         count = int(np.prod(layout.shape, dtype=object))
-        return take_label_variable(table, str(labels_column), count, partial(_load_labels, stamp, str(labels_column)))
+        reader = LabelReader(stamp.name, partial(_label_pieces, stamp, str(labels_column), layout))
+        return take_label_variable(table, str(labels_column), count, reader)
 
 
 def _choose_member(archive: zipfile.ZipFile, request: Request, names: list[str]) -> str:
@@ -359,9 +360,25 @@ def _load_array(stamp: FileStamp, member: str, transpose: bool = False) -> NDArr
     return array.T if transpose else array
 
 
-def _load_labels(stamp: FileStamp, member: str) -> Labels:
+def _label_pieces(stamp: FileStamp, member: str, layout: NpyLayout) -> Iterator[NDArray[np.generic]]:
+    """Yield the values of a member piece by piece; one of several rows and columns, in Fortran order, at once."""
     stamp.check()
-    return as_labels(_load_array(stamp, member), stamp.name)
+    count, size, name = math.prod(layout.shape), layout.dtype.itemsize, stamp.name
+    if layout.fortran and count != max(layout.shape, default=1):
+        yield _load_array(stamp, member)
+        return
+    with faults.reading(name):
+        archive = zipfile.ZipFile(stamp.path)
+    with archive, _open_member(archive, member, name) as stream:
+        with faults.reading(name):
+            stream.seek(layout.offset)
+        for low in range(0, count, PIECE_LABELS):
+            n = min(PIECE_LABELS, count - low)
+            with faults.reading(name):
+                values = np.frombuffer(stream.read(n * size), layout.dtype, n)
+            yield values
+        with faults.reading(name):
+            stream.read()  # to the member's end, where its checksum is compared
 
 
 def _sparse_table(request: Request, stamp: FileStamp) -> Table:

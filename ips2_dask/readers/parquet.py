@@ -19,7 +19,6 @@ from ips2_dask.readers.base import (
     Block,
     DType,
     FileStamp,
-    Labels,
     Request,
     Rows,
     Table,
@@ -37,7 +36,7 @@ from ips2_dask.readers.columns import (
     select_columns,
 )
 from ips2_dask.readers.features import Category, FittedFeatures
-from ips2_dask.readers.labels import as_labels, find_column, take_label_column
+from ips2_dask.readers.labels import LabelReader, find_column, take_label_column
 from ips2_dask.readers.matrices import transposed
 
 BATCH_ROWS = 4096
@@ -157,7 +156,7 @@ def open_parquet(request: Request) -> Table:
         fingerprint=stamp.digest("parquet", label),
         feature_names=columns,
         read_sample_names=partial(_read_names, stamp, index[0], starts) if len(index) == 1 else None,
-        read_labels=None if label is None else partial(_read_labels, stamp, label, starts),
+        read_labels=None if label is None else LabelReader(stamp.name, partial(_column, stamp, label, starts)),
         label=None if label is None else names.index(label),
     )
     return table if fitted is None else feature_table(table, fitted)
@@ -260,19 +259,13 @@ def _check_types(stamp: FileStamp, schema: pa.Schema, columns: list[str]) -> Non
     raise faults.textual(stamp.name, f"no numbers in the columns {titles}, the first is {str(first)[:40]!r} in row 0")
 
 
-def _column(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[np.object_]:
-    """Return all values of a column as Python objects, (m,)."""
+def _column(stamp: FileStamp, column: str, starts: list[int]) -> Iterator[NDArray[np.object_]]:
+    """Yield the values of a column as Python objects, batch by batch."""
     stamp.check()
-    values: list[object] = []
     for batch in batches(stamp, list(range(len(starts) - 1)), [column]):
-        values += batch.column(0).to_pylist()
-    return np.array(values, dtype=object)
-
-
-def _read_labels(stamp: FileStamp, column: str, starts: list[int]) -> Labels:
-    return as_labels(_column(stamp, column, starts), stamp.name)
+        yield np.array(batch.column(0).to_pylist(), dtype=object)
 
 
 def _read_names(stamp: FileStamp, column: str, starts: list[int]) -> NDArray[np.str_] | None:
-    names = _column(stamp, column, starts).astype(np.str_)
+    names = np.concatenate(list(_column(stamp, column, starts))).astype(np.str_)
     return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names

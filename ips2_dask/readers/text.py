@@ -24,7 +24,6 @@ from ips2_dask.readers.base import (
     PIECE_BYTES,
     Block,
     FileStamp,
-    Labels,
     Request,
     StreamedRows,
     Table,
@@ -44,7 +43,7 @@ from ips2_dask.readers.columns import (
     select_columns,
 )
 from ips2_dask.readers.features import Column, Features, FittedFeatures
-from ips2_dask.readers.labels import as_labels, find_column, take_label_column, whole_number
+from ips2_dask.readers.labels import LabelReader, find_column, take_label_column, whole_number
 from ips2_dask.readers.matrices import transposed
 
 
@@ -121,7 +120,7 @@ def open_text(request: Request) -> Table:
         layout = _selected(layout, features, request.name)
     check_shape(request.name, (1, len(layout.features)))
     block_index, fitted = scan(stamp, layout, features)
-    column_of = partial(_read_texts, stamp, layout, block_index)
+    texts_of = partial(_read_texts, stamp, layout, block_index)
     rows = TextRows(stamp, layout, block_index)
     if fitted is not None:
         # columns whose categories are numbers are read as numbers
@@ -140,8 +139,8 @@ def open_text(request: Request) -> Table:
         resident_bytes=0,
         fingerprint=stamp.digest("text", layout.label),
         feature_names=layout.feature_names(),
-        read_sample_names=None if layout.index is None else partial(_read_row_names, column_of, layout.index),
-        read_labels=None if layout.label is None else partial(read_labels, column_of, layout.label, request.name),
+        read_sample_names=None if layout.index is None else partial(_read_row_names, texts_of, layout.index),
+        read_labels=None if layout.label is None else LabelReader(request.name, partial(texts_of, layout.label)),
         label=layout.label,
     )
     return table if fitted is None else feature_table(table, fitted)
@@ -190,23 +189,16 @@ def scan(
     )  # fmt: skip
 
 
-def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> NDArray[np.str_]:
-    """Return one column of a text table as strings, (m,)."""
+def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> Iterator[NDArray[np.str_]]:
+    """Yield one column of a text table as strings, a block of lines at a time."""
     stamp.check()
-    texts: list[str] = []
     for block in text_blocks(stamp.path, stamp.name, block_index.offsets[0], block_index.lines[0]):
-        texts += _parse_texts(block, layout, column, stamp.name)
-    return np.array(texts, dtype=np.str_)
+        yield np.array(_parse_texts(block, layout, column, stamp.name), dtype=np.str_)
 
 
-def read_labels(column_of: Callable[[int], NDArray[np.str_]], column: int, name: str) -> Labels:
-    """Return a column as labels."""
-    return as_labels(column_of(column), name)
-
-
-def _read_row_names(column_of: Callable[[int], NDArray[np.str_]], column: int) -> NDArray[np.str_] | None:
+def _read_row_names(texts_of: Callable[[int], Iterator[NDArray[np.str_]]], column: int) -> NDArray[np.str_] | None:
     """Return the names of the samples, unless they only count the rows."""
-    names = column_of(column)
+    names = np.concatenate(list(texts_of(column)))
     return None if np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
 
 

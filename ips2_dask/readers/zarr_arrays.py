@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import NDArray
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
@@ -20,7 +21,6 @@ from ips2_dask.readers.base import (
     GRAIN_BYTES,
     Block,
     DType,
-    Labels,
     Request,
     Rows,
     Table,
@@ -29,7 +29,7 @@ from ips2_dask.readers.base import (
     digest,
     is_matrix,
 )
-from ips2_dask.readers.labels import as_labels, take_label_column, take_label_variable
+from ips2_dask.readers.labels import LabelReader, take_label_column, take_label_variable, vector_ranges
 from ips2_dask.readers.matrices import content_digest, matrix_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 
@@ -92,9 +92,8 @@ def open_zarr_path(request: Request) -> Table:
         return take_label_column(table, labels_column)
     _check_codecs(labels, name)
     count = int(np.prod(labels.shape, dtype=object))
-    return take_label_variable(
-        table, str(labels_column), count, partial(_read_labels, root_path, str(labels_column), name)
-    )
+    reader = LabelReader(name, partial(_label_pieces, root_path, str(labels_column), name))
+    return take_label_variable(table, str(labels_column), count, reader)
 
 
 def open_zarr_array(array: ZarrArray, labels_column: str | int | None, transpose: bool) -> Table:
@@ -245,8 +244,10 @@ def _objects(place: Any) -> list[tuple[str, ...]]:
     )
 
 
-def _read_labels(path: str, member: str, name: str) -> Labels:
+def _label_pieces(path: str, member: str, name: str) -> Iterator[NDArray[Any]]:
+    """Yield the values of an array piece by piece, each of whole chunks."""
     array = _open_node(path, member, name)
-    with faults.reading(name):
-        values = np.asarray(array[...])
-    return as_labels(values, name)
+    for selection in vector_ranges(array.shape, max(array.chunks, default=1)):
+        with faults.reading(name):
+            values = np.asarray(array[selection])
+        yield values

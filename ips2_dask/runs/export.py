@@ -1,43 +1,26 @@
-"""Files of a run's results: labels and certainty as a table or in an .h5ad, and predictions block by block."""
+"""Files of a run's results: labels and certainty as a table, and predictions, block by block."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
-import json
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol
 
-import h5py
 import numpy as np
-from scipy import sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import faults
-from ips2_dask.runs.label_results import BLOCK_ROWS
-from ips2_dask.store.base import AnyArray
+from ips2_dask.runs.h5ad import write_h5ad
+from ips2_dask.runs.label_results import Columns, sample_columns
 from ips2_dask.store.files import partial_file
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetWriter
 
-    from ips2_dask.runs.label_results import LabelBlock
     from ips2_dask.runs.run import Run
 
-Node: TypeAlias = h5py.Group | h5py.Dataset
-
-KEY = "ips2"
-TEXT = h5py.string_dtype("utf-8")
-
-SAMPLE_COLUMNS = ("certainty", "left_out")
-"""Columns of a table of labels that not every run has."""
-
 PREDICTION_ENDINGS = (".csv", ".tsv", ".parquet", ".npy")
-
-Columns = dict[str, AnyArray]
-"""Names, and as many values of each."""
 
 
 def write_labels(run: Run, path: str | Path, input: str | Path | None = None) -> Path:  # noqa: A002  the user's word
@@ -51,7 +34,7 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
     ``.h5ad`` gets a copy of the input, if that was an .h5ad, with ``obs["ips2"]``, ``obs["ips2_certainty"]`` and
     ``obs["ips2_left_out"]`` (the same columns), ``obsm["X_ips2"]`` (the spectral embedding, where there is one),
     ``obsp["ips2_connectivities"]`` (the fused similarity) and ``uns["ips2"]`` (the parameters); otherwise a new file
-    with these alone.
+    with these alone. Meanwhile the folder holds embedding and similarity a second time, unpacked.
 
     Parameters
     ----------
@@ -74,7 +57,7 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
     writers: dict[str, Callable[[Run, Path], None]] = {
         ".csv": _write_csv,
         ".parquet": _write_parquet,
-        ".h5ad": lambda run, partial: _write_h5ad(run, partial, input),
+        ".h5ad": lambda run, partial: write_h5ad(run, partial, input),
     }
     if target.suffix.lower() not in writers:
         raise BadInput(
@@ -107,13 +90,7 @@ def _blocks(run: Run) -> Iterator[Columns]:
     for block in run.iter_labels():
         names = run.names_between(block.first, block.first + len(block.labels))
         samples = np.arange(block.first, block.first + len(block.labels)) if names is None else names
-        yield {"sample": samples, "cluster": block.labels, **_sample_columns(block)}
-
-
-def _sample_columns(block: LabelBlock) -> Columns:
-    """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
-    columns = dict(zip(SAMPLE_COLUMNS, (block.certainty, block.left_out), strict=True))
-    return {name: values for name, values in columns.items() if values is not None}
+        yield {"sample": samples, "cluster": block.labels, **sample_columns(block)}
 
 
 def _write_csv(run: Run, partial: Path) -> None:
@@ -131,149 +108,6 @@ def _write_parquet(run: Run, partial: Path) -> None:
     with contextlib.closing(_ParquetWriter(partial)) as writer:
         for columns in _blocks(run):
             writer.write({**columns, "sample": columns["sample"].tolist()})
-
-
-def _write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
-    """Write the run's results into a copy of ``source``, else of the run's own .h5ad input, else into a new file."""
-    origin = _origin(run) if source is None else Path(source)
-    if origin is not None:
-        if not origin.is_file():
-            raise BadInput(
-                str(origin), "no such file", "the .h5ad that was clustered", "there would be nothing to copy",
-                "name it with --input",
-            )  # fmt: skip
-        shutil.copyfile(origin, partial)
-    with faults.reading(str(origin or partial)), h5py.File(partial, "a" if origin else "w") as file:
-        if origin is None:
-            _make_anndata(file, run)
-        _check_samples(file, run, str(origin))
-        _write_results(file, run)
-
-
-def _origin(run: Run) -> Path | None:
-    """The .h5ad that the run read, if it was one and is still there."""
-    name = str(run.manifest["input"]["name"]).partition("::")[0]
-    return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
-
-
-def _encoded(node: Node, kind: str, version: str, **more: object) -> Node:
-    node.attrs["encoding-type"], node.attrs["encoding-version"] = kind, version
-    for name, value in more.items():
-        node.attrs[name] = value
-    return node
-
-
-def _index(file: h5py.File) -> tuple[h5py.Group, h5py.Dataset | None]:
-    """The data frame of the samples, and its index."""
-    frame = file.get("obs")
-    if not isinstance(frame, h5py.Group):
-        return frame, None
-    return frame, frame[frame.attrs.get("_index", "_index")]
-
-
-def _names(index: h5py.Dataset, low: int, high: int) -> AnyArray:
-    """Rows low .. high - 1 of an index as text."""
-    text = h5py.check_string_dtype(index.dtype)
-    return index.asstr()[low:high] if text else index[low:high].astype(np.str_)
-
-
-def _same_names(index: h5py.Dataset, run: Run) -> bool:
-    """Whether an index has the names of the run's samples, if these have any, compared by blocks."""
-    for low in range(0, run.n_rows, BLOCK_ROWS):
-        high = min(low + BLOCK_ROWS, run.n_rows)
-        names = run.names_between(low, high)
-        if names is not None and not np.array_equal(_names(index, low, high), names):
-            return False
-    return True
-
-
-def _check_samples(file: h5py.File, run: Run, name: str) -> None:
-    frame, index = _index(file)
-    if index is None or not isinstance(frame, h5py.Group):
-        raise BadInput(
-            name, "an obs that is no group", "the .h5ad of anndata 0.7 or later", "labels could not be added to it",
-            "write the file again with a recent anndata",
-        )  # fmt: skip
-    m = run.n_rows
-    if len(index) != m or not _same_names(index, run):
-        actual = f"{len(index)} samples" if len(index) != m else "samples of other names"
-        raise BadInput(
-            name, actual, f"the {m} samples that were clustered, in their order",
-            "labels would be written beside other samples", "give the .h5ad that was the run's input",
-        )  # fmt: skip
-
-
-def _make_anndata(file: h5py.File, run: Run) -> None:
-    """The skeleton of an AnnData without X."""
-    _encoded(file, "anndata", "0.1.0")
-    for frame, n in (("obs", run.n_rows), ("var", 0)):
-        group = _encoded(file.create_group(frame), "dataframe", "0.2.0", _index="_index")
-        group.attrs["column-order"] = np.array([], TEXT)
-        index = _encoded(group.create_dataset("_index", (n,), TEXT), "string-array", "0.2.0")
-        for low in range(0, n, BLOCK_ROWS):
-            high = min(low + BLOCK_ROWS, n)
-            names = run.names_between(low, high)
-            names = np.arange(low, high).astype(np.str_) if names is None else names
-            index[low:high] = names.astype(object)
-    for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
-        _encoded(file.create_group(name), "dict", "0.1.0")
-
-
-def _remove_old(parent: h5py.Group, name: str) -> None:
-    if name in parent:
-        del parent[name]
-
-
-def _group(file: h5py.File, name: str) -> h5py.Group:
-    return file[name] if name in file else _encoded(file.create_group(name), "dict", "0.1.0")
-
-
-def _write_results(file: h5py.File, run: Run) -> None:
-    obs = file["obs"]
-    _remove_old(obs, KEY)
-    labels = _encoded(obs.create_group(KEY), "categorical", "0.2.0", ordered=False)
-    clusters = [str(cluster) for cluster in range(run.params.n_clusters)]
-    kind = np.int8 if len(clusters) < 128 else np.int32
-    labels["categories"] = np.array(clusters, object)
-    _encoded(labels.create_dataset("codes", (run.n_rows,), kind), "array", "0.2.0")
-    _encoded(labels["categories"], "string-array", "0.2.0")
-    for name in SAMPLE_COLUMNS:
-        _remove_old(obs, f"{KEY}_{name}")
-    columns: dict[str, h5py.Dataset] = {}
-    for block in run.iter_labels():
-        rows = slice(block.first, block.first + len(block.labels))
-        labels["codes"][rows] = block.labels.astype(kind)
-        for name, values in _sample_columns(block).items():
-            name = f"{KEY}_{name}"
-            if name not in columns:
-                columns[name] = _encoded(obs.create_dataset(name, (run.n_rows,), values.dtype), "array", "0.2.0")
-            columns[name][rows] = values
-    own = {KEY, *(f"{KEY}_{name}" for name in SAMPLE_COLUMNS)}
-    others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) not in own]
-    obs.attrs["column-order"] = np.array([*others, KEY, *columns], TEXT)
-    _remove_old(_group(file, "obsm"), f"X_{KEY}")
-    if run.embedding is not None:
-        file["obsm"][f"X_{KEY}"] = run.embedding
-        _encoded(file["obsm"][f"X_{KEY}"], "array", "0.2.0")
-    U = run.similarity("fused", distinct=True)
-    m = run.n_rows
-    if len(run.distinct) < m:  # equal rows have their entries at the first of them alone
-        U = sparse.coo_array(U)
-        U = sparse.csr_array((U.data, tuple(run.distinct[end] for end in U.coords)), shape=(m, m))
-    _write_similarity(_group(file, "obsp"), U)
-    _remove_old(_group(file, "uns"), KEY)
-    about = _encoded(file["uns"].create_group(KEY), "dict", "0.1.0")
-    about["params"] = json.dumps(run.params.as_dict())
-    _encoded(about["params"], "string", "0.2.0")
-
-
-def _write_similarity(obsp: h5py.Group, U: sparse.csr_array | AnyArray) -> None:
-    name = f"{KEY}_connectivities"
-    _remove_old(obsp, name)
-    U = sparse.csr_array(U)
-    group = _encoded(obsp.create_group(name), "csr_matrix", "0.1.0", shape=np.array(U.shape))
-    for part in ("data", "indices", "indptr"):
-        group.create_dataset(part, data=getattr(U, part), compression="gzip" if part != "indptr" else None)
 
 
 class _Writer(Protocol):

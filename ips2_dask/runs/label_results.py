@@ -32,6 +32,13 @@ PREFIXES = {
 """The prefix of the parts by partition that each array is stored in."""
 
 
+SAMPLE_COLUMNS = ("certainty", "left_out")
+"""Columns of a table of labels that not every run has."""
+
+Columns = dict[str, AnyArray]
+"""Names, and as many values of each."""
+
+
 class LabelBlock(NamedTuple):
     """Labels of consecutive rows of the input, or of the rows that were clustered where only these are asked for."""
 
@@ -39,6 +46,12 @@ class LabelBlock(NamedTuple):
     labels: Int32  # (n,), -1 for a row that was left out
     certainty: Float32 | None  # (n,), NaN for a row that was left out; a run of an earlier version keeps none
     left_out: NDArray[np.bool_] | None  # (n,); None where no tree of density made the labels
+
+
+def sample_columns(block: LabelBlock) -> Columns:
+    """Certainty of each label, and what a density left out, as far as the run has them, by the name of the column."""
+    columns = dict(zip(SAMPLE_COLUMNS, (block.certainty, block.left_out), strict=True))
+    return {name: values for name, values in columns.items() if values is not None}
 
 
 def is_in_buckets(context: Context) -> bool:

@@ -27,7 +27,7 @@ from ips2_dask.runs.layers import Layers, find_layers
 from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.predict import Predicted, blocks, predict
 from ips2_dask.runs.quality import quality_checks
-from ips2_dask.stages import side_inputs
+from ips2_dask.stages import known_labels, side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
 from ips2_dask.store.base import AnyArray, Store
@@ -638,23 +638,21 @@ class Run:
     @cached_property
     def known_labels(self) -> Int32 | None:
         """Codes of the known labels that came with the input, or None: (m,)."""
-        receipt = self._context.receipt("ingest", "whole")
-        if receipt is None or "known" not in receipt["arrays"]:
+        if not known_labels.are_known(self._context):
             return None
-        return self._rows_of(self._context.read("ingest", "whole", "known"))
+        return self._rows_of(known_labels.read_codes(self._context))
 
     def known_table(self) -> sp.csr_array | None:
         """How many clustered rows of each known class are in each cluster: CSR (classes, c) int64, counted by blocks.
 
         None where no known labels came with the input.
         """
-        receipt = self._context.receipt("ingest", "whole")
-        if receipt is None or "known" not in receipt["arrays"]:
+        if not known_labels.are_known(self._context):
             return None
         table, c = sp.csr_array((0, self.params.n_clusters), dtype=np.int64), self.params.n_clusters
-        inner, folder = dataclasses.replace(self._context, clustered_only=False), self._context.folders["ingest"]
+        inner = dataclasses.replace(self._context, clustered_only=False)
         for block in label_results.row_blocks(inner):
-            known = self._store.read_rows(folder, "whole", "known", block.first, block.first + len(block.labels))
+            known = known_labels.read_codes(inner, block.first, block.first + len(block.labels))
             own = block.labels >= 0
             n = max(table.shape[0], int(known.max(initial=-1)) + 1)
             table.resize((n, c))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.runs import label_results
 from ips2_dask.runs.run import Run
+from ips2_dask.stages import known_labels
 from ips2_dask.stages.similarity_views import Similarities, numbered_parts
 from ips2_dask.store.context import part_name
 
@@ -116,15 +117,13 @@ class RunSample(Run):
     @cached_property
     def known_labels(self) -> Int32 | None:
         """Codes of the known labels that came with the input, or None: (n,)."""
-        receipt = self._context.receipt("ingest", "whole")
-        if receipt is None or "known" not in receipt["arrays"]:
+        if not known_labels.are_known(self._context):
             return None
-        store, folder, known = self._store, self._context.folders["ingest"], np.empty(len(self.rows), np.int32)
-        size = label_results.BLOCK_ROWS
+        known, size = np.empty(len(self.rows), np.int32), label_results.BLOCK_ROWS
         for block in np.unique(self.rows // size).tolist():
             own = self.rows // size == block
             rows = self.rows[own]
-            found = store.read_rows(folder, "whole", "known", int(rows[0]), int(rows[-1]) + 1)
+            found = known_labels.read_codes(self._context, int(rows[0]), int(rows[-1]) + 1)
             known[own] = found[rows - rows[0]]
         return known
 

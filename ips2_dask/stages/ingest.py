@@ -17,9 +17,9 @@ from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import Params
 from ips2_dask.plan.checks import check_shape
 from ips2_dask.plan.choices import Choices
-from ips2_dask.readers import Source, check_block, features_of
+from ips2_dask.readers import check_block, features_of
 from ips2_dask.readers.features import FittedFeatures
-from ips2_dask.stages import ingest_duplicates, ingest_missing
+from ips2_dask.stages import ingest_duplicates, ingest_missing, known_labels
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
@@ -177,6 +177,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     else:
         first = np.asarray(source.read(0, 1))
     check_block(first, first_row, source.name, source.feature_names)
+    known, names = known_labels.store_codes(context, source)
     parts = range(context.n_partitions)
     vanishing, statistics_ = 0, None
     if context.metric.precomputed:
@@ -185,17 +186,14 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
         _check_symmetric(inner, executor, report)
         scaling = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
-        store.write(folder, "whole", scaling | _known_labels(source), {})
+        store.write(folder, "whole", scaling | known, {})
     else:
         measures = _measured(inner, executor, report, np.asarray(first, np.float64), first_row)
         facts["exponent"], vanishing, statistics_ = measures.exponent, measures.vanishing, measures.statistics
-        store.write(
-            folder, "whole", {"center": measures.center, "spread": measures.spread, **_known_labels(source)}, {}
-        )
+        store.write(folder, "whole", {"center": measures.center, "spread": measures.spread, **known}, {})
         receipts = executor.map(Job("ingest", samples), inner, parts, report)
     # the statistics stay, so that one can be made again alone
     store.drop_many(folder, [f"raw-{part_name(b)}" for b in parts])
-    names = _label_names(source)
     rounded = sum(r["facts"]["rounded"] for r in receipts)
     merged: dict[str, Any] = {}
     if context.params.merges_rows or n_dropped:
@@ -365,16 +363,6 @@ def _check_symmetric(context: Context, executor: Executor, report: Report) -> No
     parts = range(context.n_partitions)
     executor.map(Job("ingest", symmetric, "symmetric-"), context, parts, report)
     context.store.drop_many(context.folders["ingest"], ["symmetric-" + part_name(b) for b in parts])
-
-
-def _known_labels(source: Source) -> dict[str, AnyArray]:
-    labels = source.labels()
-    return {} if labels is None else {"known": np.unique(labels, return_inverse=True)[1].astype(np.int32).ravel()}
-
-
-def _label_names(source: Source) -> list[str] | None:
-    labels = source.labels()
-    return None if labels is None else [str(name) for name in np.unique(labels)]
 
 
 def _warnings(statistics_: kernel.Statistics | None, rounded: int, vanishing: int, m: int) -> list[str]:

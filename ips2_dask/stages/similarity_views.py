@@ -133,6 +133,22 @@ def _dense_parts(context: Context) -> Iterator[tuple[AnyArray, list[AnyArray]]]:
             yield np.stack([i + low, j]), [block[i, j] for block in rows]
 
 
+def fused_entries(context: Context) -> Iterator[tuple[AnyArray, AnyArray]]:
+    """Entries of a sparse U that are not zero, of each pair once and of samples with themselves, part by part.
+
+    Yields
+    ------
+    (2, n) int64
+        The user's numbers of both samples.
+    (n,) float64
+        U there.
+    """
+    for b in range(context.n_partitions):
+        entries = np.asarray(context.fetch("fuse", b, "entries"))
+        values = np.asarray(context.fetch("fuse", f"fused-{part_name(b)}", "fused"))
+        yield _user_numbers_of(context, entries[values != 0].T), values[values != 0]
+
+
 def read_similarity(context: Context, name: str) -> sp.csr_array | AnyArray:
     """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m)."""
     if context.facts["fuse"]["dense"]:

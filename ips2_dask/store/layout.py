@@ -64,7 +64,7 @@ ARRAYS: dict[str, dict[str, Array]] = {
         "missing": Array("how many values each column of a partition lacks: (f,) int64", True),
         "counts": Array("how often the next digits of numbers occur in each column: (2, f, 2048) int32", True),
         "medians": Array("median of each column, 0 for one of categories: (f,) float64", False),
-        "known": Array("known labels as codes: (rows of the input,) int32", True),
+        "known": Array("known labels as codes, of all rows of the input or of a bucket: (rows,) int32", True),
         "center": Array("what was taken from each column: (f,) float64", False),
         "spread": Array("what each column was divided by: (f,) float64", False),
     },

@@ -195,21 +195,21 @@ def write_h5ad_csc(folder: Path, X: Array, y: Array) -> str:
 def write_zarr(folder: Path, X: Array, y: Array) -> str:
     group = zarr.open_group(folder / "x.zarr", mode="w")
     group.create_array("X", data=X, chunks=(8, 2))
-    group.create_array("y", data=y)
+    group.create_array("y", data=y, chunks=(8,))
     return str(folder / "x.zarr")
 
 
 def write_zarr_2(folder: Path, X: Array, y: Array) -> str:
     group = zarr.open_group(folder / "x.zarr", mode="w", zarr_format=2)
     group.create_array("deep/X", data=X, chunks=(8, 5))
-    group.create_array("y", data=y)
+    group.create_array("y", data=y, chunks=(8,))
     return f"{folder / 'x.zarr'}::deep/X"
 
 
 def write_zarr_shards(folder: Path, X: Array, y: Array) -> str:
     group = zarr.open_group(folder / "x.zarr", mode="w")
     group.create_array("X", data=X, chunks=(4, 5), shards=(16, 5))
-    group.create_array("y", data=y)
+    group.create_array("y", data=y, chunks=(8,))
     return f"{folder / 'x.zarr'}::X"
 
 

@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+
 import gathers
+import numpy as np
 import pytest
+from numpy.typing import NDArray
+
+from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.kernels import parallel
+from ips2_dask.store.context import Context
 
 
 @pytest.mark.parametrize(
@@ -26,9 +34,48 @@ def test_an_array_that_only_the_larger_run_has_is_a_gather_if_it_may_be_over_all
     assert not gathers.grows(None, gathers.Size(1000, 64000), 1000)
 
 
+def test_what_a_task_gives_to_another_thread_is_of_the_task() -> None:
+    recorder, both = gathers.Recorder(), threading.Barrier(2)
+
+    def work(low: int, high: int) -> None:
+        both.wait(60)  # no thread takes both chunks
+        recorder.note("made", np.zeros(2))
+
+    def task() -> None:
+        with parallel.threads(2):
+            parallel.map_chunks(work, 2, 1)
+
+    with gathers.recording(recorder):
+        SerialExecutor().submit("task-0", task)
+        assert [entry.role for entry in recorder.sizes if entry.what == "made"] == ["task"]
+        task()
+    assert sorted(entry.role for entry in recorder.sizes if entry.what == "made") == ["driver", "task"]
+
+
 @pytest.mark.timeout(900)
 def test_nothing_grows_with_the_samples_in_a_run_of_one_process() -> None:
     _compare(gathers.gathers(), on_workers=False)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("case", gathers.CASES)
+def test_nothing_grows_with_the_samples_in_a_run_with(case: str) -> None:
+    assert sorted(str(entry) for entry in gathers.gathers(case=case) if gathers.reason(entry) is None) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_read_of_the_numbers_of_all_rows_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    copies_at = Context.copies_at
+
+    def whole(self: Context, samples: NDArray[np.integer]) -> NDArray[np.integer]:
+        copies = self.copies()
+        return copies_at(self, samples) if copies is None else copies[samples]
+
+    monkeypatch.setattr(Context, "copies_at", whole)
+    found = [entry for entry in gathers.gathers(case=gathers.EQUAL) if gathers.reason(entry) is None]
+    assert any("copies-of-samples" in entry.what for entry in found)
 
 
 @pytest.mark.slow

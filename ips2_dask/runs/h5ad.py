@@ -1,0 +1,269 @@
+"""Results of a run in an .h5ad file, written by blocks of rows, so that memory does not follow the samples.
+
+Embedding and similarity are stored by partition, in the run's numbering. They are put into the order of the input by
+files beside the target, one for each range of rows.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+import h5py
+import numpy as np
+from scipy import sparse
+
+from ips2_dask.errors import BadInput
+from ips2_dask.readers import faults
+from ips2_dask.runs import label_results
+from ips2_dask.runs.label_results import BLOCK_ROWS, SAMPLE_COLUMNS, sample_columns
+from ips2_dask.runs.row_files import RowFiles
+from ips2_dask.stages.similarity_views import fused_entries
+from ips2_dask.store.base import AnyArray
+
+if TYPE_CHECKING:
+    from ips2_dask.runs.run import Run
+
+Node: TypeAlias = h5py.Group | h5py.Dataset
+
+KEY = "ips2"
+TEXT = h5py.string_dtype("utf-8")
+
+RANGE_ROWS = 1 << 15
+"""Rows of a range whose embedding or entries of U are in memory at a time: some tens of entries a row."""
+
+
+def write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
+    """Write the run's results into a copy of ``source``, else of the run's own .h5ad input, else into a new file."""
+    origin = _origin(run) if source is None else Path(source)
+    if origin is not None:
+        if not origin.is_file():
+            raise BadInput(
+                str(origin), "no such file", "the .h5ad that was clustered", "there would be nothing to copy",
+                "name it with --input",
+            )  # fmt: skip
+        shutil.copyfile(origin, partial)
+    with faults.reading(str(origin or partial)), h5py.File(partial, "a" if origin else "w") as file:
+        if origin is None:
+            _make_anndata(file, run)
+        _check_samples(file, run, str(origin))
+        _write_results(file, run, partial.parent)
+
+
+def _origin(run: Run) -> Path | None:
+    """The .h5ad that the run read, if it was one and is still there."""
+    name = str(run.manifest["input"]["name"]).partition("::")[0]
+    return Path(name) if name.endswith(".h5ad") and Path(name).is_file() else None
+
+
+def _encoded(node: Node, kind: str, version: str, **more: object) -> Node:
+    node.attrs["encoding-type"], node.attrs["encoding-version"] = kind, version
+    for name, value in more.items():
+        node.attrs[name] = value
+    return node
+
+
+def _index(file: h5py.File) -> tuple[h5py.Group, h5py.Dataset | None]:
+    """The data frame of the samples, and its index."""
+    frame = file.get("obs")
+    if not isinstance(frame, h5py.Group):
+        return frame, None
+    return frame, frame[frame.attrs.get("_index", "_index")]
+
+
+def _names(index: h5py.Dataset, low: int, high: int) -> AnyArray:
+    """Rows low .. high - 1 of an index as text."""
+    text = h5py.check_string_dtype(index.dtype)
+    return index.asstr()[low:high] if text else index[low:high].astype(np.str_)
+
+
+def _same_names(index: h5py.Dataset, run: Run) -> bool:
+    """Whether an index has the names of the run's samples, if these have any, compared by blocks."""
+    for low in range(0, run.n_rows, BLOCK_ROWS):
+        high = min(low + BLOCK_ROWS, run.n_rows)
+        names = run.names_between(low, high)
+        if names is not None and not np.array_equal(_names(index, low, high), names):
+            return False
+    return True
+
+
+def _check_samples(file: h5py.File, run: Run, name: str) -> None:
+    frame, index = _index(file)
+    if index is None or not isinstance(frame, h5py.Group):
+        raise BadInput(
+            name, "an obs that is no group", "the .h5ad of anndata 0.7 or later", "labels could not be added to it",
+            "write the file again with a recent anndata",
+        )  # fmt: skip
+    m = run.n_rows
+    if len(index) != m or not _same_names(index, run):
+        actual = f"{len(index)} samples" if len(index) != m else "samples of other names"
+        raise BadInput(
+            name, actual, f"the {m} samples that were clustered, in their order",
+            "labels would be written beside other samples", "give the .h5ad that was the run's input",
+        )  # fmt: skip
+
+
+def _make_anndata(file: h5py.File, run: Run) -> None:
+    """The skeleton of an AnnData without X."""
+    _encoded(file, "anndata", "0.1.0")
+    for frame, n in (("obs", run.n_rows), ("var", 0)):
+        group = _encoded(file.create_group(frame), "dataframe", "0.2.0", _index="_index")
+        group.attrs["column-order"] = np.array([], TEXT)
+        index = _encoded(group.create_dataset("_index", (n,), TEXT), "string-array", "0.2.0")
+        for low in range(0, n, BLOCK_ROWS):
+            high = min(low + BLOCK_ROWS, n)
+            names = run.names_between(low, high)
+            names = np.arange(low, high).astype(np.str_) if names is None else names
+            index[low:high] = names.astype(object)
+    for name in ("layers", "obsm", "obsp", "varm", "varp", "uns"):
+        _encoded(file.create_group(name), "dict", "0.1.0")
+
+
+def _remove_old(parent: h5py.Group, name: str) -> None:
+    if name in parent:
+        del parent[name]
+
+
+def _group(file: h5py.File, name: str) -> h5py.Group:
+    return file[name] if name in file else _encoded(file.create_group(name), "dict", "0.1.0")
+
+
+def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
+    """Write what the run found; what has to be put into order first is kept beside, in a folder."""
+    obs = file["obs"]
+    _remove_old(obs, KEY)
+    labels = _encoded(obs.create_group(KEY), "categorical", "0.2.0", ordered=False)
+    clusters = [str(cluster) for cluster in range(run.params.n_clusters)]
+    kind = np.int8 if len(clusters) < 128 else np.int32
+    labels["categories"] = np.array(clusters, object)
+    _encoded(labels.create_dataset("codes", (run.n_rows,), kind), "array", "0.2.0")
+    _encoded(labels["categories"], "string-array", "0.2.0")
+    for name in SAMPLE_COLUMNS:
+        _remove_old(obs, f"{KEY}_{name}")
+    columns: dict[str, h5py.Dataset] = {}
+    for block in run.iter_labels():
+        rows = slice(block.first, block.first + len(block.labels))
+        labels["codes"][rows] = block.labels.astype(kind)
+        for name, values in sample_columns(block).items():
+            name = f"{KEY}_{name}"
+            if name not in columns:
+                columns[name] = _encoded(obs.create_dataset(name, (run.n_rows,), values.dtype), "array", "0.2.0")
+            columns[name][rows] = values
+    own = {KEY, *(f"{KEY}_{name}" for name in SAMPLE_COLUMNS)}
+    others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) not in own]
+    obs.attrs["column-order"] = np.array([*others, KEY, *columns], TEXT)
+    _remove_old(_group(file, "obsm"), f"X_{KEY}")
+    with tempfile.TemporaryDirectory(prefix=".ips2-", dir=folder) as aside:
+        _write_embedding(file["obsm"], run, Path(aside))
+        _write_similarity(_group(file, "obsp"), run, Path(aside))
+    _remove_old(_group(file, "uns"), KEY)
+    about = _encoded(file["uns"].create_group(KEY), "dict", "0.1.0")
+    about["params"] = json.dumps(run.params.as_dict())
+    _encoded(about["params"], "string", "0.2.0")
+
+
+def _write_embedding(obsm: h5py.Group, run: Run, folder: Path) -> None:
+    """Write the spectral embedding of all rows, if the run has one."""
+    columns = label_results.n_columns(run._context)
+    if columns is None:
+        return
+    dataset: h5py.Dataset | None = None
+    for low, rows in _embedding_blocks(run, folder):
+        if dataset is None:
+            dataset = _encoded(obsm.create_dataset(f"X_{KEY}", (run.n_rows, columns), rows.dtype), "array", "0.2.0")
+        dataset[low : low + len(rows)] = rows
+
+
+def _embedding_blocks(run: Run, folder: Path) -> Iterator[tuple[int, AnyArray]]:
+    """The embedding in the order of the run's rows: the number of the first row of a block, and the block."""
+    context = run._context
+    if not label_results.is_embedded_by_partition(context):
+        embedding = np.asarray(run.embedding)
+        for low in range(0, run.n_rows, RANGE_ROWS):
+            yield low, embedding[low : low + RANGE_ROWS]
+        return
+    if not context.merged:
+        yield from _distinct_blocks(run, folder)
+        return
+    path, first = folder / "distinct", 0
+    with path.open("wb") as stream:
+        for _, rows in _distinct_blocks(run, folder):
+            rows.tofile(stream)
+            kind, columns = rows.dtype, rows.shape[1]
+    for low in range(0, context.n_rows, RANGE_ROWS):
+        places = context.distinct_places(low, min(low + RANGE_ROWS, context.n_rows))
+        if context.clustered_only:
+            places = places[places >= 0]
+        distinct = np.memmap(path, kind, "r", shape=(context.m, columns))  # anew: pages that were read go with it
+        block = np.array(distinct[places])
+        del distinct
+        block[places < 0] = np.nan
+        yield first, block
+        first += len(block)
+
+
+def _distinct_blocks(run: Run, folder: Path) -> Iterator[tuple[int, AnyArray]]:
+    """The embedding in the order of the distinct rows, by ranges of these."""
+    context = run._context
+    files: RowFiles | None = None
+    for b in range(context.n_partitions):
+        rows = label_results.of_partition(context, "embedding", b)
+        if files is None:
+            kind = np.dtype([("row", np.int32), ("values", rows.dtype, rows.shape[1:])])
+            files = RowFiles(folder / "embedding", kind, RANGE_ROWS)
+        records = np.empty(len(rows), kind)
+        records["row"], records["values"] = context.distinct_numbers(b), rows
+        files.add(records)
+    assert files is not None
+    for low in range(0, context.m, RANGE_ROWS):
+        records = files.take(low)
+        yield low, records["values"][np.argsort(records["row"])]
+
+
+ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)])
+"""An entry of U."""
+
+
+def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
+    """Write U as CSR by rows of the input; equal rows have their entries at the first of them alone."""
+    name, m = f"{KEY}_connectivities", run.n_rows
+    _remove_old(obsp, name)
+    group = _encoded(obsp.create_group(name), "csr_matrix", "0.1.0", shape=np.array((m, m)))
+    if run._context.facts["fuse"]["dense"]:
+        U = _dense_similarity(run)
+        for part in ("data", "indices", "indptr"):
+            group.create_dataset(part, data=getattr(U, part), compression="gzip" if part != "indptr" else None)
+        return
+    files = RowFiles(folder / "entries", ENTRY, RANGE_ROWS)
+    for (i, j), values in fused_entries(run._context):
+        apart = i != j
+        entries = np.empty(len(i) + np.count_nonzero(apart), ENTRY)
+        entries["row"], entries["column"] = np.append(i, j[apart]), np.append(j, i[apart])
+        entries["value"] = np.append(values, values[apart])
+        files.add(entries)
+    # as SciPy has them of a matrix made of numbers of rows
+    kind = np.int64 if run._context.m < m else sparse.get_index_dtype(maxval=max(files.count, m))
+    data = group.create_dataset("data", (files.count,), np.float64, compression="gzip")
+    indices = group.create_dataset("indices", (files.count,), kind, compression="gzip")
+    indptr = group.create_dataset("indptr", (m + 1,), kind)
+    indptr[0], first = 0, 0
+    for low in range(0, m, RANGE_ROWS):
+        entries = files.take(low)
+        entries = entries[np.lexsort((entries["column"], entries["row"]))]
+        data[first : first + len(entries)], indices[first : first + len(entries)] = entries["value"], entries["column"]
+        n = min(RANGE_ROWS, m - low)
+        indptr[low + 1 : low + n + 1] = first + np.cumsum(np.bincount(entries["row"] - low, minlength=n))
+        first += len(entries)
+
+
+def _dense_similarity(run: Run) -> sparse.csr_array:
+    """U of a run that keeps all pairs, as CSR."""
+    m, U = run.n_rows, run.similarity("fused", distinct=True)
+    if len(run.distinct) < m:
+        U = sparse.coo_array(U)
+        U = sparse.csr_array((U.data, tuple(run.distinct[end] for end in U.coords)), shape=(m, m))
+    return sparse.csr_array(U)
