@@ -312,8 +312,8 @@ class ZarrStore:
 
         A part without a receipt is not there; arrays of one that was not finished are left to `ips2 gc`.
         """
-        parts = self._listed_among(folder, parts)
-        receipts, texts = self._cached_or_read(folder, parts)
+        parts = list(parts)
+        receipts, texts = self._cached_or_read(folder, self._listed_among(folder, parts))
         for part in parts:
             self.cache_receipt(folder, part, None)
         self.files.remove_many([f"{folder}/{part}.json" for part in (*receipts, *texts)])

@@ -24,6 +24,12 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 PARAMS = Params(n_clusters=5)
 
+READ_BY_NEARNESS = ("tensor", "label")
+"""Stages in chunks whose partitions read those parts of others that are near: of four partitions fewer than of more."""
+
+MOST_A_PARTITION = {"auto": 100, "chunked": 400}
+"""Requests of a run in one process that a partition takes, over all stages, fewer than these."""
+
 FOLDER = "ingest-0123456789abcdef"
 ARRAYS = {"center": np.arange(3.0), "rows": np.empty(0, np.int64)}
 """Arrays of a part, one of them without a chunk: with the group's metadata four objects."""
@@ -107,8 +113,11 @@ def test_a_partition_takes_the_same_number_of_requests_in_every_stage_of_any_run
     print(*lines(PARTITIONS, table), sep="\n")
     for stage, counts in table.items():
         first, *further = a_partition(PARTITIONS, counts)
-        assert further == [first] * len(further), stage
-    assert sum(a_partition(PARTITIONS, counts)[0] for counts in table.values()) < 100
+        if vectors == "chunked" and stage in READ_BY_NEARNESS:
+            assert max(further) < 1.5 * first, stage
+        else:
+            assert further == [first] * len(further), stage
+    assert sum(a_partition(PARTITIONS, counts)[0] for counts in table.values()) < MOST_A_PARTITION[vectors]
 
 
 def test_many_parts_are_dropped_by_three_requests_and_no_object_of_theirs_stays(in_s3: S3) -> None:
