@@ -21,7 +21,7 @@ their centres: so the sums have one order, whichever worker computes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 import numpy as np
@@ -153,7 +153,7 @@ def operator(context: Context, g: int) -> ChunkOperator | ChunkMatrix:
     name, kind = f"chunk-{part_name(g)}", context.choices.operator
     arrays = MATRIX_ARRAYS if kind == "triplets" else OPERATOR_ARRAYS
     first, second, third = (np.asarray(context.store.read(context.folders["tensor"], name, array)) for array in arrays)
-    params, cuts = context.params, cuts_of(context, g)
+    params, cuts = context.params, cuts_of(context, [g])[0]
     own = slice(cuts[g], cuts[g + 1])
     if kind == "triplets":
         index = np.int32 if len(second) < 2**31 else np.int64
@@ -172,11 +172,11 @@ def touched_pairs(context: Context, g: int) -> Int32 | Int64:
     return cast("Int32 | Int64", touched.astype(dtype))
 
 
-def cuts_of(context: Context, g: int) -> list[int]:
-    """The place at which each chunk's pairs begin among those that chunk g touches, and the number that it touches."""
-    receipt = context.receipt("tensor", f"chunk-{part_name(g)}")
-    cuts: list[int] = receipt["facts"]["cuts"] if receipt else []
-    return cuts
+def cuts_of(context: Context, chunks: Iterable[int]) -> list[list[int]]:
+    """Where each chunk's pairs begin among those that some chunks touch, and how many it touches, of each of these."""
+    names = [f"chunk-{part_name(g)}" for g in chunks]
+    receipts = context.receipts("tensor", names)
+    return [receipts[name]["facts"]["cuts"] if name in receipts else [] for name in names]
 
 
 # ---- stored arrays of pairs, at any ascending numbers of pairs

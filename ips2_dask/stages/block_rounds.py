@@ -109,7 +109,8 @@ class ChunkedBlocks:
         self._numbers = itertools.count()
         self._garbage: list[str] = []
         self._watch: LossWatch | None = None
-        self._near = [[h for h in _touched_chunks(self._kind.cuts(context, g)) if h != g] for g in self._chunks]
+        all_cuts = self._kind.all_cuts(context)
+        self._near = [[h for h in _touched_chunks(cuts) if h != g] for g, cuts in enumerate(all_cuts)]
         self._stores: list[Any] = []
         self._round = self._rounds_done = 0  # of this team: sent, and ended
         self._queue: list[blocks.Operation | Callable[[int], blocks.Operation]] = []

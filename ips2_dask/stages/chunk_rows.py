@@ -67,6 +67,10 @@ class ChunkRows(Protocol):
         """Where each chunk's rows begin among those that chunk g touches, and how many it touches."""
         ...
 
+    def all_cuts(self, context: Context) -> list[list[int]]:
+        """The cuts of all chunks."""
+        ...
+
     def needed(self, context: Context, g: int) -> dict[int, Int32]:
         """The rows of each other chunk that chunk g touches, ascending, counted from that chunk's first."""
         ...
@@ -106,7 +110,11 @@ class PairRows:
 
     def cuts(self, context: Context, g: int) -> list[int]:
         """As of `ChunkRows`."""
-        return block_operator.cuts_of(context, g)
+        return block_operator.cuts_of(context, [g])[0]
+
+    def all_cuts(self, context: Context) -> list[list[int]]:
+        """As of `ChunkRows`."""
+        return block_operator.cuts_of(context, range(len(self.bounds(context)) - 1))
 
     def needed(self, context: Context, g: int) -> dict[int, Int32]:
         """As of `ChunkRows`."""
@@ -152,7 +160,11 @@ class SampleRows:
 
     def cuts(self, context: Context, g: int) -> list[int]:
         """As of `ChunkRows`."""
-        return self._matrix.cuts(context, g)
+        return self._matrix.cuts(context, [g])[0]
+
+    def all_cuts(self, context: Context) -> list[list[int]]:
+        """As of `ChunkRows`."""
+        return self._matrix.cuts(context, range(len(self.bounds(context)) - 1))
 
     def needed(self, context: Context, g: int) -> dict[int, Int32]:
         """As of `ChunkRows`."""

@@ -7,7 +7,7 @@ among these. The degrees are stored by partition.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import scipy.sparse as sp
@@ -63,11 +63,11 @@ class SampleMatrix:
         """The part of chunk g."""
         return f"{self.name}-chunk-{part_name(g)}"
 
-    def cuts(self, context: Context, g: int) -> list[int]:
-        """Where each chunk's samples begin among those that chunk g touches, and how many it touches."""
-        receipt = context.receipt(self.stage, self.part(g))
-        cuts: list[int] = receipt["facts"]["cuts"] if receipt else []
-        return cuts
+    def cuts(self, context: Context, chunks: Iterable[int]) -> list[list[int]]:
+        """Where each chunk's samples begin among those that some chunks touch, and their number, of each of these."""
+        names = list(map(self.part, chunks))
+        receipts = context.receipts(self.stage, names)
+        return [receipts[name]["facts"]["cuts"] if name in receipts else [] for name in names]
 
     def touched(self, context: Context, g: int) -> Int32:
         """The samples that chunk g touches, ascending: (n,) int32."""
@@ -82,7 +82,7 @@ class SampleMatrix:
         """The rows of chunk g's samples, not normalised: CSR (n_g, touched) float64."""
         folder, part = context.folders[self.stage], self.part(g)
         indptr, indices, data = (context.store.read(folder, part, name) for name in ("indptr", "indices", "data"))
-        cuts = self.cuts(context, g)
+        cuts = self.cuts(context, [g])[0]
         return sp.csr_array((data, indices, indptr), shape=(len(indptr) - 1, cuts[-1]))
 
     def operator(self, context: Context, g: int, own: slice) -> ChunkRowsMatrix:

@@ -19,6 +19,7 @@ from ips2_dask.stages.block_space import ChunkedSpace
 from ips2_dask.stages.chunk_rows import ROWS
 from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
@@ -35,24 +36,25 @@ def is_small(n: int, columns: int, components: int) -> bool:
 # ---- the start of the pairs' solve
 
 
-def store_start_rows(context: Context, g: int, columns: int, y: Float32) -> None:
+def store_start_rows(context: Context, g: int, columns: int, y: Float32) -> dict[str, Receipt]:
     """Store w = D^-1/2 u of chunk g's eigenvectors u (n_g, width) by partition, as (rows, columns) float32.
 
-    Where the solve gives fewer columns than that, random ones follow.
+    Where the solve gives fewer columns than that, random ones follow. Returns the receipts of the parts.
     """
     first, last = chunk_partitions(context)[g]
     low = context.bounds[first]
     degrees = sample_operator.GRAPH.degrees(context, np.arange(low, context.bounds[last]))
     w = np.asarray(y[:, :columns] * inverse_root(degrees)[:, None], np.float32)
+    written: dict[str, Receipt] = {}
     for b in range(first, last):
         rows = w[context.bounds[b] - low : context.bounds[b + 1] - low]
         if rows.shape[1] < columns:
             rng = np.random.default_rng([context.params.random_state, RANDOM_SEED, b])
             more = rng.standard_normal((len(rows), columns - rows.shape[1]), np.float32)
             rows = np.concatenate([rows, more], axis=1)
-        context.store.write(
-            context.folders["eigen"], checkpoints.start_part(b), {"start": np.ascontiguousarray(rows)}, {}
-        )
+        part, arrays = checkpoints.start_part(b), {"start": np.ascontiguousarray(rows)}
+        written[part] = context.store.write(context.folders["eigen"], part, arrays, {})
+    return written
 
 
 def store_start(context: Context, executor: Executor, report: Report, columns: int) -> None:
@@ -74,7 +76,7 @@ def store_start(context: Context, executor: Executor, report: Report, columns: i
             tol=warm_start.GRAPH_TOL, seed=context.params.random_state, most_products=80, state=state,
             checkpoint=space.copy,
         )  # fmt: skip
-        space.for_each(solution.vectors, store_start_rows, columns)
+        context.cache_receipts("eigen", space.for_each(solution.vectors, store_start_rows, columns))
         return solution
 
     with_recovery(space, space.copied, solve)  # it is short: nothing of it is stored
@@ -87,7 +89,7 @@ def store_start(context: Context, executor: Executor, report: Report, columns: i
 # ---- the embedding of U
 
 
-def store_embedded_rows(context: Context, g: int, columns: int, volumes: Float64, y: Float32) -> None:
+def store_embedded_rows(context: Context, g: int, columns: int, volumes: Float64, y: Float32) -> dict[str, Receipt]:
     """Store chunk g's rows of the leading eigenvectors of U by partition: component vectors, then the solver's.
 
     Parameters
@@ -99,15 +101,22 @@ def store_embedded_rows(context: Context, g: int, columns: int, volumes: Float64
     volumes : (components,) float64
         Of the large components.
     y : (n_g, width) float32
+
+    Returns
+    -------
+    dict
+        The receipts of the parts, by name.
     """
     first, last = chunk_partitions(context)[g]
     known = ROWS["fused"].known(context, g, volumes)
     vectors = np.concatenate([known.leading(columns, np.float32), y], axis=1)[:, :columns]
     low = context.bounds[first]
+    written: dict[str, Receipt] = {}
     for b in range(first, last):
         rows = np.ascontiguousarray(vectors[context.bounds[b] - low : context.bounds[b + 1] - low])
         part = label_parts.VECTORS + part_name(b)
-        context.store.write(context.folders["label"], part, {"vectors": rows}, {})
+        written[part] = context.store.write(context.folders["label"], part, {"vectors": rows}, {})
+    return written
 
 
 def solve_fused(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -173,7 +182,8 @@ def _solved(
             space, max(wanted, 1), lambda: space.random(width, seed), tol=asked["tol"], seed=seed,
             settled=asked["settled"], state=state, checkpoint=solve_checkpoints.keep,
         )  # fmt: skip
-        space.for_each(solution.vectors, store_embedded_rows, columns, space.volumes)
+        written = space.for_each(solution.vectors, store_embedded_rows, columns, space.volumes)
+        context.cache_receipts("label", written)
         return solution
 
     solution = with_recovery(space, solve_checkpoints.latest, solve)

@@ -22,8 +22,9 @@ from ips2_dask.stages import label_parts
 from ips2_dask.stages.block_operator import CHUNK_KIND, chunk_partitions
 from ips2_dask.stages.block_rounds import Block, ChunkedBlocks, with_recovery
 from ips2_dask.stages.sample_operator import FUSED, affinity_rows, sample_bounds, store_fused
-from ips2_dask.store.base import present
+from ips2_dask.store.base import AnyArray, present
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.memory_store import MemoryStore
 
 Float32 = NDArray[np.float32]
@@ -123,9 +124,10 @@ def block_part(products: int, g: int) -> str:
     return f"walk-{products:04d}-c{g:06d}"
 
 
-def store_block(context: Context, g: int, products: int, F: Float32) -> None:
-    """Store chunk g's block (n_g, c) after so many products."""
-    context.store.write(context.folders["label"], block_part(products, g), {"shares": F}, {})
+def store_block(context: Context, g: int, products: int, F: Float32) -> dict[str, Receipt]:
+    """Store chunk g's block (n_g, c) after so many products; returns the part's receipt."""
+    part = block_part(products, g)
+    return {part: context.store.write(context.folders["label"], part, {"shares": F}, {})}
 
 
 def read_block(context: Context, g: int, products: int) -> Float32:
@@ -139,27 +141,31 @@ def reached(context: Context, g: int, F: Float32) -> int:
     return int(F.any(axis=1).sum())
 
 
-def _partitions(context: Context, g: int) -> list[tuple[int, slice]]:
-    """The partitions of chunk g, and the rows of each among the chunk's."""
+def _store_rows(context: Context, g: int, prefix: str, name: str, values: AnyArray) -> dict[str, Receipt]:
+    """Store an array of chunk g's rows by partition; returns the receipts of the parts."""
     first, last = chunk_partitions(context)[g]
-    low = context.bounds[first]
-    return [(b, slice(context.bounds[b] - low, context.bounds[b + 1] - low)) for b in range(first, last)]
+    low, written = context.bounds[first], {}
+    for b in range(first, last):
+        part, rows = prefix + part_name(b), values[context.bounds[b] - low : context.bounds[b + 1] - low]
+        written[part] = context.store.write(context.folders["label"], part, {name: rows}, {})
+    return written
 
 
-def store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32) -> None:
-    """Store by partition the cluster of the largest share, -1 without any; a tree's leaves have labels already."""
+def store_walked(context: Context, g: int, leaves: str, prefix: str, F: Float32) -> dict[str, Receipt]:
+    """Store by partition the cluster of the largest share, -1 without any; a tree's leaves have labels already.
+
+    Returns the receipts of the parts.
+    """
     walked = kernel.largest_share(F)
     rows, labels = _leaves(context, g, leaves)
     walked[rows] = labels
-    for b, own in _partitions(context, g):
-        context.store.write(context.folders["label"], prefix + part_name(b), {"labels": walked[own]}, {})
+    return _store_rows(context, g, prefix, "labels", walked)
 
 
-def store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float32) -> None:
-    """Store the shares (n_g, c) of chunk g by partition."""
+def store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float32) -> dict[str, Receipt]:
+    """Store the shares (n_g, c) of chunk g by partition; returns the receipts of the parts."""
     F = kernel.with_own(F, _labels(context, g, prefix, numbers))
-    for b, rows in _partitions(context, g):
-        context.store.write(context.folders["label"], shares_part(b), {"shares": F[rows]}, {})
+    return _store_rows(context, g, label_parts.SHARES, "shares", F)
 
 
 # ---- tasks of cuts
@@ -172,7 +178,7 @@ def largest_degree(context: Context, g: int) -> float:
 
 def cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.CutSums:
     """The share of chunk g's rows of U in the normalised cut, as whole numbers, from the labels with this prefix."""
-    touched, cuts = FUSED.touched(context, g), FUSED.cuts(context, g)
+    touched, (cuts,) = FUSED.touched(context, g), FUSED.cuts(context, [g])
     labels = np.asarray(context.rows_of("label", "labels", touched, prefix))
     return kernel.cut_sums(
         affinity_rows(context, g), labels, labels[cuts[g] : cuts[g + 1]], context.params.n_clusters, scale
@@ -255,7 +261,7 @@ class ChunkedWalk:
                     if n_reached in (n_before, self._context.m):
                         break
                     n_before = n_reached
-            space.for_each(F, store_walked, leaves, prefix)
+            self._context.cache_receipts("label", space.for_each(F, store_walked, leaves, prefix))
             return products
 
         products = with_recovery(space, lambda: self._latest(space), work)
@@ -272,7 +278,7 @@ class ChunkedWalk:
         if isinstance(context.store, MemoryStore):
             return
         folder = context.folders["label"]
-        space.for_each(F, store_block, products)
+        context.cache_receipts("label", space.for_each(F, store_block, products))
         context.store.drop(folder, MARK)
         context.store.write(folder, MARK, {}, {"products": products})
         context.store.drop_many(folder, self._block_parts(products - STEPS))
@@ -325,6 +331,6 @@ class ChunkedWalk:
             F = space.make(self._context.params.n_clusters, first_shares, prefix, numbers)
             for _ in range(kernel.WALK):
                 F = space.product(F)
-            space.for_each(F, store_shares, prefix, numbers)
+            self._context.cache_receipts("label", space.for_each(F, store_shares, prefix, numbers))
 
         with_recovery(space, lambda: None, work)

@@ -158,6 +158,12 @@ def chunks_of(described: StoredArray) -> list[Chunk]:
     return [Chunk(f"c/{low // rows}{rest}", low, min(low + rows, shape[0])) for low in range(0, shape[0], rows)]
 
 
+def files_of(arrays: Mapping[str, StoredArray]) -> list[str]:
+    """Paths of all files of a group, by the descriptions of its arrays."""
+    chunks = [f"{name}/{chunk.key}" for name, described in arrays.items() for chunk in chunks_of(described)]
+    return [METADATA, *(f"{name}/{METADATA}" for name in arrays), *chunks]
+
+
 def _cut(array: AnyArray, chunk: Chunk) -> AnyArray:
     return array[chunk.low : chunk.high] if array.ndim else array
 

@@ -33,8 +33,11 @@ class Store(Protocol):
         """The receipt of a finished part, or None."""
         ...
 
-    def receipts(self, folder: str, parts: Iterable[str]) -> dict[str, Receipt]:
-        """The receipts of those of the parts that are finished, by name, many requests at a time."""
+    def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
+        """The receipts of those of the parts that are finished, by name, many requests at a time.
+
+        ``cached`` ones are taken as they are: of parts that this process has seen, and not dropped since.
+        """
         ...
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -350,6 +350,19 @@ class Context:
         if receipt is None:
             raise missing_receipt(folder, name).error(str(self.store.location))
         return receipt
+
+    def receipts(self, stage: str, parts: Iterable[str]) -> dict[str, Receipt]:
+        """The receipts of those parts that are finished, by name; those that this process has seen are taken as known.
+
+        They say what a part holds, and what its task has told. Whether a part is still there, `receipt` says.
+        """
+        return self.store.receipts(self.folders[stage], parts, cached=True)
+
+    def cache_receipts(self, stage: str, written: Iterable[Mapping[str, Receipt]]) -> None:
+        """Cache the receipts, by name, of parts that tasks have written besides their own, or without one."""
+        for receipts in written:
+            for part, receipt in receipts.items():
+                self.store.cache_receipt(self.folders[stage], part, receipt)
 
     def cached(self, stage: str, name: str, make: Callable[[], Value], size: int, pin: str = "") -> Value:
         """A value made from a stage's arrays, made once in this process for as long as the cache keeps it.

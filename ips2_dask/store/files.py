@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from ips2_dask.errors import BadInput, StoreFailure
-from ips2_dask.store.remote import is_remote, open_system, reaching
+from ips2_dask.store.remote import delete_objects, deletes_many, is_remote, open_system, reaching
 from ips2_dask.store.side_by_side import WIDTH, side_by_side
 
 Item = TypeVar("Item")
@@ -118,7 +118,11 @@ class Files(Protocol):
         ...
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Remove several files or whole folders, those that exist."""
+        """Remove several files, those that exist."""
+        ...
+
+    def remove_folders(self, contents: Mapping[str, Sequence[str]]) -> None:
+        """Remove several folders, those that exist, each given with the paths of all files below it."""
         ...
 
 
@@ -232,8 +236,12 @@ class LocalFiles:
                 path.unlink(missing_ok=True)
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Remove several files or whole folders, those that exist."""
+        """Remove several files, those that exist."""
         _do(self.remove, names)
+
+    def remove_folders(self, contents: Mapping[str, Sequence[str]]) -> None:
+        """Remove several folders, those that exist."""
+        _do(self.remove, list(contents))
 
 
 class RemoteFiles:
@@ -339,8 +347,19 @@ class RemoteFiles:
             return
 
     def remove_many(self, names: Sequence[str]) -> None:
-        """Remove several files or whole folders, those that exist, many requests at a time."""
-        _do(self.remove, names, self._width)
+        """Remove several files, those that exist: by one request where the store offers it, else many at a time."""
+        if not deletes_many(self._system):
+            _do(self.remove, names, self._width)
+        elif names:
+            with reaching(self.root), writing(self.root):
+                delete_objects(self._system, [self._at(name) for name in names])
+
+    def remove_folders(self, contents: Mapping[str, Sequence[str]]) -> None:
+        """Remove several folders, those that exist; an object store need not be asked what is below them."""
+        if deletes_many(self._system):  # it has no folders, but objects
+            self.remove_many([f"{folder}/{name}" for folder, names in contents.items() for name in names])
+        else:
+            _do(self.remove, list(contents), self._width)
 
 
 def _do(function: Callable[[Item], None], items: Sequence[Item], width: int = WIDTH) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
@@ -15,7 +15,7 @@ from zarr.core.buffer import Buffer, BufferPrototype
 from zarr.storage import FsspecStore
 
 from ips2_dask.errors import BadInput, Unreachable
-from ips2_dask.store.side_by_side import WIDTH
+from ips2_dask.store.side_by_side import WIDTH, side_by_side
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
@@ -28,6 +28,10 @@ PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "az": "adlfs", "abfs": "adlfs", "http
 
 PLAIN_QUERIES = frozenset({"versionId", "download"})
 """Parameters of a URL that say which object is meant; others may sign the request."""
+
+
+MOST_DELETED = 1000
+"""Objects that one request to S3 may delete."""
 
 
 def is_remote(place: str) -> bool:
@@ -56,6 +60,32 @@ def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSy
     except ValueError as error:
         _throw(_no_protocol(url, error))
     return system, str(path)
+
+
+def deletes_many(system: AbstractFileSystem) -> bool:
+    """Whether `delete_objects` can delete many objects of a filesystem by one request."""
+    return "s3" in system.protocol
+
+
+def delete_objects(system: AbstractFileSystem, paths: Sequence[str]) -> None:
+    """Delete objects of an S3 store by one request for each thousand; those that are not there are passed over.
+
+    Raises
+    ------
+    Exception
+        Of the filesystem, where an object is not deleted.
+    """
+
+    def delete(first: int) -> list[str]:
+        keys = {system.split_path(path)[1]: path for path in paths[first : first + MOST_DELETED]}
+        bucket = system.split_path(paths[first])[0]
+        asked = {"Objects": [{"Key": key} for key in keys], "Quiet": True}
+        answer = system.call_s3("delete_objects", Bucket=bucket, Delete=asked)
+        return [keys[error["Key"]] for error in answer.get("Errors", ())]
+
+    for left in side_by_side(delete, range(0, len(paths), MOST_DELETED)):
+        for path in left:  # alone, so that its error is raised, or that it is tried again
+            system.rm_file(path)
 
 
 def open_zarr(url: str, *, read_only: bool = False, kind: type[FsspecStore] = FsspecStore) -> FsspecStore:

@@ -18,7 +18,7 @@ from typing import Any, cast
 
 from ips2_dask.errors import StoreFailure
 from ips2_dask.store import lock
-from ips2_dask.store.arrays import chunks_of, faults_of, read_rows, read_whole, write_group
+from ips2_dask.store.arrays import chunks_of, faults_of, files_of, read_rows, read_whole, write_group
 from ips2_dask.store.base import AnyArray, Parts
 from ips2_dask.store.files import Files, open_files, writing
 from ips2_dask.store.integrity import (
@@ -88,14 +88,21 @@ class ZarrStore:
         self.cache_receipt(folder, part, receipt)
         return receipt
 
-    def receipts(self, folder: str, parts: Iterable[str]) -> dict[str, Receipt]:
-        """The receipts of those of the parts that are finished, by name, many requests at a time."""
-        names = {part: f"{folder}/{part}.json" for part in parts}
+    def receipts(self, folder: str, parts: Iterable[str], cached: bool = False) -> dict[str, Receipt]:
+        """The receipts of those of the parts that are finished, by name, many requests at a time.
+
+        ``cached`` ones are taken as they are: of parts that this process has seen, and not dropped since.
+        """
+        parts = list(parts)
+        known = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
+        names = {part: f"{folder}/{part}.json" for part in parts if part not in known}
         texts = self.files.read_many(list(names.values()))
-        found = {part: _receipt(texts.get(name)) for part, name in names.items()}
-        for part, receipt in found.items():
+        for part, name in names.items():
+            receipt = _receipt(texts.get(name))
             self.cache_receipt(folder, part, receipt)
-        return {part: receipt for part, receipt in found.items() if receipt is not None}
+            if receipt is not None:
+                known[part] = receipt
+        return {part: known[part] for part in parts if part in known}
 
     def cache_receipt(self, folder: str, part: str, receipt: Receipt | None) -> None:
         """Cache the receipt of a part, or that there is none, if reading it takes a request over a network."""
@@ -112,14 +119,7 @@ class ZarrStore:
     def parts(self, folder: str, cached: bool = False) -> dict[str, Receipt]:
         """The receipts of all finished parts of a folder, by name; ``cached`` ones are taken as they are."""
         parts = [name.removesuffix(".json") for name in self.files.names(folder) if is_receipt(name)]
-        receipts = {part: self._receipts[folder, part] for part in parts if cached and (folder, part) in self._receipts}
-        receipt_names = {part: f"{folder}/{part}.json" for part in parts if part not in receipts}
-        texts = self.files.read_many(list(receipt_names.values()))
-        for part, name in receipt_names.items():
-            receipt = _receipt(texts.get(name))
-            if receipt is not None:
-                receipts[part] = receipt
-        return {part: receipts[part] for part in parts if part in receipts}
+        return self.receipts(folder, parts, cached)
 
     def write(self, folder: str, part: str, arrays: Mapping[str, AnyArray], facts: Mapping[str, object]) -> Receipt:
         """Store a part's arrays under a new attempt, then its receipt.
@@ -288,12 +288,30 @@ class ZarrStore:
         A part that is not there is passed over, so that a run which was stopped on the way can do the same again. Every
         receipt has its new name before one of them loses its old one.
         """
-        paths = {f"{folder}/{part}.json": f"{folder}/{name}.json" for part, name in names.items()}
-        texts = self.files.read_many(list(paths))
+        receipts, texts = self._cached_or_read(folder, self._listed_among(folder, names))
+        texts |= {part: sealed(receipt) for part, receipt in receipts.items()}
         for part in names:
             self.cache_receipt(folder, part, None)
-        self.files.write_many({paths[path]: text for path, text in texts.items()})
-        self.files.remove_many(list(texts))
+        self.files.write_many({f"{folder}/{names[part]}.json": text for part, text in texts.items()})
+        for part, text in texts.items():
+            self.cache_receipt(folder, names[part], receipts.get(part) or _receipt(text))
+        self.files.remove_many([f"{folder}/{part}.json" for part in texts])
+
+    def _cached_or_read(self, folder: str, parts: Iterable[str]) -> tuple[dict[str, Receipt], dict[str, str]]:
+        """Cached receipts of parts, and the texts of those that are not cached but there; each by the part's name.
+
+        Where two attempts were made a cached receipt may be that of either one: both are whole.
+        """
+        parts = list(parts)
+        cached = {part: self._receipts[folder, part] for part in parts if (folder, part) in self._receipts}
+        paths = {f"{folder}/{part}.json": part for part in parts if part not in cached}
+        return cached, {paths[path]: text for path, text in self.files.read_many(list(paths)).items()}
+
+    def _listed_among(self, folder: str, parts: Iterable[str]) -> list[str]:
+        """Those of some parts that may be finished, from one request where each receipt would take one."""
+        parts = list(parts)
+        listed = self.listed(folder) if len(parts) > 1 else None
+        return [part for part in parts if listed is None or part in listed]
 
     def drop(self, folder: str, part: str) -> None:
         """Remove a part, receipt first; arrays that a renamed part has taken over stay."""
@@ -305,23 +323,17 @@ class ZarrStore:
         A part without a receipt is not there; arrays of one that was not finished are left to `ips2 gc`.
         """
         parts = list(parts)
-        if not parts:
-            return
-        if len(parts) > 1:
-            listed = self.listed(folder)  # one request, where each receipt would take one
-            parts = [part for part in parts if listed is None or part in listed]
-        paths = {part: f"{folder}/{part}.json" for part in parts}
-        texts = self.files.read_many(list(paths.values()))
-        receipts = {part: _receipt(texts.get(path)) for part, path in paths.items()}
+        receipts, texts = self._cached_or_read(folder, self._listed_among(folder, parts))
         for part in parts:
             self.cache_receipt(folder, part, None)
-        self.files.remove_many(list(texts))
-        self.files.remove_many(
-            [
-                f"{folder}/{receipt['attempt']}"
+        self.files.remove_many([f"{folder}/{part}.json" for part in (*receipts, *texts)])
+        receipts |= {part: receipt for part, text in texts.items() if (receipt := _receipt(text)) is not None}
+        self.files.remove_folders(
+            {
+                f"{folder}/{receipt['attempt']}": files_of(receipt["arrays"])
                 for part, receipt in receipts.items()
-                if receipt is not None and receipt["attempt"].rpartition(".")[0] == part
-            ]
+                if receipt["attempt"].rpartition(".")[0] == part
+            }
         )
 
     def stage_folders(self) -> list[str]:

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 from request_table import by_no_clock
@@ -52,7 +53,8 @@ def run(source: str, partitions: int, place: str, slow_url: str) -> Spans:
 def spans_of(source: str, partitions: int, place: str, slow_url: str) -> Spans:
     """Run in another process, and return the spans of the stages."""
     command = [sys.executable, __file__, source, str(partitions), place, slow_url]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "PYTHONPATH": str(Path(ips2_dask.__file__).parents[1])}  # of this checkout
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     found: Spans = json.loads(done.stdout.splitlines()[-1])
     return found

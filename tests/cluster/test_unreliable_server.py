@@ -93,7 +93,7 @@ def unreliable(port: int, weather: Weather) -> Iterator[_Server]:
 
 def lost_at_first(verb: str, times: int) -> str:
     """Each change is made, and nobody hears of it the first time."""
-    return "lost" if verb in ("PUT", "DELETE") and times == 0 else ""
+    return "lost" if verb in ("PUT", "POST", "DELETE") and times == 0 else ""
 
 
 def busy_at_first(verb: str, times: int) -> str:

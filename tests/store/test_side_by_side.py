@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,30 @@ def test_many_parts_are_renamed_twice_as_if_once(store: Store) -> None:
     store.drop_many(FOLDER, PARTS)  # the old names are gone, and do not take the arrays with them
     np.testing.assert_array_equal(list(store.read_many(FOLDER, list(names.values()), "center"))[4], np.full(3, 4.0))
     assert not store.scan(FOLDER, None, True).faults
+
+
+def test_receipts_that_this_process_has_seen_are_not_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    root, read = f"memory://tests/seen-{uuid.uuid4().hex}", list[str]()
+    store = ZarrStore(root)
+    for part in PARTS:
+        store.write(FOLDER, part, {"center": np.zeros(3)}, {})
+    expected = ZarrStore(root).receipts(FOLDER, PARTS)
+    cat_file = MemoryFileSystem.cat_file
+
+    def seen(self: Any, path: str, *arguments: Any, **options: Any) -> Any:
+        read.append(path)
+        return cat_file(self, path, *arguments, **options)
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", seen)
+    assert store.receipts(FOLDER, PARTS, cached=True) == expected
+    store.rename_many(FOLDER, {PARTS[0]: "new"})
+    store.drop_many(FOLDER, PARTS)
+    assert store.parts(FOLDER, cached=True) == {"new": expected[PARTS[0]]}
+    assert not read
+    assert store.parts(FOLDER) == {"new": expected[PARTS[0]]}  # as it is written
+    assert len(read) == 1
+    store.drop(FOLDER, "new")
+    assert not store.receipts(FOLDER, [*PARTS, "new"], cached=True)
 
 
 def test_every_receipt_goes_before_the_first_array(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -173,9 +173,10 @@ def test_control_a_lock_that_is_not_known_as_ones_own_would_be_noticed(monkeypat
 
 
 def some_are_lost(seed: int, share: float = 0.01) -> Weather:
-    """Some changes are made whose answers get lost, others each time."""
+    """Some changes are made whose answers get lost, others each time; not by what attempts are called at random."""
 
     def weather(verb: str, path: str, times: int) -> str:
+        path = re.sub(r"\.[0-9a-f]{8}(?=/|$)", "", path)
         lost = verb in CHANGES and random.Random(f"{seed} {verb} {path} {times}").random() < share
         return "lost" if lost else ""
 
