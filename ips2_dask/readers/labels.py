@@ -193,46 +193,53 @@ class Classes:
     """
 
     def __init__(self, source: Source) -> None:
-        self._source = source
+        reader = source.read_labels if isinstance(source, Table) else None
+        self._source, self._reader = source, reader if isinstance(reader, LabelReader) else None
+        self._texts: dict[str, int] = {}
+        if self._reader is None:
+            self.names: Labels = self._unique()[0]
+            return
         numbers: NDArray[np.int64] = np.empty(0, np.int64)
-        texts: dict[str, int] = {}
-        first = 0
-        for piece in self._pieces():
-            found = _checked(piece, source.name, first)
-            first += len(found)
+        for found in self._pieces(self._reader):
             if isinstance(found, list):
-                texts.update(dict.fromkeys(found, 0))
+                self._texts.update(dict.fromkeys(found, 0))
             else:
                 numbers = np.union1d(numbers, found)
-        self.names: Labels = numbers
-        if texts:
-            labels = _of_texts(list(texts))
+        self.names = numbers
+        if self._texts:
+            labels = _of_texts(list(self._texts))
             self.names = cast("Labels", np.unique(labels))
-            texts = dict(zip(texts, np.searchsorted(self.names, labels).tolist(), strict=True))
-        self._texts = texts
-
-    def _pieces(self) -> Iterator[NDArray[Any]]:
-        reader = self._source.read_labels if isinstance(self._source, Table) else None
-        if isinstance(reader, LabelReader):
-            return (np.ravel(piece) for piece in reader.read_pieces())
-        labels = self._source.labels()
-        if labels is None:
-            raise ValueError(f"{self._source.name} has no labels")
-        return iter([labels])
+            self._texts = dict(zip(self._texts, np.searchsorted(self.names, labels).tolist(), strict=True))
 
     def codes(self, rows: int) -> Iterator[NDArray[np.int32]]:
         """Yield the places of the labels in `names`, `rows` labels at a time, the last block shorter: (rows,) int32."""
         return rebatch(self._codes(), rows)
 
     def _codes(self) -> Iterator[NDArray[np.int32]]:
-        first = 0
-        for piece in self._pieces():
-            found = _checked(piece, self._source.name, first)
-            first += len(found)
+        if self._reader is None:
+            yield self._unique()[1]
+            return
+        for found in self._pieces(self._reader):
             if isinstance(found, list):
                 yield np.fromiter((self._texts[text] for text in found), np.int32, len(found))
             else:
                 yield np.searchsorted(self.names, found).astype(np.int32)
+
+    def _pieces(self, reader: LabelReader) -> Iterator[NDArray[np.int64] | list[str]]:
+        """Numbers, or texts, of each piece of the labels, after checking them."""
+        first = 0
+        for piece in reader.read_pieces():
+            found = _checked(np.ravel(piece), self._source.name, first)
+            first += len(found)
+            yield found
+
+    def _unique(self) -> tuple[Labels, NDArray[np.int32]]:
+        """The classes and the codes of labels that are in memory."""
+        labels = self._source.labels()
+        if labels is None:
+            raise ValueError(f"{self._source.name} has no labels")
+        names, codes = np.unique(labels, return_inverse=True)
+        return cast("Labels", names), codes.astype(np.int32).ravel()
 
 
 class CodeReader:
