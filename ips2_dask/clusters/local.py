@@ -16,6 +16,9 @@ from ips2_dask.kernels.parallel import usable_cores
 
 PRELOAD = "ips2_dask.clusters.worker_preload"
 
+LATE = ("NUMBA_NUM_THREADS",)
+"""Variables that workers get once they have started."""
+
 
 def options(config: Config) -> dict[str, object]:
     """The arguments of `LocalCluster`, which listens on 127.0.0.1 unless the config names another host."""
@@ -35,9 +38,17 @@ def options(config: Config) -> dict[str, object]:
 
 
 def settings(config: Config) -> dict[str, object]:
-    """Dask's configuration while the cluster lasts."""
+    """Dask's configuration while the cluster lasts.
+
+    Before a nanny starts a worker it sets ``pre-spawn-environ`` in its own process, which here is the user's. Numba
+    looks at its variable whenever it compiles, and fails in a process whose threads have started, as UMAP starts them:
+    workers get that one after they have started, which is early enough for Numba.
+    """
+    environment = workers.environment(config)
+    late = {name: environment.pop(name) for name in LATE}
     return {
-        "distributed.nanny.pre-spawn-environ": workers.environment(config),
+        "distributed.nanny.pre-spawn-environ": environment,
+        "distributed.nanny.environ": {**dask.config.get("distributed.nanny.environ", {}), **late},
         "distributed.worker.daemon": False,
         "distributed.worker.preload": [PRELOAD, *workers.preloads(config)],
         "distributed.comm.timeouts.connect": "30s",

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 
 import dask
+import numba
 import numpy as np
 import pytest
 from dask.utils import parse_timedelta
@@ -141,6 +142,20 @@ def test_a_cluster_whose_workers_follow_the_work_gives_the_same_labels(tmp_path:
     with ips2_dask.cluster(given) as client:
         found = run(X, params, resources, store=tmp_path / "run", client=client)
     np.testing.assert_array_equal(found.labels, run(X, params, resources).labels)
+
+
+def test_a_local_cluster_leaves_numba_s_threads_in_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where they have started, Numba compiles nothing more with another number of them."""
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
+    with ips2_dask.cluster("local", workers=1) as client:
+        (found,) = client.run(_numba_threads).values()
+    assert found == ("1", 1)
+    assert "NUMBA_NUM_THREADS" not in os.environ
+
+
+def _numba_threads() -> tuple[str | None, int]:
+    numba.njit(lambda x: x + 1)(1)  # what it compiles, Numba looks at the environment for
+    return os.environ.get("NUMBA_NUM_THREADS"), int(numba.config.NUMBA_NUM_THREADS)
 
 
 def test_a_local_cluster_waits_for_the_replacement_of_a_worker_however_long_it_takes_to_start() -> None:
