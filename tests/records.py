@@ -13,8 +13,8 @@ OUTSIDE = "since then blocks are copied and streamed and labels come in pieces, 
 
 EXCEPTIONS = {
     "graph-mnist": BEFORE, "graph-500k": BEFORE, "peers": BEFORE, "peers-compiled": OUTSIDE,
-    "scaling": BEFORE, "choosing": BUSY, "roundings": BEFORE, "numbers": BEFORE, "noise": BEFORE, "copies": BEFORE,
-    "certainty": BEFORE, "sweep": BEFORE, "million-k10": BEFORE, "ten-million": BEFORE, "paper": BEFORE,
+    "choosing": BUSY, "roundings": BEFORE, "numbers": BEFORE, "noise": BEFORE, "copies": BEFORE,
+    "ten-million": BEFORE, "paper": BEFORE,
     "notebook-01": BEFORE, "notebook-02": BEFORE, "notebook-03": BEFORE, "notebook-04": BEFORE,
     "notebook-05": BEFORE, "notebook-06": BEFORE,
 }  # fmt: skip

@@ -420,7 +420,7 @@ def test_records_made_before_labels_were_cut_from_density_are_said_to_be() -> No
         path.stem for path in RECORDS.glob("*.json")
         if "fast-plscan" not in document(path.stem)["versions"] and any("nmi" in r for r in results(path.stem))
     }  # fmt: skip
-    assert set(said.split()) == made_before | {"sweep"}
+    assert set(said.split()) == made_before
 
 
 # ---- what a run does by default
