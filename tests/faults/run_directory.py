@@ -275,8 +275,9 @@ class RunDirectory(RuleBasedStateMachine):
         assert found.running is None
         if not harm:
             assert found.sound, [fault.text for fault in found.faults]
-        missed = {path for path in harm if self._is_of_finished_part(path)} - {
-            path for path in harm for fault in found.faults if f"{fault.place}/".startswith(self._place(path))
+        wanted = {path for path in harm if self._is_of_finished_part(path)}
+        missed = wanted - {
+            path for path in wanted for fault in found.faults if f"{fault.place}/".startswith(self._place(path))
         }
         if not self._roots(harm):
             assert not missed, f"verify did not find {missed}"
