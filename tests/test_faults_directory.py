@@ -1,7 +1,7 @@
 """A run directory after anything: runs, kills, damage and commands in any order leave right labels or one line.
 
-`IPS2_DIRECTORY_EXAMPLES` says how many sequences of 30 commands the slow test tries in all, `IPS2_DIRECTORY_SEED` which: it
-tries the same ones each time, unless that is another number, or ``random``.
+`IPS2_DIRECTORY_EXAMPLES` says how many sequences of 30 commands the slow test tries in all, `IPS2_DIRECTORY_SEED` which
+ones: the same each time, unless that is another number, or ``random``.
 """
 
 from __future__ import annotations
