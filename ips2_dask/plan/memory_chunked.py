@@ -109,21 +109,22 @@ FILTER_BLOCKS = 2
 blocks are on the worker's scratch y alone is in memory, with the rows of one chunk of the other two."""
 
 COPIED_FROM = 8
-"""Workers from which on each keeps copies of another one's blocks: of fewer one is seldom lost, and each has much."""
+"""Workers from which on each keeps copies of another one's blocks. With fewer a loss is rare, and copies would take a
+large share of each one's memory."""
 
 COPIES = 3
 """Blocks' worth of rows that copies take in a worker: of the state before the last one its own, and those of another
 worker's chunks at both."""
 
-TOLD = 8
-"""Times the numbers of rows, as int32, that workers tell one another which they need: with the ends of all chunks, as
-int64 for sending, and as received (counted)."""
+ROW_NUMBER_COPIES = 8
+"""Times that the numbers of the rows which a worker needs of others are in memory while workers ask for them, in units
+of int32: those of each chunk, and int64 numbers that are sent and received (counted)."""
 
 ESTIMATED = 4
 """Columns of the blocks of the estimate of the lowest eigenvalue, which are in memory: two vectors, a product, and the
 next one."""
 
-PIECES = 3
+PIECES_UNDERWAY = 3
 """Chunks' rows of a panel that are on their way: one that is sent, one that arrives, and one that arrived early."""
 
 ROTATED = 3
@@ -378,30 +379,30 @@ class Solve:
         """The phases of a worker that reads operators, and rows of the panel that is multiplied, chunk by chunk."""
         share, chunk = sizes.worker_share, 4 * self.chunk_rows
         columns = self._widest(panels_on_scratch(self.rows, self.columns))
-        told = int(SHARED * (1 - 1 / sizes.n_busy) * share * 4 * self.rows)  # numbers of rows: int32
+        numbers = int(SHARED * (1 - 1 / sizes.n_busy) * share * 4 * self.rows)  # numbers of rows: int32
         operator = int(2 * self.operator_bytes * self.chunk_rows / (share * self.rows))
         return (
             worker(
                 f"rows of {self.name} that workers need",
                 process=BASELINE_BYTES,
                 cache=CACHE_BYTES,
-                numbers_of_rows=TOLD * told,
+                numbers_of_rows=ROW_NUMBER_COPIES * numbers,
             ),
             worker(
                 f"filter of {self.name}",
                 process=BASELINE_BYTES,
                 cache=CACHE_BYTES,
-                numbers_of_rows=2 * told,
+                numbers_of_rows=2 * numbers,
                 operator_of_a_chunk=operator,
                 vectors_of_an_estimate=int(ESTIMATED * 4 * share * self.rows),
-                rows_of_others=int(PIECES * chunk * columns),
+                rows_of_others=int(PIECES_UNDERWAY * chunk * columns),
                 product_of_a_chunk=int((3 + TOUCHED) * chunk * columns),
             ),
             worker(
                 f"rotation of {self.name}",
                 process=BASELINE_BYTES,
                 cache=CACHE_BYTES,
-                numbers_of_rows=2 * told,
+                numbers_of_rows=2 * numbers,
                 columns_of_a_chunk=ROTATED * chunk * self.columns,
             ),
         )
