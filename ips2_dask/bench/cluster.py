@@ -139,7 +139,7 @@ def measure(
             "columns": chosen.width, "writing": writing,
         }  # fmt: skip
         executor = DaskExecutor(client, 1, PATIENCE)
-        space = ChunkedSpace(chosen.context, executor, chosen.width)
+        space = ChunkedSpace(chosen.context, executor, chosen.width, short_rounds=True)
         space.reopen()
         shape["panels"] = kernel.panels_of(space.n, chosen.width, "chunked")
         spent = cluster.spent(lambda: _filter(space, chosen.width))

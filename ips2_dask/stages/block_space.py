@@ -33,8 +33,13 @@ from ips2_dask.stages.chunk_rows import ROWS
 from ips2_dask.stages.views import unit
 from ips2_dask.store.context import Context, part_name
 
-STEPS = 3
-"""Products of one round: after each round a solve may be stored, and goes on from there when a worker is lost."""
+STEPS = (3, 12)
+"""Products of one round, at least and at most: after each round a solve may be stored, and goes on from there when a
+worker is lost."""
+
+ROUND_ENTRIES = 1 << 28
+"""Entries of a block that a worker multiplies in one round, if `STEPS` allow it: about a second. A round takes some 10
+ms on its way through client, scheduler and worker, as much as a product of a small block (measured)."""
 
 
 # ---- what a chunk's rows are made of
@@ -127,6 +132,8 @@ class ChunkedSpace(CopiedBlocks):
     copies : bool, optional
         Whether workers keep copies of one another's blocks; None has them do so where the plan finds it worth its
         memory.
+    short_rounds : bool, optional
+        Whether a round has as few products as one of large blocks: a simulation's blocks are small in their place.
 
     Attributes
     ----------
@@ -158,6 +165,7 @@ class ChunkedSpace(CopiedBlocks):
         scratch: bool | None = None,
         streams: bool | None = None,
         copies: bool | None = None,
+        short_rounds: bool = False,
     ) -> None:
         self.n = ROWS[rows].bounds(context)[-1]
         self._columns, self.panels_in_memory = width, panels_of(self.n, width, "chunked")
@@ -165,6 +173,7 @@ class ChunkedSpace(CopiedBlocks):
         self.panels, self.steps = self.panels_in_memory, 0
         super().__init__(context, executor, rows, stage)
         self._asked, self._streams_asked, self._copies_asked = scratch, streams, copies
+        self._short_rounds = short_rounds
 
     def reopen(self) -> None:
         """As of `ChunkedBlocks`; where blocks lie is decided anew, and the known eigenvectors are learnt anew."""
@@ -245,24 +254,30 @@ class ChunkedSpace(CopiedBlocks):
         return result
 
     def filter(self, y: Block, steps: Sequence[tuple[float, float, float]], progress: Progress | None = None) -> Block:
-        """As of `Space`: panel by panel, in rounds of `STEPS` products."""
+        """As of `Space`: panel by panel, in rounds of some products."""
         parts, y = self.split(y), None  # type: ignore[assignment]
         first, done = (0, 0) if progress is None else (progress.panel, progress.step)
         for number in range(first, len(parts)):
             current, previous = parts[number], None
             if done and progress is not None:
                 previous = progress.previous
-            for low in range(done, len(steps), STEPS):
-                for a, b, c in steps[low : low + STEPS]:
+            count = self._steps(current.columns)
+            for low in range(done, len(steps), count):
+                for a, b, c in steps[low : low + count]:
                     previous, current = current, self.recur(current, previous, a, b, c)
                 parts[number] = current
-                if low + STEPS < len(steps):
+                if low + count < len(steps):
                     self._run(blocks.Drop(()))
                     if progress is not None:
-                        progress.store(self.join(list(parts)), previous, number, low + STEPS)
+                        progress.store(self.join(list(parts)), previous, number, low + count)
             previous, done = None, 0
             self._run(blocks.Drop(()))
         return self.join(parts)
+
+    def _steps(self, columns: int) -> int:
+        """Products of one round of a panel with so many columns."""
+        entries = max(1, self.n * columns // len(self._first_chunks))
+        return STEPS[0] if self._short_rounds else min(max(ROUND_ENTRIES // entries, STEPS[0]), STEPS[1])
 
     def split(self, y: Block) -> list[Block]:
         """As of `Space`."""

@@ -160,6 +160,29 @@ def test_a_checkpoint_within_a_filter_of_other_panels_is_left_out(reference: Any
         context.store.drop_many(context.folders["eigen"], checkpoints.checkpoint_parts(context))
 
 
+def test_a_filter_of_a_small_block_takes_fewer_rounds_and_has_the_same_bits(
+    reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[int] = []
+    run = ChunkedSpace._run
+
+    def counted(space: ChunkedSpace, *operations: Any) -> Any:
+        sent.append(1)
+        return run(space, *operations)
+
+    def filtered(**options: Any) -> npt.NDArray[np.float32]:
+        space = space_of(reference._context, SerialExecutor(), **options)
+        sent.clear()
+        return gathered(space, eigen.chebyshev_filter(space, space.random(16, 0), -0.5, 0.8, 1.0, 2 * most))
+
+    monkeypatch.setattr(ChunkedSpace, "_run", counted)
+    least, most = block_space.STEPS
+    short, n_short = filtered(short_rounds=True), len(sent)
+    long, n_long = filtered(), len(sent)
+    np.testing.assert_array_equal(long, short)
+    assert n_short - n_long == 2 * most // least - 2
+
+
 def test_blocks_go_when_nobody_refers_to_them(reference: Any) -> None:
     space = space_of(reference._context, SerialExecutor())
     (store,) = space._stores
@@ -293,6 +316,7 @@ def test_a_lost_worker_ends_nobody_else_s_waiting_and_the_solve_goes_on(
     monkeypatch.setattr(block_space.ChunkedSpace, "store_checkpoint", kill_after)
     monkeypatch.setattr(block_space.ChunkedSpace, "_run", counted)
     monkeypatch.setattr("ips2_dask.stages.checkpoints.SHARE", 0)
+    monkeypatch.setattr(block_space, "ROUND_ENTRIES", 0)
     found = solved(DaskExecutor(processes), tmp_path)
     np.testing.assert_array_equal(found.eigenvectors, reference.eigenvectors)
     assert killed
@@ -346,12 +370,13 @@ def test_with_copies_a_lost_worker_repeats_no_more_than_two_rounds(
     needed = undisturbed.steps["pairs"]
     loss = Loss(monkeypatch, [sorted(processes.run(os.getpid).values())[1]], at)
     monkeypatch.setattr("ips2_dask.stages.checkpoints.SHARE", 10**9)  # but for the first state none is stored
+    monkeypatch.setattr(block_space, "ROUND_ENTRIES", 0)
     found = solved(DaskExecutor(processes), tmp_path / "lost")
     np.testing.assert_array_equal(found.eigenvectors, reference.eigenvectors)
     np.testing.assert_array_equal(found.labels, reference.labels)
     assert loss.states > at
     assert not loss.read
-    assert 0 < loss.steps["pairs"] - needed <= 2 * block_space.STEPS
+    assert 0 < loss.steps["pairs"] - needed <= 2 * block_space.STEPS[0]
 
 
 @pytest.mark.parametrize("lost", [(1,), (0, 2), (1, 2)], ids=str)
@@ -423,6 +448,7 @@ def test_a_solve_stopped_within_a_filter_goes_on_there(
         pass
 
     monkeypatch.setattr("ips2_dask.stages.checkpoints.SHARE", 0)
+    monkeypatch.setattr(block_space, "ROUND_ENTRIES", 0)
     stored: list[tuple[int, int]] = []
     keep = block_space.ChunkedSpace.store_checkpoint
     steps = Counter[str]()
