@@ -295,6 +295,8 @@ class Solve:
     columns : int
     operator_bytes : int
         Of a worker: the operators of its chunks, and what they need besides.
+    rows_are_bound : bool
+        Whether a run may have fewer rows.
     """
 
     name: str
@@ -302,6 +304,7 @@ class Solve:
     chunk_rows: int
     columns: int
     operator_bytes: int
+    rows_are_bound: bool = False
 
     @property
     def panels(self) -> int:
@@ -439,10 +442,26 @@ class Solve:
                 copies = self.copies_bytes(sizes)
                 held = tuple(phase.plus({"copies_for_a_lost_worker": copies}) for phase in held)
             return held, 0
-        on_scratch = int(2 * sizes.worker_share * self.block_bytes)
+        on_scratch, fitting = int(2 * sizes.worker_share * self.block_bytes), self._fitting(sizes)
         if self.needs_streaming(sizes):
-            return self.streamed(sizes), on_scratch + int(SHARED * sizes.worker_share * self.panel_bytes)
-        return self.workers(sizes, held=False), on_scratch
+            on_scratch += int(SHARED * sizes.worker_share * self.panel_bytes)
+            return (*self.streamed(sizes), *fitting), on_scratch
+        return (*self.workers(sizes, held=False), *fitting), on_scratch
+
+    def _fitting(self, sizes: Sizes) -> tuple[Phase, ...]:
+        """The phases with the most rows that a worker holds in its memory, where the rows of the plan are a bound.
+
+        A run that has so few of them keeps its blocks there, and takes more memory than with all of them in files.
+        """
+        few, many = 0, self.rows
+        while self.rows_are_bound and few < many:
+            rows = (few + many + 1) // 2
+            if dataclasses.replace(self, rows=rows).needs_scratch(sizes):
+                many = rows - 1
+            else:
+                few = rows
+        fitting = dataclasses.replace(self, rows=few, name=f"{self.name} that fit")
+        return fitting.workers(sizes, held=True) if few else ()
 
     def small_bytes(self, sizes: Sizes) -> int:
         """Bytes of the small matrices of all chunks that the driver sums."""
@@ -458,7 +477,7 @@ def solve_of_pairs(sizes: Sizes) -> Solve:
     """The solve of the pairs' eigenvectors. Neighbourhoods near two chunks are in the operators of both."""
     once = 8 * sizes.local_pairs * sizes.m if sizes.choices.operator != "triplets" else 0
     kept = TWICE_SHARED * sizes.worker_share * (_operators_bytes(sizes) - once + REMEMBERED * sizes.n_pairs)
-    return Solve("pairs", sizes.n_pairs, sizes.chunk_pairs, sizes.columns, int(kept))
+    return Solve("pairs", sizes.n_pairs, sizes.chunk_pairs, sizes.columns, int(kept), rows_are_bound=True)
 
 
 def solve_of_samples(sizes: Sizes) -> Solve:

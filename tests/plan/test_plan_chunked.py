@@ -19,10 +19,12 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.params import parse_bytes
 from ips2_dask.pipeline.prepare import memory_limits, plan_run
+from ips2_dask.plan import memory_chunked
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds
 from ips2_dask.plan.document import document
 from ips2_dask.plan.plan import Plan, StagePlan, make_plan
+from ips2_dask.plan.sizes import Sizes
 from ips2_dask.plan.tasks import MAX_TASKS
 from ips2_dask.plan.terms import SPILL, Phase, Role
 from ips2_dask.readers import open_source
@@ -180,6 +182,24 @@ def test_blocks_that_do_not_fit_beside_a_filter_go_to_scratch_and_change_no_choi
     # the one before y is in files as well
     assert filter_["blocks of the filter"] == pytest.approx(2 * filter_on_scratch["blocks of the filter"], rel=1e-6)
     assert make_plan(10**5, 16, TWENTY).blocks == "driver"
+
+
+@pytest.mark.parametrize("limit", [3 * GIB, 6 * GIB, 12 * GIB])
+def test_a_run_with_fewer_pairs_than_the_bound_takes_no_more_than_is_planned(limit: int) -> None:
+    """Of 10 million samples 76 million pairs of at most 110 fitted into memory, which the plan had put into files."""
+    plan = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=limit)
+    assert plan.blocks == "scratch"
+    (planned,) = (stage.worker_bytes for stage in plan.stages if stage.name == "eigen")
+    sizes = Sizes(10**7, 16, TWENTY, plan.choices, plan.bounds, 2, limit)
+    solve = memory_chunked.solve_of_pairs(sizes)
+    of_runs = [dataclasses.replace(solve, rows=rows) for rows in range(10**6, solve.rows, 10**6)]  # a run knows it
+    in_memory = [one for one in of_runs if not one.needs_scratch(sizes)]
+    assert len(in_memory) < len(of_runs)
+    for of_run in in_memory:
+        assert max(phase.bytes for phase in of_run.workers(sizes, held=True)) <= planned
+    if limit > 3 * GIB:  # there not even the operators fit
+        assert planned > 0.95 * SPILL * limit
+        assert in_memory
 
 
 def test_four_million_samples_are_planned_with_two_workers_of_three_gigabytes() -> None:
