@@ -7,6 +7,7 @@ which are bounded (`ips2_dask.plan.choices`). Constants marked (estimated) are t
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
 
@@ -296,7 +297,7 @@ class Solve:
     operator_bytes : int
         Of a worker: the operators of its chunks, and what they need besides.
     rows_are_bound : bool
-        Whether a run may have fewer rows.
+        Whether ``rows`` is an upper bound: a run may turn out to have fewer.
     """
 
     name: str
@@ -449,19 +450,17 @@ class Solve:
         return (*self.workers(sizes, held=False), *fitting), on_scratch
 
     def _fitting(self, sizes: Sizes) -> tuple[Phase, ...]:
-        """The phases with the most rows that a worker holds in its memory, where the rows of the plan are a bound.
+        """The phases of the largest run whose blocks stay in a worker's memory, where ``rows`` is only an upper bound.
 
-        A run that has so few of them keeps its blocks there, and takes more memory than with all of them in files.
+        A run that turns out to have so few rows takes more memory than one whose blocks lie in files.
         """
-        few, many = 0, self.rows
-        while self.rows_are_bound and few < many:
-            rows = (few + many + 1) // 2
-            if dataclasses.replace(self, rows=rows).needs_scratch(sizes):
-                many = rows - 1
-            else:
-                few = rows
-        fitting = dataclasses.replace(self, rows=few, name=f"{self.name} that fit")
-        return fitting.workers(sizes, held=True) if few else ()
+        if not self.rows_are_bound:
+            return ()
+        rows = bisect.bisect_left(
+            range(1, self.rows + 1), True, key=lambda rows: dataclasses.replace(self, rows=rows).needs_scratch(sizes)
+        )
+        fitting = dataclasses.replace(self, rows=rows, name=f"{self.name} that fit into memory")
+        return fitting.workers(sizes, held=True) if rows else ()
 
     def small_bytes(self, sizes: Sizes) -> int:
         """Bytes of the small matrices of all chunks that the driver sums."""

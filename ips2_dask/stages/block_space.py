@@ -38,8 +38,8 @@ STEPS = (3, 12)
 worker is lost."""
 
 ROUND_ENTRIES = 1 << 28
-"""Entries of a block that a worker multiplies in one round, if `STEPS` allow it: about a second. A round takes some 10
-ms on its way through client, scheduler and worker, as much as a product of a small block (measured)."""
+"""Entries of a block that a worker multiplies in one round, within the limits of `STEPS`: about a second of work.
+Sending a round through client and scheduler takes some 10 ms, as long as a product of a small block (measured)."""
 
 
 # ---- what a chunk's rows are made of
@@ -133,7 +133,8 @@ class ChunkedSpace(CopiedBlocks):
         Whether workers keep copies of one another's blocks; None has them do so where the plan finds it worth its
         memory.
     short_rounds : bool, optional
-        Whether a round has as few products as one of large blocks: a simulation's blocks are small in their place.
+        Whether every round has the fewest products. `ips2 bench cluster` asks for it, since its small blocks stand for
+        large ones.
 
     Attributes
     ----------
@@ -254,7 +255,7 @@ class ChunkedSpace(CopiedBlocks):
         return result
 
     def filter(self, y: Block, steps: Sequence[tuple[float, float, float]], progress: Progress | None = None) -> Block:
-        """As of `Space`: panel by panel, in rounds of some products."""
+        """As of `Space`: panel by panel, in rounds of several products."""
         parts, y = self.split(y), None  # type: ignore[assignment]
         first, done = (0, 0) if progress is None else (progress.panel, progress.step)
         for number in range(first, len(parts)):
