@@ -186,7 +186,7 @@ def test_blocks_that_do_not_fit_beside_a_filter_go_to_scratch_and_change_no_choi
 
 @pytest.mark.parametrize("limit", [6 * GIB, 12 * GIB])
 def test_a_run_with_fewer_pairs_than_the_bound_takes_no_more_than_is_planned(limit: int) -> None:
-    """A run of 10 million samples had 76 million pairs of at most 110: they fitted into memory, unlike the plan's."""
+    """A run of 10 million samples had 77 million pairs of at most 110: they fitted into memory, unlike the plan's."""
     plan = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=limit)
     assert plan.blocks == "scratch"
     (planned,) = (stage.worker_bytes for stage in plan.stages if stage.name == "eigen")
