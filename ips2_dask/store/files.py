@@ -113,8 +113,8 @@ class Files(Protocol):
         """Bytes of every file below a folder, by its path below that folder."""
         ...
 
-    def remove(self, name: str) -> None:
-        """Remove a file or a whole folder, if it exists."""
+    def remove(self, name: str, first: Sequence[str] = ()) -> None:
+        """Remove a file or folder, if it exists; its files ``first`` go before others, the first of them alone."""
         ...
 
     def remove_many(self, names: Sequence[str]) -> None:
@@ -224,13 +224,15 @@ class LocalFiles:
                         sizes[prefix + entry.name] = entry.stat(follow_symlinks=False).st_size
         return sizes
 
-    def remove(self, name: str) -> None:
-        """Remove a file or a whole folder, if it exists; a link goes itself, and nothing goes by way of one."""
+    def remove(self, name: str, first: Sequence[str] = ()) -> None:
+        """As of `Files`; a link goes itself, and nothing goes by way of one."""
         path = self._at(name)
         if not path.parent.resolve().is_relative_to(Path(self.root).resolve()) and name:
             raise _leads_out(self.root, name)
         with writing(str(path)):
             if path.is_dir() and not path.is_symlink():
+                for file in first:
+                    (path / file).unlink(missing_ok=True)
                 shutil.rmtree(path)
             else:
                 path.unlink(missing_ok=True)
@@ -335,8 +337,11 @@ class RemoteFiles:
         cut = len(path.strip("/")) + 1
         return {name.strip("/")[cut:]: int(info["size"]) for name, info in infos.items()}
 
-    def remove(self, name: str) -> None:
-        """Remove a file or a whole folder, if it exists."""
+    def remove(self, name: str, first: Sequence[str] = ()) -> None:
+        """As of `Files`."""
+        for file in first[:1]:
+            self.remove(f"{name}/{file}")
+        self.remove_many([f"{name}/{file}" for file in first[1:]])  # the others' order a store does not promise
         try:
             with reaching(self.root), writing(f"{self.root}/{name}"):
                 if name.endswith(".json"):  # a file for certain, of which nobody need ask what is below it

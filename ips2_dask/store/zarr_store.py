@@ -45,6 +45,9 @@ ROOT = {"zarr_format": 3, "node_type": "group", "attributes": {OWNER: "run"}}
 READ_AT_ONCE = 16
 """Parts behind a URL that are read at the same time when all of them are checked: each waits for a server's answers."""
 
+STAGE_FILE = "stage.json"
+"""The file of a stage's folder that says that the stage is finished."""
+
 FOLDER = re.compile(rf"({'|'.join((*STAGES, 'beside', 'names'))})-[0-9a-f]{{16}}")
 """Names of the folders of stages and of side inputs."""
 
@@ -373,14 +376,22 @@ class ZarrStore:
         self.files.write(name, sealed(content, indent=1))
 
     def remove(self, name: str) -> None:
-        """Remove a document or a folder."""
+        """Remove a document or a folder; of a stage's folder first what says that something in it is finished.
+
+        Else one that is removed in part, when the process is killed, would have a stage that is finished, or receipts,
+        of arrays that are gone.
+        """
         self._receipts.clear()
-        self.files.remove(name)
+        first: list[str] = []
+        if FOLDER.fullmatch(name):
+            names = self.files.names(name)
+            first = [*(file for file in names if file == STAGE_FILE), *filter(is_receipt, names)]
+        self.files.remove(name, first)
 
 
 def is_receipt(name: str) -> bool:
     """Whether a file of a stage's folder is a receipt, by its name."""
-    return name.endswith(".json") and name not in ("stage.json", "zarr.json")
+    return name.endswith(".json") and name not in (STAGE_FILE, "zarr.json")
 
 
 def _receipt(text: str | None) -> Receipt | None:

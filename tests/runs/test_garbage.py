@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from faults.kills import Kill
 
-from ips2_dask import BadInput, Damaged, Params, gc, open_run, run, verify
+from ips2_dask import BadInput, Damaged, Params, Resources, gc, open_run, run, verify
 from ips2_dask.cli.main import main
+from ips2_dask.runs import maintenance
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -152,3 +154,29 @@ def test_fresh_refuses_to_delete_what_is_no_run_directory(
     assert main(["run", str(tmp_path / "x.npy"), "--clusters", "2", "--out", str(out), "--serial", "--fresh"]) == 2
     assert "Remedy" in capsys.readouterr().err
     assert size(tmp_path) == before
+
+
+def test_a_collection_that_is_killed_leaves_no_receipt_of_arrays_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "REMOVED_AT_ONCE", 1)  # changes come in the same order each time
+    place, other, resources = tmp_path / "run", Params(n_clusters=3, n_neighbors=4), Resources(partition_rows=15)
+    labels = run(X, other, resources, store=place).labels
+    run(X, Params(n_clusters=2, n_neighbors=5), resources, store=place)
+    kills = 0
+    for after in range(0, 1000, 7):
+        copy = tmp_path / f"copy-{after}"
+        shutil.copytree(place, copy)
+        with Kill(str(copy), after) as kill:
+            gc(copy)
+        kills += kill.happened
+        store = ZarrStore(str(copy))
+        for folder in store.stage_folders():
+            found = store.scan(folder, None, deep=False)
+            assert not found.faults, (after, [fault.text for fault in found.faults])
+            document = store.get_document(f"{folder}/stage.json")
+            assert document is None or set(document["parts"]) <= set(found.receipts), (after, folder)
+        if not kill.happened:
+            break
+    assert kills > 20
+    np.testing.assert_array_equal(run(X, other, resources, store=copy).labels, labels)
