@@ -9,7 +9,7 @@ from functools import cached_property
 
 from ips2_dask.kernels.eigen import block_width, blocks_held
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
-from ips2_dask.plan.choices import Choices
+from ips2_dask.plan.choices import Choices, joined_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,8 +63,13 @@ class Sizes:
 
     @property
     def n_made(self) -> int:
-        """Most partitions after the samples are renumbered by shard: each shard ends with a shorter one."""
-        return self.n_partitions + self.choices.n_shards
+        """Most partitions after the samples are renumbered by shard.
+
+        Each shard ends with a shorter one. Of joined ones two that follow one another have more than `joined_rows`
+        samples together, and so have those that a larger shard is cut into.
+        """
+        joined = max(1, joined_rows(self.m, self.partition_rows))
+        return min(self.n_partitions + self.choices.n_shards, 3 * self.m // joined + 1)
 
     @property
     def shard_members(self) -> int:

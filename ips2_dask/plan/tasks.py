@@ -178,7 +178,7 @@ def _neighbors(sizes: Sizes) -> list[Pass]:
     return [
         Pass("sample, assign, and look for what is assigned", n, 3), Pass("counts of cells", groups + 1),
         Pass("split, in one pass or two", batches, 2), Pass("search and numbers", n_shards, 2),
-        Pass("merge", made), Pass("truth", min(made, REACH_TASKS)),
+        Pass("samples, their numbers and merged lists", made, 3), Pass("truth", min(made, REACH_TASKS)),
     ]  # fmt: skip
 
 

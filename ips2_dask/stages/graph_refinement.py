@@ -161,9 +161,8 @@ def exactly(context: Context, b: int) -> TaskResult:
             continue
         order = shard_search.user_numbers(context, np.arange(start, stop))
         ascending = np.argsort(order)  # ties: the user's smallest number
-        own = np.full(high - low, -1)
-        if start <= low < stop:
-            own = np.argsort(ascending)[rows - start]
+        own, here = np.full(high - low, -1), (rows >= start) & (rows < stop)
+        own[here] = np.argsort(ascending)[rows[here] - start]
         inside = np.asarray(context.samples(np.arange(start, stop)))[ascending]
         places, lengths = search(X, own, inside, n - 1)
         nobody = places < 0

@@ -16,7 +16,7 @@ from ips2_dask.stages import graph_refinement, metric_views, sharding, side_inpu
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import Context, part_name
 
-VERSION = 7
+VERSION = 8
 
 LENGTHENED = (1, 2, 4, 8)
 """Factors by which pynndescent's lists are lengthened, one after the other, while the recall of the nearest among them

@@ -1,7 +1,8 @@
-"""Tasks of a sharded graph on a shard: its search, the run's numbers of its members, and lists merged by partition."""
+"""Tasks of a sharded graph: a shard's search and the run's numbers of its members; samples and lists by partition."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ Int32 = NDArray[np.int32]
 Int64 = NDArray[np.int64]
 
 SHARD, RANKS, SAMPLES = "shard-", "ranks-", "samples-"
-"""Prefixes of the parts: a shard's search and its members' numbers; X of a partition."""
+"""Prefixes of the parts: a shard's search, with X of those whose nearest cell it is; its members' numbers; X of a
+partition."""
 
 
 def n_listed(context: Context) -> int:
@@ -54,14 +56,17 @@ def cell_at(context: Context, samples: NDArray[np.integer]) -> Int64:
     return np.searchsorted(context.facts["neighbors"]["starts"], samples, side="right") - 1
 
 
-def cell_of(context: Context, b: int) -> int:
-    """The cell that partition b is of."""
-    return int(cell_at(context, np.array([context.bounds[b]]))[0])
-
-
 def shard_of(context: Context, b: int) -> Item:
-    """The shard whose search has written X of partition b."""
-    return "shards", cell_of(context, b)
+    """The shard whose search has written X of partition b, or of its first samples."""
+    return "shards", int(cell_at(context, np.array([context.bounds[b]]))[0])
+
+
+def _cells_of(context: Context, b: int) -> Iterator[tuple[int, int, int]]:
+    """The cells that partition b has samples of, and which of each: (cell, first, one past the last) of its own."""
+    low, high = context.span(b)
+    starts = context.facts["neighbors"]["starts"]
+    for s in np.unique(cell_at(context, np.arange(low, high))).tolist():
+        yield s, max(low - starts[s], 0), min(high, starts[s + 1]) - starts[s]
 
 
 def second_cells(context: Context, samples: NDArray[np.integer]) -> Int32:
@@ -132,12 +137,12 @@ def _search(context: Context, X: Float32) -> tuple[Int32, Float32, Float32 | Non
 
 
 def search(context: Context, s: int) -> TaskResult:
-    """Neighbours inside shard s; order and X of the samples whose nearest cell it is, which get their numbers here.
+    """Neighbours inside shard s; numbers and X of the samples whose nearest cell it is, in the order of their numbers.
 
     Neighbours are named by their places among the members. ``ranks`` has the run's number of those members that get
     theirs here; ``leaving`` tells the shards that are the second ones of these.
     """
-    facts, folder, n = context.facts["neighbors"], context.folders["neighbors"], n_listed(context)
+    facts, n = context.facts["neighbors"], n_listed(context)
     X, entries, of_rows = _members(context, s)
     members = np.ascontiguousarray(entries[:, 0])
     places = np.full((len(members), n), -1, np.int32)
@@ -152,19 +157,14 @@ def search(context: Context, s: int) -> TaskResult:
     ranks[own] = np.arange(start, stop, dtype=np.int32)
     second = np.ascontiguousarray(entries[own, 2])
     order = members[own]
-    for b in range(*np.searchsorted(facts["bounds"], [start, stop])):
-        low, high = (bound - start for bound in facts["bounds"][b : b + 2])
-        context.store.write(folder, SAMPLES + part_name(b), {"samples": X[own[low:high]]}, {})
-        numbers: dict[str, AnyArray] = {"order": order[low:high]}
-        if of_rows is not None:
-            firsts, copies = of_rows[own[low:high]].T
-            numbers |= {"firsts": np.ascontiguousarray(firsts), "copies": copies.astype(np.int32)}
-        context.store.write(folder, ORDER + part_name(b), numbers, {})
     leaving = np.stack([second, order, ranks[own]], axis=1)[second != s]
-    arrays = {
+    arrays: dict[str, AnyArray] = {
         "members": members, "places": places, "distances": distances, "ranks": ranks, "second": second,
-        "leaving": leaving[np.lexsort((leaving[:, 1], leaving[:, 0]))],
+        "leaving": leaving[np.lexsort((leaving[:, 1], leaving[:, 0]))], "samples": X[own],
     }  # fmt: skip
+    if of_rows is not None:
+        firsts, copies = of_rows[own].T
+        arrays |= {"firsts": np.ascontiguousarray(firsts), "copies": copies.astype(np.int32)}
     m, seed = facts["bounds"][-1], context.params.random_state
     for name, rows in (
         ("queries", kernel.recall_rows(m, seed)),
@@ -172,6 +172,32 @@ def search(context: Context, s: int) -> TaskResult:
     ):
         arrays[name] = X[own[rows[slice(*np.searchsorted(rows, [start, stop]))] - start]]
     return arrays, {}
+
+
+def samples(context: Context, b: int) -> TaskResult:
+    """X of partition b, from the shards that it is of: (rows, f) float32."""
+    return {"samples": _joined(context, b, "samples")}, {}
+
+
+def numbers(context: Context, b: int) -> TaskResult:
+    """The user's number of each sample of partition b; the first row and the copies of each, where rows are merged."""
+    orders = []
+    for s, first, last in _cells_of(context, b):
+        members, ranks = (np.asarray(context.read("neighbors", SHARD + part_name(s), a)) for a in ("members", "ranks"))
+        own = np.flatnonzero(ranks >= 0)
+        orders.append(members[own[np.argsort(ranks[own])]][first:last])
+    arrays: dict[str, AnyArray] = {"order": np.concatenate(orders)}
+    if context.rows_by_partition:
+        arrays |= {name: _joined(context, b, name) for name in ("firsts", "copies")}
+    return arrays, {}
+
+
+def _joined(context: Context, b: int, name: str) -> AnyArray:
+    """What the searches of shards have stored of partition b's samples."""
+    store, folder = context.store, context.folders["neighbors"]
+    return np.concatenate(
+        [store.read_rows(folder, SHARD + part_name(s), name, *rows) for s, *rows in _cells_of(context, b)]
+    )
 
 
 def rank(context: Context, s: int) -> TaskResult:
@@ -202,18 +228,24 @@ def _lists_in(context: Context, s: int, users: Int32) -> shards.Lists:
     )
 
 
+def _lists_of(context: Context, cells: NDArray[np.integer], users: Int32) -> shards.Lists:
+    """What the searches of these shards, one for each sample or -1, have listed for it."""
+    lists = shards.no_lists(len(users), n_listed(context))
+    for s in np.unique(cells[cells >= 0]).tolist():
+        here = cells == s
+        for column, found in zip(lists, _lists_in(context, s, users[here]), strict=True):
+            column[here] = found
+    return lists
+
+
 def merge(context: Context, b: int) -> TaskResult:
     """Neighbours of partition b's samples from both of their shards."""
-    low, high = context.span(b)
+    own = np.arange(*context.span(b))
     order = np.asarray(context.read("neighbors", ORDER + part_name(b), "order"))
-    cell, second = cell_of(context, b), second_cells(context, np.arange(low, high))
-    lists = _lists_in(context, cell, order)
-    others = shards.no_lists(high - low, n_listed(context))
-    for s in np.unique(second[second != cell]):
-        here = second == s
-        for column, found in zip(others, _lists_in(context, int(s), order[here]), strict=True):
-            column[here] = found
-    shards.merge_numbered(lists, others, np.arange(low, high), order)
+    cells, second = cell_at(context, own), second_cells(context, own)
+    lists = _lists_of(context, cells, order)
+    others = _lists_of(context, np.where(second == cells, -1, second), order)
+    shards.merge_numbered(lists, others, own, order)
     return {"indices": lists.indices, "distances": lists.distances}, list_facts(context, b, lists.distances)
 
 

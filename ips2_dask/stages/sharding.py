@@ -1,7 +1,8 @@
 """The sample graph by overlapping shards: split, search each shard, merge, measure the recall, refine; renumbered.
 
 Samples are renumbered by shard, so that neighbours mostly share a partition, and within a shard so that close samples
-have close numbers. Parts ``order-`` hold the user's number of each sample of a partition, which decides ties.
+have close numbers. A partition is a part of a large shard, or some small ones. Parts ``order-`` hold the user's number
+of each sample of a partition, which decides ties.
 
 No process makes an array over all samples. The driver counts pairs of cells, from which limits of shards and partitions
 follow; rows reach their shards through files that are sorted by shard, in two passes where there are many.
@@ -12,16 +13,29 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import shards, similarity
+from ips2_dask.plan.choices import joined_rows
 from ips2_dask.plan.memory import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import graph_refinement, metric_views
 from ips2_dask.stages.graph_refinement import edges_prefix, lists_prefix
-from ips2_dask.stages.shard_search import RANKS, SAMPLES, SHARD, is_divided, n_listed, rank, search
+from ips2_dask.stages.shard_search import (
+    RANKS,
+    SAMPLES,
+    SHARD,
+    is_divided,
+    n_listed,
+    numbers,
+    rank,
+    samples,
+    search,
+    shard_of,
+)
 from ips2_dask.store.base import AnyArray, TaskResult, present
 from ips2_dask.store.context import DISTINCT, ORDER, Context, part_name
 
@@ -128,9 +142,12 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
     placed = _place_shards(context, executor, report) if receipt is None else dict(receipt["facts"])
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": placed})
     receipt = store.receipt(folder, "refined")
-    if receipt is None or not _all_finished(adopted(context, placed), receipt["facts"]["rounds"]):
+    sharded = adopted(context, placed)
+    if receipt is None or not _all_finished(sharded, receipt["facts"]["rounds"]):
         _search_shards(inner, executor, report)
-        sharded = adopted(context, placed)
+        parts = range(sharded.n_partitions)
+        executor.map(Job("neighbors", samples, SAMPLES, placed_with=shard_of), sharded, parts, report)
+        executor.map(Job("neighbors", numbers, ORDER, placed_with=shard_of), sharded, parts, report)
         _store_queries(sharded)
         graph_refinement.true_reach(sharded, executor, report)
         receipt = graph_refinement.refined(sharded, executor, report)
@@ -189,15 +206,10 @@ def _limits(
     whole = shards.add_counts(tables)
     sizes = np.bincount(whole.cells[:, 0], whole.counts, n_shards).astype(np.int64)
     starts = np.concatenate([[0], np.cumsum(sizes)]).tolist()
-    rows = max(context.bounds[1] - context.bounds[0], 1)
-    bounds = [0]
-    for low, high in itertools.pairwise(starts):
-        count = -(-(high - low) // rows)
-        bounds += [low + (high - low) * (t + 1) // count for t in range(count)]
     cross = whole.cells[whole.cells[:, 0] != whole.cells[:, 1]]
     cross = cross[np.lexsort((cross[:, 0], cross[:, 1]))]
     facts = {
-        "bounds": bounds,
+        "bounds": partition_bounds(starts, max(context.bounds[1] - context.bounds[0], 1)),
         "starts": starts,
         "batches": batches,
         "ranges": [] if len(batches) <= MOST_BATCHES else [_ranges(table, n_shards, batches) for table in tables],
@@ -208,6 +220,26 @@ def _limits(
         "sources": np.ascontiguousarray(cross[:, 0]),
         "source_offsets": np.searchsorted(cross[:, 1], np.arange(n_shards + 1)),
     }
+
+
+def partition_bounds(starts: Sequence[int], rows: int) -> list[int]:
+    """Limits of partitions of at most ``rows`` samples: equal parts of a shard, or as many whole ones as fit.
+
+    Parameters
+    ----------
+    starts : sequence of int
+        First sample of each shard, and the number of samples.
+    rows : int
+    """
+    joined = joined_rows(starts[-1], rows)
+    bounds = [0]
+    for low, high in itertools.pairwise(starts):
+        if bounds[-1] < low and high - bounds[-1] > joined:
+            bounds.append(low)
+        if high - low > rows:
+            count = -(-(high - low) // rows)
+            bounds += [low + (high - low) * (t + 1) // count for t in range(count)]
+    return [*bounds, starts[-1]] if bounds[-1] < starts[-1] else bounds
 
 
 def _ranges(table: shards.PairCounts, n_shards: int, batches: list[list[int]]) -> list[int]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 import pytest
 from harness import DATA, ShuffledExecutor, run_on
+from hypothesis import assume, given
+from hypothesis import strategies as st
 
 from ips2_dask import Params, Resources, Run, open_run, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import shards, two_level
 from ips2_dask.kernels.neighbors import exact_neighbors
+from ips2_dask.plan.choices import joined_rows
 from ips2_dask.stages import graph_refinement, shard_search, sharding
 from ips2_dask.store.zarr_store import ZarrStore
 
@@ -93,6 +97,48 @@ def test_two_passes_of_sorting_change_no_bit(kind: str, monkeypatch: pytest.Monk
     for name in ("indices", "distances"):
         assert getattr(once.neighbors, name).tobytes() == getattr(twice.neighbors, name).tobytes()
     np.testing.assert_array_equal(once.labels, twice.labels)
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(0, 30), st.integers(100, 900)), min_size=1, max_size=60),
+    rows=st.integers(1, 400),
+)
+def test_partitions_are_parts_of_large_shards_or_some_whole_small_ones(sizes: list[int], rows: int) -> None:
+    assume(sum(sizes) > 0)
+    starts = [0, *np.cumsum(sizes).tolist()]
+    m, bounds = starts[-1], sharding.partition_bounds(starts, rows)
+    joined = joined_rows(m, rows)
+    lengths = np.diff(bounds)
+    assert bounds[0] == 0
+    assert bounds[-1] == m
+    assert lengths.min() > 0
+    assert lengths.max() <= rows
+    for low, high in itertools.pairwise(bounds):
+        of = np.searchsorted(starts, [low, high - 1], side="right") - 1  # the shards of its first and last sample
+        if of[0] != of[1]:
+            assert high - low <= joined
+        if high - low < sizes[of[0]] or high - low < sizes[of[1]]:  # a part of a shard, which is of no other
+            assert of[0] == of[1]
+            assert sizes[of[0]] > rows
+    assert len(lengths) <= min(-(-m // rows) + len(sizes), 3 * m // max(1, joined) + 1)  # what a plan says
+
+
+@pytest.mark.parametrize("kind", ["curved", "integers"])
+@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+def test_shards_that_share_a_partition_change_no_graph(
+    kind: str, vectors: Literal["in-core", "chunked"], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    X = curved_gaussians(900, 6, 3, 1)[0] if kind == "curved" else np.repeat(DATA["integers"](), 4, axis=0)
+    params, resources = Params(n_clusters=3, shards=40), Resources(partition_rows=200, vectors=vectors)
+    alone = run(X, params, resources)
+    for joined in (60, 200):
+        monkeypatch.setattr(sharding, "joined_rows", lambda m, rows, joined=joined: joined)
+        found = run(X, params, resources)
+        assert found._context.n_partitions < alone._context.n_partitions
+        np.testing.assert_array_equal(alone._context.order(), found._context.order())
+        for name in ("indices", "distances"):
+            assert getattr(alone.neighbors, name).tobytes() == getattr(found.neighbors, name).tobytes()
+        np.testing.assert_array_equal(alone.labels, found.labels)
 
 
 def test_the_users_numbers_are_asked_for_by_partition(tmp_path: Path) -> None:
