@@ -95,7 +95,7 @@ clusters that the run chooses; with a normalised S; with a few groups that nothi
 
 ALLOWED_ON_WORKERS = {
     r"(eigen|label) (driver made in executors\.exchange\._receive"
-    r"|task (made in|returned by) stages\.resident_blocks\.BlockStore\._rows_at)":
+    r"|task (made in|returned by) (stages\.resident_blocks\.BlockStore\._rows_at|kernels\.buffers\.fresh))":
         "rows of a block that one worker sends another for a product: some of those that it owns, which are all "
         "samples over the workers, and these are two at both sizes; the plan counts them (plan.memory_chunked.SHARED)",
 }  # fmt: skip

@@ -139,7 +139,7 @@ def measure(
             "columns": chosen.width, "writing": writing,
         }  # fmt: skip
         executor = DaskExecutor(client, 1, PATIENCE)
-        space = ChunkedSpace(chosen.context, executor, chosen.width, short_rounds=True)
+        space = ChunkedSpace(chosen.context, executor, chosen.width, wide=False, short_rounds=True)
         space.reopen()
         shape["panels"] = kernel.panels_of(space.n, chosen.width, "chunked")
         spent = cluster.spent(lambda: _filter(space, chosen.width))
@@ -182,15 +182,17 @@ def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: 
 
 
 def _store(context: Context, near: int, pairs: int) -> None:
-    """Store the parts that the block space and the checkpoints read."""
-    n, store = context.n_partitions, context.store
+    """Store the parts that the block space and the checkpoints read; operators have no neighbourhoods."""
+    n, store, k = context.n_partitions, context.store, context.params.n_neighbors
+    arrays: dict[str, AnyArray] = {
+        "touched": np.zeros(1, np.int64), "near_blocks": np.zeros((0, k * (k - 1) // 2), np.float32),
+        "near_owned": np.zeros((0, 1), np.uint8), "near_ids": np.zeros((0, k * (k + 1) // 2), np.int32),
+    }  # fmt: skip
     for g in range(n):
         low = min(max(0, g - near // 2), n - 1 - near)
         touched = [pairs if h == g else SHARED_ROWS * (low <= h <= low + near) for h in range(n)]
         cuts = [0, *np.cumsum(touched).tolist()]
-        store.write(
-            context.folders["tensor"], f"chunk-{part_name(g)}", {"touched": np.zeros(1, np.int64)}, {"cuts": cuts}
-        )
+        store.write(context.folders["tensor"], f"chunk-{part_name(g)}", arrays, {"cuts": cuts})
     store.write(context.folders["assemble"], "whole", {"components": np.zeros(n, np.int32)}, {})
 
 

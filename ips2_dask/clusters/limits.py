@@ -10,6 +10,7 @@ from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.clusters.worker_count import expected_workers
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources, parse_bytes
+from ips2_dask.plan.terms import SPILL
 
 DRIVER_MEMORY = "IPS2_DRIVER_MEMORY"
 """The environment variable in which a job of `ips2 submit` tells its driver the bytes that the driver may use."""
@@ -71,8 +72,8 @@ def limit_for_blocks(resources: Resources) -> int | None:
     """The bytes of a worker above which it keeps blocks of vectors in files; None where nothing says.
 
     It is the limit that was given. Without one, local workers, no more of them than cores, share `SHARE_FOR_BLOCKS` of
-    the machine's memory: they may exceed it by what can't be in files. More workers are those of a plan for machines
-    that are not there.
+    the machine's memory: they may exceed it by what can't be in files. A plan counts on all of that, since Dask writes
+    nothing to disk where it knows no limit. More workers are those of a plan for machines that are not there.
     """
     given, *_ = limits_of(resources)
     if given is not None or resources.cluster is not None or resources.scheduler is not None:
@@ -80,4 +81,4 @@ def limit_for_blocks(resources: Resources) -> int | None:
     n_workers = expected_workers(resources)
     if n_workers > usable_cores():
         return None
-    return int(SHARE_FOR_BLOCKS * psutil.virtual_memory().total) // n_workers
+    return int(SHARE_FOR_BLOCKS * psutil.virtual_memory().total / n_workers / SPILL)

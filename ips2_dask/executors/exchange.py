@@ -62,7 +62,7 @@ class Mailbox:
             self._changed.notify_all()
 
     def take(self, label: Label, sender: int, patience: float) -> Rows:
-        """The rows of a sender, once they are there.
+        """The rows of a sender, once they are there; in memory they may begin at any byte.
 
         Raises
         ------

@@ -8,7 +8,9 @@ forms: `empty` lends a process's few free pieces to tasks that follow one anothe
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import mmap
 import sys
 import threading
 from collections import deque
@@ -26,6 +28,11 @@ MAX_FREE = 2
 
 MIN_BYTES = 1 << 20
 """Smaller arrays are left to the allocator, which keeps their memory itself."""
+
+MAPPED_BYTES = 1 << 25
+"""Larger arrays have pages of their own, which the system gets back with them. In the allocator's heap blocks of chunks
+of unequal size leave holes that no other block fits into: a fifth of a worker's memory at 10,000,000 samples
+(measured)."""
 
 ROWS = 1 << 14
 """Rows of a spare block that a thread clears at a time."""
@@ -70,7 +77,37 @@ def empty(shape: tuple[int, ...], dtype: DTypeLike) -> Float:
             memory = piece
             break
         _free.append(piece)
-    return np.asarray(_Loan(np.empty(size, np.uint8) if memory is None else memory, shape, dtype))
+    return np.asarray(_Loan(_new(size) if memory is None else memory, shape, dtype))
+
+
+def fresh(shape: tuple[int, ...], dtype: DTypeLike) -> Float:
+    """An array of any content whose memory is not kept for other arrays when nobody refers to it any more."""
+    dtype = np.dtype(dtype)
+    return _new(int(np.prod(shape)) * dtype.itemsize).view(dtype).reshape(shape)
+
+
+def take_rows(rows: NDArray[Any], index: NDArray[np.integer], out: NDArray[Any]) -> None:
+    """Rows of an array (n, columns) at ``index`` (k,) into ``out`` (k, columns), contiguous and of the same dtype.
+
+    ``rows`` may begin at any byte, as they do in a message. Of such an array of numbers NumPy copies the whole to take
+    a few rows; here a row is one item of bytes, which may lie anywhere.
+    """
+    if rows.flags.aligned:
+        np.take(rows, index, axis=0, out=out, mode="clip")
+        return
+    item = np.dtype((np.void, rows.itemsize * rows.shape[1]))
+    np.take(rows.view(item)[:, 0], index, out=out.view(item)[:, 0], mode="clip")
+
+
+def _new(size: int) -> NDArray[np.uint8]:
+    """Memory of so many bytes."""
+    if size < MAPPED_BYTES:
+        return np.empty(size, np.uint8)
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    pages = mmap.mmap(-1, size, **private)
+    with contextlib.suppress(AttributeError, OSError):  # as NumPy asks for them: not every system has larger pages
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(pages, np.uint8)
 
 
 def release() -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import llvmlite.binding
+import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
@@ -283,7 +284,7 @@ _sums_32, _sums_16, _sums_8 = (_row_sums(width) for width in (32, 16, 8))
 
 @njit(nogil=True, cache=True, fastmath=True)
 def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high):  # type: ignore[no-untyped-def]
-    """out = a M x + b own + c previous on rows low .. high - 1; an empty ``previous`` is left out.
+    """out = a M x + b own + c previous on rows low .. high - 1; an empty ``previous`` is left out, and may be ``out``.
 
     ``own`` are the rows of x that stand for the rows of M: x itself where M is square.
 
@@ -291,7 +292,8 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
     """
     columns = x.shape[1]
     stride = types.uintp(4 * columns)
-    at_x, at_out = types.uintp(x.ctypes.data), types.uintp(out.ctypes.data)
+    sums = np.empty(columns, np.float32)
+    at_x, at_sums = types.uintp(x.ctypes.data), types.uintp(sums.ctypes.data)
     at_indices, at_data = types.uintp(indices.ctypes.data), types.uintp(data.ctypes.data)
     for r in range(low, high):
         begin = types.uintp(4 * indptr[r])
@@ -299,7 +301,7 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
         column = 0
         while column < columns:
             offset = types.uintp(4 * column)
-            target = at_out + types.uintp(r) * stride + offset
+            target = at_sums + offset
             if columns - column >= 32:
                 _sums_32(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
                 column += 32
@@ -309,13 +311,16 @@ def recur_rows(indptr, indices, data, x, own, previous, a, b, c, out, low, high)
             else:
                 _sums_8(at_x + offset, stride, at_indices + begin, at_data + begin, n, target)
                 column += 8
-        source, sums = own[r], out[r]
+        source, result = own[r], out[r]
         for t in range(columns):
             sums[t] = a * sums[t] + b * source[t]
         if len(previous):
             before = previous[r]
             for t in range(columns):
-                sums[t] += c * before[t]
+                result[t] = sums[t] + c * before[t]
+        else:
+            for t in range(columns):
+                result[t] = sums[t]
 
 
 @intrinsic

@@ -16,6 +16,7 @@ from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (
     add_slots,
     combine,
+    combine_into,
     element_blocks,
     find_shared,
     multiply,
@@ -313,17 +314,18 @@ class _Rows:
         raise NotImplementedError
 
     def recur(self, x: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float) -> Float:
-        """a L y + b y + c previous on the chunk's own rows, from x on all that are touched, whose own rows are y."""
-        return self.combine(self.product(x, scale), scale, y, previous, a, b, c)
+        """a L y + b y + c previous on the chunk's own rows, from x on all that are touched, whose own rows are y.
 
-    def combine(
-        self, out: Float, scale: Float, y: Float, previous: Float | None, a: float, b: float, c: float
-    ) -> Float:
-        """a scale out + b y + c previous on the chunk's own rows, in the memory of ``out``."""
-        kind = out.dtype.type
-        before = out[:0] if previous is None else previous
-        combine(out, scale[self.own].astype(kind, copy=False), y, before, kind(a), kind(b), kind(c))
-        return out
+        ``previous`` is overwritten by it.
+        """
+        sums = self.product(x, scale)
+        kind = sums.dtype.type
+        scale = scale[self.own].astype(kind, copy=False)
+        if previous is None:
+            combine(sums, scale, y, sums[:0], kind(a), kind(b), kind(c))
+            return sums
+        combine_into(previous, sums, scale, y, kind(a), kind(b), kind(c))
+        return previous
 
 
 class ChunkMatrix(_Rows):
@@ -378,7 +380,7 @@ class ChunkRowsMatrix(_Rows):
             ones = np.ones(len(out), kind)
             combine(out, ones, y, out[:0] if previous is None else previous, kind(a), kind(b), kind(c))
             return out
-        out = buffers.empty(y.shape, kind)
+        out = buffers.empty(y.shape, kind) if previous is None else previous
         before = out[:0] if previous is None else previous
         recur_rows(m.indptr, m.indices, m.data, x, y, before, kind(a), kind(b), kind(c), out, 0, len(out))
         return out

@@ -304,3 +304,15 @@ def combine(out, scale, y, previous, a, b, c):  # type: ignore[no-untyped-def]
             before = previous[r]
             for t in range(len(target)):
                 target[t] += c * before[t]
+
+
+@njit(nogil=True, cache=True, fastmath=True)
+def combine_into(previous, sums, scale, y, a, b, c):  # type: ignore[no-untyped-def]
+    """previous = a scale sums + b y + c previous, row by row; ``sums`` is overwritten. It has the bits of `combine`."""
+    for r in range(len(sums)):
+        root = a * scale[r]
+        target, source, before = sums[r], y[r], previous[r]
+        for t in range(len(target)):
+            target[t] = root * target[t] + b * source[t]
+        for t in range(len(target)):
+            before[t] = target[t] + c * before[t]

@@ -1,8 +1,8 @@
 """How many seconds a stage takes, about.
 
 The seconds are a guess to a factor of about three: their rates were fitted to runs of two workers on two virtual cores
-of an Intel server, which took longer than those of `notebooks/results/scaling.json`. Wider machines are faster, and so
-are tasks of stages that more workers share. Rates marked (estimated) were not measured.
+of servers, those of tensor and fusion to the runs of `notebooks/results`, most others to longer ones. Wider machines
+are faster, and so are tasks of stages that more workers share. Rates marked (estimated) were not measured.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ OVERHEAD = 0.3
 
 INGEST = 9e-8  # seconds per value
 COMPARE = 4e-11  # per pair of samples that is compared, and feature, plus 64 features for what every pair costs
-TENSOR = 1.1e-6  # per sample and local pair
+TENSOR = 5e-7  # per sample and local pair, in core
+CHUNKED_TENSOR = 1.4e-6  # the same in chunks, with their operators: 1.2e-6 to 1.5e-6 from 200,000 to 10,000,000 samples
 DEGREES = 8e-7  # the same
 START = 3.5e-5  # per sample: the operator put together, the sample graph's eigenvectors
 ENTRY = 1.8e-10  # per stored entry and column of a product
 BLOCK, COLUMN = 1.2e-9, 6e-11  # per entry of a block that is made anew, and for each column that it multiplies
 CHUNKED_TIMES = 4.0  # times as long takes a product whose chunks are tasks, their rows sent and written anew
-FUSE = 9e-7  # per sample and local pair
+FUSE = 6e-7  # per sample and local pair
 LABEL = 3.3e-6  # per sample and cluster
 LEIDEN = 3.5e-6  # per edge of U: its graph and one search for communities (measured on 8.6 million edges)
 LEIDEN_TRIALS = 8  # searches, where a number of clusters is given (estimated)
@@ -105,7 +106,7 @@ def _chunked(sizes: Sizes) -> dict[str, float]:
     drawn = DRAWN_PARTS * PART * sizes.n_made
     near = PART * min(NEAR_PARTS, sizes.n_made) * sizes.n_made / max(1, sizes.n_workers)
     work = {
-        "tensor": TENSOR * m * q * spread + near,
+        "tensor": CHUNKED_TENSOR * m * q * spread + near,
         "assemble": DEGREES * m * q * slowest + near,
         "eigen": CHECKPOINTS * (start + solve),
         "fuse": FUSE * m * q * spread + near,

@@ -10,6 +10,8 @@ from __future__ import annotations
 import bisect
 import dataclasses
 import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from ips2_dask.kernels.density import TREE_SAMPLES
 from ips2_dask.kernels.eigen import PANELS_ABOVE, block_width, panel_bounds, panels_of, panels_on_scratch
@@ -284,6 +286,24 @@ def degrees(sizes: Sizes) -> Footprint:
     )
 
 
+class Spread(NamedTuple):
+    """How the rows of a block are spread over the workers.
+
+    Attributes
+    ----------
+    owned : float
+        Largest share of all rows whose chunks one worker owns.
+    exchanged : int
+        Most rows that one worker gets of others for a product, or sends them.
+    touched : int
+        Most rows that the product of a chunk reads, its own among them.
+    """
+
+    owned: float
+    exchanged: int
+    touched: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Solve:
     """A solve on blocks in chunks, whose rows are pairs or samples.
@@ -296,8 +316,8 @@ class Solve:
     columns : int
     operator_bytes : int
         Of a worker: the operators of its chunks, and what they need besides.
-    rows_are_bound : bool
-        Whether ``rows`` is an upper bound: a run may turn out to have fewer.
+    counted : Spread, optional
+        Of a run whose chunks are there. A plan estimates it, and its ``rows`` may be an upper bound.
     """
 
     name: str
@@ -305,7 +325,15 @@ class Solve:
     chunk_rows: int
     columns: int
     operator_bytes: int
-    rows_are_bound: bool = False
+    counted: Spread | None = None
+
+    def spread(self, sizes: Sizes) -> Spread:
+        """How the rows are spread over the workers."""
+        if self.counted is not None:
+            return self.counted
+        owned = sizes.worker_share
+        exchanged = SHARED * (1 - 1 / sizes.n_busy) * owned * self.rows
+        return Spread(owned, int(exchanged), int(TOUCHED * self.chunk_rows))
 
     @property
     def panels(self) -> int:
@@ -331,24 +359,27 @@ class Solve:
         """Bytes of a panel."""
         return 4 * self.rows * self.panel_columns
 
-    def workers(self, sizes: Sizes, *, held: bool) -> tuple[Phase, ...]:
+    def workers(self, sizes: Sizes, *, held: bool, panels: int | None = None) -> tuple[Phase, ...]:
         """The phases of a worker, with blocks ``held`` in its memory, or on its scratch but for the one multiplied.
 
-        ``rows`` is a bound: with fewer a block may be small enough to be filtered as a whole, which takes more.
+        Blocks in memory are filtered in so many ``panels``, or as many as they have parts. Where ``rows`` is a bound, a
+        block of fewer may be small enough to be filtered as a whole, which takes more.
         """
         whole = PANELS_ABOVE["chunked"] // (4 * self.columns)
-        if not held or whole >= self.rows:
-            return self._phases(sizes, held=held)
+        if not held or whole >= self.rows or self.counted is not None:
+            return self._phases(sizes, held, panels)
         smaller = dataclasses.replace(self, rows=whole, chunk_rows=self.chunk_rows * whole // self.rows)
-        both = self._phases(sizes, held=True), smaller._phases(sizes, held=True)
-        return max(both, key=lambda phases: max(phase.bytes for phase in phases))
+        both = self._phases(sizes, True, panels), smaller._phases(sizes, True, None)
+        return max(both, key=_most)
 
-    def _phases(self, sizes: Sizes, *, held: bool) -> tuple[Phase, ...]:
-        share, chunk = sizes.worker_share, 4 * self.chunk_rows
+    def _phases(self, sizes: Sizes, held: bool, filter_panels: int | None) -> tuple[Phase, ...]:
+        spread, chunk = self.spread(sizes), 4 * self.chunk_rows
+        share = spread.owned
         panels, rows_made = (FILTER_BLOCKS, 1) if held else (1, 2)
-        columns = self.panel_columns if held else self._widest(panels_on_scratch(self.rows, self.columns))
+        parts = filter_panels or self.panels if held else panels_on_scratch(self.rows, self.columns)
+        columns = self._widest(parts)
         panel = 4 * self.rows * columns
-        exchanged = int(SHARED * (1 - 1 / sizes.n_busy) * share * panel)
+        exchanged = 4 * spread.exchanged * columns
         # with blocks on scratch no product begins before the rows for others have left
         exchange = worker(
             f"exchange of rows of {self.name}",
@@ -368,7 +399,7 @@ class Solve:
                 blocks_of_the_filter=int(panels * share * panel),
                 rows_from_other_workers=exchanged,
                 rows_for_other_workers=exchanged if held else 0,
-                product_of_a_chunk=int((rows_made + TOUCHED) * chunk * columns),
+                product_of_a_chunk=(rows_made * chunk + 4 * spread.touched) * columns,
             ),
             worker(
                 f"rotation of {self.name}",
@@ -381,9 +412,9 @@ class Solve:
 
     def streamed(self, sizes: Sizes) -> tuple[Phase, ...]:
         """The phases of a worker that reads operators, and rows of the panel that is multiplied, chunk by chunk."""
-        share, chunk = sizes.worker_share, 4 * self.chunk_rows
+        spread, chunk = self.spread(sizes), 4 * self.chunk_rows
+        share, numbers = spread.owned, 4 * spread.exchanged  # numbers of rows: int32
         columns = self._widest(panels_on_scratch(self.rows, self.columns))
-        numbers = int(SHARED * (1 - 1 / sizes.n_busy) * share * 4 * self.rows)  # numbers of rows: int32
         operator = int(2 * self.operator_bytes * self.chunk_rows / (share * self.rows))
         return (
             worker(
@@ -400,7 +431,7 @@ class Solve:
                 operator_of_a_chunk=operator,
                 vectors_of_an_estimate=int(ESTIMATED * 4 * share * self.rows),
                 rows_of_others=int(PIECES_UNDERWAY * chunk * columns),
-                product_of_a_chunk=int((3 + TOUCHED) * chunk * columns),
+                product_of_a_chunk=(3 * chunk + 4 * spread.touched) * columns,
             ),
             worker(
                 f"rotation of {self.name}",
@@ -411,72 +442,110 @@ class Solve:
             ),
         )
 
+    def filter_panels(self, sizes: Sizes) -> int:
+        """In how many panels a block in memory is filtered: as few as a worker is known to have the memory for.
+
+        A product of 16 columns takes 1.2 times as long as one of 8 (measured), since both make the same entries of the
+        operator; but the filter then needs two blocks of 16 columns.
+        """
+        limit = sizes.worker_limit
+        if limit is None or self.panels == 1 or self.needs_scratch(sizes):
+            return self.panels
+        room = usable(limit) - (self.copies_bytes(sizes) if self.makes_copies(sizes) else 0)
+        for panels in range(1, self.panels):
+            if _most(self.workers(sizes, held=True, panels=panels)) <= room:
+                return panels
+        return self.panels
+
     def needs_streaming(self, sizes: Sizes) -> bool:
         """Whether a worker has no memory for the panel that is multiplied, beside its operators."""
         limit = sizes.worker_limit
         if limit is None or not self.needs_scratch(sizes):
             return False
-        return max(phase.bytes for phase in self.workers(sizes, held=False)) > usable(limit)
+        return _most(self.workers(sizes, held=False)) > usable(limit)
 
     def needs_scratch(self, sizes: Sizes) -> bool:
         """Whether blocks of all columns don't fit into a worker's memory beside what is made of them."""
         limit = sizes.worker_limit
-        return limit is not None and max(phase.bytes for phase in self.workers(sizes, held=True)) > usable(limit)
+        return limit is not None and _most(self.workers(sizes, held=True)) > usable(limit)
 
     def copies_bytes(self, sizes: Sizes) -> int:
         """Bytes of a worker's copies of blocks."""
-        return int(COPIES * sizes.worker_share * self.block_bytes)
+        return int(COPIES * self.spread(sizes).owned * self.block_bytes)
 
     def makes_copies(self, sizes: Sizes) -> bool:
         """Whether the workers are many, and are known to have memory for copies of blocks."""
         limit = sizes.worker_limit
         if limit is None or sizes.n_busy < COPIED_FROM:
             return False
-        most = max(phase.bytes for phase in self.workers(sizes, held=True)) + self.copies_bytes(sizes)
+        most = _most(self.workers(sizes, held=True)) + self.copies_bytes(sizes)
         return most <= usable(limit)
 
     def phases(self, sizes: Sizes) -> tuple[tuple[Phase, ...], int]:
         """The phases of a worker, and the bytes on its scratch: 0 where the blocks fit into its memory."""
         if not self.needs_scratch(sizes):
-            held = self.workers(sizes, held=True)
-            if self.makes_copies(sizes):
-                copies = self.copies_bytes(sizes)
-                held = tuple(phase.plus({"copies_for_a_lost_worker": copies}) for phase in held)
-            return held, 0
+            return (*self._in_memory(sizes), *self._wider(sizes)), 0
         on_scratch, fitting = int(2 * sizes.worker_share * self.block_bytes), self._fitting(sizes)
         if self.needs_streaming(sizes):
             on_scratch += int(SHARED * sizes.worker_share * self.panel_bytes)
             return (*self.streamed(sizes), *fitting), on_scratch
         return (*self.workers(sizes, held=False), *fitting), on_scratch
 
-    def _fitting(self, sizes: Sizes) -> tuple[Phase, ...]:
-        """The phases of the largest run whose blocks stay in a worker's memory, where ``rows`` is only an upper bound.
+    def _in_memory(self, sizes: Sizes) -> tuple[Phase, ...]:
+        """The phases of a worker that has its blocks in memory, and copies where it is to keep some."""
+        held = self.workers(sizes, held=True, panels=self.filter_panels(sizes))
+        if not self.makes_copies(sizes):
+            return held
+        copies = self.copies_bytes(sizes)
+        return tuple(phase.plus({"copies_for_a_lost_worker": copies}) for phase in held)
 
-        A run that turns out to have so few rows takes more memory than one whose blocks lie in files.
+    def _fitting(self, sizes: Sizes) -> tuple[Phase, ...]:
+        """The phases of the largest run whose blocks stay in a worker's memory, where the plan has them in files.
+
+        A run counts the rows that it has and that its workers exchange, of which a plan takes the most there may be; so
+        its blocks may stay in memory, which takes more than files do.
         """
-        if not self.rows_are_bound:
+        fitting = self._largest(lambda solve: not solve.needs_scratch(sizes))
+        if fitting is None:
             return ()
+        return dataclasses.replace(fitting, name=f"{self.name} in memory")._in_memory(sizes)
+
+    def _wider(self, sizes: Sizes) -> tuple[Phase, ...]:
+        """The phases of the largest run whose filter has fewer panels than this one's, for the same reason."""
+        panels = self.filter_panels(sizes)
+        if self.counted is not None or panels == 1:
+            return ()
+        fitting = self._largest(lambda solve: solve.filter_panels(sizes) < panels)
+        if fitting is None or fitting.panels == 1:
+            return ()
+        return dataclasses.replace(fitting, name=f"{self.name} in wide panels")._in_memory(sizes)
+
+    def _largest(self, fits: Callable[[Solve], bool]) -> Solve | None:
+        """The solve of most rows, up to these, that fits; None where none does."""
         rows = bisect.bisect_left(
-            range(1, self.rows + 1), True, key=lambda rows: dataclasses.replace(self, rows=rows).needs_scratch(sizes)
+            range(1, self.rows + 1), True, key=lambda rows: not fits(dataclasses.replace(self, rows=rows))
         )
-        fitting = dataclasses.replace(self, rows=rows, name=f"{self.name} that fit into memory")
-        return fitting.workers(sizes, held=True) if rows else ()
+        return dataclasses.replace(self, rows=rows) if rows else None
 
     def small_bytes(self, sizes: Sizes) -> int:
         """Bytes of the small matrices of all chunks that the driver sums."""
         return 2 * 8 * self.columns**2 * sizes.n_chunks
 
-    @property
-    def checkpoints_bytes(self) -> int:
+    def checkpoints_bytes(self, sizes: Sizes) -> int:
         """Bytes of two checkpoints, with the panel before the last product of each."""
-        return 2 * (self.block_bytes + self.panel_bytes)
+        return 2 * (self.block_bytes + 4 * self.rows * self._widest(self.filter_panels(sizes)))
+
+
+def _most(phases: Sequence[Phase]) -> int:
+    """Bytes of the largest phase."""
+    return max(phase.bytes for phase in phases)
 
 
 def solve_of_pairs(sizes: Sizes) -> Solve:
     """The solve of the pairs' eigenvectors. Neighbourhoods near two chunks are in the operators of both."""
     once = 8 * sizes.local_pairs * sizes.m if sizes.choices.operator != "triplets" else 0
     kept = TWICE_SHARED * sizes.worker_share * (_operators_bytes(sizes) - once + REMEMBERED * sizes.n_pairs)
-    return Solve("pairs", sizes.n_pairs, sizes.chunk_pairs, sizes.columns, int(kept), rows_are_bound=True)
+    return Solve("pairs", sizes.n_pairs, sizes.chunk_pairs, sizes.columns, int(kept))
 
 
 def solve_of_samples(sizes: Sizes) -> Solve:
@@ -528,7 +597,8 @@ def eigen(sizes: Sizes) -> Footprint:
             ),
         ),
         disk_bytes=4 * sizes.n_solved * sizes.n_pairs,
-        transient_bytes=4 * sizes.columns * sizes.m + max(pairs.checkpoints_bytes, samples.checkpoints_bytes),
+        transient_bytes=4 * sizes.columns * sizes.m
+        + max(pairs.checkpoints_bytes(sizes), samples.checkpoints_bytes(sizes)),
         scratch_bytes=max(scratch, more_scratch),
     )
 
@@ -618,7 +688,7 @@ def label(sizes: Sizes) -> Footprint:
             *leiden,
         ),
         disk_bytes=12 * m * d + 4 * m * c + 18 * m,
-        transient_bytes=4 * solve.columns * m + solve.checkpoints_bytes + 16 * sizes.n_fused,
+        transient_bytes=4 * solve.columns * m + solve.checkpoints_bytes(sizes) + 16 * sizes.n_fused,
         scratch_bytes=scratch,
     )
 

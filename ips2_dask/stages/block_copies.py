@@ -50,7 +50,8 @@ def _joined(parts: Sequence[Float32]) -> Float32:
 
 
 def _divided(rows: Float32, chunks: Sequence[int], bounds: Sequence[int]) -> dict[int, Float32]:
-    """The rows of each of several chunks that were joined."""
+    """The rows of each of several chunks that were joined, aligned: those of a message may begin at any byte."""
+    rows = np.require(rows, requirements="A")
     found, begin = {}, 0
     for g in chunks:
         end = begin + bounds[g + 1] - bounds[g]
@@ -69,7 +70,7 @@ class Copy(blocks.Operation):
     def all_chunks(self, store: blocks.BlockStore, context: Context, label: tuple[int, int]) -> None:
         """As of `Operation`."""
         team, owner = store.team, store.owner
-        for g in store.chunks:  # no block is changed: another one takes its place
+        for g in store.chunks:  # which no step writes its result to
             store.copies[self.name, g] = store.get(self.name, g)
         n = len(team.addresses)
         if n == 1:
@@ -140,6 +141,7 @@ class Restore(blocks.Operation):
             some = own if other == owner and own is not None else store.mailbox.take(label, other, team.patience)
             for g, of_chunk in _divided(some, chunks, bounds).items():
                 store.put(self.result, g, of_chunk)
+                store.restored.add((self.result, g))
         sending.wait(team.patience)
 
 
@@ -216,7 +218,9 @@ class CopiedBlocks(ChunkedBlocks):
             return None
         former.tries += 1
         holders = self._holders(former.team)
-        if holders is None or former.tries > MOST_TRIES or former.copied.panels != self.panels:
+        # within a filter of other panels a solve can't go on; between filters it can
+        is_other = former.copied.panels != self.panels and former.copied.state.step > 0
+        if holders is None or former.tries > MOST_TRIES or is_other:
             self._former = None
             return None
         made = former.copied

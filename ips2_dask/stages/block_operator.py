@@ -21,6 +21,7 @@ their centres: so the sums have one order, whichever worker computes them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import cast
 
@@ -163,6 +164,21 @@ def operator(context: Context, g: int) -> ChunkOperator | ChunkMatrix:
     return ChunkOperator(
         first, second, third, cuts[-1], own, k, params.sigma, params.epsilon, elements=kind == "elements"
     )
+
+
+def operator_bytes(context: Context) -> list[int]:
+    """Bytes of each chunk's `operator`."""
+    kind, parts = context.choices.operator, [f"chunk-{part_name(g)}" for g in range(len(chunk_partitions(context)))]
+    names, receipts = MATRIX_ARRAYS if kind == "triplets" else OPERATOR_ARRAYS, context.receipts("tensor", parts)
+    found = []
+    for part in parts:
+        arrays = receipts[part]["arrays"]
+        size = sum(math.prod(arrays[name]["shape"]) * np.dtype(arrays[name]["dtype"]).itemsize for name in names)
+        if kind == "elements":
+            centers, q = arrays["near_ids"]["shape"]
+            size += 4 * centers * q * (q + 1) // 2
+        found.append(size)
+    return found
 
 
 def touched_pairs(context: Context, g: int) -> Int32 | Int64:

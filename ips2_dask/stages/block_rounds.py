@@ -6,6 +6,7 @@ Operations that give blocks are collected, and sent as one round with the next o
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
@@ -109,8 +110,8 @@ class ChunkedBlocks:
         self._numbers = itertools.count()
         self._garbage: list[str] = []
         self._watch: LossWatch | None = None
-        all_cuts = self._kind.all_cuts(context)
-        self._near = [[h for h in _touched_chunks(cuts) if h != g] for g, cuts in enumerate(all_cuts)]
+        self._touched = [np.diff(cuts) for cuts in self._kind.all_cuts(context)]  # rows of each chunk, by chunk
+        self._near = [[h for h in np.flatnonzero(rows).tolist() if h != g] for g, rows in enumerate(self._touched)]
         self._stores: list[Any] = []
         self._round = self._rounds_done = 0  # of this team: sent, and ended
         self._queue: list[blocks.Operation | Callable[[int], blocks.Operation]] = []
@@ -137,6 +138,7 @@ class ChunkedBlocks:
             uuid.uuid4().hex, self._rows, self._owners, tuple(addresses[owner] for owner in sorted(addresses)),
             tuple(tuple(sorted(some - {owner})) for owner, some in enumerate(sources)), PATIENCE,
         )  # fmt: skip
+        self._choose_place()
         if self._watch is not None:
             self._watch.close()
         space, n_owners = self._team.space, len(addresses)
@@ -160,6 +162,9 @@ class ChunkedBlocks:
         self._executor.wait(self._stores)
         self._queue.append(blocks.Setup())
         self.is_open = True
+
+    def _choose_place(self) -> None:
+        """Decide where blocks lie, once it is known which worker owns which chunk."""
 
     @property
     def workers_changed(self) -> bool:
@@ -187,6 +192,16 @@ class ChunkedBlocks:
         """Free all blocks after a loss; the next `reopen` goes on from what is kept elsewhere."""
         self.close()
 
+    def finish(self) -> None:
+        """Free all blocks once they are not needed any more, and wait until their memory is given back.
+
+        `close` alone leaves the time to Dask: arrays of the next solve then lie between those of this one in the heap,
+        which keeps the holes.
+        """
+        with contextlib.suppress(BlocksLost):
+            self._run(blocks.Free())
+        self.close()
+
     def close(self) -> None:
         """Free all blocks."""
         self._stores, self._queue, self.is_open = [], [], False
@@ -200,9 +215,7 @@ class ChunkedBlocks:
         An operation that is not the same for all workers is given as a function of the worker's number.
         """
         queue, self._queue = [*self._queue, *operations], []
-        if self._garbage:  # not sooner: what is sent now may still read it
-            garbage, self._garbage[:] = tuple(self._garbage), []
-            self._queue.append(blocks.Drop(garbage))
+        self._drop_garbage()  # not sooner: what is sent now may still read it
         space, number = self._team.space, self._round
         self._round += 1
         with self._executor.batch():
@@ -230,8 +243,19 @@ class ChunkedBlocks:
                 results[g] = result
         return results
 
+    def _drop_garbage(self) -> None:
+        """Have blocks freed that nobody refers to, after what is in the queue."""
+        if self._garbage:
+            garbage, self._garbage[:] = tuple(self._garbage), []
+            self._queue.append(blocks.Drop(garbage))
+
     def _new(self, widths: Sequence[int]) -> Block:
-        """Names for a block of so many columns a panel."""
+        """Names for a block of so many columns a panel; what nobody refers to any more goes before it is made.
+
+        Operations that read that are in the queue already. Else Ritz pairs would have the products of two panels in
+        memory at once.
+        """
+        self._drop_garbage()
         return Block([Panel(f"b{next(self._numbers)}", width, self._garbage) for width in widths])
 
     # ---- blocks
@@ -258,11 +282,6 @@ class ChunkedBlocks:
     def for_each(self, y: Block, function: Callable[..., object], *arguments: object) -> list[Any]:
         """What ``function(context, g, *arguments, rows)`` returns for each chunk's rows (n_g, columns) of a block."""
         return self._run(blocks.Apply(function, arguments, y.names))
-
-
-def _touched_chunks(cuts: Sequence[int]) -> list[int]:
-    """The chunks that have rows among those that are touched."""
-    return [h for h, (low, high) in enumerate(itertools.pairwise(cuts)) if low < high]
 
 
 class Reached(Protocol):

@@ -6,7 +6,6 @@ Only small matrices come to the process of the solver. `ips2_dask.stages.block_r
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,6 +39,10 @@ worker is lost."""
 ROUND_ENTRIES = 1 << 28
 """Entries of a block that a worker multiplies in one round, within the limits of `STEPS`: about a second of work.
 Sending a round through client and scheduler takes some 10 ms, as long as a product of a small block (measured)."""
+
+SCALE_BYTES, PLACE_BYTES, KNOWN_BYTES = 4, 4, 12
+"""Bytes that a worker keeps beside its operators: of each row that a chunk touches its scale, of those of other chunks
+its place, of those of its own the known vector's entry and component."""
 
 
 # ---- what a chunk's rows are made of
@@ -132,6 +135,8 @@ class ChunkedSpace(CopiedBlocks):
     copies : bool, optional
         Whether workers keep copies of one another's blocks; None has them do so where the plan finds it worth its
         memory.
+    wide : bool, optional
+        Whether blocks in memory are filtered as a whole; None has it in as few panels as the plan finds memory for.
     short_rounds : bool, optional
         Whether every round has the fewest products. `ips2 bench cluster` asks for it, since its small blocks stand for
         large ones.
@@ -145,7 +150,8 @@ class ChunkedSpace(CopiedBlocks):
     whole_products : bool
         As of `Space`.
     panels, panels_in_memory : int
-        In how many panels a block is filtered, and in how many if it is not in files.
+        In how many panels a block is filtered, and in how many parts one in memory is kept. There are fewer panels than
+        parts where the plan finds the memory for wide ones.
     steps : int
         Products of a panel that were asked for so far, those that were made again after a loss as well.
 
@@ -166,36 +172,68 @@ class ChunkedSpace(CopiedBlocks):
         scratch: bool | None = None,
         streams: bool | None = None,
         copies: bool | None = None,
+        wide: bool | None = None,
         short_rounds: bool = False,
     ) -> None:
         self.n = ROWS[rows].bounds(context)[-1]
         self._columns, self.panels_in_memory = width, panels_of(self.n, width, "chunked")
         self.whole_products = self.panels_in_memory == 1
-        self.panels, self.steps = self.panels_in_memory, 0
+        self.panels = self._parts = self.panels_in_memory
+        self.steps = 0
         super().__init__(context, executor, rows, stage)
-        self._asked, self._streams_asked, self._copies_asked = scratch, streams, copies
+        self._asked, self._streams_asked, self._copies_asked, self._wide_asked = scratch, streams, copies, wide
         self._short_rounds = short_rounds
 
     def reopen(self) -> None:
         """As of `ChunkedBlocks`; where blocks lie is decided anew, and the known eigenvectors are learnt anew."""
-        sizes, solve = _planned(self.context, self._executor, self._rows, self.n)
-        needed = solve.needs_scratch(sizes) if self._asked is None else self._asked
-        copies = solve.makes_copies(sizes) if self._copies_asked is None else self._copies_asked
-        streams = solve.needs_streaming(sizes) if self._streams_asked is None else self._streams_asked
-        self._scratch, self._streams, self.makes_copies = needed, needed and streams, copies and not needed
-        # a product has the same bits whatever the panel, as long as its rows are whole vectors
-        self.panels = panels_on_scratch(self.n, self._columns) if needed else self.panels_in_memory
         super().reopen()
         self.volumes = np.zeros(self._kind.n_components(self.context))
         for components, volumes in self._run(blocks.ComponentVolumes()):
             self.volumes[components] += volumes
         self._queue.append(blocks.TakeVolumes(self.volumes))
 
+    def _choose_place(self) -> None:
+        """As of `ChunkedBlocks`: by the memory that the rows and operators that are there need."""
+        sizes, solve = self._counted()
+        needed = solve.needs_scratch(sizes) if self._asked is None else self._asked
+        copies = solve.makes_copies(sizes) if self._copies_asked is None else self._copies_asked
+        streams = solve.needs_streaming(sizes) if self._streams_asked is None else self._streams_asked
+        self._scratch, self._streams, self.makes_copies = needed, needed and streams, copies and not needed
+        # a product has the same bits whatever the panel, as long as its rows are whole vectors; what sums over rows
+        # has not, and goes by the parts
+        self._parts = panels_on_scratch(self.n, self._columns) if needed else self.panels_in_memory
+        self.panels = self._parts
+        if not needed and self._wide_asked is not False:
+            self.panels = 1 if self._wide_asked else solve.filter_panels(sizes)
+
+    def _counted(self) -> tuple[Sizes, memory_chunked.Solve]:
+        """The plan's model of this solve, with the rows and operators that the workers have."""
+        context, executor = self.context, self._executor
+        sizes = Sizes(
+            context.m, context.n_features, context.params, context.choices, context.bounds, executor.n_workers,
+            executor.worker_memory(),
+        )  # fmt: skip
+        owners, touched = np.array(self._owners), np.stack(self._touched)
+        apart = owners[:, None] != owners
+        foreign = touched * apart
+        own = np.diff(self._bounds)
+        # rows that chunks of one worker both touch count twice here, so that these are most of those exchanged
+        received, sent = np.bincount(owners, foreign.sum(axis=1)), np.bincount(owners, foreign.sum(axis=0))
+        operators = np.array(self._kind.operator_bytes(context))
+        remembered = SCALE_BYTES * touched.sum(axis=1) + PLACE_BYTES * (touched.sum(axis=1) - own) + KNOWN_BYTES * own
+        spread = memory_chunked.Spread(
+            float(np.bincount(owners, own).max() / self.n), int(max(received.max(), sent.max())),
+            int(touched.sum(axis=1).max()),
+        )  # fmt: skip
+        solve = memory_chunked.Solve(
+            self._rows, self.n, int(own.max()), self._columns, int(np.bincount(owners, operators + remembered).max()),
+            spread,
+        )  # fmt: skip
+        return sizes, solve
+
     def _widths(self, columns: int) -> tuple[int, ...]:
-        """Columns of the panels of a block: in panels where it is of the width of the iteration."""
-        if self.panels == 1 or columns != self._columns:
-            return (columns,)
-        return tuple(b - a for a, b in panel_bounds(columns, self.panels))
+        """Columns of the parts of a block: of several where it is of the width of the iteration."""
+        return _widths(columns, self._parts if columns == self._columns else 1)
 
     def _parks(self, block: Block) -> bool:
         """Whether a block goes into files."""
@@ -224,7 +262,7 @@ class ChunkedSpace(CopiedBlocks):
 
     def read_panel(self, name: str, panel: int) -> Block:
         """A panel's stored ``previous`` block."""
-        block = self._new(self._widths(self._columns)[panel : panel + 1])
+        block = self._new(_widths(self._columns, self.panels)[panel : panel + 1])
         arguments = [(self._stage, previous_of(name))] * len(self._chunks)
         self._queue.append(blocks.Make(block.names, block.widths, read_state, arguments, self._scratch))
         return block
@@ -256,6 +294,8 @@ class ChunkedSpace(CopiedBlocks):
 
     def filter(self, y: Block, steps: Sequence[tuple[float, float, float]], progress: Progress | None = None) -> Block:
         """As of `Space`: panel by panel, in rounds of several products."""
+        columns = y.columns
+        y = self._divided(y, _widths(columns, self.panels))
         parts, y = self.split(y), None  # type: ignore[assignment]
         first, done = (0, 0) if progress is None else (progress.panel, progress.step)
         for number in range(first, len(parts)):
@@ -273,7 +313,15 @@ class ChunkedSpace(CopiedBlocks):
                         progress.store(self.join(list(parts)), previous, number, low + count)
             previous, done = None, 0
             self._run(blocks.Drop(()))
-        return self.join(parts)
+        return self._divided(self.join(parts), self._widths(columns))
+
+    def _divided(self, y: Block, widths: tuple[int, ...]) -> Block:
+        """The block with its columns in other parts; ``y`` is given up."""
+        if y.widths == widths:
+            return y
+        result = self._new(widths)
+        self._queue.append(blocks.Divide(result.names, result.widths, y.names))
+        return result
 
     def _steps(self, columns: int) -> int:
         """Products of one round of a panel with so many columns."""
@@ -323,20 +371,9 @@ class ChunkedSpace(CopiedBlocks):
         return _sum(self.for_each(y, store_vectors, n_vectors))
 
 
-def _planned(context: Context, executor: Executor, rows: str, n: int) -> tuple[Sizes, memory_chunked.Solve]:
-    """The plan's model of a solve on blocks of n rows of a kind, by the workers that are there."""
-    sizes = Sizes(
-        context.m, context.n_features, context.params, context.choices, context.bounds, executor.n_workers,
-        executor.worker_memory(),
-    )  # fmt: skip
-    return sizes, dataclasses.replace(_SOLVES[rows](sizes), rows=n)
-
-
-_SOLVES: dict[str, Callable[[Sizes], memory_chunked.Solve]] = {
-    "pairs": memory_chunked.solve_of_pairs,
-    "graph": memory_chunked.solve_of_samples,
-    "fused": memory_chunked.solve_of_embedding,
-}
+def _widths(columns: int, panels: int) -> tuple[int, ...]:
+    """Columns of each panel."""
+    return tuple(b - a for a, b in panel_bounds(columns, panels))
 
 
 def _sum(parts: Sequence[NDArray[np.float64]]) -> Float64:

@@ -43,7 +43,8 @@ class ChunkRowsOperator(Protocol):
     ) -> Float32:
         """a D^-1/2 R D^-1/2 x + b y + c previous on the chunk's own rows, where R is symmetric.
 
-        From x (touched, columns), whose own rows are y, and the ``scale`` D^-1/2 (touched,).
+        From x (touched, columns), whose own rows are y, and the ``scale`` D^-1/2 (touched,). ``previous`` may be
+        overwritten.
         """
         ...
 
@@ -77,6 +78,10 @@ class ChunkRows(Protocol):
 
     def operator(self, context: Context, g: int) -> ChunkRowsOperator:
         """Chunk g's operator, read from the store."""
+        ...
+
+    def operator_bytes(self, context: Context) -> list[int]:
+        """Bytes of each chunk's operator in memory."""
         ...
 
     def scale(self, context: Context, g: int) -> Float32:
@@ -124,6 +129,10 @@ class PairRows:
     def operator(self, context: Context, g: int) -> ChunkRowsOperator:
         """As of `ChunkRows`."""
         return block_operator.operator(context, g)
+
+    def operator_bytes(self, context: Context) -> list[int]:
+        """As of `ChunkRows`."""
+        return block_operator.operator_bytes(context)
 
     def scale(self, context: Context, g: int) -> Float32:
         """As of `ChunkRows`."""
@@ -174,6 +183,10 @@ class SampleRows:
         """As of `ChunkRows`."""
         cuts = self.cuts(context, g)
         return self._matrix.operator(context, g, slice(cuts[g], cuts[g + 1]))
+
+    def operator_bytes(self, context: Context) -> list[int]:
+        """As of `ChunkRows`."""
+        return self._matrix.operator_bytes(context)
 
     def scale(self, context: Context, g: int) -> Float32:
         """As of `ChunkRows`."""

@@ -7,6 +7,7 @@ among these. The degrees are stored by partition.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterable
 
 import numpy as np
@@ -92,6 +93,13 @@ class SampleMatrix:
         return ChunkRowsMatrix(
             sp.csr_array((data.astype(np.float32), rows.indices, rows.indptr), shape=rows.shape), own
         )
+
+    def operator_bytes(self, context: Context) -> list[int]:
+        """Bytes of each chunk's `operator`: its arrays have four bytes an entry."""
+        names = [self.part(g) for g in range(len(chunk_partitions(context)))]
+        receipts = context.receipts(self.stage, names)
+        entries = ("indptr", "indices", "data")
+        return [4 * sum(math.prod(receipts[part]["arrays"][name]["shape"]) for name in entries) for part in names]
 
     def store_chunk(self, context: Context, g: int, rows: Int64, columns: Int64, values: Float64) -> TaskResult:
         """The part of chunk g from the entries of its rows, each once; its degrees are stored by partition.

@@ -80,7 +80,7 @@ def store_start(context: Context, executor: Executor, report: Report, columns: i
         return solution
 
     with_recovery(space, space.copied, solve)  # it is short: nothing of it is stored
-    space.close()
+    space.finish()
     parts = [sample_operator.GRAPH.part(g) for g in range(len(chunk_partitions(context)))]
     parts += [f"{sample_operator.GRAPH.degrees_prefix}{part_name(b)}" for b in range(context.n_partitions)]
     context.store.drop_many(folder, parts)
@@ -187,6 +187,6 @@ def _solved(
         return solution
 
     solution = with_recovery(space, solve_checkpoints.latest, solve)
-    space.close()
+    space.finish()
     solution.values = solution.values[:most]
     return solution

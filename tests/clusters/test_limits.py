@@ -13,6 +13,7 @@ from ips2_dask import Params, Refused, Resources, run
 from ips2_dask.clusters import limit_for_blocks, limits_of, load, memory_limits
 from ips2_dask.clusters.limits import DRIVER_MEMORY, submitted_driver_memory
 from ips2_dask.pipeline.prepare import plan_run
+from ips2_dask.plan.terms import usable
 
 GIB = 1 << 30
 X = np.random.default_rng(0).normal(size=(90, 4))
@@ -64,7 +65,9 @@ def test_local_workers_without_a_limit_keep_blocks_in_half_of_the_machine_s_memo
 ) -> None:
     monkeypatch.setattr("ips2_dask.clusters.limits.usable_cores", lambda: 4)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=24 * GIB))
-    assert limit_for_blocks(Resources(n_workers=2)) == 6 * GIB
+    limit = limit_for_blocks(Resources(n_workers=2))
+    assert limit is not None
+    assert usable(limit) == pytest.approx(6 * GIB, abs=2)
     assert limit_for_blocks(Resources(n_workers=2, memory_limit=7 * GIB)) == 7 * GIB
     assert limit_for_blocks(Resources(n_workers=200)) is None  # workers of other machines, which are planned for
     assert limit_for_blocks(Resources(scheduler="tcp://127.0.0.1:1")) is None

@@ -1,16 +1,36 @@
 """Memory that is used again belongs to one array at a time."""
 
 import gc
+import os
 import pickle
+import subprocess
+import sys
+import tracemalloc
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
+import pytest
+from harness import at_byte
 
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import buffers
 from ips2_dask.store.cache import cache
 
 SHAPE = (1 << 10, 1 << 9)
+
+HEAP = {**os.environ, "MALLOC_TRIM_THRESHOLD_": "268435456", "MALLOC_MMAP_THRESHOLD_": "268435456"}
+"""As workers have it: glibc puts arrays of less than 256 MiB into its heap."""
+
+HOLES = """
+import psutil
+from ips2_dask.kernels import buffers
+before = psutil.Process().memory_info().rss
+arrays = [buffers.zeros((buffers.MAPPED_BYTES // 8 + 4096 * i, 1), float) for i in range(16)]
+held = psutil.Process().memory_info().rss - before
+del arrays[::2]
+print(held, psutil.Process().memory_info().rss - before)
+"""
+"""Arrays of unequal size, every second one of which is given up."""
 
 
 def address(array):
@@ -66,6 +86,14 @@ def test_an_array_of_used_memory_survives_a_pickle():
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(array, protocol=5)), array)
 
 
+def test_large_arrays_leave_no_holes():
+    found = subprocess.run([sys.executable, "-c", HOLES], capture_output=True, text=True, check=True, env=HEAP)
+    held, left = map(int, found.stdout.split())
+    size = buffers.MAPPED_BYTES
+    assert held > 16 * size
+    assert left < held - (8 - buffers.MAX_FREE) * size + size / 2
+
+
 def test_what_was_kept_goes_when_it_is_let_go():
     array = buffers.empty(SHAPE, np.float32)
     del array
@@ -85,6 +113,29 @@ def test_what_comes_back_late_is_not_kept_until_more_is_asked_for():
     del array
     gc.collect()
     assert buffers._free
+
+
+@pytest.mark.parametrize("begin", [0, 7])
+def test_a_few_rows_of_a_message_are_taken_without_a_copy_of_all(begin: int) -> None:
+    rows = np.random.default_rng(0).random((1 << 16, 8), np.float32)
+    arrived = at_byte(begin, rows)
+    assert arrived.flags.aligned == (begin == 0)
+    index, out = np.array([5, 0, 65535], np.int32), np.empty((3, 8), np.float32)
+    tracemalloc.start()
+    try:
+        buffers.take_rows(arrived, index, out)
+        assert tracemalloc.get_traced_memory()[1] < rows.nbytes // 8
+    finally:
+        tracemalloc.stop()
+    np.testing.assert_array_equal(out, rows[index])
+
+
+def test_fresh_memory_is_not_kept() -> None:
+    buffers.tidy()
+    buffers.fresh((buffers.MAPPED_BYTES // 8, 1), np.float64)
+    buffers.fresh((buffers.MIN_BYTES, 1), np.float64)
+    gc.collect()
+    assert not buffers._free
 
 
 def kept(take: bool) -> bool:

@@ -167,6 +167,38 @@ def test_larger_data_have_more_partitions_shards_and_chunks_and_workers_enough_t
     assert choices == make_plan(10**9, 64, TWENTY, n_workers=3).choices
 
 
+def test_a_filter_has_wide_panels_where_the_memory_is_known_to_suffice() -> None:
+    free = make_plan(10**7, 16, TWENTY, n_workers=2)
+    filter_ = _terms(free, "eigen", "worker", "filter of pairs")
+    block = 4 * filter_["other panels of the block"] / 3  # of 32 columns: three parts of eight, and one of the filter's
+    assert filter_["blocks of the filter"] == pytest.approx(2 * block / 4, rel=0.01)
+    ample = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=1 << 40)
+    wide = _terms(ample, "eigen", "worker", "filter of pairs")
+    assert "other panels of the block" not in wide
+    assert wide["blocks of the filter"] == pytest.approx(2 * block, rel=0.01)
+    (eigen, before) = (next(stage for stage in plan.stages if stage.name == "eigen") for plan in (ample, free))
+    # of two checkpoints the block before the last product: 24 more of 1.1e8 pairs' columns
+    assert eigen.transient_bytes - before.transient_bytes == 2 * 24 * 4 * 110_000_000
+    # whatever the limit, a run whose filter is as wide as it allows stays below it, and no plan asks for more
+    least = math.ceil(free.worker_bytes / SPILL)
+    for limit in np.linspace(least + 1, ample.worker_bytes * 1.2, 12).astype(int).tolist():
+        plan = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=limit)
+        assert plan.blocks == "memory"
+        assert free.worker_bytes <= plan.worker_bytes <= limit
+
+
+def test_wide_panels_leave_room_for_the_copies_of_a_lost_workers_blocks() -> None:
+    ample = make_plan(10**8, 64, TWENTY, n_workers=50, worker_limit=1 << 40)
+    least = make_plan(10**8, 64, TWENTY, n_workers=50).worker_bytes
+    found = []
+    for limit in np.linspace(least * 1.2, ample.worker_bytes * 1.2, 16).astype(int).tolist():
+        plan = make_plan(10**8, 64, TWENTY, n_workers=50, worker_limit=limit)
+        assert plan.worker_bytes <= limit
+        (eigen,) = (stage for stage in plan.stages if stage.name == "eigen")
+        found += [phase for phase in eigen.phases if phase.name == "filter of pairs in wide panels"]
+    assert any("copies for a lost worker" in dict(phase.terms) for phase in found)
+
+
 def test_blocks_that_do_not_fit_beside_a_filter_go_to_scratch_and_change_no_choice() -> None:
     free = make_plan(10**7, 16, TWENTY, n_workers=4)
     least = math.ceil(free.worker_bytes / SPILL)
@@ -186,7 +218,7 @@ def test_blocks_that_do_not_fit_beside_a_filter_go_to_scratch_and_change_no_choi
 
 @pytest.mark.parametrize("limit", [6 * GIB, 12 * GIB])
 def test_a_run_with_fewer_pairs_than_the_bound_takes_no_more_than_is_planned(limit: int) -> None:
-    """A run of 10 million samples had 77 million pairs of at most 110: they fitted into memory, unlike the plan's."""
+    """A run of 10 million samples had 77 million pairs of at most 110: its blocks may fit where the plan's do not."""
     plan = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=limit)
     assert plan.blocks == "scratch"
     (planned,) = (stage.worker_bytes for stage in plan.stages if stage.name == "eigen")

@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import threading
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,18 +18,20 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from distributed import Client, LocalCluster
-from harness import run_on
+from harness import at_byte, run_on
 
 from ips2_dask import Params
 from ips2_dask.errors import Lost
 from ips2_dask.executors import exchange
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.kernels import eigen
+from ips2_dask.kernels import buffers, eigen
 from ips2_dask.kernels import labels as label_kernel
 from ips2_dask.kernels.components import MIN_SHARE
-from ips2_dask.plan import memory_chunked
+from ips2_dask.kernels.operator import ChunkOperator
+from ips2_dask.plan import memory_chunked, terms
 from ips2_dask.stages import (
+    block_copies,
     block_rounds,
     block_space,
     checkpoints,
@@ -136,6 +139,42 @@ def test_the_algebra_has_the_same_bits_on_workers_and_in_files(
             np.testing.assert_array_equal(one, another)
 
 
+@pytest.mark.parametrize("operator", ["triplets", "elements", "matrix-free"])
+@pytest.mark.parametrize("rows", ["pairs", "graph"])
+def test_the_memory_of_a_solve_is_that_of_the_rows_and_operators_which_its_workers_hold(
+    rows: str, operator: str, client: Client, tmp_path: Path
+) -> None:
+    params = dataclasses.replace(PARAMS, operator=operator)
+    context = run_on(SerialExecutor(), samples(), params, 120, tmp_path / "run", "chunked")._context
+    sample_operator.store_graph(context, SerialExecutor(), Silent())
+    space = space_of(context, DaskExecutor(client), rows=rows)
+    gathered(space, space.random(16, 0))  # after the setup
+    _, solve = space._counted()
+    stores = [found for owner in range(3) if (found := resident_blocks.store_of(space._team.space, owner)) is not None]
+    held, exchanged, owned = [], [], []
+    for store in stores:
+        arrays = [one for part in store._arrays.values() for one in _arrays_of(part.operator)]
+        arrays += [part.scale for part in store._arrays.values()]
+        arrays += [source.index for part in store._arrays.values() for source in part.sources]
+        arrays += [store.known(g).vector for g in store.chunks]
+        held.append(sum(array.nbytes for array in arrays))
+        exchanged.append(sum(len(indices) for parts in store._sent.values() for _, indices in parts))
+        owned.append(sum(len(store.get(name, g)) for name, g in store._memory))
+    assert solve.rows == space.n == sum(owned)
+    spread = solve.spread(space._counted()[0])
+    assert spread.owned == pytest.approx(max(owned) / sum(owned))
+    assert spread.touched == max(part.operator.touched for store in stores for part in store._arrays.values())
+    assert 0 < max(exchanged) <= spread.exchanged
+    assert max(held) <= solve.operator_bytes <= 1.5 * max(held)
+
+
+def _arrays_of(operator: Any) -> list[npt.NDArray[Any]]:
+    """The arrays that an operator keeps."""
+    if isinstance(operator, ChunkOperator):
+        return [operator._blocks, operator._owned, operator._ids, operator._elements]
+    return [operator._matrix.data, operator._matrix.indices, operator._matrix.indptr]
+
+
 @pytest.mark.parametrize("operator", ["elements", "matrix-free"])
 def test_narrow_panels_of_files_have_the_bits_of_whole_blocks(operator: str, tmp_path: Path) -> None:
     params = dataclasses.replace(PARAMS, operator=operator)
@@ -144,6 +183,121 @@ def test_narrow_panels_of_files_have_the_bits_of_whole_blocks(operator: str, tmp
     assert (whole.panels, narrow.panels) == (1, 3)
     for one, another in zip(algebra(whole, 24), algebra(narrow, 24), strict=True):
         np.testing.assert_array_equal(one, another)
+
+
+@pytest.mark.parametrize("operator", ["elements", "matrix-free"])
+def test_wide_panels_have_the_bits_of_a_filter_by_the_parts_of_a_block(
+    operator: str, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    params = dataclasses.replace(PARAMS, operator=operator)
+    context = run_on(SerialExecutor(), samples(), params, 120, tmp_path / "run", "chunked")._context
+    by_parts, *others = (
+        opened(ChunkedSpace(context, executor, 24, wide=wide, scratch=False))
+        for executor, wide in ((SerialExecutor(), False), (SerialExecutor(), True), (DaskExecutor(client), True))
+    )
+    assert (by_parts.panels, *(space.panels for space in others)) == (3, 1, 1)
+    assert by_parts.random(24, 0).widths == others[0].random(24, 0).widths == (8, 8, 8)
+    known = algebra(by_parts, 24)
+    assert by_parts.steps == 3 * 7 + 2 * 3 + 8 + 8
+    for space in others:
+        for one, another in zip(known, algebra(space, 24), strict=True):
+            np.testing.assert_array_equal(one, another)
+        assert space.steps == 7 + 2 * 3 + 8 + 8
+
+
+def test_ritz_pairs_by_parts_hold_one_part_beside_the_block(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    space = opened(ChunkedSpace(reference._context, SerialExecutor(), 24, wide=False, scratch=False))
+    y = eigen.orthonormalize(space, space.deflate(space.random(24, 0)))
+    held: list[int] = []
+    plain = resident_blocks.BlockStore.put
+
+    def counted(self: resident_blocks.BlockStore, name: str, g: int, block: Any, *, parked: bool = False) -> None:
+        plain(self, name, g, block, parked=parked)
+        held.append(sum(one == g for _, one in self._memory))
+
+    monkeypatch.setattr(resident_blocks.BlockStore, "put", counted)
+    eigen.rayleigh_ritz(space, y)
+    assert max(held) == 3 + 1
+
+
+def test_columns_side_by_side_leave_no_memory_to_a_product(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    monkeypatch.setattr(buffers, "MIN_BYTES", 0)
+    space = opened(ChunkedSpace(reference._context, SerialExecutor(), 24, wide=False, scratch=False))
+    y = space.random(24, 0)
+    Ly = space.apply(y)
+    space.gram(y, y)  # after a product, which is tidy; nothing is dropped that would take the place of what it joins
+    kept: list[int] = []
+    multiply_chunk = resident_blocks.BlockStore.multiply_chunk
+
+    def multiplied(store: resident_blocks.BlockStore, *arguments: Any) -> None:
+        kept.extend(len(piece) for piece in buffers._free)
+        multiply_chunk(store, *arguments)
+
+    monkeypatch.setattr(resident_blocks.BlockStore, "multiply_chunk", multiplied)
+    LLy = space.apply(Ly)
+    space.gram(y, LLy)
+    assert max(kept, default=0) <= 4 * 8 * max(np.diff(space._bounds))  # rows of one panel
+
+
+def test_a_filter_has_the_widest_panels_for_which_workers_are_known_to_have_memory(
+    reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    space = opened(ChunkedSpace(reference._context, SerialExecutor(), 40))
+    assert space.panels == 5  # nothing is known of the memory
+
+    def panels(limit: int) -> int:
+        sizes, solve = space._counted()
+        return solve.filter_panels(dataclasses.replace(sizes, worker_limit=limit))
+
+    _, solve = space._counted()
+    needed = {}
+    for count in (1, 2, 3, 5):
+        phases = solve.workers(space._counted()[0], held=True, panels=count)
+        needed[count] = max(phase.bytes for phase in phases)
+        least = bisect.bisect_left(range(1, 1 << 32), needed[count], key=terms.usable) + 1
+        assert needed[panels(least)] == needed[count]
+        assert panels(least) <= count
+        assert count == 5 or panels(least - 1) > count
+    assert needed[1] > needed[2] > needed[5]
+
+
+def test_a_solve_goes_on_within_a_wide_panel(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    context = reference._context
+
+    class Stopped(Exception):
+        """The process ends within a filter."""
+
+    def solved(space: ChunkedSpace, state: eigen.State | None, stops: bool) -> npt.NDArray[Any]:
+        kept = checkpoints.Chunked(context, space, share=0)
+
+        def keep(reached: eigen.State) -> None:
+            kept.keep(reached)
+            if stops and reached.step:
+                raise Stopped
+
+        found = eigen.leading_eigenpairs(space, 8, lambda: space.random(16, 0), tol=1e-6, state=state, checkpoint=keep)
+        return gathered(space, found.vectors)
+
+    def wide() -> ChunkedSpace:
+        return opened(ChunkedSpace(context, SerialExecutor(), 16, wide=True, scratch=False))
+
+    try:
+        undisturbed = solved(wide(), None, stops=False)
+        with pytest.raises(Stopped):
+            solved(wide(), None, stops=True)
+        again = wide()
+        state = checkpoints.Chunked(context, again).latest()
+        assert state is not None
+        assert (state.panel, state.step > 0) == (0, True)
+        assert state.previous.widths == (16,)
+        np.testing.assert_array_equal(solved(again, state, stops=False), undisturbed)
+    finally:
+        context.store.drop_many(context.folders["eigen"], checkpoints.checkpoint_parts(context))
 
 
 def test_a_checkpoint_within_a_filter_of_other_panels_is_left_out(reference: Any) -> None:
@@ -408,6 +562,48 @@ def test_rows_come_from_who_has_them_or_not_at_all(
     assert space.copied() is None
 
 
+@pytest.mark.parametrize("step", [0, 3])
+def test_copies_of_a_state_serve_a_filter_of_other_panels_unless_they_are_within_one(
+    step: int, reference: Any, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(eigen.PANELS_ABOVE, "chunked", 0)
+    space = opened(ChunkedSpace(reference._context, DaskExecutor(client), 16, copies=True, wide=True, scratch=False))
+    state = eigen.State(space.random(16, 0), np.zeros(16), np.ones(16), 0.0, 12, [], 0, step, space.random(16, 1))
+    before = gathered(space, state.y)
+    space.copy(state)
+    for seed in (2, 3):
+        gathered(space, space.random(16, seed))  # a round that makes the copies, and one after it
+    space.give_up()
+    space._wide_asked = False  # as where those that are left have less memory
+    space.reopen()
+    assert space.panels == 2
+    found = space.copied()
+    assert (found is None) == (step > 0)
+    if found is not None:
+        np.testing.assert_array_equal(gathered(space, found.y), before)
+    space.close()
+
+
+@pytest.mark.parametrize("kept", ["copied", "restored"])
+def test_a_product_leaves_the_rows_of_a_copy_as_they_are(kept: str, reference: Any) -> None:
+    space = space_of(reference._context, SerialExecutor(), scratch=False, copies=True)
+    before, y = space.random(16, 0), space.random(16, 1)
+    (name,) = before.names
+    rows = gathered(space, before)
+    store = resident_blocks.store_of(space._team.space, 0)
+    assert store is not None
+    held = {g: store.get(name, g) for g in space._chunks}
+    if kept == "copied":
+        store.copies.update({(name, g): block for g, block in held.items()})
+    else:
+        store.restored.update((name, g) for g in space._chunks)
+    found = gathered(space, space.recur(y, before, 0.5, 0.25, -0.5))
+    np.testing.assert_array_equal(np.concatenate(list(held.values())), rows)
+    assert not store.restored
+    again = space.recur(space.random(16, 1), space.random(16, 0), 0.5, 0.25, -0.5)
+    np.testing.assert_array_equal(gathered(space, again), found)
+
+
 def test_copies_of_states_that_no_one_needs_any_more_go(reference: Any, client: Client) -> None:
     space = ChunkedSpace(reference._context, DaskExecutor(client), 16, copies=True, scratch=False)
     space.reopen()
@@ -427,13 +623,13 @@ def test_copies_of_states_that_no_one_needs_any_more_go(reference: Any, client: 
 
 def test_few_workers_and_those_without_memory_make_no_copies(reference: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_chunked, "COPIED_FROM", 4)
-    space = ChunkedSpace(reference._context, SerialExecutor(), 16)
 
     def makes_copies(n_workers: int, limit: int) -> bool:
         executor = Shrinking(limit)
         executor.workers = n_workers
-        sizes, solve = block_space._planned(reference._context, executor, "pairs", space.n)
-        return solve.makes_copies(sizes)
+        space = ChunkedSpace(reference._context, executor, 16)
+        space.reopen()
+        return space.makes_copies
 
     assert not makes_copies(2, 1 << 40)
     assert makes_copies(4, 1 << 40)
@@ -535,20 +731,19 @@ def test_blocks_go_into_files_once_the_workers_left_have_no_memory_for_them(refe
     context = reference._context
     columns = eigen.block_width(3)
 
-    def needs_scratch(n_workers: int, limit: int) -> bool:
-        executor = Shrinking(limit)
-        executor.workers = n_workers
-        sizes, solve = block_space._planned(context, executor, "pairs", ChunkedSpace(context, executor, columns).n)
-        return solve.needs_scratch(sizes)
+    def fits(limit: int) -> bool:
+        space = ChunkedSpace(context, Shrinking(limit), columns)
+        space._owners = (0,) * len(space._chunks)
+        space._choose_place()
+        return not space._scratch
 
     limits = range(1 << 20, 1 << 40, 1 << 14)
-    four, one = (bisect.bisect(limits, False, key=lambda limit: not needs_scratch(n, limit)) for n in (4, 1))
-    assert four < one
-    executor = Shrinking(limits[(four + one) // 2])
+    first = bisect.bisect(limits, False, key=fits)
+    executor = Shrinking(limits[first])
     space = ChunkedSpace(context, executor, columns)
     space.reopen()
     assert not space._scratch
-    executor.workers = 1
+    executor.limit = limits[first - 1]
     before = space.panels
     y = gathered(space, space.random(columns, 0))
     space.reopen()
@@ -564,6 +759,35 @@ def test_rows_that_do_not_come_are_not_waited_for_when_the_solve_is_over() -> No
         box.take((0, 0), 1, 60.0)
     with pytest.raises(exchange.BlocksLost, match="has sent nothing"):
         exchange.Mailbox("some-1").take((0, 0), 1, 0.01)
+
+
+@pytest.mark.parametrize("begin", [0, 7])
+def test_copies_of_others_rows_are_aligned_wherever_their_message_began(begin: int) -> None:
+    rows = np.arange(24, dtype=np.float32).reshape(3, 8)
+    arrived = at_byte(begin, rows)
+    for g, some in block_copies._divided(arrived, [0, 2], [0, 1, 5, 7]).items():
+        assert some.flags.aligned
+        assert np.shares_memory(some, arrived) == (begin == 0)  # none is copied without need
+        np.testing.assert_array_equal(some, rows[:1] if g == 0 else rows[1:])
+
+
+def test_residuals_of_a_chunk_take_the_memory_of_some_rows_and_are_summed_row_after_row() -> None:
+    rng, values = np.random.default_rng(0), np.linspace(0.2, 0.9, 8)
+    found = {name: rng.random((1 << 17, 8), np.float32) for name in ("y", "Ly")}
+
+    class Blocks:
+        @staticmethod
+        def columns(names: tuple[str, ...], g: int) -> npt.NDArray[np.float32]:
+            return found[names[0]]
+
+    tracemalloc.start()
+    try:
+        squares = resident_blocks.ResidualSquares(("Ly",), ("y",), values).chunk(Blocks, None, 0)  # type: ignore[arg-type]
+        assert tracemalloc.get_traced_memory()[1] < found["y"].nbytes
+    finally:
+        tracemalloc.stop()
+    differences = (found["Ly"] - found["y"] * values.astype(np.float32)).astype(np.float64)
+    np.testing.assert_array_equal(squares, np.square(differences).sum(axis=0))
 
 
 # ---- the solve on U
