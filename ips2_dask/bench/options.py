@@ -236,7 +236,7 @@ def _peers(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--workers", None, "processes of a cluster for IPS2 (default: one process on all cores)")
     _number(parser, "--repeats", 3, "fits of each, whose median counts")
     _number(parser, "--threads", None, "cores that each fit is held to (default: all)")
-    parser.add_argument("--compiled", action="store_true", help="leave Numba's cache: time from a user's second run on")
+    parser.add_argument("--compiled", action="store_true", help="make one fit of each first that does not count")
     _limit(parser, 900)
     _seed(parser)
 
