@@ -125,7 +125,7 @@ def rules_for_c() -> list[str]:
 
 def load_averages() -> list[str]:
     """The smallest and the largest load before a table of the README was measured, of records that know no more."""
-    heads = [document(name) for name in (*TABLES, "choosing", "million-k10", "ten-million")]
+    heads = [document(name) for name in (*TABLES, "choosing", "million-k10", "two-workers", "ten-million")]
     loads = [head["machine"]["load_average"] for head in heads if "load" not in head]
     return [f"{min(loads):.1f}", f"{max(loads):.1f}"]
 
@@ -164,6 +164,17 @@ def strong_scaling() -> list[str]:
     last = {(r["m"], r["workers"]): r["seconds"] for r in found}
     (m,) = {m for m, _ in last}
     return [f"{m:,}", *(f"{last[m, workers]:.0f}" for workers in (1, 2))]
+
+
+def two_workers() -> list[str]:
+    """Medians of all stages' seconds with one worker and with two, their ratio, and that of tensor and eigenpairs."""
+    times = [
+        float(np.median([r["seconds"] for r in results("two-workers") if r["kind"] == "time"
+                         and r["stage"] == "stages" and r["workers"] == workers]))
+        for workers in (1, 2)
+    ]  # fmt: skip
+    ratios = [one("two-workers", kind="speedup", stage=name)["ratio"] for name in ("stages", "tensor and eigen")]
+    return [*(f"{seconds:.0f}" for seconds in times), *(f"{ratio:.2f}" for ratio in ratios)]
 
 
 def million_with_ten_neighbors() -> list[str]:
@@ -309,6 +320,10 @@ CLAIMS = {
     "README, two workers": Claim(
         "README.md", r"an Intel processor ([\d,]+) samples took one worker (\d+) s and two workers (\d+) s",
         strong_scaling,
+    ),
+    "README, two workers of one thread": Claim(
+        "README.md", r"Medians of three: (\d+) s and (\d+) s, ([\d.]+) times as fast; tensor and eigenpairs together "
+        r"([\d.]+) times\.", two_workers,
     ),
     "README, a million": Claim(
         "README.md", r"a million samples have (\d+) million pairs: `[^`]+` takes (\d+) minutes, (\d+) of them for the "
