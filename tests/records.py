@@ -9,14 +9,11 @@ from pathlib import Path
 
 BEFORE = "made before records knew their commit; made again by `ips2 bench all`"
 BUSY = "made beside other work, while its commit was not the last one; made again by `ips2 bench all`"
-ABROAD = "made by code of this history at a commit that is not in it; made again by `ips2 bench all`"
 
 EXCEPTIONS = {
-    "ten-million": ABROAD, "graph-mnist": BEFORE, "graph-500k": BEFORE, "peers": BEFORE,
+    "graph-mnist": BEFORE, "graph-500k": BEFORE, "peers": BEFORE,
     "choosing": BUSY, "roundings": BEFORE, "numbers": BEFORE, "noise": BEFORE, "copies": BEFORE,
     "paper": BEFORE,
-    "product": ABROAD, "certainty": ABROAD, "sweep": ABROAD, "peers-compiled": ABROAD, "scaling": ABROAD,
-    "two-workers": ABROAD, "million-k10": ABROAD,
     "notebook-01": BEFORE, "notebook-02": BEFORE, "notebook-03": BEFORE, "notebook-04": BEFORE,
     "notebook-05": BEFORE, "notebook-06": BEFORE,
 }  # fmt: skip

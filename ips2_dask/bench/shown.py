@@ -105,7 +105,7 @@ RUNS = "ips2_dask/bench/runs.py"
 PLOTS = "ips2_dask/plots/*.py"
 
 STEPS: tuple[Step, ...] = (
-    _bench("product", "product", (*PRODUCT, MANIFOLD), 24, measured=True),
+    _bench("product", "product", (*PRODUCT, MANIFOLD), 34, measured=True),
     _bench("graph-mnist", "graph --data mnist", GRAPH, 1_500, packages=INDEXES, needs_data=True),
     _bench("graph-500k", f"graph --samples 500000 --builders {SIX}", (*GRAPH, MANIFOLD), 2_400, packages=INDEXES),
     _bench(
@@ -114,10 +114,10 @@ STEPS: tuple[Step, ...] = (
     ),
     _bench(
         "peers-compiled", "peers --compiled --repeats 3 --systems ips2,ips2-auto,evoc",
-        (*RUN, "ips2_dask/estimator.py"), 226, measured=True, packages=("evoc",), needs_data=True,
+        (*RUN, "ips2_dask/estimator.py"), 270, measured=True, packages=("evoc",), needs_data=True,
     ),
     _bench(
-        "scaling", "scaling --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD), 326, measured=True,
+        "scaling", "scaling --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD), 356, measured=True,
         packages=("matplotlib",), figure=f"{IMAGES}/scaling.png",
     ),
     _bench(
@@ -130,21 +130,21 @@ STEPS: tuple[Step, ...] = (
     _bench("noise", "numbers --noise", RUN, 3_600, more=("--resume",)),
     _bench("copies", "copies", (*RUN, "ips2_dask/bench/roundings.py"), 2_400, needs_data=True),
     _bench(
-        "certainty", "certainty --data mnist", RUN, 14, measured=True, packages=("matplotlib",), needs_data=True,
+        "certainty", "certainty --data mnist", RUN, 23, measured=True, packages=("matplotlib",), needs_data=True,
         figure="docs/images/certainty.png",
     ),
-    _bench("sweep", "sweep", (*RUN, "ips2_dask/sweeps/*.py"), 111, measured=True, needs_data=True),
+    _bench("sweep", "sweep", (*RUN, "ips2_dask/sweeps/*.py"), 116, measured=True, needs_data=True),
     _bench(
         "million-k10", "end-to-end --samples 1000000 --neighbors 10 --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD),
-        519, measured=True,
+        525, measured=True,
     ),
     _bench(
         "two-workers", "end-to-end --samples 200000 --features 64 --clusters 10 --vectors chunked --workers 2 "
-        "--against 1 --repeats 3", (*RUN, RUNS, MANIFOLD), 477, measured=True,
+        "--against 1 --repeats 3", (*RUN, RUNS, MANIFOLD), 496, measured=True,
     ),
     _bench(
         "ten-million", "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 --keep DIR",
-        (*RUN, RUNS, MANIFOLD), 2_627, measured=True,
+        (*RUN, RUNS, MANIFOLD), 2_725, measured=True,
     ),
     Step(
         "paper", "ips2 reproduce --data DIR --out paper", f"{RESULTS}/paper/results.json",

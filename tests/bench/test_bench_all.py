@@ -214,7 +214,7 @@ def test_the_help_says_how_long_it_takes_and_what_is_an_estimate(
     assert main(["bench", "all", "--help"]) == 0
     said = " ".join(capsys.readouterr().out.split())
     assert "are estimates" in said
-    assert "ten-million 44 min" in said
+    assert "ten-million 45 min" in said
     assert "paper ~" in said
     for word in ("--out", "--only", "--list", "--busy"):
         assert word in said
