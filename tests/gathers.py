@@ -74,7 +74,7 @@ BOUNDS = {
     "stages.known_labels.BUCKET_ROWS": 1000,
     "readers.labels.PIECE_ROWS": 1000,
     "stages.kmeans.START_ROWS": 1000,
-    "stages.sharding.SPLIT_BYTES": 2 * 4 * ROWS * FEATURES,
+    "stages.sharding._batch_bytes": 2 * 4 * ROWS * FEATURES,
 }  # fmt: skip
 """Bounds of the package that only large runs reach, and what they are here, so that both runs reach them."""
 

@@ -2,7 +2,8 @@
 
 The sizes are runs in fresh processes, at the same rows of a partition. Before each stage the system's record of every
 process's peak resident memory is reset, so that a stage has a peak of its own; Linux alone can do that. The cache of a
-process grows with the samples until it is full, and no further: here it is so small that all sizes fill it.
+process and the batches of rows that are sorted by shard grow with the samples up to a limit, and no further: here the
+limits are so low that all sizes reach them.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from ips2_dask.pipeline.run import run
 from ips2_dask.plan.plan import Plan
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
+from ips2_dask.stages.sharding import limit_batches
 from ips2_dask.store.cache import limit_cache
 from ips2_dask.store.layout import STAGES
 
@@ -42,6 +44,9 @@ STACK_BYTES = 1 << 20
 
 CACHE_BYTES = 8 << 20
 """Most bytes of the cache of each process, so small that it is full at the smallest of the sizes."""
+
+BATCH_BYTES = 8 << 20
+"""Most bytes of a batch of rows, a quarter of the smallest of the sizes."""
 
 RESET_PEAK = "5"
 """What resets a process's peak resident memory, written into its ``/proc/PID/clear_refs``."""
@@ -127,6 +132,7 @@ def work(job: Job) -> dict[str, object]:
     # the limit counts the stack of a thread as soon as it starts, 8 MiB by default, though little of it is ever touched
     threading.stack_size(STACK_BYTES)
     limit_cache(CACHE_BYTES)
+    limit_batches(BATCH_BYTES)
     with cluster(config_of(resources)) as client:
         client.run(limit_cache, CACHE_BYTES)
         if job["limit"] is not None:

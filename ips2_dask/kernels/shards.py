@@ -24,6 +24,9 @@ Int64 = NDArray[np.int64]
 CLOSE = 1e-5
 """Share of their squared norms by which two squared distances by BLAS may differ and be in the other order."""
 
+DISTANCE_BYTES = 16 << 20
+"""Bytes of distances to cells that a thread has at one time: so that they don't grow with the cells."""
+
 MAX_IN_TREE = 4096
 """Cells that are put in order by a tree, which needs all their distances: 64 MiB."""
 
@@ -93,8 +96,13 @@ def two_nearest(X: Float32, centroids: Float32) -> Int32:
                 cells[a + r, column] = close[int(np.argmin(gaps))]
             squares[np.arange(b - a), cells[a:b, column]] = np.inf
 
-    map_chunks(block, len(X), EXACT_ROWS * 8)
+    map_chunks(block, len(X), rows_of_block(len(centroids)))
     return cells
+
+
+def rows_of_block(n_cells: int) -> int:
+    """How many rows are compared with all cells at one time: three float32 values for each pair of them."""
+    return min(8 * EXACT_ROWS, max(1, DISTANCE_BYTES // (3 * 4 * n_cells)))
 
 
 class PairCounts(NamedTuple):

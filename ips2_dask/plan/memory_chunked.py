@@ -16,8 +16,9 @@ from typing import NamedTuple
 from ips2_dask.kernels.density import TREE_SAMPLES
 from ips2_dask.kernels.eigen import PANELS_ABOVE, block_width, panel_bounds, panels_of, panels_on_scratch
 from ips2_dask.kernels.lloyd import ROWS as LLOYD_ROWS
-from ips2_dask.kernels.neighbors import EXACT_COLUMNS, EXACT_ROWS, RECALL_ROWS
+from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
+from ips2_dask.kernels.shards import rows_of_block
 from ips2_dask.plan import memory
 from ips2_dask.plan.memory import (
     BASELINE_BYTES,
@@ -162,7 +163,7 @@ def neighbors(sizes: Sizes) -> Footprint:
                 "assign",
                 process=BASELINE_BYTES,
                 rows_of_a_partition=8 * rows * f,
-                distances_to_cells=3 * 4 * min(rows, 8 * EXACT_ROWS) * n_shards,
+                distances_to_cells=3 * 4 * min(rows, rows_of_block(n_shards)) * n_shards,
             ),
             worker(
                 "split",

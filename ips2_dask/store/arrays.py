@@ -216,7 +216,8 @@ def read_rows(location: str, described: StoredArray, low: int, high: int, kind: 
         moved = Chunk(chunk.key, chunk.low - start, chunk.high - start)
         if crc32c(_cut(array, moved)) != described["crc32c"][number]:
             raise ValueError(f"chunk {chunk.key} holds other bytes than were written")
-    return array[low - start : high - start] if described["shape"] else array
+    rows = array[low - start : high - start] if described["shape"] else array
+    return rows if 2 * rows.nbytes >= array.nbytes else rows.copy()  # few rows must not keep their chunks in memory
 
 
 def read_whole(location: str, described: StoredArray, kind: Array | None = None) -> AnyArray:
