@@ -34,8 +34,8 @@ from ips2_dask.store.zarr_store import ZarrStore
 
 STEPS = 30
 EXAMPLES = int(os.environ.get("IPS2_DIRECTORY_EXAMPLES", "200"))
-SHARES = 2
-"""Tests that share the examples, so that two processes work."""
+SHARES = 8
+"""Tests that share the examples, so that processes work side by side and end at about the same time."""
 
 
 def check(examples: int, *, found: int | None = None, shrink: bool = True) -> None:
