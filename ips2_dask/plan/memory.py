@@ -12,6 +12,7 @@ import math
 from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.metrics import METRICS
+from ips2_dask.kernels.shards import MAX_IN_TREE
 from ips2_dask.plan.sizes import Sizes
 from ips2_dask.plan.terms import Footprint, driver, worker
 
@@ -50,6 +51,9 @@ SHARD_SPREAD = 4
 
 SPLIT_BYTES = 256 << 20
 """Bytes of a batch of rows that a task sorts by shard: a limit that is enforced."""
+
+KMEANS_BYTES = 9
+"""Bytes a value of the sample for the cells while k-means runs on it: float32 and its working copies (measured)."""
 
 SAMPLE_PER_SHARD = 200
 """Samples, per shard, that are drawn to place the cells of the shards: a limit that is enforced."""
@@ -113,12 +117,17 @@ def neighbors(sizes: Sizes) -> Footprint:
         )
     return Footprint(
         (
+            worker(
+                "cells",
+                process=BASELINE_BYTES,
+                sample_for_the_cells=KMEANS_BYTES * f * min(m, SAMPLE_PER_SHARD * n_shards),
+                tree_of_the_cells=8 * n_shards**2 if n_shards <= MAX_IN_TREE else 0,
+            ),
             worker("split", process=BASELINE_BYTES, batch_of_rows=4 * batch_bytes(sizes), numbering=2 * graph),
             worker("search", process=BASELINE_BYTES, shard=shard_bytes(sizes, largest_shard(sizes)), graph=2 * graph),
             driver(
                 "number",
                 process=BASELINE_BYTES,
-                sample_for_the_cells=5 * f * min(m, SAMPLE_PER_SHARD * n_shards),
                 graph=2 * graph,
                 order_and_rank=24 * m,
             ),

@@ -18,12 +18,13 @@ from ips2_dask.kernels.eigen import PANELS_ABOVE, block_width, panel_bounds, pan
 from ips2_dask.kernels.lloyd import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
-from ips2_dask.kernels.shards import rows_of_block
+from ips2_dask.kernels.shards import MAX_IN_TREE, rows_of_block
 from ips2_dask.plan import memory
 from ips2_dask.plan.memory import (
     BASELINE_BYTES,
     CACHE_BYTES,
     FREED_BYTES,
+    KMEANS_BYTES,
     REMEMBERED,
     SAMPLE_PER_SHARD,
     SOLVED_BYTES,
@@ -68,9 +69,6 @@ ROW_ENTRY_BYTES = 16
 BY_SAMPLE_BYTES = 20
 """Bytes of a row of a bucket of labels whose rows are sorted by the distinct samples that they are: its sample, twice,
 and its place while they are sorted (16 measured)."""
-
-KMEANS_BYTES = 9
-"""Bytes a value of the sample for the cells while k-means runs on it: float32 and its working copies (measured)."""
 
 NEAR_CELLS = 64
 """Cells that are second nearest for samples of one cell, about (estimated)."""
@@ -160,6 +158,12 @@ def neighbors(sizes: Sizes) -> Footprint:
     return Footprint(
         (
             worker(
+                "cells",
+                process=BASELINE_BYTES,
+                sample_for_the_cells=KMEANS_BYTES * f * min(m, SAMPLE_PER_SHARD * n_shards),
+                tree_of_the_cells=8 * n_shards**2 if n_shards <= MAX_IN_TREE else 0,
+            ),
+            worker(
                 "assign",
                 process=BASELINE_BYTES,
                 rows_of_a_partition=8 * rows * f,
@@ -195,7 +199,6 @@ def neighbors(sizes: Sizes) -> Footprint:
             driver(
                 "cells",
                 **_driver(sizes, "neighbors"),
-                sample_for_the_cells=KMEANS_BYTES * f * min(m, SAMPLE_PER_SHARD * n_shards),
                 samples_by_pair_of_cells=3 * 16 * NEAR_CELLS * n_shards,
             ),
             driver(

@@ -176,7 +176,7 @@ def _neighbors(sizes: Sizes) -> list[Pass]:
     batches = min(n, math.ceil(4 * sizes.m * sizes.f / SPLIT_BYTES))
     groups = math.ceil(math.sqrt(batches)) if batches > SPLIT_TWICE_ABOVE else batches
     return [
-        Pass("sample, assign, and look for what is assigned", n, 3), Pass("counts of cells", groups + 1),
+        Pass("sample, assign, and look for what is assigned", n, 3), Pass("cells, and counts of them", groups + 1),
         Pass("split, in one pass or two", batches, 2), Pass("search and numbers", n_shards, 2),
         Pass("samples, their numbers and merged lists", made, 3), Pass("truth", min(made, REACH_TASKS)),
     ]  # fmt: skip

@@ -67,6 +67,15 @@ def sample(context: Context, b: int) -> TaskResult:
     return {"sample": context.ingested(b)[drawn]}, {}
 
 
+def cells(context: Context, part: str) -> TaskResult:
+    """The centres of the cells, from the rows that all partitions have drawn."""
+    del part
+    parts = ["sample-" + part_name(b) for b in range(context.n_partitions)]
+    drawn = np.concatenate(list(context.store.read_many(context.folders["neighbors"], parts, "sample")))
+    n_cells = min(context.choices.n_shards, len(drawn))
+    return {"centers": shards.centers(drawn, n_cells, context.params.random_state)}, {}
+
+
 def assign(context: Context, b: int) -> TaskResult:
     """Store the two nearest cells of each of partition b's samples, and how often each pair of cells occurs."""
     centers = np.asarray(context.read("neighbors", "cells", "centers"))
@@ -169,9 +178,9 @@ def _place_shards(context: Context, executor: Executor, report: Report) -> dict[
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     if store.receipt(folder, "cells") is None:
         executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
-        drawn = np.concatenate(list(store.read_many(folder, ["sample-" + part_name(b) for b in parts], "sample")))
-        n_cells = min(context.choices.n_shards, len(drawn))
-        store.write(folder, "cells", {"centers": shards.centers(drawn, n_cells, context.params.random_state)}, {})
+        executor.map(
+            Job("neighbors", cells, "", "cells"), context, ["cells"], report
+        )  # a task, as it grows with shards
     executor.map(Job("neighbors", assign, "assigned-"), context, parts, report)
     batches = _batches(context)
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": {"batches": batches}})
