@@ -79,7 +79,7 @@ BOUNDS = {
 """Bounds of the package that only large runs reach, and what they are here, so that both runs reach them."""
 
 ALLOWED = {
-    r"neighbors (driver|task) (made in|returned by) stages\.sharding\.(cells|_place_shards)":
+    r"neighbors task (made in|returned by) stages\.sharding\.cells":
         "200 rows a shard decide the cells (plan.memory.SAMPLE_PER_SHARD), and there are at most 2,500 shards",
     r"neighbors driver made in stages\.graph_refinement\.true_reach":
         "some numbers a partition for each of the recall's rows, and there are at most 2,500 partitions",

@@ -9,11 +9,11 @@ from pathlib import Path
 
 BEFORE = "made before records knew their commit; made again by `ips2 bench all`"
 BUSY = "made beside other work, while its commit was not the last one; made again by `ips2 bench all`"
-BLOCKS = "made before distances to cells were compared in smaller blocks, with the same labels; made again likewise"
+CELLS = "made before a task placed the cells of shards, which are the same; made again by `ips2 bench all`"
 
 EXCEPTIONS = {
-    "peers-compiled": BLOCKS, "scaling": BLOCKS, "certainty": BLOCKS, "sweep": BLOCKS, "million-k10": BLOCKS,
-    "two-workers": BLOCKS, "ten-million": BLOCKS,
+    "peers-compiled": CELLS, "scaling": CELLS, "certainty": CELLS, "sweep": CELLS, "million-k10": CELLS,
+    "two-workers": CELLS, "ten-million": CELLS,
     "graph-mnist": BEFORE, "graph-500k": BEFORE, "peers": BEFORE,
     "choosing": BUSY, "roundings": BEFORE, "numbers": BEFORE, "noise": BEFORE, "copies": BEFORE,
     "paper": BEFORE,

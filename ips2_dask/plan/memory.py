@@ -14,7 +14,7 @@ from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.shards import MAX_IN_TREE
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.terms import Footprint, driver, worker
+from ips2_dask.plan.terms import Footprint, Phase, driver, worker
 
 BASELINE_BYTES = 420 << 20
 """Bytes of a process before it has done anything: Python, NumPy, SciPy, Numba's compiler, Dask (measured)."""
@@ -105,7 +105,7 @@ def ingest(sizes: Sizes, resident: int) -> Footprint:
 
 def neighbors(sizes: Sizes) -> Footprint:
     """The sharded graph reads a shard at a time; an exact search reads all of X in every process."""
-    m, f, X, graph, n_shards = sizes.m, sizes.f, sizes.samples_bytes, sizes.graph_bytes, sizes.choices.n_shards
+    m, X, graph, n_shards = sizes.m, sizes.samples_bytes, sizes.graph_bytes, sizes.choices.n_shards
     lists = 8 * m * sizes.n_stored_neighbors
     if not n_shards:
         return Footprint(
@@ -117,12 +117,7 @@ def neighbors(sizes: Sizes) -> Footprint:
         )
     return Footprint(
         (
-            worker(
-                "cells",
-                process=BASELINE_BYTES,
-                sample_for_the_cells=KMEANS_BYTES * f * min(m, SAMPLE_PER_SHARD * n_shards),
-                tree_of_the_cells=8 * n_shards**2 if n_shards <= MAX_IN_TREE else 0,
-            ),
+            cells_of_shards(sizes),
             worker("split", process=BASELINE_BYTES, batch_of_rows=4 * batch_bytes(sizes), numbering=2 * graph),
             worker("search", process=BASELINE_BYTES, shard=shard_bytes(sizes, largest_shard(sizes)), graph=2 * graph),
             driver(
@@ -134,6 +129,17 @@ def neighbors(sizes: Sizes) -> Footprint:
         ),
         disk_bytes=X + lists,
         transient_bytes=search_disk_bytes(sizes),
+    )
+
+
+def cells_of_shards(sizes: Sizes) -> Phase:
+    """The task that places the cells by k-means, and puts them in order by a tree of their centres."""
+    n_shards = sizes.choices.n_shards
+    return worker(
+        "cells",
+        process=BASELINE_BYTES,
+        sample_for_the_cells=KMEANS_BYTES * sizes.f * min(sizes.m, SAMPLE_PER_SHARD * n_shards),
+        tree_of_the_cells=8 * n_shards**2 if n_shards <= MAX_IN_TREE else 0,
     )
 
 

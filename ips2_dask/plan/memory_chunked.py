@@ -18,15 +18,13 @@ from ips2_dask.kernels.eigen import PANELS_ABOVE, block_width, panel_bounds, pan
 from ips2_dask.kernels.lloyd import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
-from ips2_dask.kernels.shards import MAX_IN_TREE, rows_of_block
+from ips2_dask.kernels.shards import rows_of_block
 from ips2_dask.plan import memory
 from ips2_dask.plan.memory import (
     BASELINE_BYTES,
     CACHE_BYTES,
     FREED_BYTES,
-    KMEANS_BYTES,
     REMEMBERED,
-    SAMPLE_PER_SHARD,
     SOLVED_BYTES,
 )
 from ips2_dask.plan.sizes import Sizes
@@ -157,12 +155,7 @@ def neighbors(sizes: Sizes) -> Footprint:
     row_entry = ROW_ENTRY_BYTES if sizes.params.merges_rows else 0
     return Footprint(
         (
-            worker(
-                "cells",
-                process=BASELINE_BYTES,
-                sample_for_the_cells=KMEANS_BYTES * f * min(m, SAMPLE_PER_SHARD * n_shards),
-                tree_of_the_cells=8 * n_shards**2 if n_shards <= MAX_IN_TREE else 0,
-            ),
+            memory.cells_of_shards(sizes),
             worker(
                 "assign",
                 process=BASELINE_BYTES,

@@ -40,6 +40,7 @@ from ips2_dask.store.base import AnyArray, TaskResult, present
 from ips2_dask.store.context import DISTINCT, ORDER, Context, part_name
 
 _batch_bytes = SPLIT_BYTES
+"""Most bytes of a batch of rows in runs of this process, as `limit_batches` has set it."""
 
 MOST_BATCHES = 16
 """Batches of rows that a shard's search reads slices of, at most. Of more batches that a whole stage has, groups of
@@ -68,8 +69,8 @@ def sample(context: Context, b: int) -> TaskResult:
 
 
 def cells(context: Context, part: str) -> TaskResult:
-    """The centres of the cells, from the rows that all partitions have drawn."""
-    del part
+    """The centres of the cells, from the rows that all partitions have drawn: a task, as they grow with the shards."""
+    del part  # there is one
     parts = ["sample-" + part_name(b) for b in range(context.n_partitions)]
     drawn = np.concatenate(list(context.store.read_many(context.folders["neighbors"], parts, "sample")))
     n_cells = min(context.choices.n_shards, len(drawn))
@@ -178,9 +179,7 @@ def _place_shards(context: Context, executor: Executor, report: Report) -> dict[
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     if store.receipt(folder, "cells") is None:
         executor.map(Job("neighbors", sample, "sample-"), context, parts, report)
-        executor.map(
-            Job("neighbors", cells, "", "cells"), context, ["cells"], report
-        )  # a task, as it grows with shards
+        executor.map(Job("neighbors", cells, over="cells"), context, ["cells"], report)
     executor.map(Job("neighbors", assign, "assigned-"), context, parts, report)
     batches = _batches(context)
     inner = dataclasses.replace(context, facts={**context.facts, "neighbors": {"batches": batches}})

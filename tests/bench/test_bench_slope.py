@@ -80,7 +80,17 @@ def test_rows_of_a_partition_are_asked_for(capsys: pytest.CaptureFixture[str]) -
         pytest.param(
             "100000,200000,400000", 8192, 16 * MIB, "few", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]
         ),
-        pytest.param("1000000,2000000,4000000", 16384, 0, "many", marks=[pytest.mark.long, pytest.mark.timeout(0)]),
+        pytest.param(
+            "1000000,2000000,4000000",
+            16384,
+            0,
+            "many",
+            marks=[
+                pytest.mark.long,
+                pytest.mark.timeout(0),
+                pytest.mark.xfail(strict=True, reason="the driver grows by 10 to 15 bytes a sample (26 November 2026)"),
+            ],
+        ),
     ],
 )
 def test_driver_and_workers_grow_by_few_bytes_a_sample(
