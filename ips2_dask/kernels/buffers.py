@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import mmap
 import sys
 import threading
@@ -100,11 +101,16 @@ def take_rows(rows: NDArray[Any], index: NDArray[np.integer], out: NDArray[Any])
 
 
 def _new(size: int) -> NDArray[np.uint8]:
-    """Memory of so many bytes."""
+    """Memory of so many bytes; raises MemoryError as NumPy does, also where the system calls it another error."""
     if size < MAPPED_BYTES:
         return np.empty(size, np.uint8)
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
-    pages = mmap.mmap(-1, size, **private)
+    try:
+        pages = mmap.mmap(-1, size, **private)
+    except OSError as error:
+        if error.errno != errno.ENOMEM:
+            raise
+        raise MemoryError(f"no {size:,} bytes for a block: {error.strerror}") from error
     with contextlib.suppress(AttributeError, OSError):  # as NumPy asks for them: not every system has larger pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)

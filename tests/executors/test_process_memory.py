@@ -12,6 +12,7 @@ from distributed import Client, LocalCluster
 
 from ips2_dask.clusters import executor
 from ips2_dask.errors import Lost
+from ips2_dask.kernels import buffers
 from ips2_dask.params import Resources
 
 resource = pytest.importorskip("resource")
@@ -46,6 +47,17 @@ def test_a_worker_that_asks_for_more_than_its_limit_is_told_and_lives_on() -> No
         with pytest.raises(Lost, match="a task got no memory"):
             found.results([found.submit("ask", _ask, 3 << 30)])
         assert found.results([found.submit("ask", _ask, 1 << 20)]) == [1 << 20]
+
+
+def _block(n: int) -> int:
+    return len(buffers.fresh((n,), np.uint8))
+
+
+def test_a_block_with_pages_of_its_own_beyond_the_limit_is_the_same_line() -> None:
+    with executor(Resources(n_workers=1, memory_limit=1 << 30)) as found:
+        with pytest.raises(Lost, match=r"a task got no memory .*\(no 3,221,225,472 bytes for a block"):
+            found.results([found.submit("ask", _block, 3 << 30)])
+        assert found.results([found.submit("ask", _block, 1 << 26)]) == [1 << 26]
 
 
 def test_a_limit_ends_with_its_block() -> None:
