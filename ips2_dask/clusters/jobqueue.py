@@ -8,6 +8,7 @@ import shlex
 import tempfile
 from typing import TYPE_CHECKING
 
+import dask
 from distributed import Client
 from tornado.ioloop import PeriodicCallback
 
@@ -53,7 +54,7 @@ def options(config: Config) -> dict[str, object]:
         "death_timeout": workers.PATIENCE,
         "log_directory": machine.logs and os.path.abspath(os.path.expanduser(os.path.expandvars(machine.logs))),
         "job_script_prologue": [
-            *exports({**workers.memory_environment(), **workers.environment(config)}),
+            *exports({**workers.as_environment(workers.memory_settings()), **workers.environment(config)}),
             *machine.prologue,
             *workers.lifetime_lines(machine),
         ],
@@ -126,6 +127,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Start a scheduler in this process and submit the workers' jobs; a job that dies is replaced."""
     module = need("dask_jobqueue", "jobqueue", f"a cluster on {config.manager.upper()}")
     security = tls.security(config.tls)
+    stack.enter_context(dask.config.set(workers.log_settings()))
     cluster = stack.enter_context(
         getattr(module, CLASSES[config.manager])(**options(config), security=security, silence_logs="error")
     )

@@ -70,7 +70,7 @@ def _worker(config: Config) -> dict[str, object]:
         args += ["--local-directory", config.worker.scratch]
     args += workers.arguments(config)
     container = {"name": "worker", "args": args}
-    return _pod(config, container, config.worker.threads, memory, workers.memory_environment())
+    return _pod(config, container, config.worker.threads, memory, workers.as_environment(workers.memory_settings()))
 
 
 def _scheduler(config: Config) -> dict[str, object]:
@@ -85,7 +85,7 @@ def _scheduler(config: Config) -> dict[str, object]:
         "readinessProbe": {**probe, "periodSeconds": 1, "timeoutSeconds": 300},
         "livenessProbe": {**probe, "initialDelaySeconds": 15, "periodSeconds": 20},
     }
-    return _pod(config, container, 1, config.driver.memory)
+    return _pod(config, container, 1, config.driver.memory, workers.as_environment(workers.log_settings()))
 
 
 def _spec(config: Config, name: str, idle_timeout: int) -> dict[str, object]:

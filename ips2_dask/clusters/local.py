@@ -53,6 +53,7 @@ def settings(config: Config) -> dict[str, object]:
         "distributed.worker.preload": [PRELOAD, *workers.preloads(config)],
         "distributed.comm.timeouts.connect": "30s",
         **workers.memory_settings(),
+        **workers.log_settings(),
         **timeouts(),
     }
 

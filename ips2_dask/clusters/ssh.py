@@ -83,6 +83,7 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
     settings = {
         "distributed.nanny.pre-spawn-environ": workers.environment(config),
         **workers.memory_settings(),
+        **workers.log_settings(),
         **tls.settings(config.tls),
     }
     stack.enter_context(dask.config.set(settings))  # Dask passes its configuration on to the hosts

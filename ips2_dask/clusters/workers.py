@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 import dask
 
@@ -50,16 +51,32 @@ terminate: the share at which the nanny ends the worker and starts another.
 """
 
 
+LOGS = {"distributed.admin.low-level-log-length": (1000, 100)}
+"""As `MEMORY`: how many of the messages to each worker a scheduler keeps for Dask's developers, with the tasks in them.
+
+With a thousand of them its memory grows with the tasks until a thousand messages are sent to each worker.
+"""
+
+
 def memory_settings() -> dict[str, object]:
     """The shares of the memory limit in Dask's configuration, for processes that inherit it."""
+    return _unless_set(MEMORY)
+
+
+def log_settings() -> dict[str, object]:
+    """The length of logs in Dask's configuration, for the process of the scheduler."""
+    return _unless_set(LOGS)
+
+
+def _unless_set(table: Mapping[str, tuple[object, object]]) -> dict[str, object]:
     return {
-        key: own if dask.config.get(key) == default else dask.config.get(key) for key, (default, own) in MEMORY.items()
+        key: own if dask.config.get(key) == default else dask.config.get(key) for key, (default, own) in table.items()
     }
 
 
-def memory_environment() -> dict[str, str]:
-    """The shares of the memory limit as environment variables, for ``dask worker`` on machines that inherit nothing."""
-    return {f"DASK_{key.replace('.', '__').upper()}": str(value) for key, value in memory_settings().items()}
+def as_environment(settings: Mapping[str, object]) -> dict[str, str]:
+    """Dask's settings as environment variables, for ``dask`` commands on machines that inherit nothing."""
+    return {f"DASK_{key.replace('.', '__').replace('-', '_').upper()}": str(value) for key, value in settings.items()}
 
 
 def preloads(config: Config) -> list[str]:

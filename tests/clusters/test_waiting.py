@@ -198,7 +198,17 @@ def test_a_worker_neither_pauses_nor_spills_what_its_plan_allows() -> None:
 def test_shares_that_the_user_has_set_are_kept() -> None:
     with dask.config.set({"distributed.worker.memory.spill": 0.5}):
         assert local.settings(load("local"))["distributed.worker.memory.spill"] == 0.5
-        assert workers.memory_environment()["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "0.5"
+        assert workers.as_environment(workers.memory_settings())["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "0.5"
+
+
+@pytest.mark.parametrize(("set_by_user", "kept"), [(None, 100), (20, 20)])
+def test_a_scheduler_keeps_few_messages_unless_the_user_wants_more(set_by_user: int | None, kept: int) -> None:
+    settings = {} if set_by_user is None else {"distributed.admin.low-level-log-length": set_by_user}
+    with dask.config.set(settings), ips2_dask.cluster("local", workers=1) as client:
+        found = client.run_on_scheduler(
+            lambda dask_scheduler: [s.recent_message_log.maxlen for s in dask_scheduler.stream_comms.values()]
+        )
+        assert found == [kept]
 
 
 def test_workers_that_leave_one_after_another_are_waited_for() -> None:
