@@ -74,9 +74,17 @@ class StoreFailure(IPS2Error):
 
 
 class FatalTask(Exception):
-    """A task has ended every worker that took it, by Dask's own error; a run turns it into `WorkersKilled`."""
+    """A task has ended every worker that took it, by Dask's own error; a run turns it into `WorkersKilled`.
 
-    def __init__(self, task: object, workers: int) -> None:
+    Parameters
+    ----------
+    task : str or int
+        Which task, in words, or its position in a job.
+    workers : int
+        Workers that it ended.
+    """
+
+    def __init__(self, task: str | int, workers: int) -> None:
         super().__init__(task, workers)
         self.task, self.workers = task, workers
 

@@ -14,13 +14,14 @@ import dask.bag
 import numpy as np
 from dask.delayed import Delayed, delayed
 from dask.highlevelgraph import HighLevelGraph
-from distributed import Client, Future, as_completed, get_worker, wait
-from distributed.scheduler import KilledWorker
+from distributed import Client, Future, get_worker, wait
 
+from ips2_dask.errors import FatalTask
 from ips2_dask.executors.base import BlockExecutor, Handle, Job, Report, compute_part
 from ips2_dask.executors.exchange import LossWatch, close_mailboxes
-from ips2_dask.executors.failures import GONE, RETRIES, losses, patience_of
-from ips2_dask.executors.placement import Item, ItemKey, Placement, PreferredWorkers
+from ips2_dask.executors.failures import RETRIES, losses, patience_of
+from ips2_dask.executors.placement import Item, ItemKey, Placement
+from ips2_dask.executors.windows import Window, WindowedGather, tasks_in_window
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -108,13 +109,18 @@ class DaskExecutor(BlockExecutor):
             return []
         folder, local = context.folders[job.stage], not is_remote(context.store.location or "")
         shared = self._shared(job, dataclasses.replace(context, there=context.store.listed(folder)))
-        task = _StageTask(job.stage)
-        bag = dask.bag.from_sequence(items, npartitions=len(items)).map(task, job=job, context=shared)
         self.placement.use_store(context.store.location)
         placed = job.placement_items(context, items)
         fallbacks = [None if job.placed_with is None else job.placed_with(context, item) for item in items]
-        workers = self.placement.preferred_workers(placed, fallbacks)
-        results = [result for part in self._gather(bag.to_delayed(), report, workers) for result in part]
+
+        def window(begin: int, end: int) -> Window:
+            workers = self.placement.preferred_workers(placed[begin:end], fallbacks[begin:end])
+            return Window(_bag(job, items[begin:end], shared).to_delayed(), workers)
+
+        with losses(self.client):
+            held = self.client.compute(shared)  # or each window would send it to the workers again
+        results = [result for part in self._gather(job, items, window, report) for result in part]
+        held.release()
         if local:
             self.placement.assign(placed, [address for _, address in results])
         for item, (receipt, _) in zip(items, results, strict=True):
@@ -129,7 +135,12 @@ class DaskExecutor(BlockExecutor):
         names = {b: job.prefix + part_name(b) for b in wanted}
         stored = context.store.receipts(context.folders[job.stage], names.values())
         missing = [b for b, name in names.items() if name not in stored]
-        self._gather([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing], report)
+
+        def window(begin: int, end: int) -> Window:
+            return Window([delayed(compute_part)(b, job, shared, blocks[b]) for b in missing[begin:end]], None)
+
+        # one window, as blocks may be made of one another, and what one has released would be computed again
+        self._gather(job, missing, window, report, max(len(missing), 1))
 
     def share(self, value: object) -> Handle:
         """As of `Executor`: the result of a task, so that it is made again when the worker that holds it is lost."""
@@ -313,58 +324,44 @@ class DaskExecutor(BlockExecutor):
         name = f"{job.stage}-context-{uuid.uuid4().hex}"
         return delayed(dataclasses.replace(context, threads=self._threads), name=name)
 
-    def _retry_alone(self, tasks: Sequence[Delayed], futures: list[Future]) -> None:
-        """Try tasks again, one by one, that failed because the workers that ran them died.
+    def _gather(
+        self,
+        job: Job,
+        items: Sequence[ItemKey],
+        window: Callable[[int, int], Window],
+        report: Report,
+        size: int | None = None,
+    ) -> list[Any]:
+        """Compute a job's tasks; returns their results in order, or raises the first error.
 
-        All tasks of such a worker fail, though one alone may have ended it. The others succeed now, and the one fails
-        with an error of its own; the first such error is enough to end the run.
+        ``size`` is that of a window, by default as many tasks as suit the cluster.
         """
-        failed = [i for i, future in enumerate(futures) if future.status == "error" and _killed(future)]
-        if len(failed) > 1:
-            self.client.cancel([futures[i] for i in failed])
-            for i in failed:
-                futures[i] = self.client.compute(tasks[i], retries=RETRIES)
-                if futures[i].exception() is not None:  # waits, for success too
-                    return
-
-    def _gather(self, tasks: Sequence[Delayed], report: Report, workers: PreferredWorkers | None = None) -> list[Any]:
-        """Compute delayed tasks; returns their results in order, or raises an error when all of them have ended."""
-        annotations = (
-            contextlib.nullcontext() if workers is None else dask.annotate(workers=workers, allow_other_workers=True)
+        gather = WindowedGather(
+            self.client, self._patience, window, lambda: tasks_in_window(self.client) if size is None else size
         )
-        with losses(self.client), annotations:
-            report(0, len(tasks))
-            futures = list(self.client.compute(list(tasks), retries=RETRIES))
-        with losses(self.client, self._patience, futures):
-            try:
-                for done, _ in enumerate(as_completed(futures, loop=self.client.loop, raise_errors=False)):
-                    report(done + 1, len(futures))
-                self._retry_alone(tasks, futures)
-                for future in futures:
-                    if future.status == "error":
-                        future.result()  # raises the error of the first task that has one; gather takes any
-                return list(self.client.gather(futures))
-            finally:
-                if self.client.status == "running":  # a scheduler that is gone has nothing to cancel
-                    with contextlib.suppress(OSError, *GONE):
-                        self.client.cancel(futures)
+        try:
+            return gather.gather(len(items), report)
+        except FatalTask as error:
+            if not isinstance(error.task, int):
+                raise
+            name = part_name(items[error.task])
+            which = f"partition {name}" if job.over == "partitions" else f"part {job.prefix}{name}"
+            raise FatalTask(which, error.workers) from error
 
 
-def _killed(future: Future) -> bool:
-    return isinstance(future.exception(), KilledWorker)
+def _bag(job: Job, items: Sequence[ItemKey], context: Delayed) -> dask.bag.Bag:
+    """A bag whose partition i is a list of one: the receipt of item i's part, and the address of its worker.
 
-
-class _StageTask:
-    """`compute_part` as a task that the dashboard shows by its stage; returns the address of its worker as well.
-
-    Dask names a task by the function's ``__name__``, and adds the position in the bag.
+    A bag of the items that is mapped would have a second task for each item, its data. The dashboard shows tasks by
+    what is before the hexadecimal digits of their bag's name: the stage.
     """
+    name = f"{job.stage}-{uuid.uuid4().hex}"
+    tasks = {(name, i): (_compute, item, job, context.key) for i, item in enumerate(items)}
+    return dask.bag.Bag(HighLevelGraph.from_collections(name, tasks, dependencies=[context]), name, len(items))
 
-    def __init__(self, stage: str) -> None:
-        self.__name__ = stage
 
-    def __call__(self, item: ItemKey, job: Job, context: Context) -> tuple[Receipt, str]:
-        return compute_part(item, job, context), get_worker().address
+def _compute(item: ItemKey, job: Job, context: Context) -> list[tuple[Receipt, str]]:
+    return [(compute_part(item, job, context), get_worker().address)]
 
 
 def _identity(value: Value) -> Value:

@@ -75,7 +75,7 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Future]
             "give each worker more memory, by a larger memory_limit or fewer workers",
         ) from None
     except KilledWorker as error:
-        raise FatalTask(error.task, error.allowed_failures + 1) from error
+        raise FatalTask(f"task {error.task}", error.allowed_failures + 1) from error
     except NoWorkerError as error:
         raise Lost(f"scheduler {_address(client)}: {error}", "start workers") from None
     except GONE:

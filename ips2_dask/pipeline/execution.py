@@ -34,7 +34,7 @@ from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
 from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.cache import cache
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Facts, Receipt, Scan, content_of
 from ips2_dask.store.layout import STAGES, key_digest
 
@@ -417,13 +417,8 @@ def _peak(receipts: Mapping[str, Receipt]) -> int:
 
 def _killed(name: str, error: FatalTask) -> WorkersKilled:
     """The error for a task that ended every worker that took it: which task, and the likely cause."""
-    key = error.task
-    chunk = re.search(r"-(\d+)-[0-9a-f]{32}$", str(key))
-    which = f"task {key}"
-    if isinstance(key, tuple) and isinstance(key[-1], int):
-        which = f"partition {part_name(key[-1])}"
-    elif chunk:
-        which = f"chunk {chunk[1]}, or one that the same workers had in hand"
+    chunk = re.search(r"-(\d+)-[0-9a-f]{32}$", str(error.task))
+    which = f"chunk {chunk[1]}, or one that the same workers had in hand" if chunk else error.task
     return WorkersKilled(
         f"stage {name}, {which}: found that {error.workers} workers ended while they computed it, most "
         f"likely killed because their memory went beyond their limit; allowed is --memory-limit a process; otherwise "
