@@ -15,6 +15,7 @@ import mmap
 import sys
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,7 @@ ROWS = 1 << 14
 NOTHING = np.empty(0, np.uint8)
 
 _free: deque[NDArray[np.uint8]] = deque(maxlen=MAX_FREE)
+_when_given_back: Callable[[], object] | None = None
 _keeps = threading.Event()
 
 
@@ -110,7 +112,12 @@ def _new(size: int) -> NDArray[np.uint8]:
     except OSError as error:
         if error.errno != errno.ENOMEM:
             raise
-        raise MemoryError(f"no {size:,} bytes for a block: {error.strerror}") from error
+        _free.clear()
+        _give_back()
+        try:
+            pages = mmap.mmap(-1, size, **private)
+        except OSError:
+            raise MemoryError(f"no {size:,} bytes for a block: {error.strerror}") from error
     with contextlib.suppress(AttributeError, OSError):  # as NumPy asks for them: not every system has larger pages
         pages.madvise(mmap.MADV_HUGEPAGE)
     return np.frombuffer(pages, np.uint8)
@@ -132,11 +139,20 @@ def tidy() -> None:
     _give_back()
 
 
+def when_given_back(function: Callable[[], object] | None) -> Callable[[], object] | None:
+    """Call a function from now on whenever memory was given back, in place of the one that is returned."""
+    global _when_given_back
+    before, _when_given_back = _when_given_back, function
+    return before
+
+
 def _give_back() -> None:
     """Let glibc's allocator return freed memory to the system; other allocators are left alone."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
+    if _when_given_back is not None:
+        _when_given_back()
 
 
 def zeros(shape: tuple[int, ...], dtype: DTypeLike) -> Float:

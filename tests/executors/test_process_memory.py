@@ -60,6 +60,23 @@ def test_a_block_with_pages_of_its_own_beyond_the_limit_is_the_same_line() -> No
         assert found.results([found.submit("ask", _block, 1 << 26)]) == [1 << 26]
 
 
+def test_pages_that_were_given_back_between_others_are_not_counted() -> None:
+    said = _told("""
+        import numpy as np, psutil
+        from ips2_dask.executors.process_memory import limit_memory
+        from ips2_dask.kernels import buffers
+        small = [np.ones(1 << 16, np.uint8) for _ in range(300 << 4)]  # in the heap, where each is between two others
+        assert limit_memory(psutil.Process().memory_info().rss + (50 << 20))
+        del small[1:-1]
+        buffers.fresh((250 << 20,), np.uint8).fill(1)
+        try:
+            buffers.fresh((400 << 20,), np.uint8)
+        except MemoryError:
+            print("no more")
+    """)
+    assert said == "no more\n"
+
+
 def test_a_limit_ends_with_its_block() -> None:
     said = _told("""
         import numpy as np, psutil
