@@ -1,6 +1,6 @@
 """A job's tasks in windows: the scheduler knows a bounded number of them at one time, however many there are.
 
-A task that a scheduler knows takes about 18 KB of it and of the client, and a job may have one for each few thousand
+A task that they know takes about 18 KB of a scheduler and its client, and a job may have one for each few thousand
 samples. So tasks are sent in windows, the next when few of those before are left, and each result is fetched and
 released as soon as it is there.
 """
@@ -21,12 +21,6 @@ from ips2_dask.executors.base import Report
 from ips2_dask.executors.failures import GONE, RETRIES, losses
 from ips2_dask.executors.placement import PreferredWorkers
 
-LEAST_IN_WINDOW = 64
-"""Tasks of a window at least. A message and a graph for each takes a few milliseconds, which these outweigh."""
-
-WINDOW_TASKS_A_THREAD = 4
-"""Tasks of a window for each thread of the cluster, at least: while the next is sent, none should be idle."""
-
 
 class Window(NamedTuple):
     """Consecutive tasks of a job, to be sent together.
@@ -40,12 +34,6 @@ class Window(NamedTuple):
 
     tasks: Sequence[Delayed]
     workers: PreferredWorkers | None
-
-
-def tasks_in_window(client: Client) -> int:
-    """Tasks of a window for a cluster as large as this client's is now."""
-    threads = int(client.scheduler_info(n_workers=0)["total_threads"])
-    return max(LEAST_IN_WINDOW, WINDOW_TASKS_A_THREAD * threads)
 
 
 class WindowedGather:

@@ -196,7 +196,7 @@ def make_plan(
     request = PlanRequest(rows, resident, n_workers, vectors, worker_limit, scheduler_apart)
     stages = _stages(sizes, request)
     return Plan(
-        m, f, bounds, sizes.choices, stages, _warnings(sizes, stages), request, costs.exact_seconds(sizes),
+        m, f, bounds, sizes.choices, stages, _warnings(sizes), request, costs.exact_seconds(sizes),
         memory_chunked.copies(sizes),
     )  # fmt: skip
 
@@ -247,17 +247,17 @@ def _purposes(sizes: Sizes) -> dict[str, str]:
     }
 
 
-def _warnings(sizes: Sizes, stages: tuple[StagePlan, ...]) -> tuple[str, ...]:
+def _warnings(sizes: Sizes) -> tuple[str, ...]:
     """Warnings of workers without work, and of a scheduler with too much."""
     warnings = [
         f"{count} {items} for {sizes.n_workers} workers: some will have nothing to do at times"
         for items, count in (("partitions", sizes.n_partitions), ("chunks of vectors", sizes.n_chunks))
         if 1 < count < 2 * sizes.n_workers
     ]
-    worst = max(stages, key=lambda stage: stage.tasks_known)
-    if worst.tasks_known > MAX_TASKS:
+    largest = {stage: tasks.largest for stage, tasks in stage_tasks(sizes).items()}
+    worst = max(largest, key=largest.__getitem__)
+    if largest[worst] > MAX_TASKS:
         warnings.append(
-            f"{worst.tasks_known:,} tasks at a time in stage {worst.name} will keep the scheduler busy: use larger "
-            "partitions"
+            f"{largest[worst]:,} tasks of one kind in stage {worst} will keep the scheduler busy: use larger partitions"
         )
     return tuple(warnings)

@@ -20,7 +20,16 @@ from ips2_dask.plan.memory_chunked import (
 from ips2_dask.plan.sizes import Sizes
 
 MAX_TASKS = 60_000
-"""Tasks that the scheduler shall know at a time, at most: half a GiB, and a quarter of a minute of its time."""
+"""Tasks of one pass, at most: a quarter of a minute of the scheduler's time."""
+
+LEAST_IN_WINDOW = 64
+"""Tasks of a job that are sent together, at least. A window takes a few milliseconds of its own: these outweigh it."""
+
+WINDOW_TASKS_A_THREAD = 4
+"""Tasks of a window for each thread of the cluster, at least: while the next is sent, none should be idle."""
+
+WINDOWS = 3
+"""Windows that the scheduler knows at a time: two in work, and one that it has been told to forget but lately."""
 
 PRODUCTS = 20.0
 """Products of the eigensolver for each decimal of the tolerance: 30 to 90 in all to 1e-3 (measured)."""
@@ -71,7 +80,7 @@ class Pass(NamedTuple):
     times: int = 1
     """How often it is done; the scheduler forgets the tasks of one time before the next."""
     known: int | None = None
-    """Tasks that the scheduler knows at a time, where these are not all of one time."""
+    """Tasks that the scheduler knows at a time, where these are not sent in windows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,9 +90,12 @@ class Tasks:
     Attributes
     ----------
     passes : tuple of Pass
+    window : int
+        Tasks that are sent together.
     """
 
     passes: tuple[Pass, ...]
+    window: int
 
     @property
     def total(self) -> int:
@@ -91,9 +103,19 @@ class Tasks:
         return sum(one.tasks * one.times for one in self.passes)
 
     @property
+    def largest(self) -> int:
+        """Tasks of the pass that has most of them at a time."""
+        return max(one.tasks if one.known is None else one.known for one in self.passes)
+
+    @property
     def known(self) -> int:
         """Most tasks that the scheduler knows at a time."""
-        return max(one.tasks if one.known is None else one.known for one in self.passes)
+        return max(min(one.tasks, WINDOWS * self.window) if one.known is None else one.known for one in self.passes)
+
+
+def tasks_in_window(threads: int) -> int:
+    """Tasks of a job that are sent together to a cluster of so many threads."""
+    return max(LEAST_IN_WINDOW, WINDOW_TASKS_A_THREAD * threads)
 
 
 def n_products(tol: float | None) -> int:
@@ -115,7 +137,8 @@ def stage_tasks(sizes: Sizes) -> dict[str, Tasks]:
     }
     if sizes.is_chunked:
         passes |= _chunked(sizes)
-    return {stage: Tasks(tuple(some)) for stage, some in passes.items()}
+    window = tasks_in_window(sizes.n_workers)  # a worker does one task at a time
+    return {stage: Tasks(tuple(some), window) for stage, some in passes.items()}
 
 
 def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
