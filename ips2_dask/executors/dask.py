@@ -22,7 +22,6 @@ from ips2_dask.executors.exchange import LossWatch, close_mailboxes
 from ips2_dask.executors.failures import RETRIES, losses, patience_of
 from ips2_dask.executors.placement import Item, ItemKey, Placement
 from ips2_dask.executors.windows import Window, WindowedGather
-from ips2_dask.plan.tasks import tasks_in_window
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -325,10 +324,6 @@ class DaskExecutor(BlockExecutor):
         name = f"{job.stage}-context-{uuid.uuid4().hex}"
         return delayed(dataclasses.replace(context, threads=self._threads), name=name)
 
-    def _tasks_in_window(self) -> int:
-        """Tasks of a window for the cluster as it is now."""
-        return tasks_in_window(int(self.client.scheduler_info(n_workers=0)["total_threads"]))
-
     def _gather(
         self,
         job: Job,
@@ -341,9 +336,8 @@ class DaskExecutor(BlockExecutor):
 
         ``size`` is that of a window, by default as many tasks as suit the cluster.
         """
-        gather = WindowedGather(self.client, self._patience, window, lambda: size or self._tasks_in_window())
         try:
-            return gather.gather(len(items), report)
+            return WindowedGather(self.client, self._patience, window, size).gather(len(items), report)
         except FatalTask as error:
             if not isinstance(error.task, int):
                 raise

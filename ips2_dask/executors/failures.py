@@ -8,7 +8,8 @@ import contextlib
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from typing import Any
 
 import dask
 from dask.utils import parse_timedelta
@@ -37,6 +38,9 @@ Dask itself waits for ever, unless its ``distributed.scheduler.no-workers-timeou
 PERIOD = 5.0
 """Seconds between two requests for the state of the workers."""
 
+ANSWER_PERIOD = 0.5
+"""Seconds between two looks at whether the wait for an answer is in vain."""
+
 
 def patience_of(configured: float | None = None) -> float:
     """Seconds to wait for workers: Dask's own timeout if it is set, else ``configured``, else `PATIENCE`."""
@@ -45,7 +49,9 @@ def patience_of(configured: float | None = None) -> float:
 
 
 @contextlib.contextmanager
-def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Future] = ()) -> Iterator[None]:
+def losses(
+    client: Client, patience: float = PATIENCE, futures: Sequence[Future] | Callable[[], Sequence[Future]] = ()
+) -> Iterator[Watch]:
     """Turn failures of the cluster in the ``with`` block into errors of one line, and end waiting that is in vain.
 
     Parameters
@@ -53,8 +59,13 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Future]
     client : Client
     patience : float
         Seconds without a worker after which the futures are given up.
-    futures : sequence of Future
+    futures : sequence of Future, or callable that returns one
         Those that the block waits for: they are cancelled when no worker has been running for ``patience`` seconds.
+
+    Yields
+    ------
+    Watch
+        Waits for what else the block asks of the cluster.
 
     Raises
     ------
@@ -63,12 +74,13 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Future]
     FatalTask
         If a task ended all workers that tried it.
     """
-    watch = _Watch(client, patience, futures)
+    watched = futures if callable(futures) else (lambda: futures) if futures else None
+    watch = Watch(client, patience, watched)
     try:
         if client.status != "running":  # a task sent now would wait for a scheduler that may never come back
             raise CommClosedError(client.status)
         with watch:
-            yield
+            yield watch
     except MemoryError as error:
         raise Lost(
             f"workers: a task got no memory in each of {RETRIES + 1} tries ({error})",
@@ -85,7 +97,7 @@ def losses(client: Client, patience: float = PATIENCE, futures: Sequence[Future]
         raise Lost(f"scheduler {_address(client)}: the connection is lost", "start a scheduler and workers") from None
 
 
-class _Watch:
+class Watch:
     """A thread that cancels futures when no worker has been running, or the scheduler has not answered, for a while.
 
     Attributes
@@ -94,19 +106,38 @@ class _Watch:
         Why the futures were cancelled.
     """
 
-    def __init__(self, client: Client, patience: float, futures: Sequence[Future]) -> None:
+    def __init__(self, client: Client, patience: float, futures: Callable[[], Sequence[Future]] | None) -> None:
         self.error: Lost | None = None
         self._client, self._patience, self._futures = client, patience, futures
         self._ended = threading.Event()
 
     def __enter__(self) -> None:
-        if self._futures:
-            threading.Thread(target=self._watch, name="ips2-watch", daemon=True).start()
+        if self._futures is not None:
+            threading.Thread(target=self._watch, args=(self._futures,), name="ips2-watch", daemon=True).start()
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
 
-    def _watch(self) -> None:
+    def result(self, request: Coroutine[Any, Any, Any]) -> Any:
+        """The answer to a request, unless the wait for it is in vain.
+
+        A request to a scheduler that has stopped waits for ever, and one to a scheduler that is gone for half a minute
+        while its connection is tried again: the client itself knows at once.
+
+        Raises
+        ------
+        CommClosedError
+            If the scheduler is gone, or the thread has given up.
+        """
+        waiting = asyncio.run_coroutine_threadsafe(request, self._client.loop.asyncio_loop)
+        while not waiting.done():
+            concurrent.futures.wait([waiting], timeout=ANSWER_PERIOD)
+            if not waiting.done() and (self.error is not None or self._client.status != "running"):
+                waiting.cancel()
+                raise CommClosedError(self._client.status)
+        return waiting.result()
+
+    def _watch(self, futures: Callable[[], Sequence[Future]]) -> None:
         period = min(PERIOD, self._patience / 4)
         since = time.monotonic()
         while not self._ended.wait(period) and self._client.status == "running":
@@ -117,7 +148,7 @@ class _Watch:
                 thing, remedy = missing
                 self.error = Lost(f"{thing} for {self._patience:g} s", remedy)
                 with contextlib.suppress(Exception, *GONE):
-                    self._client.cancel(self._futures, reason="no worker")
+                    self._client.cancel(list(futures()), reason="no worker")
                 return
 
     def _missing(self, period: float) -> tuple[str, str] | None:

@@ -114,7 +114,8 @@ def test_every_level_of_assembly_is_measured_against_the_same_product_of_scipy(t
         assert record["ratio"] == pytest.approx(record["csr_us_per_sample"] / record["us_per_sample"])
         assert record["us_per_sample_least"] <= record["us_per_sample"]
         assert record["error"] < 1e-5
-    assert len({r["csr_us_per_sample"] for r in results}) == 2 * len(counts)
+    # SciPy is timed once for each number of neighbors and threads; two of these times can be the same by chance
+    assert len({(r["k"], r["threads"], r["csr_us_per_sample"]) for r in results}) == 2 * len(counts)
     free, elements, triplets = (r["bytes_per_sample"] for r in results[-3:])
     assert free < elements < triplets
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ from ips2_dask import Params, Resources, run
 from ips2_dask.clusters.loading import load
 from ips2_dask.errors import Lost
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.executors.failures import PATIENCE, _Watch, losses, patience_of
+from ips2_dask.executors.failures import PATIENCE, Watch, losses, patience_of
 
 X = np.random.default_rng(3).normal(size=(60, 4))
 PARAMS = Params(n_clusters=3)
@@ -73,7 +75,7 @@ def test_of_many_workers_one_is_asked_for_its_state_as_long_as_it_runs(
         return identity(n_workers)
 
     monkeypatch.setitem(client.cluster.scheduler.handlers, "identity", counted)
-    watch = _Watch(client, 2.0, [])
+    watch = Watch(client, 2.0, None)
     asked.clear()
     assert watch._missing(30) is None
     assert -1 not in asked
@@ -83,6 +85,34 @@ def test_of_many_workers_one_is_asked_for_its_state_as_long_as_it_runs(
     assert missing is not None
     assert "all 1 have been paused" in missing[0]
     assert -1 in asked
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_an_answer_is_not_waited_for_once_the_wait_is_in_vain(client: Client, gone: bool) -> None:
+    def ends() -> None:
+        if gone:
+            client.close()
+        else:
+            watch.error = Lost("scheduler: it has not answered", "start another")
+
+    timer = threading.Timer(0.2, ends)
+    with pytest.raises(Lost, match="the connection is lost" if gone else "has not answered"), losses(client) as watch:
+        waits(watch, timer)
+
+
+def waits(watch: Watch, timer: threading.Timer) -> None:
+    timer.start()
+    watch.result(asyncio.sleep(3600))
+
+
+def test_an_answer_and_its_error_arrive(client: Client) -> None:
+    async def fails() -> None:
+        raise TimeoutError("of its own")
+
+    with losses(client) as watch:
+        assert watch.result(asyncio.sleep(0, "answer")) == "answer"
+        with pytest.raises(TimeoutError, match="of its own"):
+            watch.result(fails())
 
 
 async def pause(cluster: LocalCluster, address: str) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Future
 
-from ips2_dask import Params, Resources
+from ips2_dask import Params
 from ips2_dask.clusters import cluster
 from ips2_dask.errors import FatalTask
 from ips2_dask.executors.base import Job
 from ips2_dask.executors.dask import DaskExecutor
+from ips2_dask.executors.failures import Watch
+from ips2_dask.executors.windows import WindowedGather
 from ips2_dask.plan import tasks
 from ips2_dask.plan.choices import choose
 from ips2_dask.store.context import Context
@@ -95,6 +98,39 @@ def test_the_first_error_in_order_is_raised_and_nothing_more_is_sent(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_result_that_was_lost_with_its_worker_is_computed_again(
+    context: Context, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], fails: bool
+) -> None:
+    """Its worker dies when its task has ended and the result has not been fetched."""
+    fetch, lost = WindowedGather._results_of, tmp_path / "lost"
+
+    def kills(self: WindowedGather, futures: list[Future], watch: Watch) -> dict[Future, Any]:
+        if futures and not lost.exists():
+            lost.touch()
+            for pid in client.run(os.getpid).values():
+                os.kill(pid, signal.SIGKILL)
+        return fetch(self, futures, watch)
+
+    def again(context: Context, item: Any) -> Any:
+        if fails and item == 0 and lost.exists():
+            raise ZeroDivisionError(item)
+        return {}, {"item": item}
+
+    monkeypatch.setattr(WindowedGather, "_results_of", kills)
+    with cluster("local", workers=1) as client:
+        executor, job = DaskExecutor(client), Job("ingest", again)
+        if fails:
+            with pytest.raises(ZeroDivisionError, match="0"):
+                executor.map(job, context, range(SIZE), Report())
+        else:
+            receipts = executor.map(job, context, range(SIZE), Report())
+            assert [receipt["facts"]["item"] for receipt in receipts] == list(range(SIZE))
+    assert lost.exists()
+    assert "Couldn't gather keys" not in capfd.readouterr().err
+
+
+@pytest.mark.slow
 def test_after_workers_died_their_tasks_are_tried_alone_and_the_rest_is_sent(context: Context, tmp_path: Path) -> None:
     def dies(context: Context, item: Any) -> Any:
         tries = tmp_path / f"tries-{item}"
@@ -105,7 +141,7 @@ def test_after_workers_died_their_tasks_are_tried_alone_and_the_rest_is_sent(con
                 os.kill(os.getpid(), signal.SIGKILL)
         return numbered(context, item)
 
-    with cluster(Resources(n_workers=1)) as client:
+    with cluster("local", workers=1) as client:
         allowed = client.run_on_scheduler(lambda dask_scheduler: dask_scheduler.allowed_failures)
         executor = DaskExecutor(client)
         receipts = executor.map(Job("ingest", dies), context, range(COUNT), Report())
@@ -119,7 +155,7 @@ def test_a_task_that_ends_every_worker_is_named_by_its_item(context: Context) ->
             os.kill(os.getpid(), signal.SIGKILL)
         return numbered(context, item)
 
-    with cluster(Resources(n_workers=1)) as client:
+    with cluster("local", workers=1) as client:
         items = [f"c{i:05d}" for i in range(COUNT)]
         with pytest.raises(FatalTask, match="part x-c00031"):
             DaskExecutor(client).map(Job("ingest", dies, "x-", "cells"), context, items, Report())
