@@ -21,6 +21,7 @@ from ips2_dask.executors.base import BlockExecutor, Handle, Job, Report, compute
 from ips2_dask.executors.exchange import LossWatch, close_mailboxes
 from ips2_dask.executors.failures import RETRIES, losses, patience_of
 from ips2_dask.executors.placement import Item, ItemKey, Placement
+from ips2_dask.executors.preferences import release_preferences
 from ips2_dask.executors.windows import Window, WindowedGather
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
@@ -87,6 +88,8 @@ class DaskExecutor(BlockExecutor):
         self._unsent: list[_UnsentTask] = []
         self._unsent_bytes = 0
         self._batching = False
+        with losses(client):
+            release_preferences(client)
 
     @property
     def threads_per_task(self) -> int:

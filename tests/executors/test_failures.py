@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -55,6 +56,17 @@ def test_handles_whose_workers_are_gone_are_given_up(client: Client) -> None:
     leave(client)
     with pytest.raises(Lost, match="no worker for"):
         executor.results([executor.submit("one", abs, -1)])
+
+
+def test_a_task_that_waited_without_a_worker_runs_on_any_that_comes(client: Client) -> None:
+    executor = DaskExecutor(client)
+    executor.placement.assign([("chunks", 0)], executor.addresses())
+    leave(client)
+    handle = executor.submit("one", abs, -1, placed_with=("chunks", 0))  # prefers the worker that is gone
+    while "no-worker" not in {task.state for task in client.cluster.scheduler.tasks.values()}:
+        time.sleep(0.01)
+    client.cluster.scale(1)
+    assert handle.result(timeout=20) == 1
 
 
 def test_workers_that_are_all_paused_are_no_workers_and_the_remedy_is_memory(client: Client) -> None:
