@@ -23,6 +23,7 @@ from ips2_dask.executors.failures import RETRIES, losses, patience_of
 from ips2_dask.executors.placement import Item, ItemKey, Placement
 from ips2_dask.executors.preferences import release_preferences
 from ips2_dask.executors.windows import Window, WindowedGather
+from ips2_dask.executors.workers import known_workers
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -103,8 +104,7 @@ class DaskExecutor(BlockExecutor):
 
     def _workers(self) -> dict[str, Any]:
         """The scheduler's record of each worker, by the worker's address."""
-        workers: dict[str, Any] = self.client.scheduler_info(n_workers=-1)["workers"]
-        return workers
+        return known_workers(self.client)
 
     def map(self, job: Job, context: Context, items: Sequence[ItemKey], report: Report) -> list[Receipt]:
         """As of `Executor`."""

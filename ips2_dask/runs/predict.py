@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.errors import BadInput
+from ips2_dask.executors.workers import known_workers
 from ips2_dask.kernels import extension, ingest, similarity
 from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
@@ -112,7 +113,7 @@ def blocks(context: Context, source: Source, client: Client | None = None) -> It
         for first, rows in zip(bounds, source.blocks(bounds[1]), strict=False):
             yield _predict_rows(inner, source.name, source.feature_names, first, rows)
         return
-    room = 2 * max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+    room = 2 * max(1, len(known_workers(client)))
     waiting: list[Future] = []
     for task in _tasks(context, source, client, bounds):
         waiting.append(task)

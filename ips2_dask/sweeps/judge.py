@@ -13,6 +13,7 @@ from distributed import Client, Future
 from numpy.typing import NDArray
 
 from ips2_dask.executors.failures import RETRIES, losses
+from ips2_dask.executors.workers import known_workers
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.kernels.validity import conductances, replicate, replicate_rows
 from ips2_dask.metrics import scores_of_table
@@ -180,7 +181,7 @@ class Judge:
     def _new_points(self, store: ZarrStore, names: Sequence[str], runs: Iterator[Run]) -> Iterator[Point]:
         room = 0
         if self._client is not None:
-            room = WAITING_RUNS * max(1, len(self._client.scheduler_info(n_workers=-1)["workers"]))
+            room = WAITING_RUNS * max(1, len(known_workers(self._client)))
         for name, run in zip(names, runs, strict=True):
             self._waiting.append((name, run, self._begin(run)))
             if len(self._waiting) > room:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 import warnings
 from collections.abc import Iterator
@@ -202,6 +203,23 @@ def test_items_are_assigned_in_even_ranges(count: int, dask_executor: DaskExecut
     assert numbers == sorted(numbers)
     assert abs(numbers.count(0) - numbers.count(1)) <= 1
     assert [executor.placement.owner(item) for item in items] == [addresses[number] for number in numbers]
+
+
+def test_items_are_assigned_while_the_client_asks_for_everything_but_the_workers(dask_executor: DaskExecutor) -> None:
+    client = dask_executor.client
+    asking = True
+
+    async def ask() -> None:  # as a client does every two seconds
+        while asking:
+            await client._update_scheduler_info()
+
+    asked = asyncio.run_coroutine_threadsafe(ask(), client.loop.asyncio_loop)
+    try:
+        found = [dask_executor.addresses() for _ in range(100)]
+    finally:
+        asking = False
+        asked.result(10)
+    assert all(found)
 
 
 def test_heavy_items_count_for_more(dask_executor: DaskExecutor) -> None:
