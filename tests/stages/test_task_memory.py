@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tracemalloc
-from collections import Counter
+from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
@@ -54,23 +54,27 @@ class Until(Progress):
             raise Ended
 
 
-def peaks(m: int, stage: str, folder: Path) -> Counter[str]:
-    """Most bytes that a task of each job takes in a run up to a stage, in this process, beside what was there."""
+def peaks(m: int, stage: str, folder: Path) -> dict[str, int]:
+    """Most bytes that a task of each job takes in a run up to a stage, in this process, beside what was there.
+
+    Of two tasks and more it is the second most: what a library keeps on its first use is counted for one of them.
+    """
     rng = np.random.default_rng(3)
     X = (rng.normal(size=(m, FEATURES)) + 4 * rng.integers(0, 5, size=(m, 1))).astype(np.float32)
-    found: Counter[str] = Counter()
+    found: defaultdict[str, list[int]] = defaultdict(list)
     compute_part = base.compute_part
 
     def measured(item: Any, job: base.Job, context: Any, *rows: Any) -> Any:
         before, _ = tracemalloc.get_traced_memory()
         tracemalloc.reset_peak()
         receipt = compute_part(item, job, context, *rows)
-        found[job.function.__name__] = max(found[job.function.__name__], tracemalloc.get_traced_memory()[1] - before)
+        found[job.function.__name__].append(tracemalloc.get_traced_memory()[1] - before)
         return receipt
 
     cache.clear()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(base, "compute_part", measured)
+        patch.setattr(base, "MOST_AT_ONCE", 1)  # tracemalloc counts for all threads: two tasks would count as one
         patch.setattr(cache, "limit", 1 << 20)
         patch.setattr(duplicates, "RANGE_ROWS", 4 * ROWS)
         patch.setattr(shards, "DISTANCE_BYTES", 1 << 18)
@@ -85,13 +89,13 @@ def peaks(m: int, stage: str, folder: Path) -> Counter[str]:
             pass
         finally:
             tracemalloc.stop()
-    return found
+    return {name: sorted(values)[-2:][0] for name, values in found.items()}
 
 
 def grown(stage: str, folder: Path) -> dict[str, float]:
     """The jobs whose tasks grow by more than they may, and by how many bytes a sample."""
-    few, many = 24 * ROWS, 72 * ROWS
-    small, large = (peaks(m, stage, folder) for m in (few, many))
+    first, few, many = 8 * ROWS, 24 * ROWS, 72 * ROWS
+    _, small, large = (peaks(m, stage, folder) for m in (first, few, many))  # compiled in the first
     return {
         name: round((large[name] - small[name]) / (many - few), 1)
         for name in large
