@@ -81,22 +81,16 @@ def test_rows_of_a_partition_are_asked_for(capsys: pytest.CaptureFixture[str]) -
             "100000,200000,400000", 8192, 16 * MIB, "few", marks=[pytest.mark.slow, pytest.mark.timeout(3600)]
         ),
         pytest.param(
-            "1000000,2000000,4000000",
-            16384,
-            0,
-            "many",
-            marks=[
-                pytest.mark.long,
-                pytest.mark.timeout(0),
-                pytest.mark.xfail(strict=True, reason="the driver grows by 10 to 15 bytes a sample (26 November 2026)"),
-            ],
+            "1000000,2000000,4000000", 65536, 8 * MIB, "many", marks=[pytest.mark.long, pytest.mark.timeout(0)]
         ),
     ],
 )
 def test_driver_and_workers_grow_by_few_bytes_a_sample(
     sizes: str, rows: int, noise: int, chunks: str, tmp_path: Path
 ) -> None:
-    """``noise`` is what one run's allocator may keep more than another's: at small sizes more than what is measured.
+    """From the smallest size to the largest: the peaks of one size differ by up to 17 MB from one run to the next.
+
+    ``noise`` is what one run's allocator may keep more than another's: at small sizes more than what is measured.
 
     A chunk has 131,072 samples or more. Where there are few, what one touches of the others grows with their number,
     and so does a worker's share, by whole chunks: there workers are held to their plan alone.
@@ -113,7 +107,9 @@ def test_driver_and_workers_grow_by_few_bytes_a_sample(
         for r in peaks
         if r["worker_peak_bytes"] > r["planned_worker_bytes"]
     ]
-    for record in (r for r in records if r["kind"] == "slope"):
+    for small in peaks[: len(STAGES)]:
+        large = next(r for r in reversed(peaks) if r["stage"] == small["stage"])
+        record = slope._slope(small, large)
         allowance = noise / (record["to"] - record["from"])
         worker = record["planned_worker_bytes_a_sample"] if record["stage"] in SHARED else LIMIT
         if record["driver_bytes_a_sample"] >= LIMIT + allowance:
