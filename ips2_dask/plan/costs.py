@@ -12,7 +12,14 @@ from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS
 from ips2_dask.plan.choices import DESCENT_MEMBERS, SHARD_FEATURES, comparison_times
 from ips2_dask.plan.memory import SAMPLE_PER_SHARD, largest_shard
-from ips2_dask.plan.memory_chunked import TWO_LEVEL_MEMBERS, labels_in_buckets
+from ips2_dask.plan.memory_chunked import (
+    TWO_LEVEL_MEMBERS,
+    Solve,
+    labels_in_buckets,
+    solve_of_embedding,
+    solve_of_pairs,
+    solve_of_samples,
+)
 from ips2_dask.plan.sizes import Sizes
 from ips2_dask.plan.tasks import (
     EMBEDDING_PRODUCTS,
@@ -51,6 +58,8 @@ BUCKET_PARTS = 4  # arrays of a partition that the task of a bucket reads: the u
 DRAWN_PARTS = 3  # arrays of a partition's drawn rows that a tree's task reads
 STREAM = 2e-9  # per byte that is read in order (estimated: half a gigabyte a second)
 CHUNKED_SAMPLES_TIMES = 2.0  # times as long takes a product of samples in chunks as in core (estimated)
+STREAMED_TIMES = 6.0  # times as long takes a solve whose operators and rows are read for every product
+SCRATCH_TIMES = 2.0  # the same with operators in memory and blocks on scratch (estimated)
 CHECKPOINTS = 1.1  # times as long takes a solve with its checkpoints: a limit that is enforced
 FUSED_SHARE = 0.52  # entries of U over the plan's bound: 16.6 a row at k = 5 (measured)
 CELL_ROUNDS = 10  # of k-means of the cells: a limit that is enforced
@@ -96,9 +105,12 @@ def _chunked(sizes: Sizes) -> dict[str, float]:
     slowest = 2 * sizes.worker_share  # the worker with the most chunks, over the two of the measured rates
     samples = CHUNKED_SAMPLES_TIMES * slowest * ENTRY
     start = START_PRODUCTS * samples * block_width(sizes.columns) * (2 * k - 1) * m
+    start *= _times_on_scratch(solve_of_samples(sizes), sizes)
     solve = n_products(sizes.params.tol) * _product(sizes) * CHUNKED_TIMES * slowest
+    solve *= _times_on_scratch(solve_of_pairs(sizes), sizes)
     entries = FUSED_SHARE * 2 * sizes.n_fused
     embedding = EMBEDDING_PRODUCTS * samples * sizes.embedded_columns * entries
+    embedding *= _times_on_scratch(solve_of_embedding(sizes), sizes)
     kmeans = 2 * KMEANS_ROUNDS * COMPARE * m * c * (sizes.n_embedded + 64) * slowest
     walks = WALK_PRODUCTS * samples * c * entries
     rounds = -(-labels_in_buckets(m) // max(1, sizes.n_workers))
@@ -115,6 +127,13 @@ def _chunked(sizes: Sizes) -> dict[str, float]:
     if sizes.is_sharded:
         work["neighbors"] = _search(sizes, min(sizes.f, SHARD_FEATURES)) + near
     return work
+
+
+def _times_on_scratch(solve: Solve, sizes: Sizes) -> float:
+    """Times as long as in a worker's memory takes a solve whose blocks, or operators too, don't fit into it."""
+    if solve.needs_streaming(sizes):
+        return STREAMED_TIMES
+    return SCRATCH_TIMES if solve.needs_scratch(sizes) else 1.0
 
 
 def _search(sizes: Sizes, f: int) -> float:
