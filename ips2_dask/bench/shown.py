@@ -146,6 +146,10 @@ STEPS: tuple[Step, ...] = (
         "ten-million", "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 --keep DIR",
         (*RUN, RUNS, MANIFOLD), 2_725, measured=True,
     ),
+    _bench(
+        "ten-million-3gib", "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 "
+        "--memory-limit 3GiB --limit 14400 --keep DIR", (*RUN, RUNS, MANIFOLD), 8_548, measured=True,
+    ),
     Step(
         "paper", "ips2 reproduce --data DIR --out paper", f"{RESULTS}/paper/results.json",
         (*RUN, "ips2_dask/paper/*/*.py"), 14_400, packages=("matplotlib",), needs_data=True,

@@ -417,7 +417,8 @@ def test_a_plan_for_distinct_samples_keeps_limits_and_roles() -> None:
 
 
 def test_a_solve_that_reads_what_does_not_fit_is_planned_to_take_longer() -> None:
-    """10,000,000 x 16 under 3 GiB took two hours for the pairs' solve, and 19 minutes without a limit."""
+    recorded = json.loads((Path(__file__).parents[2] / "notebooks" / "results" / "ten-million-3gib.json").read_text())
+    (taken,) = (record["seconds"] for record in recorded["results"] if record["stage"] == "eigen")
     free, on_scratch, streamed = (
         make_plan(10**7, 16, Params(n_clusters=10), worker_limit=limit) for limit in (None, 5 * 2**30, 3 * 2**30)
     )
@@ -425,4 +426,4 @@ def test_a_solve_that_reads_what_does_not_fit_is_planned_to_take_longer() -> Non
         next(stage.seconds for stage in plan.stages if stage.name == "eigen") for plan in (free, on_scratch, streamed)
     ]
     assert seconds[0] < seconds[1] < seconds[2]
-    assert 7100 / 3 < seconds[2] < 3 * 7100
+    assert taken / 3 < seconds[2] < 3 * taken
