@@ -12,7 +12,7 @@ BUSY = "made beside other work, while its commit was not the last one; made agai
 CELLS = "made before a task placed the cells of shards, which are the same; made again by `ips2 bench all`"
 
 EXCEPTIONS = {
-    "peers-compiled": CELLS, "scaling": CELLS, "certainty": CELLS, "sweep": CELLS, "million-k10": CELLS,
+    "peers-compiled": CELLS, "scaling": CELLS, "million-k10": CELLS,
     "two-workers": CELLS, "ten-million": CELLS,
     "graph-mnist": BEFORE, "graph-500k": BEFORE, "peers": BEFORE,
     "choosing": BUSY, "roundings": BEFORE, "numbers": BEFORE, "noise": BEFORE, "copies": BEFORE,
