@@ -156,6 +156,9 @@ def measure(
 ) -> Iterator[Record]:
     """A record of kind "peak" for each size and stage, and one of kind "slope" for each stage and two sizes in turn.
 
+    Of more than two sizes another slope is that from the first to the last: the longest step says most, since the peaks
+    of one size differ from run to run.
+
     Parameters
     ----------
     sizes : sequence of int
@@ -184,9 +187,10 @@ def measure(
     if resources.partition_rows is None:
         raise BadInput(
             "--partition-rows", "nothing", "a number of rows", "partitions of the sizes would differ",
-            "give --partition-rows 16384",
+            "give --partition-rows 65536",
         )  # fmt: skip
     before: dict[str, Record] = {}
+    first: dict[str, Record] = {}
     for m in sizes:
         found: dict[str, Record] = {}
         for record in _size(m, f, params, resources, driver_limit, folder, limit):
@@ -196,6 +200,9 @@ def measure(
             if stage in before and record["driver_peak_bytes"] is not None:
                 yield _slope(before[stage], record)
         before = {stage: record for stage, record in found.items() if record["driver_peak_bytes"] is not None}
+        first = first or before
+    if len(sizes) > 2:
+        yield from (_slope(first[stage], record) for stage, record in before.items() if stage in first)
 
 
 def _size(

@@ -58,8 +58,11 @@ BUCKET_PARTS = 4  # arrays of a partition that the task of a bucket reads: the u
 DRAWN_PARTS = 3  # arrays of a partition's drawn rows that a tree's task reads
 STREAM = 2e-9  # per byte that is read in order (estimated: half a gigabyte a second)
 CHUNKED_SAMPLES_TIMES = 2.0  # times as long takes a product of samples in chunks as in core (estimated)
-STREAMED_TIMES = 6.0  # times as long takes a solve that reads operators and rows for each product (10,000,000 x 16)
-SCRATCH_TIMES = 2.0  # the same with operators in memory and blocks on scratch (estimated)
+STREAMED_TIMES = 6.0
+"""Times as long as in memory takes a solve that reads operators and rows for each product: 6,754 s and 1,125 s for
+10,000,000 x 16, of two records on two processors, so that this is a guess, too."""
+
+SCRATCH_TIMES = 2.0  # times as long takes one with operators in memory and blocks on scratch (estimated)
 CHECKPOINTS = 1.1  # times as long takes a solve with its checkpoints: a limit that is enforced
 FUSED_SHARE = 0.52  # entries of U over the plan's bound: 16.6 a row at k = 5 (measured)
 CELL_ROUNDS = 10  # of k-means of the cells: a limit that is enforced

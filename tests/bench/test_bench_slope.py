@@ -107,9 +107,10 @@ def test_driver_and_workers_grow_by_few_bytes_a_sample(
         for r in peaks
         if r["worker_peak_bytes"] > r["planned_worker_bytes"]
     ]
-    for small in peaks[: len(STAGES)]:
-        large = next(r for r in reversed(peaks) if r["stage"] == small["stage"])
-        record = slope._slope(small, large)
+    first, *_, last = map(int, sizes.split(","))
+    slopes = [r for r in records if r["kind"] == "slope" and (r["from"], r["to"]) == (first, last)]
+    assert [r["stage"] for r in slopes] == list(STAGES)
+    for record in slopes:
         allowance = noise / (record["to"] - record["from"])
         worker = record["planned_worker_bytes_a_sample"] if record["stage"] in SHARED else LIMIT
         if record["driver_bytes_a_sample"] >= LIMIT + allowance:
