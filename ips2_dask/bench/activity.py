@@ -27,7 +27,7 @@ class Watch:
     """The cores that others take on average from now on.
 
     Descendants count as ours while they live, and when their parents have waited for them; what a process took whose
-    parent was killed before it counts as others'.
+    parent was killed before it counts as others', and so does what a virtual machine's host withholds ("steal").
     """
 
     def __init__(self) -> None:

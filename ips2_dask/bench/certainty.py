@@ -11,7 +11,7 @@ from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import roc_auc_score
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import labelled_data, measuring
+from ips2_dask.bench.labelled_data import labelled_data, measuring
 from ips2_dask.metrics import contingency
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
@@ -45,7 +45,7 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     Parameters
     ----------
     names : sequence of str
-        As of `roundings.labelled_data`.
+        As of `labelled_data`.
     seed : int
     """
     for name in names:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from ips2_dask.bench.choosing_systems import OURS, SYSTEMS, Problem
 from ips2_dask.bench.document import Record
+from ips2_dask.bench.labelled_data import labelled_data
 from ips2_dask.bench.process import FINISHED, work_apart
-from ips2_dask.bench.roundings import labelled_data
 from ips2_dask.errors import BadInput
 from ips2_dask.metrics import accuracy, adjusted_rand, nmi
 
@@ -59,7 +59,7 @@ def measure(
     Parameters
     ----------
     names : sequence of str
-        Of `roundings.labelled_data`, which scales some of them: every system gets the same X.
+        Of `labelled_data`, which scales some of them: every system gets the same X.
     systems : sequence of str
         Of ``SYSTEMS``; their packages are installed.
     folder : Path

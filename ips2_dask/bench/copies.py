@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import SCORES, LabelledData, Labels, labelled_data, measuring
+from ips2_dask.bench.labelled_data import SCORES, LabelledData, Labels, labelled_data, measuring
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
@@ -47,7 +47,7 @@ def rounded(name: str, seed: int = 0) -> LabelledData:
     Parameters
     ----------
     name : str
-        Of `roundings.labelled_data`, with ``:`` and a step that numbers are rounded down to a multiple of; and with
+        Of `labelled_data`, with ``:`` and a step that numbers are rounded down to a multiple of; and with
         ``@`` and a number of rows that are drawn.
     """
     plain, _, rows = name.partition("@")

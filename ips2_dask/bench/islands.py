@@ -9,7 +9,7 @@ import numpy as np
 
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import CLUSTERS
-from ips2_dask.bench.roundings import measuring
+from ips2_dask.bench.labelled_data import measuring
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.kernels.neighbors import nearest_in
 from ips2_dask.metrics import scores

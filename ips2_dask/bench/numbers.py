@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linprog
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import SCORES, LabelledData, labelled_data, measuring
+from ips2_dask.bench.labelled_data import SCORES, LabelledData, labelled_data, measuring
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import choice as kernel
@@ -281,7 +281,7 @@ def measure(
     Parameters
     ----------
     names : sequence of str
-        As of `roundings.labelled_data`.
+        As of `labelled_data`.
     draws : int
         Draws of 80 % of each set, besides the whole set, which is draw 0.
     folder : Path

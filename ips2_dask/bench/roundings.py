@@ -1,16 +1,14 @@
 """`ips2 bench roundings`: ways from one embedding to labels, rules that choose among them, and peers told c.
 
-All sets come with known classes, which score the labels and choose nothing, but for the variant that is said to be an
-oracle.
+All sets come with known classes, which score the labels and choose nothing, but for what is said to be an oracle. A
+record is of a whole run, a candidate of that run, or a peer; what a rule takes is found from the candidates' records.
 """
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -18,13 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.neighbors import KNeighborsClassifier
-from sklearn.preprocessing import StandardScaler, normalize
 
 from ips2_dask.bench.document import Record
+from ips2_dask.bench.labelled_data import SCORES, SHARE, Floats, LabelledData, Labels, labelled_data, measuring
 from ips2_dask.bench.options import TABLES
-from ips2_dask.datasets import load
 from ips2_dask.kernels import density, rounding
-from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
@@ -33,44 +29,15 @@ from ips2_dask.stages import label, roundings
 from ips2_dask.stages.embedding import Affinity
 from ips2_dask.stages.walk import LocalWalk
 
-Floats = NDArray[np.floating]
-Labels = NDArray[np.integer]
-
 COLUMNS = (
     "data", "draw", "variant", "outcome", "nmi", "acc", "ari", "rounding", "columns", "cut", "left_out", "seconds",
 )  # fmt: skip
-
-SCALED = ("htru2", "iris", "breast_cancer", "scadi", "wine", "glass", "kddcup-all")
-"""Data sets whose columns have other units: they are standardised for every system."""
-
-LENGTH_1 = "-l2"
-"""Suffix of the names of sets whose rows are scaled to length 1."""
-
-SHARE = 0.8
-"""Share of the samples of a set that a draw holds."""
 
 LARGE = 1_000
 """Samples of a set that has a group of its own in the tables, at least."""
 
 TOL = 1e-3
 """The tolerance of earlier versions: with it a solve stops at the tolerance and for no other reason."""
-
-SCORES = ("nmi", "acc", "ari")
-
-
-class LabelledData(NamedTuple):
-    """A data set or a part of it, as every system gets it."""
-
-    name: str
-    draw: int  # 0 for the whole
-    X: Floats  # (m, f)
-    known: Labels  # (m,) classes, for scoring
-    scale: str
-
-    @property
-    def classes(self) -> int:
-        """Number of known classes, the c that every system is given."""
-        return len(np.unique(self.known))
 
 
 class Rounded(NamedTuple):
@@ -87,30 +54,6 @@ class Peer(NamedTuple):
     call: str
     fit: Callable[[Floats, int, int], Labels]  # from X, c and seed to labels
     module: str = ""
-
-
-def labelled_data(name: str, draw: int = 0, seed: int = 0) -> LabelledData:
-    """A data set, or a draw of `SHARE` of it without repeats, scaled as it is for every system.
-
-    Parameters
-    ----------
-    name : str
-        Of `datasets.load`; with ``-l2`` at its end its rows have length 1.
-    draw : int
-        0 for the whole set.
-    seed : int
-    """
-    dataset = load(name.removesuffix(LENGTH_1))
-    X, true_labels = np.asarray(dataset.X, np.float64), np.unique(dataset.labels, return_inverse=True)[1]
-    if draw:
-        rows = np.random.default_rng([seed, draw]).choice(len(X), round(SHARE * len(X)), replace=False)
-        rows.sort()
-        X, true_labels = X[rows], true_labels[rows]
-    if name.endswith(LENGTH_1):
-        return LabelledData(name, draw, normalize(X), true_labels, "l2")
-    if name in SCALED:
-        return LabelledData(name, draw, StandardScaler().fit_transform(X), true_labels, "zscore")
-    return LabelledData(name, draw, X, true_labels, "none")
 
 
 # ---- ours
@@ -136,13 +79,23 @@ def candidates(finished: Run) -> list[Rounded]:
     return [Rounded(one, context.by_row(its)) for one, its in zip(parts.candidates, labels, strict=True)]
 
 
-def chosen(found: Sequence[Rounded], n_clusters: int, most_cut: float) -> Rounded:
-    """The candidate that `rounding.choose` would take with another limit on the density's normalised cut."""
-    of = {one.candidate: one for one in found}
-    best = rounding.choose([one for one in of if one.rounding == "kmeans"])
-    dense = rounding.eligible(list(of), n_clusters)
-    within_limit = dense is not None and dense.cut <= most_cut * best.cut  # type: ignore[operator]
-    return of[dense if within_limit and dense is not None else best]
+def known_cut(finished: Run, known: Labels) -> float:
+    """The normalised cut of the known classes on the fused similarity of a run; equal rows have the last one's class.
+
+    Parameters
+    ----------
+    finished : Run
+    known : ndarray of shape (m,)
+        Classes of the rows of the input, whole numbers.
+    """
+    context = finished._context
+    place = context.place()
+    samples = np.asarray(known)
+    if place is not None:
+        samples = np.zeros(context.m, samples.dtype)
+        samples[place[place >= 0]] = known[place >= 0]
+    classes, samples = np.unique(samples, return_inverse=True)  # a draw may miss one
+    return rounding.cut_of(Affinity(context).matrix, samples.astype(np.int32), len(classes))
 
 
 def _facts(finished: Run, one: rounding.Candidate | None = None) -> Record:
@@ -151,7 +104,7 @@ def _facts(finished: Run, one: rounding.Candidate | None = None) -> Record:
     (winner,) = (each for each in facts["label"]["roundings"] if each["chosen"])
     fields = winner if one is None else one._asdict()
     return {
-        **{name: fields[name] for name in ("rounding", "columns", "cut", "left_out")},
+        **{name: fields[name] for name in ("rounding", "columns", "cut", "left_out", "clusters")},
         "products": facts["eigen"]["products"], "embedding_products": facts["label"]["embedding_products"],
     }  # fmt: skip
 
@@ -162,15 +115,15 @@ WAYS = {
 }  # fmt: skip
 """Way and place of the number of columns, the most first."""
 
-RULES = {"least cut": 1.0, "density first": np.inf}
-"""Largest normalised cut of a density's clusters, as a multiple of the best k-means'."""
-
 
 def _ours(data: LabelledData, seed: int) -> list[Record]:
     begun = time.perf_counter()
     finished = run(data.X, Params(n_clusters=data.classes, random_state=seed))
     seconds = time.perf_counter() - begun
-    records = [{**_record(data, "default", finished.labels), **_facts(finished), "seconds": seconds}]
+    records = [{
+        **_record(data, "default", finished.labels), **_facts(finished),
+        "known_cut": known_cut(finished, data.known), "seconds": seconds,
+    }]  # fmt: skip
     all_of_them = candidates(finished)
     by_way = {(one.candidate.rounding, one.candidate.columns): one for one in all_of_them}
     widths = sorted({one.candidate.columns for one in all_of_them}, reverse=True)
@@ -186,11 +139,7 @@ def _ours(data: LabelledData, seed: int) -> list[Record]:
             records.append(
                 {**_record(data, variant, one.labels), **_facts(finished, one.candidate), "outcome": outcome}
             )
-    winners = {variant: chosen(all_of_them, data.classes, most) for variant, most in RULES.items()}
-    winners["oracle"] = max(all_of_them, key=lambda one: sum(_scores(data, one.labels).values()))
-    return records + [
-        {**_record(data, variant, one.labels), **_facts(finished, one.candidate)} for variant, one in winners.items()
-    ]
+    return records
 
 
 def _tight(data: LabelledData, seed: int) -> list[Record]:
@@ -251,6 +200,8 @@ PEERS = {
     ),
 }  # fmt: skip
 
+PEER_NAMES = tuple(peer.name for peer in PEERS.values())
+
 VARIANTS = {
     "default": "run(X, Params(n_clusters=c))",
     "tol-1e-3": f"run(X, Params(n_clusters=c, tol={TOL:g}))",
@@ -258,12 +209,9 @@ VARIANTS = {
     "kmeans c": "k-means on the first c columns of the default run's embedding",
     "density c+8": "leaves of the tree on all columns of the default run's embedding, the rest labelled by U",
     "density c": "leaves of the tree on the first c columns of the default run's embedding, the rest labelled by U",
-    "least cut": "of the default run's candidates: the density only where its normalised cut is no larger",
-    "density first": "of the default run's candidates: the density, whatever its normalised cut",
-    "oracle": "of the default run's candidates: the best by the known classes, so no rule but an oracle",
     **{peer.name: peer.call for peer in PEERS.values()},
 }
-"""Every variant that is measured, and its description."""
+"""Every variant that is measured, and its description. `RULES` choose among the four ways."""
 
 
 def _peer(name: str, data: LabelledData, seed: int) -> list[Record]:
@@ -280,20 +228,12 @@ def _peer(name: str, data: LabelledData, seed: int) -> list[Record]:
     return [{**record, **_scores(data, labels), "seconds": seconds}]
 
 
-@contextlib.contextmanager
-def measuring() -> Iterator[None]:
-    """Use all cores, and ignore warnings about a result's quality, which the benchmark measures."""
-    with warnings.catch_warnings(), threads(usable_cores()):
-        warnings.simplefilter("ignore")
-        yield
-
-
 def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS), seed: int = 0) -> Iterator[Record]:
     """A record for each data set, draw and variant.
 
     ``seconds`` are those of a whole fit in this process, compiled before; roundings of one run have none of their own.
-    ``cut`` is the normalised cut on the fused similarity, ``left_out`` the share of samples that the tree left out,
-    ``products`` and ``embedding_products`` are those of the two solves.
+    ``cut`` is the normalised cut on the fused similarity, ``known_cut`` that of the known classes, ``left_out`` the
+    share of samples that the tree left out, ``products`` and ``embedding_products`` are those of the two solves.
 
     Parameters
     ----------
@@ -323,7 +263,79 @@ def measure(names: Sequence[str], draws: int, peers: Sequence[str] = tuple(PEERS
                 yield from records
 
 
+# ---- rules
+
+
+class Rule(NamedTuple):
+    """A rule that picks one of a run's candidates; by default that of `rounding.choose`."""
+
+    most_cut: float = rounding.MAX_CUT  # of the density, as a multiple of the best k-means'
+    most_left_out: float = density.MAX_LEFT_OUT  # share of the samples that the density leaves out
+    margin: float = 1.0  # how many times the cut of k-means on fewer columns has to be below that on more
+
+
+RULES = {
+    "least cut": Rule(1.0),
+    **{f"cut {most:g}": Rule(most) for most in (1.1, 1.25, 1.5, 3.0, 5.0)},
+    "density first": Rule(np.inf),
+    **{f"left out {most:g}": Rule(most_left_out=most) for most in (0.1, 0.15, 0.2, 0.3, 0.4)},
+    **{f"margin {margin:g}": Rule(margin=margin) for margin in (1.05, 1.2)},
+}
+"""The default's rule with one number changed."""
+
+ORACLE = "oracle"
+"""The best candidate by the known classes: no rule, but what a rule could reach."""
+
+
+def chosen(candidates: Sequence[rounding.Candidate], rule: Rule) -> rounding.Candidate:
+    """The candidate that `rounding.choose` would take with a rule's numbers.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        A run's k-means, and the densities that have as many clusters as were asked for, all with their cut.
+    rule : Rule
+    """
+    kmeans = [one for one in candidates if one.rounding == "kmeans"]
+    best, *others = sorted(kmeans, key=lambda one: (-one.clusters, -one.columns))
+    for one in others:
+        if one.clusters == best.clusters and _cut(one) * rule.margin < _cut(best):
+            best = one
+    densities = (one for one in candidates if one.rounding == "density" and one.left_out <= rule.most_left_out)
+    dense = min(densities, key=lambda one: one.left_out, default=None)
+    if dense is None or (dense.clusters <= best.clusters and _cut(dense) > rule.most_cut * _cut(best)):
+        return best
+    return dense
+
+
+def _cut(one: rounding.Candidate) -> float:
+    assert one.cut is not None
+    return one.cut
+
+
+def with_rules(records: Sequence[Record]) -> list[Record]:
+    """The records, and one for each of `RULES` and the oracle on each set and draw: that of the candidate it takes."""
+    runs: dict[tuple[str, str], dict[rounding.Candidate, Record]] = {}
+    for r in records:
+        if r["variant"] in WAYS and r.get("outcome") == "finished":
+            runs.setdefault((str(r["data"]), str(r["draw"])), {})[_candidate(r)] = r
+    taken: list[Record] = []
+    for of in runs.values():
+        taken += [{**of[chosen(list(of), rule)], "variant": name} for name, rule in RULES.items()]
+        taken.append({**max(of.values(), key=lambda r: sum(float(str(r[name])) for name in SCORES)), "variant": ORACLE})
+    return [*records, *taken]
+
+
+def _candidate(r: Record) -> rounding.Candidate:
+    """What a record says of one."""
+    columns, clusters = (int(str(r[name])) for name in ("columns", "clusters"))
+    return rounding.Candidate(str(r["rounding"]), columns, clusters, float(str(r["cut"])), float(str(r["left_out"])))
+
+
 # ---- tables
+
+ROWS = (*(name for name in VARIANTS if name not in PEER_NAMES), *RULES, ORACLE, *PEER_NAMES)
+"""Of the tables of means, in their order."""
 
 RIVALS = ("KMeans(c)", "SpectralClustering(c)", "EVoC(c)", "kmeans c+8")
 """Other methods that the default is compared with, set by set."""
@@ -335,9 +347,10 @@ Scored = Mapping[tuple[str, str], Means]  # by data set and variant
 def markdown(records: Sequence[Record]) -> str:
     """The records as tables: means over sets, of whole sets and of draws; the stopping rule; the default set by set."""
     draws = sorted({int(str(r["draw"])) for r in records})
+    records = with_rules(records)
     whole, drawn = _scored(records, [0]), _scored(records, [draw for draw in draws if draw])
     groups = _groups(records)
-    variants = [name for name in VARIANTS if any(name == r["variant"] for r in records)]
+    variants = [name for name in ROWS if any(name == r["variant"] for r in records)]
     parts = [_means("Whole sets: mean NMI / ACC / ARI over the sets.", whole, groups, variants, errors=False)]
     if drawn:
         title = (
@@ -382,7 +395,7 @@ def _means(heading: str, of: Scored, groups: Mapping[str, list[str]], variants: 
             rows = [of[name, variant] for name in names if (name, variant) in of]
             few = f" ({len(rows)} sets)" if 0 < len(rows) < len(names) else ""
             cells.append(_cell(rows, errors) + few)
-        text = f"{variant} (knows the classes)" if variant == "oracle" else variant
+        text = f"{variant} (knows the classes)" if variant == ORACLE else variant
         lines.append(f"| {text} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -14,7 +14,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from ips2_dask.bench import choosing, choosing_systems, options
 from ips2_dask.bench.choosing_systems import SYSTEMS, Clustering, Problem, System
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.roundings import LabelledData
+from ips2_dask.bench.labelled_data import LabelledData
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import Dataset, load
 from ips2_dask.errors import BadInput

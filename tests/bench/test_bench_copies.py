@@ -9,7 +9,7 @@ import pytest
 import scipy.sparse as sp
 
 from ips2_dask import datasets
-from ips2_dask.bench import copies, islands, options, roundings
+from ips2_dask.bench import copies, islands, labelled_data, options
 from ips2_dask.cli.main import main
 from ips2_dask.stages.similarity_views import weighed
 
@@ -21,7 +21,7 @@ def test_the_options_name_sets_that_are_known() -> None:
 
 
 def test_rounded_rows_are_multiples_of_the_step_and_drawn_rows_are_the_sets() -> None:
-    plain, coarse, few = roundings.labelled_data("digits"), copies.rounded("digits:4"), copies.rounded("digits@100")
+    plain, coarse, few = labelled_data.labelled_data("digits"), copies.rounded("digits:4"), copies.rounded("digits@100")
     np.testing.assert_array_equal(coarse.X, np.floor(plain.X / 4) * 4)
     np.testing.assert_array_equal(coarse.known, plain.known)
     assert few.X.shape == (100, 64)
@@ -58,7 +58,7 @@ def test_the_table_has_means_and_the_largest_loss(records: list[Record]) -> None
     for line in means.splitlines()[2:]:
         variant, mean, loss = (cell.strip() for cell in line.strip("|").split("|"))
         both = [of[name, variant] for name in ("iris", "digits:8@300")]
-        assert mean == " / ".join(f"{np.mean([r[name] for r in both]):.3f}" for name in roundings.SCORES)
+        assert mean == " / ".join(f"{np.mean([r[name] for r in both]):.3f}" for name in labelled_data.SCORES)
         losses = [of[r["data"], "edges one, k-means one"]["nmi"] - r["nmi"] for r in both]
         assert loss.startswith(f"{max(losses):.3f} (")
     assert len(sets.splitlines()) == 4

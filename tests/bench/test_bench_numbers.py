@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ips2_dask import Params, run
-from ips2_dask.bench import numbers, options, roundings
+from ips2_dask.bench import labelled_data, numbers, options
 from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels import choice, density
@@ -98,7 +98,7 @@ def test_every_variant_has_a_record_of_each_set_and_draw(records: list[Record]) 
         assert r["seconds"] >= 0
     same: dict[tuple[object, ...], set[tuple[float, ...]]] = {}
     for r in records:
-        same.setdefault((r["data"], r["draw"], r["n_clusters"]), set()).add(tuple(r[s] for s in roundings.SCORES))
+        same.setdefault((r["data"], r["draw"], r["n_clusters"]), set()).add(tuple(r[s] for s in labelled_data.SCORES))
     assert all(len(found) == 1 for found in same.values())  # one run of each number
     assert list(numbers.measure(["iris", "soybean"], 1, Path("nowhere"), done=records)) == []
 
@@ -108,8 +108,8 @@ def test_every_variant_has_a_record_of_each_set_and_draw(records: list[Record]) 
 @pytest.mark.parametrize("name", ["iris", "soybean"])
 def test_the_default_is_what_a_run_chooses(records: list[Record], name: str) -> None:
     of = {r["variant"]: r for r in records if (r["data"], r["draw"]) == (name, 0)}
-    data = roundings.labelled_data(name)
-    with roundings.measuring():
+    data = labelled_data.labelled_data(name)
+    with labelled_data.measuring():
         found = run(data.X, Params(max_clusters=numbers.MOST)).choice
     assert found is not None
     default = of["default"]

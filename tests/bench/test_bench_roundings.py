@@ -11,7 +11,7 @@ import pytest
 from sklearn.datasets import make_moons
 
 from ips2_dask import Params, datasets, run
-from ips2_dask.bench import certainty, options, roundings
+from ips2_dask.bench import certainty, labelled_data, options, roundings
 from ips2_dask.cli.main import main
 from ips2_dask.kernels import density, rounding
 from ips2_dask.metrics import accuracy, adjusted_rand
@@ -26,15 +26,15 @@ def data_of(name: str) -> tuple[Any, int]:
         return make_moons(300, noise=0.05, random_state=0)[0], 2
     if name == "few":
         return np.random.default_rng(0).standard_normal((8, 3)), 3
-    given = roundings.labelled_data(name)
+    given = labelled_data.labelled_data(name)
     return given.X[::4] if name == "digits" else given.X, given.classes
 
 
 def test_the_options_know_all_peers_and_sets() -> None:
     assert tuple(roundings.PEERS) == options.ROUNDING_PEERS
-    names = [name.removesuffix(roundings.LENGTH_1) for name in (*options.OPEN, *options.TABLES)]
+    names = [name.removesuffix(labelled_data.LENGTH_1) for name in (*options.OPEN, *options.TABLES)]
     assert set(names) <= set(datasets.names())
-    assert set(roundings.SCALED) <= {*names, *(name.partition("@")[0] for name in options.COPIED)}
+    assert set(labelled_data.SCALED) <= {*names, *(name.partition("@")[0] for name in options.COPIED)}
     assert len(options.OPEN) == 18
 
 
@@ -57,7 +57,9 @@ def test_the_candidate_that_a_run_keeps_is_found_again_from_its_parts(name: str,
     )  # fmt: skip
     assert (kept.candidate.cut, kept.candidate.left_out) == (facts["cut"], facts["left_out"])
     assert adjusted_rand(found.labels, kept.labels) == 1
-    assert roundings.chosen(all_of_them, c, rounding.MAX_CUT) is kept
+    assert roundings.chosen([one.candidate for one in all_of_them], roundings.Rule()) is kept.candidate
+    for known in (kept.labels, 2 * kept.labels + 1):  # numbers may be missing
+        assert roundings.known_cut(found, known) == pytest.approx(kept.candidate.cut, abs=1e-6)
     U = found.similarity("fused")
     for one in all_of_them:
         assert len(one.labels) == len(X)
@@ -75,28 +77,37 @@ def test_moons_have_candidates_of_both_ways() -> None:
     assert ways == {"kmeans", "density"}
 
 
-def candidate(way: str, columns: int, cut: float, left_out: float = 0.0, clusters: int = 3) -> roundings.Rounded:
-    return roundings.Rounded(rounding.Candidate(way, columns, clusters, cut, left_out), f"{way} {columns}")
+def candidate(way: str, columns: int, cut: float, left_out: float = 0.0, clusters: int = 3) -> rounding.Candidate:
+    return rounding.Candidate(way, columns, clusters, cut, left_out)
 
 
 @pytest.mark.parametrize(
-    ("densities", "most_cut", "kept"),
+    ("densities", "rule", "kept"),
     [
-        ([("density", 11, 1.5)], 1.0, "kmeans 3"),
-        ([("density", 11, 1.5)], 2.0, "density 11"),
-        ([("density", 11, 1.0)], 1.0, "density 11"),
-        ([("density", 11, 19.0)], np.inf, "density 11"),
-        ([("density", 11, 0.1, 0.9)], np.inf, "kmeans 3"),  # left too much out
-        ([("density", 11, 0.1, 0.0, 2)], np.inf, "kmeans 3"),  # too few clusters
-        ([("density", 11, 0.1, 0.2), ("density", 3, 3.0, 0.1)], np.inf, "density 3"),
-        ([("density", 11, 0.1, 0.2), ("density", 3, 3.0, 0.1)], 2.0, "kmeans 3"),
-        ([], 2.0, "kmeans 3"),
+        ([("density", 11, 1.5)], {"most_cut": 1.0}, "kmeans 3"),
+        ([("density", 11, 1.5)], {}, "density 11"),
+        ([("density", 11, 1.0)], {"most_cut": 1.0}, "density 11"),
+        ([("density", 11, 19.0)], {"most_cut": np.inf}, "density 11"),
+        ([("density", 11, 0.1, 0.9)], {"most_cut": np.inf}, "kmeans 3"),  # left too much out
+        ([("density", 11, 0.1, 0.3)], {}, "kmeans 3"),
+        ([("density", 11, 0.1, 0.3)], {"most_left_out": 0.3}, "density 11"),
+        ([("density", 11, 19.0, 0.0, 4)], {"most_cut": 1.0}, "density 11"),  # tells more clusters apart
+        ([("density", 11, 0.1, 0.2), ("density", 3, 3.0, 0.1)], {"most_cut": np.inf}, "density 3"),
+        ([("density", 11, 0.1, 0.2), ("density", 3, 3.0, 0.1)], {}, "kmeans 3"),
+        ([], {}, "kmeans 3"),
     ],
 )
-def test_a_rule_keeps_the_density_up_to_its_limit(densities: list[Any], most_cut: float, kept: str) -> None:
+def test_a_rule_keeps_the_density_up_to_its_limits(densities: list[Any], rule: dict[str, float], kept: str) -> None:
     found = [candidate(*one) for one in densities]
     found += [candidate("kmeans", 11, 0.5, clusters=2), candidate("kmeans", 3, 1.0)]
-    assert roundings.chosen(found, 3, most_cut).labels == kept
+    taken = roundings.chosen(found, roundings.Rule(**rule))
+    assert f"{taken.rounding} {taken.columns}" == kept
+
+
+@pytest.mark.parametrize(("margin", "kept"), [(1.0, 3), (1.05, 3), (1.2, 11)])
+def test_fewer_columns_have_to_be_better_by_a_margin(margin: float, kept: int) -> None:
+    found = [candidate("kmeans", 11, 1.1), candidate("kmeans", 3, 1.0)]
+    assert roundings.chosen(found, roundings.Rule(margin=margin)).columns == kept
 
 
 def test_noise_has_the_label_of_the_nearest_sample_that_is_none() -> None:
@@ -110,8 +121,8 @@ def test_noise_has_the_label_of_the_nearest_sample_that_is_none() -> None:
 
 
 def test_draws_are_seeded_parts_of_the_whole_without_repeats() -> None:
-    whole, first, again, second = (roundings.labelled_data("digits", draw) for draw in (0, 1, 1, 2))
-    other = roundings.labelled_data("digits", 1, seed=1)
+    whole, first, again, second = (labelled_data.labelled_data("digits", draw) for draw in (0, 1, 1, 2))
+    other = labelled_data.labelled_data("digits", 1, seed=1)
     rows = {row.tobytes() for row in whole.X}
     for drawn in (first, second, other):
         assert len(drawn.X) == len(drawn.known) == round(0.8 * 1797)
@@ -126,7 +137,7 @@ def test_draws_are_seeded_parts_of_the_whole_without_repeats() -> None:
 
 def test_sets_are_scaled_as_their_names_say() -> None:
     for draw in (0, 1):
-        iris, lengths = roundings.labelled_data("iris", draw), roundings.labelled_data("digits-l2", draw)
+        iris, lengths = labelled_data.labelled_data("iris", draw), labelled_data.labelled_data("digits-l2", draw)
         assert (iris.scale, lengths.scale) == ("zscore", "l2")
         assert np.allclose(iris.X.mean(axis=0), 0, atol=1e-12)
         assert np.allclose(iris.X.std(axis=0), 1)
@@ -163,15 +174,15 @@ def test_every_variant_has_a_record_of_each_draw(records: list[Record]) -> None:
 @NEEDED
 def test_rules_choose_among_the_roundings_of_the_same_run(records: list[Record]) -> None:
     for draw in (0, 1):
-        of = {r["variant"]: r for r in records if r["draw"] == draw}
+        of = {r["variant"]: r for r in roundings.with_rules(records) if r["draw"] == draw}
         single = [of[name] for name in roundings.WAYS]
         for rule in ("default", "least cut", "density first", "oracle"):
             same = [r for r in single if (r["rounding"], r["columns"]) == (of[rule]["rounding"], of[rule]["columns"])]
             assert same
             for name in ("nmi", "acc", "ari", "cut", "left_out", "products", "embedding_products"):
                 assert same[0][name] == pytest.approx(of[rule][name], rel=1e-12)
-        assert sum(of["oracle"][name] for name in roundings.SCORES) == pytest.approx(
-            max(sum(one[name] for name in roundings.SCORES) for one in single)
+        assert sum(of["oracle"][name] for name in labelled_data.SCORES) == pytest.approx(
+            max(sum(one[name] for name in labelled_data.SCORES) for one in single)
         )
         kmeans = min(one["cut"] for one in single if one["rounding"] == "kmeans")
         assert of["least cut"]["cut"] <= kmeans
@@ -185,7 +196,7 @@ def test_a_peer_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ZeroDivisionError
 
     monkeypatch.setitem(roundings.PEERS, "kmeans", roundings.Peer("KMeans(c)", "", fail))
-    (record,) = roundings._peer("kmeans", roundings.labelled_data("iris"), 0)
+    (record,) = roundings._peer("kmeans", labelled_data.labelled_data("iris"), 0)
     assert record["outcome"] == "failed: ZeroDivisionError"
     assert "nmi" not in record
 
@@ -198,7 +209,7 @@ def made(data: str, draw: int, variant: str, scores: tuple[float, float, float] 
         "data": data, "draw": draw, "m": m, "f": 4, "classes": 3, "variant": variant, "rounding": "density",
         "columns": 11, "left_out": 0.125,
     }  # fmt: skip
-    return record if scores is None else {**record, **dict(zip(roundings.SCORES, scores, strict=True))}
+    return record if scores is None else {**record, **dict(zip(labelled_data.SCORES, scores, strict=True))}
 
 
 def test_tables_hold_means_errors_and_the_worst_loss_of_what_was_measured() -> None:
@@ -231,7 +242,7 @@ def test_tables_hold_means_errors_and_the_worst_loss_of_what_was_measured() -> N
 
 def test_the_tables_of_real_records_name_every_variant(records: list[Record]) -> None:
     text = roundings.markdown(records)
-    assert all(f"| {variant} " in text for variant in roundings.VARIANTS)
+    assert all(f"| {variant} " in text for variant in roundings.ROWS)
     assert "oracle (knows the classes)" in text
     whole_alone = roundings.markdown([r for r in records if r["draw"] == 0])
     assert "±" in text
@@ -256,7 +267,7 @@ def test_tenths_hold_all_samples_from_the_least_certain_on() -> None:
     found: list[Any] = list(certainty.measure(["iris"]))
     assert [r["tenth"] for r in found] == list(range(1, 11))
     assert [r["samples"] for r in found] == [15] * 10
-    given = roundings.labelled_data("iris")
+    given = labelled_data.labelled_data("iris")
     labels = run(given.X, Params(n_clusters=3)).labels
     assert np.mean([r["accuracy"] for r in found]) == pytest.approx(accuracy(given.known, labels))
     bounds = [value for r in found for value in (r["least"], r["most"])]
