@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing.resource_tracker
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import dask
 from distributed import Client, LocalCluster
@@ -87,6 +88,8 @@ def preview(config: Config) -> str:
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
     """Start the cluster and a client of it; both end with the stack."""
+    before = {name: os.environ.get(name) for name in workers.environment(config)}
+    stack.callback(_restore_environment, before)  # nannies have changed it again if they have replaced workers
     stack.enter_context(dask.config.set(settings(config)))
     security = tls.security(config.tls)
     with _ignoring_interrupts():
@@ -96,7 +99,17 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
         stack.enter_context(cluster)
         if config.adaptive is not None:
             cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
+    _restore_environment(before)  # all workers have started
     return stack.enter_context(Client(cluster, security=security, set_as_default=False))
+
+
+def _restore_environment(before: Mapping[str, str | None]) -> None:
+    """Give this process its variables back, so that others which it starts may take more than one thread."""
+    for name, value in before.items():
+        if value is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = value
 
 
 @contextlib.contextmanager

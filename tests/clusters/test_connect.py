@@ -158,6 +158,23 @@ def _numba_threads() -> tuple[str | None, int]:
     return os.environ.get("NUMBA_NUM_THREADS"), int(numba.config.NUMBA_NUM_THREADS)
 
 
+def test_a_local_cluster_leaves_this_process_its_environment(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a worker has been replaced, before which Dask changes it once more."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
+    before = dict(os.environ)
+    with ips2_dask.cluster(str(config)) as client:
+        assert dict(os.environ) == before
+        assert list(client.run(_threads).values()) == [("1", "7")]  # what the user has set is left to workers, too
+        client.restart()
+        assert list(client.run(_threads).values()) == [("1", "7")]
+    assert dict(os.environ) == before
+
+
+def _threads() -> tuple[str | None, ...]:
+    return tuple(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+
+
 def test_a_local_cluster_waits_for_the_replacement_of_a_worker_however_long_it_takes_to_start() -> None:
     kept = local.settings(load("local"))["distributed.deploy.lost-worker-timeout"]
     assert parse_timedelta(kept) > 24 * 3600  # the nanny that starts it is no lost one
