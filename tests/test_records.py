@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from records import EXCEPTIONS, NoHistory, check_history, git, staleness
+from records import EXCEPTIONS, SUCCESSORS, NoHistory, check_history, git, staleness
 
 from ips2_dask.bench import everything, figures, origin, shown
 
@@ -39,6 +39,11 @@ def test_no_record_is_older_than_its_code(name: str) -> None:
 def test_exceptions_are_of_records_that_there_are_and_have_a_reason() -> None:
     assert set(EXCEPTIONS) <= set(STEPS)
     assert all(len(reason) > 20 for reason in EXCEPTIONS.values())
+
+
+def test_successors_are_of_commits_that_records_name() -> None:
+    found = [everything.origin_of(step, ROOT) for step in STEPS.values()]
+    assert set(SUCCESSORS) <= {origin["commit"] for origin in found if origin}
 
 
 def test_every_record_has_a_step() -> None:

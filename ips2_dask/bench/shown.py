@@ -103,18 +103,22 @@ OURS = "ips2,ips2-auto,ips2-k10,ips2-k10-c"
 INDEXES = ("faiss", "hnswlib", "usearch")
 RUNS = "ips2_dask/bench/runs.py"
 PLOTS = "ips2_dask/plots/*.py"
+SETS = "ips2_dask/bench/labelled_data.py"
 
 STEPS: tuple[Step, ...] = (
     _bench("product", "product", (*PRODUCT, MANIFOLD), 34, measured=True),
-    _bench("graph-mnist", "graph --data mnist", GRAPH, 1_500, packages=INDEXES, needs_data=True),
-    _bench("graph-500k", f"graph --samples 500000 --builders {SIX}", (*GRAPH, MANIFOLD), 2_400, packages=INDEXES),
+    _bench("graph-mnist", "graph --data mnist", GRAPH, 1_125, measured=True, packages=INDEXES, needs_data=True),
+    _bench(
+        "graph-500k", f"graph --samples 500000 --builders {SIX}", (*GRAPH, MANIFOLD), 1_756, measured=True,
+        packages=INDEXES,
+    ),
     _bench(
         "peers", f"peers --limit 200 --systems {OURS},evoc,spectral-lobpcg,spectral-amg,kmeans",
-        (*RUN, "ips2_dask/estimator.py"), 1_300, packages=("evoc", "pyamg"), needs_data=True,
+        (*RUN, "ips2_dask/estimator.py"), 1_356, measured=True, packages=("evoc", "pyamg"), needs_data=True,
     ),
     _bench(
         "peers-compiled", "peers --compiled --repeats 3 --systems ips2,ips2-auto,evoc",
-        (*RUN, "ips2_dask/estimator.py"), 270, measured=True, packages=("evoc",), needs_data=True,
+        (*RUN, "ips2_dask/estimator.py"), 300, measured=True, packages=("evoc",), needs_data=True,
     ),
     _bench(
         "scaling", "scaling --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD), 356, measured=True,
@@ -122,25 +126,28 @@ STEPS: tuple[Step, ...] = (
     ),
     _bench(
         "choosing", "choosing",
-        (*RUN, "ips2_dask/bench/choosing_systems.py", "ips2_dask/estimator.py", "ips2_dask/sweeps/*.py"), 3_154,
+        (*RUN, SETS, "ips2_dask/bench/choosing_systems.py", "ips2_dask/estimator.py", "ips2_dask/sweeps/*.py"), 5_168,
         measured=True, packages=("evoc", "igraph", "umap"), needs_data=True,
     ),
-    _bench("roundings", "roundings", RUN, 3_600, packages=("evoc",), needs_data=True),
-    _bench("numbers", "numbers", (*RUN, "ips2_dask/bench/roundings.py"), 5_400, needs_data=True, more=("--resume",)),
-    _bench("noise", "numbers --noise", RUN, 3_600, more=("--resume",)),
-    _bench("copies", "copies", (*RUN, "ips2_dask/bench/roundings.py"), 2_400, needs_data=True),
+    _bench("roundings", "roundings", (*RUN, SETS), 311, measured=True, packages=("evoc",), needs_data=True),
     _bench(
-        "certainty", "certainty --data mnist", RUN, 23, measured=True, packages=("matplotlib",), needs_data=True,
-        figure="docs/images/certainty.png",
+        "numbers", "numbers", (*RUN, SETS), 123, measured=True, needs_data=True,
+        more=("--resume",),
+    ),
+    _bench("noise", "numbers --noise", RUN, 142, measured=True, more=("--resume",)),
+    _bench("copies", "copies", (*RUN, SETS), 171, measured=True, needs_data=True),
+    _bench(
+        "certainty", "certainty --data mnist", (*RUN, SETS), 12, measured=True, packages=("matplotlib",),
+        needs_data=True, figure="docs/images/certainty.png",
     ),
     _bench("sweep", "sweep", (*RUN, "ips2_dask/sweeps/*.py"), 116, measured=True, needs_data=True),
     _bench(
         "million-k10", "end-to-end --samples 1000000 --neighbors 10 --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD),
-        525, measured=True,
+        709, measured=True,
     ),
     _bench(
         "two-workers", "end-to-end --samples 200000 --features 64 --clusters 10 --vectors chunked --workers 2 "
-        "--against 1 --repeats 3", (*RUN, RUNS, MANIFOLD), 496, measured=True,
+        "--against 1 --repeats 3", (*RUN, RUNS, MANIFOLD), 472, measured=True,
     ),
     _bench(
         "ten-million", "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 --keep DIR",
@@ -152,14 +159,14 @@ STEPS: tuple[Step, ...] = (
     ),
     Step(
         "paper", "ips2 reproduce --data DIR --out paper", f"{RESULTS}/paper/results.json",
-        (*RUN, "ips2_dask/paper/*/*.py"), 14_400, packages=("matplotlib",), needs_data=True,
+        (*RUN, "ips2_dask/paper/*/*.py"), 3_601, measured=True, packages=("matplotlib",), needs_data=True,
     ),
-    _notebook("01_quickstart", (*RUN, PLOTS), 60, clusters=1, similarities=2),
-    _notebook("02_paper", ("ips2_dask/paper/*/*.py",), 60),
-    _notebook("03_scaling_study", (*RUN, RUNS, "ips2_dask/bench/study/*.py"), 400),
-    _notebook("04_on_a_cluster", ("ips2_dask/clusters/*.py",), 60),
-    _notebook("05_choosing_parameters", (*RUN, "ips2_dask/sweeps/*.py", PLOTS), 120, sweep=1),
-    _notebook("06_single_cells", (*RUN, "ips2_dask/scanpy.py", PLOTS), 120, packages=("scanpy", "igraph", "umap")),
+    _notebook("01_quickstart", (*RUN, PLOTS), 31, clusters=1, similarities=2),
+    _notebook("02_paper", ("ips2_dask/paper/*/*.py",), 15),
+    _notebook("03_scaling_study", (*RUN, RUNS, "ips2_dask/bench/study/*.py"), 207),
+    _notebook("04_on_a_cluster", ("ips2_dask/clusters/*.py",), 33),
+    _notebook("05_choosing_parameters", (*RUN, "ips2_dask/sweeps/*.py", PLOTS), 32, sweep=1),
+    _notebook("06_single_cells", (*RUN, "ips2_dask/scanpy.py", PLOTS), 18, packages=("scanpy", "igraph", "umap")),
 )  # fmt: skip
 """In the order in which they are made: notebooks show what is before them."""
 

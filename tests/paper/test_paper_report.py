@@ -115,6 +115,7 @@ def test_every_figure_is_there_as_png_and_svg(generated: Path) -> None:
         assert (generated / "figures" / f"{name}.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_everything_is_made_again_byte_for_byte_but_for_times(generated: Path, tmp_path: Path) -> None:
     made(catalog.chosen(GENERATED), tmp_path, Scope(runs=1, repeats=1))
     for file in sorted((generated / "figures").iterdir()):
