@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import zlib
 from collections.abc import Iterator
 
@@ -24,20 +25,34 @@ settings.register_profile("ips2", deadline=None, derandomize=True)
 settings.load_profile("ips2")
 
 
+BEGUN = time.monotonic()
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the option by which `.ci/run` tries the long tests in parts."""
+    """Add the options by which `.ci/run` runs a part of the slow and the long tests."""
     parser.addoption("--part", metavar="N/M", help="of the tests that are chosen those of part N modulo M alone")
+    parser.addoption("--seconds", metavar="S", type=float, help="skip tests that have not begun after so many seconds")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of one part; a test's part follows from its name, whatever other tests there are."""
+    """Keep the tests of one part; a test's part follows from its name, whatever other tests there are.
+
+    N decides the order of files too: otherwise a time limit (`--seconds`) would always leave out the same ones.
+    """
     part = config.getoption("--part")
     if part is None:
         return
     number, parts = (int(word) for word in part.split("/"))
     kept = [item for item in items if zlib.crc32(item.nodeid.encode()) % parts == number % parts]
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = kept
+    items[:] = sorted(kept, key=lambda item: zlib.crc32(f"{number} {item.path.name}".encode()))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Leave a test out that begins too late."""
+    seconds = item.config.getoption("--seconds")
+    if seconds is not None and time.monotonic() - BEGUN > seconds:
+        pytest.skip(f"not begun after {seconds:g} s: left out")
 
 
 @pytest.fixture(autouse=True)

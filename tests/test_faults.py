@@ -279,7 +279,7 @@ def test_a_run_whose_workers_all_end_and_are_not_replaced_does_not_wait_for_ever
         assert_given_up(scene, process, "no worker for 12 s", undisturbed[ANYWHERE[point].options], point)
 
 
-@each_point("tensor", among=["tensor", "eigen"])
+@each_point(among=["tensor", "eigen"])
 def test_a_scheduler_that_stops_answering_is_not_waited_for_for_ever(
     scene: Scene, point: str, undisturbed: Undisturbed
 ) -> None:
@@ -308,7 +308,7 @@ def test_a_run_whose_client_was_killed_leaves_no_process_and_goes_on(
     assert_nothing_is_lost(scene, undisturbed[ANYWHERE[point].options], point)
 
 
-@each_point("sharded-neighbors", among=RESUMED)
+@each_point(among=RESUMED)
 def test_a_sharded_run_whose_client_was_killed_goes_on_with_two_workers(
     scene: Scene, point: str, undisturbed: Undisturbed
 ) -> None:

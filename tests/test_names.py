@@ -12,6 +12,7 @@ import ips2_dask
 HEAVY = ("numpy", "scipy", "sklearn", "numba", "dask", "distributed", "zarr", "pandas", "matplotlib")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ips2_dask.__all__)
 def test_every_name_is_found_in_a_process_that_asked_for_no_other(name: str) -> None:
     code = f"import ips2_dask; ips2_dask.{name}; from ips2_dask import {name}; assert {name!r} in dir(ips2_dask)"

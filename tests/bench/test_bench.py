@@ -339,6 +339,7 @@ def test_a_run_that_fails_is_recorded_as_failed(tmp_path, capsys):
 # ---- peers
 
 
+@pytest.mark.slow
 def test_ratios_are_to_the_fastest_spectral_clustering_that_finished(tmp_path, capsys):
     systems = "spectral-lobpcg,spectral-arpack,kmeans"
     found = bench(
@@ -367,6 +368,7 @@ def test_ratios_are_to_the_fastest_spectral_clustering_that_finished(tmp_path, c
     assert graphs == [("exact", 10), ("exact", 10), (None, None)]
 
 
+@pytest.mark.slow
 def test_ours_are_compared_with_as_many_columns_and_neighbours(tmp_path):
     systems = "ips2,ips2-k10-c"
     arguments = ("--samples", 300, "--features", 4, "--clusters", 3, "--compiled", "--repeats", 1, "--threads", 1)
@@ -453,6 +455,7 @@ def test_two_sizes_have_an_exponent_without_an_interval():
     assert scaling.growth([10, 100], [1, 100]) == (pytest.approx(2), None, None)
 
 
+@pytest.mark.slow
 def test_every_stage_has_a_time_for_each_size_and_a_growth(tmp_path):
     found = bench(
         "scaling", "--sizes", "300,900", "--features", 4, "--clusters", 3, "--serial", "--no-warm-up",

@@ -240,7 +240,7 @@ def test_owners_of_another_store_or_numbering_are_not_asked(context: Context) ->
     assert placement.owner(partition_item(context, 0)) is None
 
 
-@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
+@pytest.mark.parametrize("vectors", ["in-core", pytest.param("chunked", marks=pytest.mark.slow)])
 def test_no_graph_that_is_sent_to_the_scheduler_holds_a_large_object(
     vectors: str, dask_executor: DaskExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -572,7 +572,7 @@ def test_a_bound_of_pairs_bounds_the_blocks_of_fewer(vectors: str, fewer: int, m
     )
 
 
-@pytest.mark.parametrize("panels", [1, 2])
+@pytest.mark.parametrize("panels", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_solve_holds_no_more_blocks_than_are_planned(panels: int) -> None:
     """Panels that have been joined would be one more."""
     n, columns = 1_000_000, 16

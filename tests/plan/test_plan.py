@@ -232,6 +232,7 @@ def test_chunks_of_vectors_that_are_too_few_for_the_workers_are_warned_about() -
     assert not enough
 
 
+@pytest.mark.slow
 def test_a_sharded_run_has_the_tasks_that_its_plan_says(tmp_path: Path) -> None:
     counted: Counter[str] = Counter()
 

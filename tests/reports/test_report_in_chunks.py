@@ -126,6 +126,7 @@ def test_the_page_of_a_large_run_says_what_was_drawn(sharded: tuple[Run, Run], d
     assert f"It has {DRAWN} of {len(sharded[1].distinct)} samples" in laid_out[: laid_out.index("</p>")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", ["exact", "shards"])
 def test_no_array_that_is_read_grows_with_the_samples(
     graph: str, drawn: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

@@ -104,6 +104,7 @@ def test_a_sparse_similarity_in_one_process_is_written_by_ranges_too(tmp_path: P
     check(run(groups(200), Params(n_clusters=3), Resources(partition_rows=PARTITION)), tmp_path / "x.h5ad")
 
 
+@pytest.mark.slow
 def test_no_array_of_an_export_grows_with_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = []
     monkeypatch.setattr(chunked_label, "BUCKET_ROWS", 90)

@@ -119,7 +119,7 @@ def algebra(space: ChunkedSpace, width: int = 16) -> list[npt.NDArray[np.floatin
 
 
 @pytest.mark.parametrize("panels", [False, True], ids=["whole", "panels"])
-@pytest.mark.parametrize("rows", ["pairs", "graph"])
+@pytest.mark.parametrize("rows", ["pairs", pytest.param("graph", marks=pytest.mark.slow)])
 def test_the_algebra_has_the_same_bits_on_workers_and_in_files(
     rows: str, panels: bool, reference: Any, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -140,7 +140,7 @@ def test_the_algebra_has_the_same_bits_on_workers_and_in_files(
 
 
 @pytest.mark.parametrize("operator", ["triplets", "elements", "matrix-free"])
-@pytest.mark.parametrize("rows", ["pairs", "graph"])
+@pytest.mark.parametrize("rows", ["pairs", pytest.param("graph", marks=pytest.mark.slow)])
 def test_the_memory_of_a_solve_is_that_of_the_rows_and_operators_which_its_workers_hold(
     rows: str, operator: str, client: Client, tmp_path: Path
 ) -> None:
@@ -185,7 +185,7 @@ def test_narrow_panels_of_files_have_the_bits_of_whole_blocks(operator: str, tmp
         np.testing.assert_array_equal(one, another)
 
 
-@pytest.mark.parametrize("operator", ["elements", "matrix-free"])
+@pytest.mark.parametrize("operator", ["elements", pytest.param("matrix-free", marks=pytest.mark.slow)])
 def test_wide_panels_have_the_bits_of_a_filter_by_the_parts_of_a_block(
     operator: str, client: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -447,6 +447,7 @@ def processes() -> Iterator[Client]:
         yield client
 
 
+@pytest.mark.slow
 def test_a_lost_worker_ends_nobody_else_s_waiting_and_the_solve_goes_on(
     reference: Any, processes: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -514,6 +515,7 @@ class Loss:
         monkeypatch.setattr(memory_chunked, "COPIED_FROM", 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [2, 6])
 def test_with_copies_a_lost_worker_repeats_no_more_than_two_rounds(
     at: int, reference: Any, processes: Client, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
@@ -636,7 +638,7 @@ def test_few_workers_and_those_without_memory_make_no_copies(reference: Any, mon
     assert not makes_copies(4, 1 << 28)
 
 
-@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize("at", [pytest.param(1, marks=pytest.mark.slow), 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_a_solve_stopped_within_a_filter_goes_on_there(
     at: int, reference: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -673,6 +675,7 @@ def test_a_solve_stopped_within_a_filter_goes_on_there(
     assert before < steps["pairs"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_lost_in_a_solve_s_first_setup_is_done_without(
     reference: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -52,6 +52,7 @@ def test_what_a_task_gives_to_another_thread_is_of_the_task() -> None:
     assert sorted(entry.role for entry in recorder.sizes if entry.what == "made") == ["driver", "task"]
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nothing_grows_with_the_samples_in_a_run_of_one_process() -> None:
     _compare(gathers.gathers(), on_workers=False)

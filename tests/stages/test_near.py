@@ -135,7 +135,7 @@ def test_a_graph_near_follows_the_partition_and_not_the_number_of_samples() -> N
 SMALL = curved_gaussians(360, 4, 3, 0)[0]
 REPEATED = np.concatenate([SMALL, SMALL[::3], SMALL[::9], SMALL[:30] + 100])  # rows are merged; a component lies apart
 PARAMS = Params(n_clusters=3, shards=3, graph="shards", fusion="normalized", tol=1e-2)
-ROWS = 25
+ROWS = 45
 
 
 def chunked(store: Path | None = None, executor: Executor | None = None) -> Run:
@@ -213,6 +213,7 @@ class StoppingExecutor(SerialExecutor):
         raise Stop
 
 
+@pytest.mark.slow
 def test_a_run_that_stopped_in_each_job_goes_on_to_the_same_bytes(undisturbed: Run, tmp_path: Path) -> None:
     of_rows = ("heads-", "equal-", "own-", "numbers-", "place-", "distinct-")
     for prefix in (*of_rows, "edges-", "reverse-", "pieces-", "joins-", "components-", "shares-", "sums-"):

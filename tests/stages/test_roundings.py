@@ -100,6 +100,7 @@ def test_results_are_the_same_bits_in_any_partitions_and_order(X: Array) -> None
     assert results(run(X, PARAMS, Resources(partition_rows=113))) == whole
 
 
+@pytest.mark.slow
 def test_walks_in_chunks_are_those_in_one_piece(X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """From the same U: the solver's bits depend on its chunks, and the walks on none."""
     found = run(X, PARAMS, CHUNKED, store=tmp_path / "run")
@@ -148,6 +149,7 @@ class Killed(Exception):
     pass
 
 
+@pytest.mark.slow
 def test_a_walk_on_workers_that_was_stopped_goes_on_from_its_last_blocks(
     X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -175,6 +177,7 @@ def test_a_walk_on_workers_that_was_stopped_goes_on_from_its_last_blocks(
     assert not list((tmp_path / "run").glob("label-*/walk*"))
 
 
+@pytest.mark.slow
 def test_a_walk_that_loses_its_blocks_goes_on_from_those_stored_last(
     X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

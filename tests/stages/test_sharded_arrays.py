@@ -70,6 +70,7 @@ def largest_rows(m: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[
     return store.rows
 
 
+@pytest.mark.slow
 def test_no_array_of_a_sharded_graph_grows_with_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharding, "_batch_bytes", 4 * 4 * 200)  # two partitions a batch
     monkeypatch.setattr(sharding, "SAMPLE_PER_SHARD", 20)

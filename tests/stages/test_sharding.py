@@ -183,6 +183,7 @@ def test_where_refinement_does_not_keep_the_promise_every_pair_is_compared(make:
         assert found.report()["warnings"] == run(X, Params(n_clusters=3, graph="exact")).report()["warnings"]
 
 
+@pytest.mark.slow
 def test_where_comparing_every_pair_costs_too_much_one_line_says_what_was_reached_and_strict_fails(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
