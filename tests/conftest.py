@@ -35,10 +35,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of one part; a test's part follows from its name, whatever other tests there are.
+    """Give slow tests more time, and keep those of one part, which follows from their names, whatever others there are.
 
     N decides the order of files too: otherwise a time limit (`--seconds`) would always leave out the same ones.
     """
+    for item in items:
+        if item.get_closest_marker("slow") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(1800))  # a busy machine may take ten times as long
     part = config.getoption("--part")
     if part is None:
         return
