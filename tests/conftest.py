@@ -35,7 +35,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Give slow tests more time, and keep those of one part, which follows from their names, whatever others there are.
+    """Give slow tests more time, and keep the tests of one part. A test's name alone decides its part.
 
     N decides the order of files too: otherwise a time limit (`--seconds`) would always leave out the same ones.
     """

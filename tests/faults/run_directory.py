@@ -52,7 +52,7 @@ PARAMS = st.builds(
 MOMENTS = st.one_of(
     st.tuples(st.just(name), st.integers(0, most)) for name, most in (("", 1150), (".json", 180), ("manifest", 5))
 )
-"""After how many changes of a run's directory a kill comes: of any, of documents, or of the one that a run replaces."""
+"""After how many changes of a run's directory a kill comes: of any file, of documents, or of the manifest alone."""
 
 WHICH = st.integers(0, 10**6)
 
@@ -282,9 +282,9 @@ class RunDirectory(RuleBasedStateMachine):
     )  # fmt: skip
     @only_if(lambda self: self._files())
     def is_damaged(self, which: int, at: int, how: str, verified: bool) -> None:
-        """A file that a run wrote is changed, cut or deleted, and looked for at once or perhaps later.
+        """A file that a run wrote is changed, cut or deleted; half the time `verify` has to find it at once.
 
-        Another run may leave the file's stage out, and few changed bits show in labels: so half are looked for at once.
+        Later it might not have to: after a run with other parameters the file's stage is not looked at any more.
         """
         files = self._files()
         self._damage(files[which % len(files)], at, how)
