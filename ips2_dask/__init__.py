@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ips2_dask.params import PAPER, Params, Resources
     from ips2_dask.pipeline.run import run
     from ips2_dask.readers.features import Features
+    from ips2_dask.readers.text_format import TextFormat
     from ips2_dask.reports import report
     from ips2_dask.runs.maintenance import gc, status, verify
     from ips2_dask.runs.run import Run, open_run
@@ -54,6 +55,7 @@ __all__ = [
     "Resources",
     "Run",
     "StoreFailure",
+    "TextFormat",
     "WorkersKilled",
     "__version__",
     "cluster",
@@ -76,6 +78,7 @@ _HOMES = {
     "reports": ("report",),
     "sweeps": ("open_sweep", "sweep"),
     "readers.features": ("Features",),
+    "readers.text_format": ("TextFormat",),
     "params": ("PAPER", "Params", "Resources"),
     "pipeline.run": ("run",),
     "runs.maintenance": ("gc", "status", "verify"),

@@ -147,7 +147,7 @@ SOURCES: dict[str, Callable[[Path], str]] = {
     "zip-as-npy": lambda f: _zip(f, {"a": b"1"}, "x.npy"),
     "csv-nul-bytes": lambda f: _file(f, "x.csv", b"1,2\n\0\0\0\n3,4\n"),
     "csv-latin": lambda f: _file(f, "x.csv", b"a,b\n1,\xff\xfe\n3,4\n"),
-    "csv-quoted-line-end": lambda f: _file(f, "x.csv", b'a,b\n"1\n",2\n3,4\n'),
+    "csv-open-quote": lambda f: _file(f, "x.csv", b'a,b\n"1,2\n3,4\n'),
     "csv-only-blank-lines": lambda f: _file(f, "x.csv", b"\n\n\n"),
     "csv-gz-not-gzip": lambda f: _file(f, "x.csv.gz", b"1,2\n3,4\n"),
     "csv-gz-cut": lambda f: _file(f, "x.csv.gz", gzip.compress(b"1.5,2.5\n" * 4000)[:-20]),

@@ -1,14 +1,16 @@
-"""Options that several commands share, and the `Params`, `Resources` and `Features` of their values."""
+"""Options that several commands share, and the `Params`, `Resources`, `Features` and `TextFormat` of their values."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources, parse_bytes
 from ips2_dask.readers.features import MISSING, MOST_CATEGORIES, Features, split_list
+from ips2_dask.readers.text_format import HEADER, USUAL, TextFormat
 from ips2_dask.wording import option
 
 HELP = {
@@ -96,6 +98,23 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
         help="what is done about NaN, nulls and, in text files, empty fields, ?, NA and such: refuse them (default), "
         "take the column's median, or drop the row, whose label is then -1",
     )  # fmt: skip
+    add_text_format(parser)
+
+
+def add_text_format(parser: argparse.ArgumentParser) -> None:
+    """Add the options on how a text file is read; those that are not given are None."""
+    group = parser.add_argument_group("text files")
+    group.add_argument(
+        "--header", choices=HEADER, help="whether the first line names the columns (default: auto, by what is in it)"
+    )
+    group.add_argument(
+        "--delimiter", metavar="CHAR", help=r"between fields; \t: a tab, a blank: runs of them (default: as found)"
+    )
+    group.add_argument("--encoding", metavar="NAME", help="such as latin-1, cp1252 or utf-16 (default: utf-8)")
+    group.add_argument("--decimal", choices=(".", ","), help="decimal mark (default: a point)")
+    group.add_argument("--thousands", metavar="CHAR", help="mark between groups of three digits")
+    group.add_argument("--comment", metavar="CHAR", help="character at which a line ends, unless it is in quotes")
+    group.add_argument("--skip-lines", type=int, metavar="N", help="lines before the table, such as titles")
 
 
 def features_of(options: argparse.Namespace) -> Features:
@@ -103,6 +122,13 @@ def features_of(options: argparse.Namespace) -> Features:
     texts = {name: getattr(options, name) for name in ("columns", "drop_columns", "one_hot")}
     lists = {name: split_list(text, option(name)) for name, text in texts.items() if text is not None}
     return Features(**lists, missing=options.missing)
+
+
+def text_of(options: argparse.Namespace, usual: TextFormat | None = None) -> TextFormat | None:
+    """How the options say that a text file is read, other settings as of ``usual``; None if they don't say it."""
+    given = {name: getattr(options, name) for name in TextFormat.__dataclass_fields__}
+    given = {name: value for name, value in given.items() if value is not None}
+    return dataclasses.replace(usual or USUAL, **given) if given else None
 
 
 def add_side_inputs(parser: argparse.ArgumentParser) -> None:

@@ -9,7 +9,7 @@ import re
 
 from ips2_dask import clusters
 from ips2_dask.cli.console import print_plan
-from ips2_dask.cli.options import add_input, add_params, add_resources, features_of, params_of, resources_of
+from ips2_dask.cli.options import add_input, add_params, add_resources, features_of, params_of, resources_of, text_of
 from ips2_dask.errors import BadInput
 from ips2_dask.pipeline.prepare import Shaped, memory_limits, plan_run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
@@ -70,7 +70,7 @@ def _planned_source(options: argparse.Namespace) -> Shaped:
     if options.shape is None:
         return open_source(
             options.input, labels_column=options.labels_column, transpose=options.transpose,
-            features=features_of(options),
+            features=features_of(options), text=text_of(options),
         )  # fmt: skip
     match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
     if match is None:

@@ -22,9 +22,11 @@ from ips2_dask.cli.options import (
     add_params,
     add_resources,
     add_side_inputs,
+    add_text_format,
     features_of,
     params_of,
     resources_of,
+    text_of,
 )
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
@@ -67,6 +69,7 @@ def run_command(options: argparse.Namespace) -> int:
             labels_column=options.labels_column,
             transpose=options.transpose,
             features=features_of(options),
+            text=text_of(options),
             progress=options.stopping.guard(display),
             own_cluster=not options.serial,
             similarity=options.similarity,
@@ -159,6 +162,7 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
         "--handle-unknown", choices=HANDLE_UNKNOWN, default=HANDLE_UNKNOWN[0],
         help="a category that the run has not seen: refuse it (default), or make all features of its column 0",
     )  # fmt: skip
+    add_text_format(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no report")
     add_resources(parser, cuts=False)
@@ -177,7 +181,7 @@ def predict_command(options: argparse.Namespace) -> int:
     check_machines(resources, client=False, own_cluster=on_workers)
     source = finished.open_new(
         options.new, labels_column=options.labels_column, transpose=options.transpose,
-        handle_unknown=options.handle_unknown,
+        handle_unknown=options.handle_unknown, text=text_of(options, finished.text_format),
     )  # fmt: skip
     classes, names = classes_of(source), source.sample_names
     begun = time.perf_counter()

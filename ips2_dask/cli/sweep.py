@@ -15,6 +15,7 @@ from ips2_dask.cli.options import (
     features_of,
     params_of,
     resources_of,
+    text_of,
 )
 
 if TYPE_CHECKING:
@@ -66,6 +67,7 @@ def sweep_command(options: argparse.Namespace) -> int:
         labels_column=options.labels_column,
         transpose=options.transpose,
         features=features_of(options),
+        text=text_of(options),
         own_cluster=not options.serial,
         similarity=options.similarity,
         knn_graph=options.knn_graph,

@@ -19,6 +19,7 @@ from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.readers import Source, features_of, open_source
 from ips2_dask.readers.features import Features
+from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.stages.side_inputs import Matrix, SideInputs, open_side_inputs
 from ips2_dask.store.base import Store
 from ips2_dask.store.layout import STAGES
@@ -52,8 +53,8 @@ class Inputs:
     similarity, knn_graph : (m, m) matrix, path or None
         As the caller gave them: `side_inputs` reads and checks them.
     reading : mapping, optional
-        How the source was opened (``location``, ``labels_column``, ``transpose``, ``features``). The manifest keeps it
-        for the command that makes the run again.
+        How the source was opened (``location``, ``labels_column``, ``transpose``, ``features``, ``text``). The manifest
+        keeps it for the command that makes the run again, and for new samples.
     """
 
     def __init__(
@@ -100,6 +101,7 @@ def open_inputs(
     labels_column: str | int | None = None,
     transpose: bool = False,
     features: Features | None = None,
+    text: TextFormat | None = None,
     similarity: GivenMatrix | None = None,
     knn_graph: GivenMatrix | None = None,
 ) -> Inputs:
@@ -114,8 +116,10 @@ def open_inputs(
     reading: dict[str, object] = {"location": location, "labels_column": labels_column, "transpose": transpose}
     if features is not None and not features.is_default:
         reading["features"] = features.as_dict()
+    if text is not None and text.given:
+        reading["text"] = text.given
     if not isinstance(source, Source):
-        source = open_source(source, labels_column=labels_column, transpose=transpose, features=features)
+        source = open_source(source, labels_column=labels_column, transpose=transpose, features=features, text=text)
     _check_no_row_is_dropped(source, similarity, knn_graph)
     return Inputs(source, similarity, knn_graph, reading)
 

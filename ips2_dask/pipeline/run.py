@@ -23,6 +23,7 @@ from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, Shaped, open_input
 from ips2_dask.plan.checks import disk_warning
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features
+from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs.directory import check_directory
 from ips2_dask.runs.run import Run
 from ips2_dask.store.base import Store
@@ -45,6 +46,7 @@ def run(
     labels_column: str | int | None = None,
     transpose: bool = False,
     features: Features | None = None,
+    text: TextFormat | None = None,
     progress: Progress | None = None,
     own_cluster: bool = False,
     similarity: GivenMatrix | None = None,
@@ -72,6 +74,8 @@ def run(
         Whether the source is features by samples.
     features : Features, optional
         Which columns are features, which of them hold categories, and what is done about missing values.
+    text : TextFormat, optional
+        How a text file is read: header, delimiter, encoding and so on.
     progress : Progress, optional
     own_cluster : bool
         Start the cluster that ``resources`` describe, and end it with the run. Where graph and tensor are there from
@@ -126,8 +130,8 @@ def run(
     resources, progress = resources or Resources(), progress or Progress()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
     inputs = open_inputs(
-        source, labels_column=labels_column, transpose=transpose, features=features, similarity=similarity,
-        knn_graph=knn_graph,
+        source, labels_column=labels_column, transpose=transpose, features=features, text=text,
+        similarity=similarity, knn_graph=knn_graph,
     )  # fmt: skip
     prepared = prepare(inputs, params, resources)
     prepared.check()

@@ -6,7 +6,8 @@ format                        what may follow ``::``                      read i
 .npy, also s3:// and such                                                 yes
 .npz                          a member                                    from the start on, if compressed;
                                                                           whole, if sparse
-.csv .tsv .txt .data, .gz                                                 yes; gzipped: from the start on
+.csv .tsv .txt .data, .gz                                                 yes; gzipped, or in another encoding than
+                                                                          UTF-8: from the start on
 .parquet                                                                  yes, by row groups
 .h5 .hdf5                     a dataset                                   yes
 .mat                          a variable, ``X[0]`` or ``X{1}`` of a cell  whole; 7.3 (HDF5): yes
@@ -59,7 +60,9 @@ from ips2_dask.readers.dask_array import is_dask, open_dask_array
 from ips2_dask.readers.faults import pickled, throw
 from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array, open_frame
+from ips2_dask.readers.text_format import USUAL, TextFormat
 from ips2_dask.store.remote import check_url, is_remote, plain
+from ips2_dask.wording import option
 
 __all__ = [
     "FORMATS",
@@ -68,6 +71,7 @@ __all__ = [
     "features_of",
     "is_anndata",
     "is_chunked",
+    "is_text_file",
     "named_like",
     "open_anndata_source",
     "open_source",
@@ -114,6 +118,7 @@ def open_source(
     labels_column: str | int | None = None,
     transpose: bool = False,
     features: Features | FittedFeatures | None = None,
+    text: TextFormat | None = None,
 ) -> Source:
     """Open a table of numbers, samples by features, without reading more of it than has to be read.
 
@@ -131,6 +136,8 @@ def open_source(
         Whether the columns are the samples.
     features : Features or FittedFeatures, optional
         Which columns become features, and how; for new samples, the features that a run was fitted with.
+    text : TextFormat, optional
+        How a text file is read: header, delimiter, encoding and so on.
 
     Returns
     -------
@@ -145,16 +152,19 @@ def open_source(
     """
     if isinstance(features, Features) and features.is_default:
         features = None
-    table = _open(spec, labels_column, transpose, features)
+    if text is not None and text.given and not is_text_file(spec):
+        raise _no_text(spec, text)
+    table = _open(spec, labels_column, transpose, features, text or USUAL)
     return table if features is None or table.fitted is not None else features_of_numbers(table, features)
 
 
 def _open(
-    spec: object, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
-) -> Table:
+    spec: object, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None,
+    text: TextFormat = USUAL,
+) -> Table:  # fmt: skip
     """Return a table; its columns are features already if its format selects and encodes them itself."""
     if isinstance(spec, str | os.PathLike):
-        return _open_named(os.fspath(spec), labels_column, transpose, features)
+        return _open_named(os.fspath(spec), labels_column, transpose, features, text)
     if is_dask(spec):  # first, as a Delayed claims to have every attribute
         return open_dask_array(spec, labels_column, transpose, features)
     if is_anndata(spec):
@@ -201,8 +211,9 @@ def _is_zarr_array(spec: object) -> bool:
 
 
 def _open_named(
-    name: str, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
-) -> Table:
+    name: str, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None,
+    text: TextFormat,
+) -> Table:  # fmt: skip
     path, member = _split(name)
     file_format = _remote_format(path, name) if is_remote(path) else _local_format(path, name)
     if member is not None and not file_format.has_members:
@@ -213,8 +224,25 @@ def _open_named(
             "it would be ignored",
             f"leave it out: {path}",
         )
-    table: Table = _function(file_format.opener)(Request(name, path, member, labels_column, transpose, features))
+    request = Request(name, path, member, labels_column, transpose, features, text)
+    table: Table = _function(file_format.opener)(request)
     return table
+
+
+def is_text_file(spec: object) -> bool:
+    """Return whether something is the path of a text file, by its ending."""
+    return isinstance(spec, str | os.PathLike) and _format_of(_split(os.fspath(spec))[0]) == TEXT
+
+
+def _no_text(spec: object, text: TextFormat) -> BadInput:
+    name = next(iter(text.given))
+    return BadInput(
+        os.fspath(spec) if isinstance(spec, str | os.PathLike) else "the object given",
+        f"{name} ({option(name)}) with an input that is no text file",
+        "it with .csv, .tsv, .txt, .data and their kin",
+        "it would count for nothing",
+        f"leave {name} ({option(name)}) out",
+    )
 
 
 def _remote_format(url: str, name: str) -> Format:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.features import Features, FittedFeatures
+from ips2_dask.readers.text_format import USUAL, TextFormat
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
@@ -105,6 +106,8 @@ class Request:
     features : Features or FittedFeatures, optional
         For formats that may hold text; the features of others are made of their table by
         `columns.features_of_numbers`.
+    text : TextFormat
+        How a text file is read; other formats take no notice.
     """
 
     name: str
@@ -113,6 +116,7 @@ class Request:
     labels_column: str | int | None = None
     transpose: bool = False
     features: Features | FittedFeatures | None = None
+    text: TextFormat = USUAL
 
 
 class Rows:

@@ -229,9 +229,10 @@ MISSING_WORDS = (
 )  # fmt: skip
 NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # also missing values, but in a column of numbers they parse as numbers
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
+CODE = re.compile(r"\+|-?0[0-9]")  # as a category 01234 is not 1234
 
 UNKNOWN_CODE = -1.0
-"""The code of a value that is none of the column's categories."""
+"""The code of a text that is none of the column's categories."""
 
 
 def is_number(field: str) -> bool:
@@ -245,10 +246,21 @@ def is_missing(text: str | None) -> bool:
 
 
 class CategorySet:
-    """The distinct values of a column, collected block by block; the order of the blocks does not matter."""
+    """The distinct values of a column, collected block by block; the order of the blocks does not matter.
 
-    def __init__(self, name: str, title: str, missing: str) -> None:
-        self._name, self._title, self._missing = name, title, missing
+    Parameters
+    ----------
+    name, title : str
+        Of the table and of the column, for messages.
+    missing : str
+        As of `Features`.
+    typed : bool
+        Whether numbers come as float, so that text is text. In a text file, where they come as text, all categories
+        are numbers if each is the spelling of a number of its own, and not one such as 01234.
+    """
+
+    def __init__(self, name: str, title: str, missing: str, *, typed: bool = True) -> None:
+        self._name, self._title, self._missing, self._typed = name, title, missing, typed
         self._found: set[str | float] = set()
         self._lacking = False
 
@@ -284,7 +296,7 @@ class CategorySet:
             self._found.add(value + 0.0)  # -0 is 0
 
     def categories(self) -> tuple[Category, ...]:
-        """Return all categories, ascending; numbers if all of them are; a missing value last, if it is one of them.
+        """Return all categories, ascending, numbers or texts; a missing value last, if it is one of them.
 
         Raises
         ------
@@ -292,11 +304,15 @@ class CategorySet:
             If the column has no value.
         """
         values = self._found
-        if all(isinstance(value, float) or is_number(value) for value in values):
-            numbers = {float(value) + 0.0 for value in values}
-            if any(math.isinf(number) for number in numbers):
-                raise faults.missing_value(self._name, self._title, "an infinite value")
-            values = set(numbers)
+        if any(isinstance(value, str) for value in values):
+            values = {category_text(value) for value in values}
+        if not self._typed:
+            numbers = [category_number(str(value)) for value in values]
+            spellings = {re.sub("^-(?=[0.]*(e|$))", "", str(value).lower()) for value in values}  # -0.0 is 0.0
+            if None not in numbers and len(set(numbers)) == len(spellings):
+                if any(math.isinf(number or 0.0) for number in numbers):
+                    raise faults.missing_value(self._name, self._title, "an infinite value")
+                values = {number for number in numbers if number is not None}
         lacking = (None,) if self._lacking and self._missing == "median" else ()
         if not values and not lacking:
             raise BadInput(
@@ -311,12 +327,30 @@ def are_text(categories: tuple[Category, ...] | None) -> bool:
     return categories is not None and any(isinstance(category, str) for category in categories)
 
 
+def category_number(text: str) -> float | None:
+    """Return the number that a text spells, None if it is none, or a code such as 01234."""
+    return float(text) + 0.0 if NUMBER.fullmatch(text) and not CODE.match(text) else None
+
+
+def text_codes(texts: Iterable[str | None], categories: tuple[Category, ...]) -> list[float]:
+    """Return the codes of texts for `FeatureRows`: the position among categories that are text, or else the number.
+
+    NaN stands for a missing value, `UNKNOWN_CODE` or infinity for a text that is no category.
+    """
+    codes: dict[Category, float] = {category: float(code) for code, category in enumerate(categories)}
+    if are_text(categories):
+        return [math.nan if is_missing(text) else codes.get(text, UNKNOWN_CODE) for text in texts]
+    numbers = [(text, category_number(str(text))) for text in texts]
+    return [
+        math.nan if is_missing(text) else number if number is not None and number in codes else math.inf
+        for text, number in numbers
+    ]
+
+
 def category_codes(
     texts: pa.StringArray, categories: tuple[Category, ...], ignore: bool, name: str, where: str, first_row: int
 ) -> NDArray[np.float64]:
-    """Return the position of each text among the categories, float64 (rows,), with NaN where a value is missing.
-
-    A text that is no category is `UNKNOWN_CODE` with ``ignore``.
+    """Return the code of each text, as `text_codes` does, float64 (rows,).
 
     Parameters
     ----------
@@ -334,18 +368,13 @@ def category_codes(
     BadInput
         Where a text is no category; says its row.
     """
-    import pyarrow as pa  # noqa: PLC0415  arrays in memory, which hold no text, need not wait for it
-    import pyarrow.compute as pc  # noqa: PLC0415
-
-    words = [category for category in categories if isinstance(category, str)]
-    indices = pc.index_in(texts, value_set=pa.array(words, pa.string()))
-    numbers = np.asarray(indices.fill_null(-1).to_numpy(zero_copy_only=False), np.float64)
-    for row in np.flatnonzero(numbers < 0).tolist() if (numbers < 0).any() else ():
-        text = texts[row].as_py()
-        if is_missing(text):
-            numbers[row] = np.nan
-        elif not ignore:
-            raise unknown_category(name, text, where, first_row + row, categories)
+    words = texts.dictionary_encode()
+    codes = np.array([*text_codes(words.dictionary.to_pylist(), categories), math.nan])
+    numbers = codes[np.asarray(words.indices.fill_null(-1).to_numpy(zero_copy_only=False))]
+    unknown = (numbers == UNKNOWN_CODE) if are_text(categories) else np.isinf(numbers)
+    if unknown.any() and not ignore:
+        row = int(np.argmax(unknown))
+        raise unknown_category(name, texts[row].as_py(), where, first_row + row, categories)
     return numbers
 
 

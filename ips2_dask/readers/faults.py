@@ -140,14 +140,15 @@ def pickled(name: str, what: str) -> BadInput:
     )
 
 
-def textual(name: str, found: str) -> BadInput:
-    """Return the fault of text where numbers are needed."""
+def textual(name: str, found: str, first: str = "") -> BadInput:
+    """Return the fault of text where numbers are needed; ``first`` is a remedy before the others."""
     return BadInput(
         name,
         found,
         "numbers in every column but the label column",
         "distances between samples would be undefined",
-        "encode these columns (one_hot, --one-hot), drop them (drop_columns, --drop-columns), or name the label column "
+        f"{first}{'; or ' * bool(first)}encode these columns (one_hot, --one-hot), drop them (drop_columns, "
+        "--drop-columns), or name the label column "
         "(labels_column, --labels-column)",
     )
 

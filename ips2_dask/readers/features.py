@@ -43,8 +43,9 @@ class Features:
         Columns that are no features.
     one_hot : list of str and int, or str
         Columns of text or of numbers that become one column of 0 and 1 for each category, as by scikit-learn's
-        ``OneHotEncoder``: categories in ascending order, of text by code points. A column of text whose categories are
-        all numbers has these numbers as its categories. At most 1,000 categories a column.
+        ``OneHotEncoder``: categories in ascending order, of text by code points. Text is text, so that ``"01"`` is not
+        ``"1"``. In text files, which have no types, categories are numbers where each is the spelling of a number of
+        its own and none begins with 0 as 01 does, or with a plus. At most 1,000 categories a column.
     missing : {"refuse", "median", "drop"}
         What is done where a value is missing: NaN, a null, or in text files an empty field, ``?``, or any other word
         that `pandas.read_csv` takes for one (``NA``, ``N/A``, ``NaN``, ``null``, ``None``, ...). ``refuse`` raises

@@ -18,7 +18,7 @@ from ips2_dask.readers import faults
 from ips2_dask.readers.base import FileStamp, Request, Table, check_dtype, check_shape
 from ips2_dask.readers.labels import take_label_column
 from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
-from ips2_dask.readers.text import Layout, head_of, parse_numbers, text_blocks
+from ips2_dask.readers.text import Layout, parse_numbers, text_blocks
 
 SYMMETRIES = {"general": 0, "symmetric": 1, "skew-symmetric": -1}
 
@@ -53,7 +53,8 @@ def _read_header(path: str, name: str) -> Header:
     BadInput
         If there is no such header, or the matrix is complex or empty.
     """
-    lines = head_of(path, name).splitlines(keepends=True)
+    head = next(text_blocks(path, name), None)
+    lines = [] if head is None else head.data.splitlines(keepends=True)
     dense, field, symmetry = _banner(lines, name)
     bodies = (index for index, line in enumerate(lines) if line.strip() and not line.startswith(b"%"))
     index = next(bodies, len(lines) - 1)
@@ -103,7 +104,7 @@ def _body(stamp: FileStamp, header: Header) -> Iterator[NDArray[np.float64]]:
     """Yield the lines of the body as numbers, float64 (lines, fields), block by block, and check their number."""
     layout = Layout(None, _n_fields(header), None, None, None, header.offset, header.first_line)
     count = 0
-    for block in text_blocks(stamp.path, stamp.name, header.offset, header.first_line):
+    for block in text_blocks(stamp.path, stamp.name, None, header.offset, header.first_line):
         values = parse_numbers(block, layout, stamp.name, count)
         count += len(values)
         if count > header.n_entries:

@@ -21,16 +21,15 @@ from ips2_dask.readers.base import Block, DType, FileStamp, Request, Table, chec
 from ips2_dask.readers.columns import (
     UNKNOWN_CODE,
     CategorySet,
-    are_text,
     feature_table,
     is_missing,
-    is_number,
     make_columns,
     match_columns,
     select_columns,
+    text_codes,
     unknown_category,
 )
-from ips2_dask.readers.features import Category, Column, Features, FittedFeatures
+from ips2_dask.readers.features import Column, Features, FittedFeatures, category_text
 from ips2_dask.readers.labels import as_labels, find_column, take_label_column
 from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse, matrix_table, transposed
 from ips2_dask.readers.npy import NpyLayout, npy_table
@@ -214,9 +213,10 @@ def _fit_features(
     categories = {}
     for position in sorted(one_hot):
         collected = CategorySet(FRAME_NAME, f"column {position} ({titles[position]!r})", features.missing)
-        values = _category_words(frame.iloc[:, position])
-        if features.missing == "refuse" and any(is_missing(value) for value in values):
-            row = next(row for row, value in enumerate(values) if is_missing(value))
+        values = _category_values(frame.iloc[:, position])
+        gone = [value is None or (isinstance(value, str) and is_missing(value)) for value in values]
+        if features.missing == "refuse" and any(gone):
+            row = gone.index(True)
             raise faults.missing_value(
                 FRAME_NAME, f"row {row}, column {position} ({titles[position]!r})", "a missing value"
             )
@@ -227,36 +227,31 @@ def _fit_features(
     )
 
 
-def _category_words(column: pd.Series) -> list[str | None]:
-    """Return a column's m values as text without outer blanks, None where missing; numbers as Python writes them."""
+def _category_values(column: pd.Series) -> list[str | float | None]:
+    """Return a column's m values: numbers, None where one is missing, and all else as text without outer blanks."""
     missing = np.asarray(column.isna(), np.bool_).tolist()
-    words = (str(value).strip() for value in column.to_numpy(dtype=object).tolist())
-    return [None if gone else word for gone, word in zip(missing, words, strict=True)]
+    values = column.to_numpy(dtype=object).tolist()
+    return [None if gone else _category(value) for gone, value in zip(missing, values, strict=True)]
+
+
+def _category(value: object) -> str | float:
+    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    return float(value) if number else str(value).strip()  # type: ignore[arg-type]
 
 
 def _category_codes(
     column: pd.Series, fitted_column: Column, fitted: FittedFeatures | None, title: str
 ) -> NDArray[np.float64]:
-    """Return the number of each value's category, or the value itself where categories are numbers; NaN if missing."""
-    categories, words = fitted_column.categories or (), _category_words(column)
-    code_of: dict[Category, float] = {
-        category: float(code) for code, category in enumerate(categories) if category is not None
-    }
-    ignore = fitted is not None and fitted.handle_unknown == "ignore"
-    text = are_text(categories)
-    codes = np.empty(len(words))
-    for row, word in enumerate(words):
-        if is_missing(word):
-            codes[row] = np.nan
-        elif not text and is_number(str(word)):
-            codes[row] = float(str(word))
-        elif text and word in code_of:
-            codes[row] = code_of[word]
-        elif ignore:
-            codes[row] = UNKNOWN_CODE if text else np.inf
-        else:
-            raise unknown_category(FRAME_NAME, word, f"column {title!r}", row, categories)
-    return codes
+    """Return the code of each value's category, (m,), as `text_codes` does."""
+    categories, values = fitted_column.categories or (), _category_values(column)
+    different = list(set(values))
+    codes = text_codes([None if value is None else category_text(value) for value in different], categories)
+    code_of = dict(zip(different, codes, strict=True))
+    if fitted is None or fitted.handle_unknown != "ignore":
+        for row, value in enumerate(values):
+            if code_of[value] in (UNKNOWN_CODE, np.inf) and value not in categories:
+                raise unknown_category(FRAME_NAME, value, f"column {title!r}", row, categories)
+    return np.array([code_of[value] for value in values])
 
 
 def _column_values(column: pd.Series) -> NDArray[Any]:

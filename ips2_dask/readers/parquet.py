@@ -50,7 +50,9 @@ class ParquetRows(Rows):
     columns: list[str]
     dtype: DType
     group_starts: list[int]  # the first row of each row group, and the number of rows
-    categories: dict[str, tuple[Category, ...]] = field(default_factory=dict)  # of columns that hold text
+    categories: dict[str, tuple[Category, ...]] = field(
+        default_factory=dict
+    )  # of columns that hold text, or are compared as such
     gaps: bool = False  # whether values may be missing
     ignore_unknown: bool = False
 
@@ -134,7 +136,11 @@ def open_parquet(request: Request) -> Table:
     categories: dict[str, tuple[Category, ...]] = {}
     if fitted is not None:
         columns = [str(column.name) for column in fitted.columns]
-        categories = {str(one.name): one.categories or () for one in fitted.columns if are_text(one.categories)}
+        categories = {
+            str(one.name): one.categories or ()
+            for one in fitted.one_hot
+            if are_text(one.categories) or not _holds_numbers(schema.field(str(one.name)).type)
+        }
     m, f = check_shape(request.name, (starts[-1], len(columns)))
     encoded = [] if fitted is None else [str(column.name) for column in fitted.one_hot]
     _check_types(stamp, schema, [column for column in columns if column not in categories])

@@ -61,6 +61,8 @@ def command(run: Run) -> str:
             words += [option(name), value] if value != MISSING[0] else []
         elif value:
             words += [option(name), joined_list(value)]
+    for name, value in source.get("text", {}).items():
+        words += [option(name), str(value)]
     if run.params.max_clusters is not None:
         words += [option("n_clusters"), "auto"]
     for name, value in {**chosen(run), **resources(run)}.items():

@@ -16,8 +16,9 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.selection import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.readers import Source, open_source
+from ips2_dask.readers import Source, is_text_file, open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_word
+from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs import label_results
 from ips2_dask.runs import layout as layouts
 from ips2_dask.runs.cuts import cut_clusters
@@ -188,6 +189,11 @@ class Run:
         """
         stored = self.manifest["input"].get("fitted_features")
         return None if stored is None else FittedFeatures.of_dict(stored)
+
+    @property
+    def text_format(self) -> TextFormat:
+        """How the run's input was read if it was a text file, and new text files are by default."""
+        return TextFormat(**self.manifest["input"].get("text", {}))
 
     @cached_property
     def dropped(self) -> NDArray[np.integer]:
@@ -556,7 +562,10 @@ class Run:
         """
         return layouts.of_rows(self._context, self.layout)
 
-    def predict(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Int32:
+    def predict(
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
+        text: TextFormat | None = None,
+    ) -> Int32:  # fmt: skip
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
 
         A sample that equals a training sample has its label. What was done to the run's columns (`features`)
@@ -570,6 +579,8 @@ class Run:
         handle_unknown : {"error", "ignore"}
             Whether a category that the run has not seen is refused, or is 0 in all features of its column, as by
             scikit-learn's ``OneHotEncoder``.
+        text : TextFormat, optional
+            How a text file is read; by default as the run's own input was (`text_format`).
 
         Returns
         -------
@@ -582,9 +593,12 @@ class Run:
             Where X can't be used, lacks a column, or the run keeps nothing for new samples: ``embedding='rows'``, the
             metric ``precomputed``, a similarity that was given.
         """
-        return self._predicted(X, client, handle_unknown).labels
+        return self._predicted(X, client, handle_unknown, text).labels
 
-    def predict_proba(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Float64:
+    def predict_proba(
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
+        text: TextFormat | None = None,
+    ) -> Float64:  # fmt: skip
         """Share of each cluster for each new sample: (n, c), rows of sum 1; parameters as of `predict`.
 
         It is the mean of the `shares` of its nearest training samples, weighted by 1 / d^2, so that it becomes a
@@ -592,9 +606,12 @@ class Run:
         distributions of equal weight and variance around the mean rows of U. The largest share is that of the
         predicted cluster, unless a sample equals a training sample whose own label has not the largest share.
         """
-        return self._predicted(X, client, handle_unknown).probabilities
+        return self._predicted(X, client, handle_unknown, text).probabilities
 
-    def transform(self, X: Any, *, client: Client | None = None, handle_unknown: str = "error") -> Float64:
+    def transform(
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
+        text: TextFormat | None = None,
+    ) -> Float64:  # fmt: skip
         """Nystrom extension of the embedding to new samples: (n, columns), rows of length 1; parameters of `predict`.
 
         Raises
@@ -602,26 +619,30 @@ class Run:
         BadInput
             Also for ``embedding='none'``.
         """
-        return self.coordinates(self._predicted(X, client, handle_unknown))
+        return self.coordinates(self._predicted(X, client, handle_unknown, text))
 
     def predictions(
-        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error"
-    ) -> Iterator[Predicted]:
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
+        text: TextFormat | None = None,
+    ) -> Iterator[Predicted]:  # fmt: skip
         """Labels, probabilities and embedding of new samples block by block; parameters as of `predict`."""
-        return blocks(self._context, self._opened(X, handle_unknown), client)
+        return blocks(self._context, self._opened(X, handle_unknown, text), client)
 
     def open_new(
-        self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False, handle_unknown: str = "error"
-    ) -> Source:
+        self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False, handle_unknown: str = "error",
+        text: TextFormat | None = None,
+    ) -> Source:  # fmt: skip
         """Open new samples, with the run's `features`; parameters as of `ips2_dask.run` and `predict`."""
         check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
         features = self.features
         if features is not None:
             features = dataclasses.replace(features, handle_unknown=handle_unknown)
-        return open_source(X, labels_column=labels_column, transpose=transpose, features=features)
+        if text is None and is_text_file(X):
+            text = self.text_format
+        return open_source(X, labels_column=labels_column, transpose=transpose, features=features, text=text)
 
-    def _opened(self, X: Any, handle_unknown: str) -> Source:
-        return X if isinstance(X, Source) else self.open_new(X, handle_unknown=handle_unknown)
+    def _opened(self, X: Any, handle_unknown: str, text: TextFormat | None) -> Source:
+        return X if isinstance(X, Source) else self.open_new(X, handle_unknown=handle_unknown, text=text)
 
     def coordinates(self, found: Predicted) -> Float64:
         """The embedding of predicted samples; refused where the run has none."""
@@ -632,8 +653,8 @@ class Run:
             )  # fmt: skip
         return found.embedding
 
-    def _predicted(self, X: Any, client: Client | None, handle_unknown: str) -> Predicted:
-        return predict(self._context, self._opened(X, handle_unknown), client)
+    def _predicted(self, X: Any, client: Client | None, handle_unknown: str, text: TextFormat | None) -> Predicted:
+        return predict(self._context, self._opened(X, handle_unknown, text), client)
 
     @cached_property
     def known_labels(self) -> Int32 | None:

@@ -18,6 +18,7 @@ from ips2_dask.pipeline.run import on_client, run_each
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
 from ips2_dask.readers.features import Features
+from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs.directory import check_directory
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps import written
@@ -57,6 +58,7 @@ def sweep(
     labels_column: str | int | None = None,
     transpose: bool = False,
     features: Features | None = None,
+    text: TextFormat | None = None,
     own_cluster: bool = False,
     similarity: GivenMatrix | None = None,
     knn_graph: GivenMatrix | None = None,
@@ -81,7 +83,7 @@ def sweep(
         Values of sigma; that of ``params`` by default.
     params : Params, optional
         Everything else.
-    resources, client, labels_column, transpose, features, own_cluster, similarity, knn_graph, progress
+    resources, client, labels_column, transpose, features, text, own_cluster, similarity, knn_graph, progress
         As of `ips2_dask.run`.
     store : path
         The run directory.
@@ -126,8 +128,8 @@ def sweep(
     if files:
         check_matplotlib()
     inputs = open_inputs(
-        source, labels_column=labels_column, transpose=transpose, features=features, similarity=similarity,
-        knn_graph=knn_graph,
+        source, labels_column=labels_column, transpose=transpose, features=features, text=text,
+        similarity=similarity, knn_graph=knn_graph,
     )  # fmt: skip
     runs = [prepare(inputs, one, resources) for one in points]
     directory = ZarrStore(location)

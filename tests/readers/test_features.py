@@ -271,7 +271,7 @@ def test_new_samples_that_lack_a_column_or_have_a_new_category_are_refused(
     assert "the category 'tpc' in row 7, column 1 ('kind'), which the run has not seen" in line
     assert "tcp" in line
     written("csv", new.assign(code=[10] * 7 + [3]), tmp_path)
-    assert "the category '3' in row 7, column 'code'" in refused(words, capsys)
+    assert "the category '3' in row 7, column 3 ('code')" in refused(words, capsys)
     assert not (tmp_path / "labels.csv").exists()
     strange = new.assign(kind=["tcp"] * 7 + ["tpc"], code=[10] * 7 + [3])
     encoder = OneHotEncoder(sparse_output=False, handle_unknown="ignore").fit(frame(90)[["kind", "code", "flag"]])

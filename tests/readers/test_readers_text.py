@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
+from ips2_dask import TextFormat
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import Source, base, open_source
 from ips2_dask.readers import text as text_reader
@@ -129,7 +130,6 @@ def test_text_columns_are_named_with_the_first_value(tmp_path: Path) -> None:
     assert found == "text in 2 columns (column 1 ('b'), column 2 ('c')), the first is 'x' in row 1 (line 3)"
     found = refused(tmp_path, "1,tcp,3,x\n4,udp,6,y\n")
     assert found == "text in 2 columns (column 1, column 3), the first is 'tcp' in row 0 (line 1)"
-    assert "decimal commas" in refused(tmp_path, "a;b\n1,5;2,5\n")
     for value in ("0x10", "1_000", "1e", "--1", "true", "1 2", "٣"):
         assert f"'{value}'" in refused(tmp_path, f"1,2\n3,{value}\n")
 
@@ -159,11 +159,11 @@ def test_a_file_without_a_row_of_data_is_refused(tmp_path: Path) -> None:
 def test_what_is_no_utf_8_text_is_refused(tmp_path: Path) -> None:
     assert "UTF-16" in refused(tmp_path, "1,2\n3,4\n".encode("utf-16"))
     assert "UTF-16" in refused(tmp_path, b"1,2\0\n")
-    assert "UnicodeDecodeError" in refused(tmp_path, "größe,b\n1,2\n".encode("latin-1"))
-    with pytest.raises(BadInput, match="UnicodeDecodeError"):
+    assert "the byte 0xf6 in line 1, no UTF-8" in refused(tmp_path, "größe,b\n1,2\n".encode("latin-1"))
+    with pytest.raises(BadInput, match="byte 0xe9 in line 1,"):
         opened(tmp_path, b"1,\xe9\n" * 50, labels_column=1)
     late = b"1,a\n" * 50 + b"2,\xe9\n"
-    with pytest.raises(BadInput, match="UnicodeDecodeError"):
+    with pytest.raises(BadInput, match=r"byte 0xe9 in line 51, .*--encoding\): latin-1"):
         opened(tmp_path, late, labels_column=1).labels()
 
 
@@ -241,6 +241,6 @@ def test_numbers_that_pandas_writes_come_back_bit_for_bit(
     path = tmp_path_factory.mktemp("text") / "x.csv"
     frame = pd.DataFrame(X, columns=[f"f{j}" for j in range(X.shape[1])])
     frame.to_csv(path, sep=delimiter, header=header, index=False)
-    source = open_source(path)
+    source = open_source(path, text=TextFormat(header="yes" if header else "no"))
     assert np.array_equal(source.read(0, len(X)), X)
     assert source.feature_names == (list(frame.columns) if header else None)
