@@ -15,7 +15,8 @@ from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import is_anndata, is_chunked, named_like, open_source
-from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.readers.columns import match_columns
+from ips2_dask.readers.objects import index_names, is_frame, refuse_masked
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,6 +31,14 @@ if TYPE_CHECKING:
     SparseMatrix: TypeAlias = "sparray | spmatrix"
     Samples: TypeAlias = "npt.ArrayLike | SparseMatrix | pd.DataFrame | da.Array"  # a zarr.Array is an ArrayLike
     Similarity: TypeAlias = "csr_array | npt.NDArray[np.floating]"
+
+NAMED = ("__arrow_c_stream__", "dims")
+"""What frames of polars, tables of pyarrow and arrays of xarray have, and no plain array."""
+
+
+def _opens_itself(X: object) -> bool:
+    """Whether a reader opens X with its names, and not scikit-learn: not arrays, sparse matrices and pandas' frames."""
+    return is_anndata(X) or is_chunked(X) or (not is_frame(X) and any(hasattr(X, name) for name in NAMED))
 
 
 class _Spoken(Progress):
@@ -112,7 +121,9 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         How sure each label is, 0 to 1; see `Run.certainty`.
     n_features_in_ : int
     feature_names_in_ : (n_features,)
-        Only if X is a data frame whose columns have names.
+        Only if X has names of its columns, as a data frame or an AnnData has. New samples are matched by them:
+        further columns are left out with an `IPS2Warning`, a missing one is a ValueError. Any order will do, but of a
+        pandas.DataFrame with text as names: there scikit-learn demands the order of the fit.
     run_ : Run
         All other results: neighbours, pairs, tensor, eigenvectors, report.
 
@@ -253,12 +264,10 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             If the run would need more than ``memory_limit``.
         """
         del y
-        if is_anndata(X):
+        itself = _opens_itself(X)
+        if itself:
             source = open_source(X)
             validate_data(self, np.broadcast_to(np.float32(0), source.shape), skip_check_array=True)
-        elif is_chunked(X):
-            source = open_source(X)
-            validate_data(self, X, skip_check_array=True)
         else:
             refuse_masked(X, "X")
             checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
@@ -277,6 +286,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         )
         for text in self.run_.report()["warnings"]:
             warnings.warn(text, IPS2Warning, stacklevel=2)
+        if itself and self.run_.feature_names is not None:  # others have those that scikit-learn knows of
+            self.feature_names_in_ = self.run_.feature_names.astype(object)
         self.labels_ = self.run_.labels
         self.eigenvalues_ = self.run_.eigenvalues
         self.embedding_ = self.run_.embedding
@@ -298,15 +309,26 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     def _new(self, X: Samples, method: Literal["predict", "predict_proba", "transform"]) -> Any:
         """Return the result of a method of `Run` for new samples, after scikit-learn's checks of them."""
         check_is_fitted(self, "run_")
-        if is_anndata(X):
-            shape = open_source(X).shape
-            validate_data(self, np.broadcast_to(np.float32(0), shape), skip_check_array=True, reset=False)
-        elif is_chunked(X):
-            validate_data(self, X, skip_check_array=True, reset=False)
+        if _opens_itself(X):
+            source = self.run_.open_new(X)
         else:
             refuse_masked(X, "X")
-            X = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
-        return getattr(self.run_, method)(X, client=self.client)
+            X = self._own_columns(X) if is_frame(X) else X
+            checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", reset=False)
+            source = named_like(open_source(checked), X)
+        return getattr(self.run_, method)(source, client=self.client)
+
+    def _own_columns(self, X: pd.DataFrame) -> pd.DataFrame:
+        """Return a frame without columns that the fit did not have.
+
+        Where scikit-learn knows the names they stay in the frame's order, and it refuses another one than that of the
+        fit, as well as names that are missing. It knows no names but text: other ones are put into order.
+        """
+        names, known = index_names(X.columns), getattr(self, "feature_names_in_", None)
+        if names is None or not (known is None or set(known) <= set(X.columns)):
+            return X
+        places = match_columns("X", self.run_.columns, names.tolist(), X.shape[1])
+        return X.iloc[:, list(places) if known is None else sorted(places)]
 
     @property
     def _n_features_out(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import importlib
 import os
@@ -10,12 +11,13 @@ import re
 import shlex
 import sys
 import traceback
+import warnings
 from collections.abc import Iterator, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from ips2_dask import __version__
 from ips2_dask.cli.stopping import Stopping
-from ips2_dask.errors import BadInput, IPS2Error
+from ips2_dask.errors import BadInput, IPS2Error, IPS2Warning
 from ips2_dask.params import Params, Resources
 from ips2_dask.wording import option
 
@@ -127,6 +129,22 @@ def _with_options(message: str) -> str:
     )
 
 
+@contextlib.contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Print each warning of this package as a line, without the place in the code."""
+
+    def show(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+        if issubclass(category, IPS2Warning):
+            print(f"ips2: {message}", file=sys.stderr)
+        else:
+            shown_otherwise(message, category, *place, **options)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", IPS2Warning)
+        shown_otherwise, warnings.showwarning = warnings.showwarning, show
+        yield
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1, 2, 3, 4 or 130."""
     with Stopping() as stopping:
@@ -138,7 +156,8 @@ def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     options = argparse.Namespace(out=None, stopping=stopping, given=words)
     try:
         _parser(words).parse_args(words, options)
-        return int(options.function(options))
+        with _warnings_as_lines():
+            return int(options.function(options))
     except SystemExit as end:  # of argparse, after --help or an error
         return int(end.code or 0)
     except IPS2Error as error:

@@ -29,6 +29,7 @@ from ips2_dask.pipeline.manifest import (
 )
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.progress import Progress, Reporter
+from ips2_dask.readers import features_of
 from ips2_dask.runs.directory import withdraw
 from ips2_dask.runs.run import Run
 from ips2_dask.stages import choose, side_inputs
@@ -146,11 +147,14 @@ class _Execution:
                 number = STAGES.index(str(changed)) + 1
 
     def _store_side_inputs(self) -> None:
-        """Store sample names, and the similarity and graph that the caller gave."""
-        folders, inputs = self._manifest.beside, self._prepared.side_inputs
+        """Store the names of samples and features, and the similarity and graph that the caller gave."""
+        folders, inputs, source = self._manifest.beside, self._prepared.side_inputs, self._prepared.source
         digests = inputs.digests
-        if self._prepared.source.sample_names is not None:
-            folders[side_inputs.NAMES] = side_inputs.store_names(self._store, self._prepared.source.sample_names)
+        if source.sample_names is not None:
+            folders[side_inputs.NAMES] = side_inputs.store_names(self._store, source.sample_names.tolist())
+        titles = source.feature_names if features_of(source) is None else None  # its columns have their names
+        if titles is not None and titles != list(map(str, range(len(titles)))):
+            folders[side_inputs.FEATURE_NAMES] = side_inputs.store_names(self._store, titles)
         if digests:
             folders[side_inputs.FOLDER] = side_inputs.folder_of(digests)
             side_inputs.store_matrices(self._store, folders[side_inputs.FOLDER], inputs)

@@ -15,6 +15,7 @@ from ips2_dask.pipeline.keys import Content, Key
 from ips2_dask.pipeline.prepare import Prepared
 from ips2_dask.plan.plan import Plan
 from ips2_dask.readers import features_of
+from ips2_dask.readers.base import Table
 from ips2_dask.store.base import Parts, Store
 from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import FORMAT, STAGES
@@ -99,13 +100,15 @@ class Manifest:
         """The manifest of a run that begins, in a store that may hold the manifest of an earlier run."""
         previous = earlier or {"created": now()}
         source, plan, features = prepared.source, prepared.plan, features_of(prepared.source)
+        label = source.label if isinstance(source, Table) else None
         return cls(
             format=FORMAT,
             created=previous["created"],
             params=prepared.params.as_dict(),
             input={
                 "name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint,
-                **prepared.inputs.reading, **({} if features is None else {"fitted_features": features.as_dict()}),
+                **prepared.inputs.reading, **({} if label is None else {"label": label}),
+                **({} if features is None else {"fitted_features": features.as_dict()}),
             },
             bounds=list(plan.bounds),
             choices=dataclasses.asdict(plan.choices),

@@ -198,11 +198,15 @@ def features_of(source: Source) -> FittedFeatures | None:
 
 
 def named_like(table: Source, spec: object) -> Source:
-    """Return a table with the sample names of the data frame that its values came from, if it was one that has them."""
-    names = index_names(spec.index) if is_frame(spec) else None
-    if names is None or not isinstance(table, Table):
+    """Return a table with the names of the data frame that its values came from, if it was one that has them."""
+    if not is_frame(spec) or not isinstance(table, Table):
         return table
-    return replace(table, read_sample_names=partial(np.array, names))
+    names, titles = index_names(spec.index), index_names(spec.columns)
+    return replace(
+        table,
+        read_sample_names=None if names is None else partial(np.array, names),
+        feature_names=None if titles is None else titles.tolist(),
+    )
 
 
 def _is_zarr_array(spec: object) -> bool:

@@ -8,6 +8,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
+import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
@@ -16,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.errors import BadInput
+from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import PIECE_BYTES, Block, Rows, Table, check_shape, digest
 from ips2_dask.readers.features import MOST_CATEGORIES, Category, Column, Features, FittedFeatures, category_text
@@ -119,44 +121,80 @@ def match_columns(
 ) -> tuple[int, ...]:  # fmt: skip
     """Return the positions, in a table of new samples, of the columns that a run was fitted with.
 
-    Columns are matched by name. Without names on either side the table must have the columns of the run's input, with
-    or without that of the labels, or those alone that became features.
+    Columns are matched by name, in any order; what else the table has is left out. If two of the run's columns have
+    one name, the table must have the run's names in the run's order. Without names on either side, it must have the
+    columns of the run's input, with or without that of the labels, or those alone that became features. Names that only
+    count the columns (0, 1, 2, ...) are none; but a table that has the numbers of a run without names is matched by
+    them.
 
     Raises
     ------
     BadInput
-        If a column is missing.
+        If a column is missing, or it is unclear which one is meant.
     """
-    column_names = [column.name for column in fitted.columns]
-    if names is not None and None not in column_names:
-        places = {}
-        for place, title in enumerate(names):
-            if title in column_names and place != label and place not in hidden:
-                if title in places:
-                    raise _unmatched_columns(
-                        name, f"several columns named {title!r}", "one would be read in place of the other"
-                    )
-                places[title] = place
-        missing = [str(column) for column in column_names if column not in places]
-        if missing:
-            near = nearest_names(missing[0], [title for title in names if title])
-            problem = f"no column {faults.listing([repr(title) for title in missing])} ({near})"
-            raise _unmatched_columns(name, problem, "samples would be compared in different spaces")
-        return tuple(places[str(column)] for column in column_names)
-    candidates = [place for place in range(n_columns) if place != label and place not in hidden]
-    run_columns = [place for place in range(fitted.n_columns) if place != fitted.label]
+    places = [place for place in range(n_columns) if place != label and place not in hidden]
+    titles = None if names is None else [names[place] for place in places]
     numbers = [column.number for column in fitted.columns]
-    if len(candidates) == len(run_columns):
-        return tuple(candidates[run_columns.index(number)] for number in numbers)
-    if len(candidates) == fitted.n_columns and label is None:
+    own = [str(column.number) if column.name is None else column.name for column in fitted.columns]
+    if titles is None or titles == list(map(str, places)):
+        return _match_numbers(name, fitted, places, label)
+    wanted, there = Counter(own), Counter(titles)
+    if own == list(map(str, numbers)) and not wanted.keys() <= there.keys():
+        return _match_numbers(name, fitted, places, label)
+    if titles == own:
+        return tuple(places)
+    missing = [title for title in own if title not in there]
+    if missing:
+        near = nearest_names(missing[0], [title for title in titles if title])
+        if label is not None and names is not None and names[label] == missing[0]:
+            near = "it is given as labels_column (--labels-column)"
+        raise BadInput(
+            name, f"no column {faults.listing([repr(title) for title in missing])} ({near})",
+            "all columns that the run was made of", "samples would be compared in different spaces",
+            "give the run's columns (Run.feature_names) under the names that they had",
+        )  # fmt: skip
+    twice = next((title for title in own if max(wanted[title], there[title]) > 1), None)
+    at_numbers = len(titles) == fitted.n_columns and [titles[number] for number in numbers] == own
+    if twice is not None and not at_numbers:
+        raise BadInput(
+            name, f"several columns named {twice!r}, and other columns than the run's, or another order",
+            "each column once, or all names in the order of the run", "one would be read in place of the other",
+            "rename the columns that are no features, or give the columns that the run was given in its order",
+        )  # fmt: skip
+    _tell_further(name, fitted, [repr(title) for title in titles if title not in wanted])
+    if at_numbers:
+        return tuple(places[number] for number in numbers)
+    place_of = dict(zip(titles, places, strict=True))
+    return tuple(place_of[title] for title in own)
+
+
+def _match_numbers(name: str, fitted: FittedFeatures, places: list[int], label: int | None) -> tuple[int, ...]:
+    """Return the positions of a run's columns among some of a table without names, by their number."""
+    numbers = [column.number for column in fitted.columns]
+    n_inputs = fitted.n_columns - (fitted.label is not None)
+    if len(places) == n_inputs:
+        after = fitted.n_columns if fitted.label is None else fitted.label  # columns from there on have moved by one
+        return tuple(places[number - (number > after)] for number in numbers)
+    if len(places) == fitted.n_columns and label is None:
+        _tell_further(name, fitted, [f"{fitted.label}, where the run's input has the labels,"])
         return tuple(numbers)
-    if len(candidates) == len(numbers):
-        return tuple(candidates)
-    problem = f"{len(candidates)} columns without names that could be matched"
+    if len(places) == len(numbers):
+        return tuple(places)
+    several = f", the {n_inputs} columns that they were chosen from" if n_inputs != len(numbers) else ""
+    with_labels = "" if fitted.label is None else ", or these and the column of labels"
     raise BadInput(
-        name, problem, f"the {fitted.n_columns} columns of the run's input, or the {len(numbers)} that it clustered",
-        "samples would be compared in different spaces", "give the columns that the run was given",
+        name, f"{len(places)} features", f"the {len(numbers)} features of the run{several}{with_labels}",
+        "samples would be compared in different spaces",
+        "give the columns that the run was given, or names to both so that columns are matched by them",
     )  # fmt: skip
+
+
+def _tell_further(name: str, fitted: FittedFeatures, titles: list[str]) -> None:
+    """Warn of columns that are no features of a run, if the run left none out itself."""
+    if titles and fitted.whole:
+        what = f"the column {titles[0]} is no feature" if len(titles) == 1 else f"{len(titles)} columns are no features"
+        rest = "" if len(titles) == 1 else f": {faults.listing(titles)}"
+        warnings.warn(f"{name}: {what} of the run, and left out{rest}", IPS2Warning, stacklevel=2)
 
 
 def make_columns(
@@ -216,10 +254,6 @@ def _ambiguous_column(name: str, found: str, allowed: str, what: str) -> BadInpu
     return BadInput(
         name, found, allowed, "other columns than those meant would be clustered", f"correct {what} ({REMEDY[what]})"
     )
-
-
-def _unmatched_columns(name: str, found: str, otherwise: str) -> BadInput:
-    return BadInput(name, found, "the columns that the run was made of", otherwise, "give them the names they had")
 
 
 # The words that pandas.read_csv takes for a missing value, and the question mark of older collections.
@@ -395,8 +429,8 @@ class FeatureRows(Rows):
     """Features of the rows of a table, in which columns of text are numbers of their categories already."""
 
     inner: Rows
-    places: tuple[int, ...]  # of the columns in the inner rows
-    columns: tuple[Column, ...]
+    places: NDArray[np.intp]  # of the columns in the inner rows
+    columns: tuple[Column, ...]  # none where nothing is encoded: of a wide table they would take much room in tasks
     name: str
     ignore_unknown: bool
     width: int  # of the inner rows, in bytes
@@ -418,8 +452,8 @@ class FeatureRows(Rows):
             row += len(block)
 
     def _features(self, block: Block, first_row: int) -> Block:
-        if all(column.categories is None for column in self.columns):
-            return block if self.places == tuple(range(block.shape[1])) else block[:, list(self.places)]
+        if not self.columns:
+            return block[:, self.places]
         ends = [0, *accumulate(column.width for column in self.columns)]
         features = np.zeros((len(block), ends[-1]), block.dtype)
         for place, column, low, high in zip(self.places, self.columns, ends, ends[1:], strict=False):
@@ -473,10 +507,13 @@ def feature_table(
     rows = table.rows
     if not plain:
         rows = FeatureRows(
-            table.rows, own, fitted.columns, table.name, fitted.handle_unknown == "ignore",
+            table.rows, np.array(own, np.intp), fitted.columns if fitted.one_hot else (), table.name,
+            fitted.handle_unknown == "ignore",
             table.shape[1] * table.dtype.itemsize,
         )  # fmt: skip
     names = fitted.feature_names if table.feature_names is not None or not plain else None
+    if plain and all(column.name is None for column in fitted.columns):
+        names = table.feature_names  # of new samples, which a run without names takes by position
     return replace(
         table,
         shape=check_shape(table.name, (table.shape[0], sum(column.width for column in fitted.columns))),
@@ -513,7 +550,7 @@ def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Ta
                 "their categories would be unknown", "give a table of text, a Parquet file or a data frame",
             )  # fmt: skip
         selected = match_columns(table.name, features, names, n_columns, label)
-        return feature_table(table, features, [own.index(place) for place in selected])
+        return feature_table(table, features, [place - (label is not None and place > label) for place in selected])
     selected, one_hot = select_columns(table.name, features, names, n_columns, label)
     _refuse_sparse(table, bool(one_hot))
     places = {place: own.index(place) for place in selected}

@@ -84,7 +84,8 @@ def open_dask_array(
         read_labels = LabelReader(NAME, partial(_column_pieces, array, position))
     fitted = _fitted(features, n_columns, position)
     if isinstance(features, FittedFeatures):
-        array = array[:, list(match_columns(NAME, features, None, n_columns, position))]
+        places = match_columns(NAME, features, None, n_columns, position)
+        array = array if places == tuple(range(n_columns)) else array[:, list(places)]
     elif fitted is not None:
         array = array[:, [column.number for column in fitted.columns]]
     elif position is not None:
@@ -99,6 +100,7 @@ def open_dask_array(
         fingerprint=digest("dask", array.name, dtype.str, array.chunks, *(() if fitted is None else (fitted.missing,))),
         feature_names=None if fitted is None else fitted.feature_names,
         read_labels=read_labels,
+        label=position,
         fitted=fitted,
     )
 

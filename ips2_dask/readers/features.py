@@ -97,7 +97,7 @@ class Features:
         return {name: list(v) if isinstance(v, tuple) else v for name, v in vars(self).items()}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
 class Column:
     """A column of a table that became one feature, or one for each of its categories."""
 
@@ -139,6 +139,8 @@ class FittedFeatures:
     handle_unknown : {"error", "ignore"}
         Whether a category that is none of the column's is refused, or is 0 in all of the column's features: as of
         scikit-learn's ``OneHotEncoder``.
+    whole : bool
+        Whether the user chose no columns, so that a warning tells of those that new samples have besides.
     """
 
     columns: tuple[Column, ...]
@@ -146,6 +148,7 @@ class FittedFeatures:
     label: int | None = None
     missing: str = "refuse"
     handle_unknown: str = "error"
+    whole: bool = False
 
     def __post_init__(self) -> None:
         check_word("handle_unknown", self.handle_unknown, HANDLE_UNKNOWN)
@@ -171,9 +174,10 @@ class FittedFeatures:
         return tuple(column for column in self.columns if column.categories is not None)
 
     def as_dict(self) -> dict[str, object]:
-        """Return plain values that JSON can hold, without ``handle_unknown``, which is no part of a run."""
+        """Return plain values that JSON can hold, without what is no part of a run: ``handle_unknown``, ``whole``."""
         columns = [
-            {**vars(c), "categories": None if c.categories is None else list(c.categories)} for c in self.columns
+            {"number": c.number, "name": c.name, "categories": None if c.categories is None else list(c.categories)}
+            for c in self.columns
         ]
         return {"columns": columns, "n_columns": self.n_columns, "label": self.label, "missing": self.missing}
 

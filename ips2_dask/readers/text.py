@@ -143,7 +143,7 @@ def open_text(request: Request) -> Table:
         feature_names=layout.feature_names(),
         read_sample_names=None if layout.index is None else partial(_read_row_names, texts_of, layout.index),
         read_labels=None if layout.label is None else LabelReader(request.name, partial(texts_of, layout.label)),
-        label=layout.label,
+        label=None if layout.label is None else layout.label - (layout.index is not None),  # names are no column
     )
     return table if fitted is None else feature_table(table, fitted)
 

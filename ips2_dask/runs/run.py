@@ -16,8 +16,10 @@ from ips2_dask.errors import BadInput
 from ips2_dask.kernels.selection import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.readers import Source, is_text_file, open_source
-from ips2_dask.readers.features import HANDLE_UNKNOWN, FittedFeatures, check_word
+from ips2_dask.readers import Source, features_of, is_text_file, open_source
+from ips2_dask.readers.base import LazySource, Table
+from ips2_dask.readers.columns import features_of_numbers, match_columns
+from ips2_dask.readers.features import HANDLE_UNKNOWN, Column, FittedFeatures, check_word
 from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs import label_results
 from ips2_dask.runs import layout as layouts
@@ -47,6 +49,9 @@ Float64 = NDArray[np.float64]
 
 MOST_ENTRIES = 1 << 28
 """Most entries of a similarity of all rows, in which equal rows repeat the entries of distinct ones."""
+
+MOST_NAMES = 1 << 16
+"""Most names of features that go with new samples to each task, for messages."""
 
 
 class Neighbors(NamedTuple):
@@ -194,6 +199,26 @@ class Run:
     def text_format(self) -> TextFormat:
         """How the run's input was read if it was a text file, and new text files are by default."""
         return TextFormat(**self.manifest["input"].get("text", {}))
+
+    @cached_property
+    def feature_names(self) -> NDArray[np.str_] | None:
+        """Names of the features, where the input's columns had names: (f,); new samples are matched by them."""
+        if self.features is not None:
+            return np.array(self.features.feature_names, np.str_)
+        folder = self.manifest.get("beside", {}).get(side_inputs.FEATURE_NAMES)
+        return None if folder is None else side_inputs.read_names(self._store, folder)
+
+    @cached_property
+    def columns(self) -> FittedFeatures:
+        """The columns that new samples must have: those of `features`, or all of the input but that of its labels."""
+        given, f, label = self.manifest["input"], self._context.n_features, self.manifest["input"].get("label")
+        if self.features is not None:
+            chosen = given.get("features", {})
+            return dataclasses.replace(self.features, whole=not (chosen.get("columns") or chosen.get("drop_columns")))
+        names = [None] * f if self.feature_names is None else self.feature_names.tolist()
+        numbers = (number + (label is not None and number >= label) for number in range(f))
+        columns = tuple(Column(number=number, name=name) for number, name in zip(numbers, names, strict=True))
+        return FittedFeatures(columns=columns, n_columns=f + (label is not None), label=label, whole=True)
 
     @cached_property
     def dropped(self) -> NDArray[np.integer]:
@@ -568,8 +593,10 @@ class Run:
     ) -> Int32:  # fmt: skip
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
 
-        A sample that equals a training sample has its label. What was done to the run's columns (`features`)
-        is done to those of X, which are found by their names: the same columns, categories and medians.
+        A sample that equals a training sample has its label. Columns of X are found by the run's `feature_names`, in
+        any order, and further ones are left out with an `IPS2Warning`; where the run or X has no names, they are
+        taken by position. What was done to the run's columns (`features`) is done to those of X: the same columns,
+        categories and medians.
 
         Parameters
         ----------
@@ -632,17 +659,34 @@ class Run:
         self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False, handle_unknown: str = "error",
         text: TextFormat | None = None,
     ) -> Source:  # fmt: skip
-        """Open new samples, with the run's `features`; parameters as of `ips2_dask.run` and `predict`."""
+        """Open new samples, with the run's columns in its order; parameters as of `ips2_dask.run` and `predict`."""
         check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
-        features = self.features
-        if features is not None:
-            features = dataclasses.replace(features, handle_unknown=handle_unknown)
+        columns = dataclasses.replace(self.columns, handle_unknown=handle_unknown)
         if text is None and is_text_file(X):
             text = self.text_format
-        return open_source(X, labels_column=labels_column, transpose=transpose, features=features, text=text)
+        source = open_source(X, labels_column=labels_column, transpose=transpose, features=columns, text=text)
+        return self._light(source) if self.features is None and isinstance(source, Table) else source
 
     def _opened(self, X: Any, handle_unknown: str, text: TextFormat | None) -> Source:
-        return X if isinstance(X, Source) else self.open_new(X, handle_unknown=handle_unknown, text=text)
+        if not isinstance(X, Source):
+            return self.open_new(X, handle_unknown=handle_unknown, text=text)
+        own = None if self.feature_names is None else self.feature_names.tolist()
+        made = self.features is not None and (X.feature_names is None or features_of(X) is not None)
+        if made or X.feature_names == own:
+            return X
+        if isinstance(X, Table) and not isinstance(X, LazySource):
+            return self._light(features_of_numbers(X, self.columns))
+        if match_columns(X.name, self.columns, X.feature_names, X.shape[1]) != tuple(range(X.shape[1])):
+            raise BadInput(
+                X.name, "columns in another order than the run's", "the columns of the run in their order",
+                "values of one feature would be taken for another's", "give the file or the object that it was made of",
+            )  # fmt: skip
+        return X
+
+    def _light(self, source: Table) -> Table:
+        """A source without the record that its columns are the run's, as each task of a cluster gets the source."""
+        names = source.feature_names if self._context.n_features <= MOST_NAMES else None
+        return dataclasses.replace(source, fitted=None, feature_names=names)
 
     def coordinates(self, found: Predicted) -> Float64:
         """The embedding of predicted samples; refused where the run has none."""

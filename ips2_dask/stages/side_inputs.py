@@ -1,4 +1,4 @@
-"""Inputs beside the samples: a pairwise similarity S, a neighbour graph, and the names of the samples.
+"""Inputs beside the samples: a pairwise similarity S, a neighbour graph, and the names of samples and features.
 
 S alone, or a graph alone, is not enough: the tensor is made of the distances inside neighbourhoods, so the samples, or
 the distances of all of them (``metric="precomputed"``), are always the main input. Of a graph the stored entries of a
@@ -9,6 +9,7 @@ named by the digest of their content, so that other inputs never meet them.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -34,6 +35,9 @@ FOLDER = "beside"
 
 NAMES = "names"
 """The same of sample names."""
+
+FEATURE_NAMES = "feature_names"
+"""The entry of the names of features in the manifest; their folder is like that of sample names."""
 
 NAMES_PART = "whole"
 
@@ -256,9 +260,9 @@ def _given_graph(context: Context) -> tuple[AnyArray, AnyArray]:
     return graph
 
 
-def store_names(store: Store, names: NDArray[np.str_]) -> str:
-    """Store the names of all samples unless they are stored already; returns their folder."""
-    encoded = [name.encode("utf-8", "surrogatepass") for name in names.tolist()]
+def store_names(store: Store, names: Sequence[str]) -> str:
+    """Store the names of all samples, or of all features, unless they are stored already; returns their folder."""
+    encoded = [name.encode("utf-8", "surrogatepass") for name in names]
     text = np.frombuffer(b"".join(encoded), np.uint8)
     ends = np.cumsum([len(name) for name in encoded], dtype=np.int64)
     folder = f"{NAMES}-{digest(text.tobytes(), ends.tobytes())[:16]}"
@@ -268,7 +272,7 @@ def store_names(store: Store, names: NDArray[np.str_]) -> str:
 
 
 def read_names(store: Store, folder: str, low: int = 0, high: int | None = None) -> NDArray[np.str_]:
-    """The stored names of rows low .. high - 1 of the input, of all rows without limits: (n,)."""
+    """The stored names of rows (or features) low .. high - 1 of the input, of all without limits: (n,)."""
     if low == 0 and high is None:
         text, ends = store.read(folder, NAMES_PART, "text"), store.read(folder, NAMES_PART, "ends").tolist()
         starts = [0, *ends[:-1]]

@@ -290,7 +290,7 @@ def test_new_arrays_without_names_are_matched_by_their_number_of_columns() -> No
     found = run(X, Params(n_clusters=3), labels_column=3, features=Features(drop_columns=[0, 4]))
     for new in (X, np.delete(X, 3, axis=1), X[:, 1:3]):
         np.testing.assert_array_equal(found.predict(new), found.labels)
-    with pytest.raises(BadInput, match="3 columns without names"):
+    with pytest.raises(BadInput, match="3 features, allowed is the 2 features of the run"):
         found.predict(X[:, :3])
 
 
