@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     Samples: TypeAlias = "npt.ArrayLike | SparseMatrix | pd.DataFrame | da.Array"  # a zarr.Array is an ArrayLike
     Similarity: TypeAlias = "csr_array | npt.NDArray[np.floating]"
 
-NAMED = ("__arrow_c_stream__", "dims")
-"""What frames of polars, tables of pyarrow and arrays of xarray have, and no plain array."""
+NAMED = ("__arrow_c_stream__", "collect_schema", "dims")
+"""What tables of polars, pyarrow and DuckDB and arrays of xarray have, and no plain array."""
 
 
 def _opens_itself(X: object) -> bool:
@@ -244,7 +244,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         Parameters
         ----------
         X : (n_samples, n_features) array, data frame, SciPy sparse matrix, Dask or Zarr array, or AnnData
-            Chunked arrays are read or computed by rows, never as a whole; with a client the workers do that. Of an
+            A data frame may be one of pandas, polars or Dask, a pyarrow.Table or an xarray.DataArray. Chunked arrays
+            and Dask's frames are read or computed by rows, never as a whole; with a client the workers do that. Of an
             AnnData ``obsm["X_pca"]`` is clustered if there is one, else X, which is read from its file if it is backed.
         y : ignored
         similarity : (n_samples, n_samples) array or SciPy sparse matrix, optional
@@ -266,7 +267,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         del y
         itself = _opens_itself(X)
         if itself:
-            source = open_source(X)
+            source = open_source(X, client=self.client)
             validate_data(self, np.broadcast_to(np.float32(0), source.shape), skip_check_array=True)
         else:
             refuse_masked(X, "X")
@@ -310,7 +311,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         """Return the result of a method of `Run` for new samples, after scikit-learn's checks of them."""
         check_is_fitted(self, "run_")
         if _opens_itself(X):
-            source = self.run_.open_new(X)
+            source = self.run_.open_new(X, client=self.client)
         else:
             refuse_masked(X, "X")
             X = self._own_columns(X) if is_frame(X) else X

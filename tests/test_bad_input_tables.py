@@ -165,7 +165,7 @@ SOURCES: dict[str, Callable[[Path], str]] = {
     "mtx-index-outside": lambda f: _file(f, "x.mtx", b"%%MatrixMarket matrix coordinate real general\n3 2 1\n9 1 5\n"),
     "mtx-too-few": lambda f: _file(f, "x.mtx", b"%%MatrixMarket matrix coordinate real general\n3 2 5\n1 1 5\n"),
     "parquet-text": lambda f: _parquet(f, {"a": ["x"] * 9, "b": [1.0] * 9}),
-    "parquet-lists": lambda f: _parquet(f, {"a": [[1.0, 2.0]] * 9}),
+    "parquet-lists": lambda f: _parquet(f, {"a": [[1.0, 2.0]] * 8 + [[1.0]]}),
     "parquet-missing": lambda f: _parquet(f, {"a": [1.0, None, 3.0], "b": [1.0, 2.0, 3.0]}),
     "zarr-other-version": lambda f: _zarr_metadata(f, {"zarr_format": 9}),
     "zarr-negative-shape": lambda f: _zarr_metadata(f, {"shape": [-1, 3]}),

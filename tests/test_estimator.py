@@ -10,7 +10,6 @@ from typing import Any
 
 import dask
 import dask.array as da
-import dask.dataframe as dd
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
@@ -207,12 +206,11 @@ def _at(shape: tuple[int, ...], row: int, column: int) -> Any:
     [
         pytest.param(lambda x: x[x[:, 0] > 0], "unknown length", id="unknown-chunks"),
         pytest.param(lambda x: x.astype(complex), "complex", id="complex"),
-        pytest.param(lambda x: x.astype(object), "Python objects", id="objects"),
+        pytest.param(lambda x: x.map_blocks(lambda b: b.astype(str), dtype=object), "text", id="texts"),
         pytest.param(lambda x: x[:, :, None], "3 dimensions", id="three-dimensions"),
         pytest.param(lambda x: da.where(x > 2, np.nan, x), "nan", id="nan"),
         pytest.param(lambda x: x[:1], "n_samples = 1", id="one-sample"),
         pytest.param(lambda x: x.to_delayed()[0, 0], "a Dask Delayed", id="delayed"),
-        pytest.param(dd.from_dask_array, r"a Dask DataFrame.*frame\.to_dask_array\(lengths=True\)", id="data-frame"),
     ],
 )  # fmt: skip
 def test_a_dask_array_that_is_no_matrix_of_numbers_is_refused(spoil: Callable[[Any], Any], said: str) -> None:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ips2_dask import clusters
 from ips2_dask.clusters.scheduler_place import scheduler_is_apart
@@ -23,6 +23,9 @@ from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.stages.side_inputs import Matrix, SideInputs, open_side_inputs
 from ips2_dask.store.base import Store
 from ips2_dask.store.layout import STAGES
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 GivenMatrix: TypeAlias = Matrix | str | Path
 """An (m, m) matrix as the caller gives it with the samples: dense, sparse, or the path of a file."""
@@ -104,6 +107,7 @@ def open_inputs(
     text: TextFormat | None = None,
     similarity: GivenMatrix | None = None,
     knn_graph: GivenMatrix | None = None,
+    client: Client | None = None,
 ) -> Inputs:
     """Open a source; parameters as of `ips2_dask.run`.
 
@@ -119,7 +123,9 @@ def open_inputs(
     if text is not None and text.given:
         reading["text"] = text.given
     if not isinstance(source, Source):
-        source = open_source(source, labels_column=labels_column, transpose=transpose, features=features, text=text)
+        source = open_source(
+            source, labels_column=labels_column, transpose=transpose, features=features, text=text, client=client
+        )
     _check_no_row_is_dropped(source, similarity, knn_graph)
     return Inputs(source, similarity, knn_graph, reading)
 

@@ -59,7 +59,7 @@ def run(
 
     Parameters
     ----------
-    source : path, array, SciPy sparse matrix, data frame, Zarr or Dask array, AnnData, or Source
+    source : path, array, SciPy sparse matrix, data frame, Zarr or Dask array, Dask DataFrame, AnnData, or Source
         (m, f) samples by features. Of an AnnData ``obsm["X_pca"]`` if there is one, else X, which is read from its file
         if it is backed; of an ``.h5ad`` file X, unless ``::`` names another matrix.
     params : Params
@@ -131,7 +131,7 @@ def run(
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
     inputs = open_inputs(
         source, labels_column=labels_column, transpose=transpose, features=features, text=text,
-        similarity=similarity, knn_graph=knn_graph,
+        similarity=similarity, knn_graph=knn_graph, client=client,
     )  # fmt: skip
     prepared = prepare(inputs, params, resources)
     prepared.check()

@@ -8,7 +8,8 @@ format                        what may follow ``::``                      read i
                                                                           whole, if sparse
 .csv .tsv .txt .data, .gz                                                 yes; gzipped, or in another encoding than
                                                                           UTF-8: from the start on
-.parquet                                                                  yes, by row groups
+.parquet, a folder or a                                                   yes, by row groups
+pattern of such files
 .h5 .hdf5                     a dataset                                   yes
 .mat                          a variable, ``X[0]`` or ``X{1}`` of a cell  whole; 7.3 (HDF5): yes
 .mtx, .mtx.gz                                                             whole
@@ -23,8 +24,11 @@ object                                                       function
 ===========================================================  ===========================
 NumPy array, memory map, list of rows, SciPy sparse matrix   objects.open_array
 pandas DataFrame                                             objects.open_frame
+Frame of polars, pyarrow.Table, relation of DuckDB           arrow.open_arrow_object
+xarray.DataArray                                             objects.open_xarray
 AnnData                                                      objects.open_anndata
 Dask array                                                   dask_array.open_dask_array
+Dask DataFrame                                               dask_frame.open_dask_frame
 zarr.Array                                                   zarr_arrays.open_zarr_array
 ===========================================================  ===========================
 
@@ -43,26 +47,31 @@ How to add a format
 
 from __future__ import annotations
 
+import glob
 import os
 import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Request, Source, Table, check_block
+from ips2_dask.readers.base import Request, Source, Table, check_block, check_shape
 from ips2_dask.readers.columns import features_of_numbers
 from ips2_dask.readers.dask_array import is_dask, open_dask_array
-from ips2_dask.readers.faults import pickled, throw
+from ips2_dask.readers.faults import listing, pickled, throw
 from ips2_dask.readers.features import Features, FittedFeatures
+from ips2_dask.readers.labels import take_label_column
 from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array, open_frame
 from ips2_dask.readers.text_format import USUAL, TextFormat
 from ips2_dask.store.remote import check_url, is_remote, plain
 from ips2_dask.wording import option
+
+if TYPE_CHECKING:
+    from distributed import Client
 
 __all__ = [
     "FORMATS",
@@ -88,6 +97,7 @@ class Format(NamedTuple):
 
 TEXT = Format("text.open_text", may_be_gzipped=True)
 HDF5 = Format("hdf5.open_hdf5", has_members=True)
+PARQUET = Format("parquet.open_parquet")
 ZARR = Format("zarr_arrays.open_zarr_path", has_members=True)
 NPY_URL = Format("npy.open_npy_url")
 
@@ -99,7 +109,7 @@ FORMATS = {
     ".tsv": TEXT,
     ".txt": TEXT,
     ".data": TEXT,
-    ".parquet": Format("parquet.open_parquet"),
+    ".parquet": PARQUET,
     ".h5": HDF5,
     ".hdf5": HDF5,
     ".mat": Format("matlab.open_mat", has_members=True),
@@ -119,13 +129,14 @@ def open_source(
     transpose: bool = False,
     features: Features | FittedFeatures | None = None,
     text: TextFormat | None = None,
+    client: Client | None = None,
 ) -> Source:
     """Open a table of numbers, samples by features, without reading more of it than has to be read.
 
     Parameters
     ----------
-    spec : str, path, array, list of lists, SciPy sparse matrix, pandas DataFrame, AnnData, zarr.Array or
-        Dask array
+    spec : str, path, array, list of lists, SciPy sparse matrix, data frame, AnnData, zarr.Array, Dask array or
+        DataFrame
         A file's path may be followed by ``::`` and the name of a table in it; a URL names a Zarr array, a Zarr group or
         a .npy file. Of an AnnData ``obsm["X_pca"]`` is read if there is one, else X; of an ``.h5ad`` file X, unless
         ``::`` names another matrix.
@@ -138,6 +149,8 @@ def open_source(
         Which columns become features, and how; for new samples, the features that a run was fitted with.
     text : TextFormat, optional
         How a text file is read: header, delimiter, encoding and so on.
+    client : distributed.Client, optional
+        Whose workers count the rows of a Dask DataFrame.
 
     Returns
     -------
@@ -154,6 +167,9 @@ def open_source(
         features = None
     if text is not None and text.given and not is_text_file(spec):
         raise _no_text(spec, text)
+    if _is_dask_frame(spec):
+        table: Table = _function("dask_frame.open_dask_frame")(spec, labels_column, transpose, features, client)
+        return table
     table = _open(spec, labels_column, transpose, features, text or USUAL)
     return table if features is None or table.fitted is not None else features_of_numbers(table, features)
 
@@ -165,12 +181,17 @@ def _open(
     """Return a table; its columns are features already if its format selects and encodes them itself."""
     if isinstance(spec, str | os.PathLike):
         return _open_named(os.fspath(spec), labels_column, transpose, features, text)
-    if is_dask(spec):  # first, as a Delayed claims to have every attribute
+    if _is_xarray(spec):
+        return open_xarray(spec, labels_column, transpose, features)
+    if is_dask(spec):  # before others, as a Delayed claims to have every attribute
         return open_dask_array(spec, labels_column, transpose, features)
     if is_anndata(spec):
         return open_anndata(spec, labels_column, transpose, partial(_open_plain, transpose=transpose))
     if is_frame(spec):
         return open_frame(spec, labels_column, transpose, features)
+    if _streams_arrow(spec):
+        opened: Table = _function("arrow.open_arrow_object")(spec, labels_column, transpose, features)
+        return opened
     if _is_zarr_array(spec):
         table: Table = _function("zarr_arrays.open_zarr_array")(spec, labels_column, transpose)
         return table
@@ -180,6 +201,35 @@ def _open(
 def _open_plain(spec: object, transpose: bool = False) -> Table:
     """Return the table of a matrix without labels or features of its own."""
     return _open(spec, None, transpose, None)
+
+
+def open_xarray(
+    array: Any, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None
+) -> Table:
+    """Return the table of an ``xarray.DataArray``, whose coordinates are the names of samples and features.
+
+    Raises
+    ------
+    BadInput
+        If it is no matrix of real numbers; a Dataset, which may hold several, is none.
+    """
+    name = "the DataArray given"
+    if not hasattr(array, "dims") or not hasattr(array, "name"):
+        raise BadInput(
+            "the Dataset given", f"the variables {listing(list(map(str, array.data_vars)))}",
+            "an xarray.DataArray, samples by features", "it would be unclear which variable is meant",
+            "give one variable, as in dataset['x'], or dataset.to_dataarray().T, if each variable is a feature",
+        )  # fmt: skip
+    check_shape(name, array.shape)
+    array = array.T if transpose else array
+    samples, titles = (index_names(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims)
+    columns = None if titles is None else titles.tolist()
+    if is_dask(array.data):
+        table: Table = open_dask_array(array.data, labels_column, False, features, columns)
+    else:
+        table = replace(open_array(array.data, None, False), name=name, feature_names=columns)
+        table = take_label_column(table, labels_column)
+    return replace(table, read_sample_names=None if samples is None else partial(np.array, samples))
 
 
 def open_anndata_source(adata: object, use_rep: str | None = None, layer: str | None = None) -> Source:
@@ -207,6 +257,21 @@ def named_like(table: Source, spec: object) -> Source:
         read_sample_names=None if names is None else partial(np.array, names),
         feature_names=None if titles is None else titles.tolist(),
     )
+
+
+def _is_dask_frame(spec: object) -> bool:
+    module = sys.modules.get("dask.dataframe")  # nobody holds one before that is imported
+    return module is not None and isinstance(spec, module.DataFrame)
+
+
+def _is_xarray(spec: object) -> bool:
+    xarray = sys.modules.get("xarray")
+    return xarray is not None and isinstance(spec, xarray.DataArray | xarray.Dataset)
+
+
+def _streams_arrow(spec: object) -> bool:
+    """Return whether something is a table that gives its rows as Arrow's record batches; pandas' are no such here."""
+    return hasattr(spec, "__arrow_c_stream__") and (hasattr(spec, "columns") or hasattr(spec, "schema"))
 
 
 def _is_zarr_array(spec: object) -> bool:
@@ -297,13 +362,21 @@ def _local_format(path: str, name: str) -> Format:
     BadInput
         If it is missing, a folder where a file is meant, empty, or of an unknown format.
     """
-    if not os.path.lexists(path):
-        raise _no_file(name, path)
     file_format = _format_of(path)
+    if not os.path.lexists(path):
+        if glob.has_magic(path) and glob.glob(path, recursive=True):
+            if _function("parquet.parts_of")(path):
+                return PARQUET
+            raise _not_parts(name)
+        raise _no_file(name, path)
     if os.path.isdir(path):
         if file_format == ZARR or _function("zarr_arrays.is_zarr")(path):
             return ZARR
-        raise _not_a_file(name, "a directory")
+        if _function("parquet.has_deeper_parts")(path):
+            raise _folders_of_parts(name, path)
+        if _function("parquet.parts_of")(path):
+            return PARQUET
+        raise _not_a_file(name, "a directory", "a file, or the folder of a Zarr array or group, or of Parquet files")
     if file_format is None:
         raise _unknown_format(name, path)
     if file_format == ZARR:
@@ -360,6 +433,22 @@ def _no_file(name: str, path: str) -> BadInput:
         "there would be nothing to read",
         "check the path" if os.path.isdir(folder) else f"check the path, as {folder} does not exist either",
     )
+
+
+def _not_parts(name: str) -> BadInput:
+    return BadInput(
+        name, "a pattern of files or folders that are not Parquet", "a pattern of .parquet files, or one file",
+        "files of other formats can't be read as one table", "put their rows into one file, or convert them to Parquet",
+    )  # fmt: skip
+
+
+def _folders_of_parts(name: str, path: str) -> BadInput:
+    return BadInput(
+        name, "folders of Parquet files in a folder", "Parquet files in one folder",
+        "columns that the folders' names hold, as in kind=a, would be lost",
+        f"give the pattern {os.path.join(path, '**', '*.parquet')}, which leaves these columns out, or in Python "
+        "dask.dataframe.read_parquet(folder), which reads them",
+    )  # fmt: skip
 
 
 def _not_a_file(name: str, found: str, allowed: str = "a file, or the folder of a Zarr array or group") -> BadInput:

@@ -331,7 +331,15 @@ def check_dtype(name: str, dtype: DType) -> DType:
     if dtype.kind == "O":
         raise faults.pickled(name, "an array of Python objects")
     if dtype.kind in "UST":
-        raise faults.textual(name, f"an array of text ({dtype})")
+        raise faults.text_in_array(name, f"an array of text ({dtype})")
+    if dtype.kind in "mM":
+        raise BadInput(
+            name,
+            f"times ({dtype})",
+            "bool, integers, or floats of at most 64 bits",
+            "they could not be turned into distances",
+            "drop such columns, or give times as numbers, for instance (times - times.min()) / np.timedelta64(1, 's')",
+        )
     if dtype.kind == "c":
         raise BadInput(
             name,

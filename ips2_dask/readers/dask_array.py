@@ -20,11 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers.base import Block, DType, Rows, Table, check_dtype, check_shape, digest, rebatch
+from ips2_dask.readers import faults
+from ips2_dask.readers.base import Block, Rows, Table, check_dtype, check_shape, digest, rebatch
 from ips2_dask.readers.columns import make_columns, match_columns, select_columns
 from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.labels import LabelReader, find_column
 from ips2_dask.readers.matrices import is_sparse
+from ips2_dask.readers.objects import as_numbers
 
 if TYPE_CHECKING:
     import dask.array as da
@@ -47,8 +49,9 @@ def open_dask_array(
     labels_column: str | int | None,
     transpose: bool,
     features: Features | FittedFeatures | None = None,
+    names: Sequence[str] | None = None,
 ) -> DaskTable:
-    """Return the table of a Dask array, of which one column may hold the labels.
+    """Return the table of a Dask array, of which one column may hold the labels; ``names`` are those of its columns.
 
     Its fingerprint is that of the array's name, dtype and chunks: by Dask's own rule arrays of one name hold the same
     values. So an array over files that change under the same name has to be given another name, or another store.
@@ -62,12 +65,11 @@ def open_dask_array(
         raise BadInput(
             NAME,
             f"a Dask {type(array).__name__}",
-            "a Dask array, samples by features",
+            "a Dask array or DataFrame, samples by features",
             "its rows could not be shared out",
-            "make an array of it, as with frame.to_dask_array(lengths=True)",
+            _remedy(array),
         )
-    array = array.T if transpose else array
-    dtype = check_dtype(NAME, np.dtype(array.dtype))
+    dtype = np.dtype(np.float64) if array.dtype == object else check_dtype(NAME, np.dtype(array.dtype))
     if any(math.isnan(n) for n in array.shape):
         raise BadInput(
             NAME,
@@ -77,35 +79,44 @@ def open_dask_array(
             "call array.compute_chunk_sizes() first",
         )
     check_shape(NAME, array.shape)
+    checked = array.map_blocks(_as_block, dtype=dtype, meta=np.empty((0, 0), dtype))
+    array, checked = (array.T, checked.T) if transpose else (array, checked)
     read_labels, position = None, None
     n_columns = int(array.shape[1])
     if labels_column is not None:
-        position = find_column(NAME, labels_column, None, n_columns)
-        read_labels = LabelReader(NAME, partial(_column_pieces, array, position))
-    fitted = _fitted(features, n_columns, position)
+        position = find_column(NAME, labels_column, names, n_columns)
+        read_labels = LabelReader(NAME, partial(_column_pieces, checked, position))
+    fitted = _fitted(features, names, n_columns, position)
+    kept: Any = None
     if isinstance(features, FittedFeatures):
-        places = match_columns(NAME, features, None, n_columns, position)
-        array = array if places == tuple(range(n_columns)) else array[:, list(places)]
+        places = match_columns(NAME, features, names, n_columns, position)
+        kept = None if places == tuple(range(n_columns)) else list(places)
     elif fitted is not None:
-        array = array[:, [column.number for column in fitted.columns]]
+        kept = [column.number for column in fitted.columns]
     elif position is not None:
-        array = array[:, np.delete(np.arange(n_columns), position)]
+        kept = np.delete(np.arange(n_columns), position)
+    titles = names
+    if kept is not None:  # the array as it was given has the name that its values are known by
+        array, checked = array[:, kept], checked[:, kept]
+        titles = None if names is None else [names[place] for place in kept]
     return DaskTable(
         name=NAME,
         shape=check_shape(NAME, array.shape),
         dtype=dtype,
-        rows=DaskRows(array),
+        rows=DaskRows(checked),
         parallel=False,
         resident_bytes=0,
         fingerprint=digest("dask", array.name, dtype.str, array.chunks, *(() if fitted is None else (fitted.missing,))),
-        feature_names=None if fitted is None else fitted.feature_names,
+        feature_names=(None if titles is None else list(titles)) if fitted is None else fitted.feature_names,
         read_labels=read_labels,
         label=position,
         fitted=fitted,
     )
 
 
-def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: int | None) -> FittedFeatures | None:
+def _fitted(
+    features: Features | FittedFeatures | None, names: Sequence[str] | None, n_columns: int, label: int | None
+) -> FittedFeatures | None:
     """Return which columns become features; None if the user chose none.
 
     Raises
@@ -120,10 +131,20 @@ def _fitted(features: Features | FittedFeatures | None, n_columns: int, label: i
         )  # fmt: skip
     if not isinstance(features, Features):
         return features
-    columns, _ = select_columns(NAME, features, None, n_columns, label)
+    columns, _ = select_columns(NAME, features, names, n_columns, label)
     return FittedFeatures(
-        columns=make_columns(columns, None, {}), n_columns=n_columns, label=label, missing=features.missing
+        columns=make_columns(columns, names, {}), n_columns=n_columns, label=label, missing=features.missing
     )
+
+
+def _remedy(value: object) -> str:
+    """Return what makes a Dask array or DataFrame of another collection."""
+    kind = type(value).__name__
+    if kind == "Series":
+        return "give series.to_frame()"
+    if kind == "Bag":
+        return "give bag.to_dataframe()"
+    return "make an array of it, as with dask.array.from_delayed(value, shape, dtype)"
 
 
 def _is_array(value: object) -> bool:
@@ -155,27 +176,76 @@ class DaskTable(Table):
     def delayed_blocks(self, bounds: Sequence[int]) -> list[Delayed]:
         """Return one `Delayed` per partition: its rows bounds[b] to bounds[b + 1] as `read` would give them."""
         lengths = tuple(stop - start for start, stop in itertools.pairwise(bounds))
-        array = self.rows.array.map_blocks(_as_block, self.dtype, meta=np.empty((0, 0), self.dtype))
-        parts: list[Delayed] = array.rechunk((lengths, self.shape[1])).to_delayed().ravel().tolist()
+        parts: list[Delayed] = self.rows.array.rechunk((lengths, self.shape[1])).to_delayed().ravel().tolist()
         return parts
 
 
-def _as_block(values: object, dtype: DType) -> Block:
-    """Return a computed chunk as a plain array of ``dtype``; masked values become NaN.
+def _as_block(values: Any, block_info: Any) -> Block:
+    """Return a computed chunk as a plain array of the type and shape that the array's metadata say; NaN where masked.
 
     Raises
     ------
     BadInput
-        If it is not of the numbers that the array's dtype promised.
+        If it is something else; says which chunk.
     """
+    place, promised = block_info[0]["chunk-location"], block_info[None]["dtype"]
+    name = f"block {place} of {NAME}"
     if is_sparse(values):
         values = values.toarray()
-    if isinstance(values, np.ma.MaskedArray):
-        dtype = np.result_type(values.dtype, dtype, np.float32)
-        values = np.ma.filled(values.astype(dtype), np.nan)
-    block = np.asarray(values)
-    check_dtype(NAME, block.dtype)
-    return np.ascontiguousarray(block, dtype=dtype)
+    elif hasattr(values, "todense"):
+        values = values.todense()
+    if hasattr(values, "__cuda_array_interface__"):
+        values = values.get()
+    if np.ma.is_masked(values):
+        if promised.kind != "f":
+            raise BadInput(
+                name, f"masked values in an array of type {promised}", "floats, among which a masked one is NaN",
+                "what is under the mask would be clustered as if it were data",
+                "give array.astype(float), and say what is done about gaps (missing)",
+            )  # fmt: skip
+        values = np.ma.filled(values.astype(np.result_type(values.dtype, promised)), np.nan)
+    try:
+        block = np.asarray(values)
+    except Exception:
+        faults.throw(
+            BadInput(
+                name, f"something of type {type(values).__name__}", "an array of numbers",
+                "there would be nothing to cluster",
+                "make NumPy arrays of the blocks by array.map_blocks, as with lambda block: block.get()",
+            )
+        )  # fmt: skip
+    return checked_block(
+        block, block_info, name,
+        "call array.compute_chunk_sizes() first, best after array = array.persist()" if block.ndim == 2
+        else "have the function that makes the blocks return two dimensions",
+    )  # fmt: skip
+
+
+def checked_block(block: Block, block_info: Any, name: str, remedy: str) -> Block:
+    """Return a computed chunk, as an array of the type that the metadata say.
+
+    Raises
+    ------
+    BadInput
+        If it has another shape than the metadata say, for which ``remedy`` helps, or values that their type can't hold.
+    """
+    shape = tuple(stop - start for start, stop in block_info[None]["array-location"])
+    dtype = block_info[None]["dtype"]
+    if block.shape != shape:
+        raise BadInput(
+            name, f"the shape {block.shape}", f"{shape}, as the metadata say",
+            "rows or columns would be lost or be taken for others", remedy,
+        )  # fmt: skip
+    block = as_numbers(block, name) if block.dtype == object else block
+    check_dtype(name, block.dtype)
+    with np.errstate(invalid="ignore", over="ignore"):
+        values = np.ascontiguousarray(block, dtype=dtype)
+    if not np.can_cast(block.dtype, dtype) and not np.array_equal(values, block, equal_nan=True):
+        raise BadInput(
+            name, f"values of type {block.dtype}", f"{dtype}, as the metadata say", "they would be rounded",
+            f"declare their type, as in array.map_blocks(numpy.asarray, dtype='{block.dtype}')",
+        )  # fmt: skip
+    return values
 
 
 def _compute(array: da.Array) -> Block:
@@ -196,10 +266,21 @@ def _compute(array: da.Array) -> Block:
             "they would have to be pulled into this process",
             "give client=, as in IPS2(client=client)",
         )
-    return _as_block(array.compute(scheduler="synchronous"), array.dtype)
+    block: Block = array.compute(scheduler="synchronous")
+    return block
+
+
+def computed_here(collection: Any) -> Any:
+    """Return what a collection that is small holds, computed where its parts are: in this process, or on a cluster."""
+    from distributed.client import futures_of  # noqa: PLC0415  as above
+
+    futures = futures_of(collection)
+    if futures:
+        return futures[0].client.compute(collection).result()
+    return collection.compute(scheduler="synchronous")
 
 
 def _column_pieces(array: da.Array, position: int) -> Iterator[NDArray[Any]]:
     """Yield one column of an array, chunk by chunk."""
     column = array[:, position]
-    return (_compute(column.blocks[chunk]) for chunk in range(column.numblocks[0]))
+    return (computed_here(column.blocks[chunk]) for chunk in range(column.numblocks[0]))

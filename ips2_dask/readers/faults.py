@@ -153,6 +153,18 @@ def textual(name: str, found: str, first: str = "") -> BadInput:
     )
 
 
+def text_in_array(name: str, found: str) -> BadInput:
+    """Return the fault of text in an array, whose columns can't be encoded one by one."""
+    return BadInput(
+        name,
+        found,
+        "an array of numbers",
+        "distances between samples would be undefined",
+        "give a data frame, a text file or a Parquet file of it, whose columns of text can be encoded (one_hot, "
+        "--one-hot) or dropped (drop_columns, --drop-columns)",
+    )
+
+
 def missing_value(name: str, where: str, found: str) -> BadInput:
     """Return the fault of a value that is missing, not a number or not finite."""
     return BadInput(

@@ -9,7 +9,9 @@ import mmap
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from decimal import Decimal
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
@@ -59,6 +61,7 @@ def _dense(spec: object, name: str, transpose: bool) -> Block:
     spec = spec.data if isinstance(spec, np.ma.MaskedArray) else spec
     array = _rectangle(spec, name) if isinstance(spec, list | tuple) else _array_of(spec, name)
     check_shape(name, array.shape)
+    array = as_numbers(array, name) if array.dtype == object else array
     array = array.astype(check_dtype(name, array.dtype), copy=False)
     return array.T if transpose else array
 
@@ -69,12 +72,44 @@ def _array_of(spec: object, name: str) -> NDArray[Any]:
         raise BadInput(
             name,
             f"something of type {type(spec).__name__}",
-            "a path, an array, a list of rows, a SciPy sparse matrix, a pandas DataFrame or a zarr.Array",
+            "a path, an array, a list of rows, a SciPy sparse matrix, a data frame or a zarr.Array",
             "there would be nothing to cluster",
-            "convert it to a NumPy array",
+            "give frame.collect()" if hasattr(spec, "collect") else "convert it to a NumPy array",
         )
     with faults.reading(name):
         return np.asarray(spec)
+
+
+def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
+    """Return an array of Python objects that are real numbers as float64 of the same shape; None and NA become NaN.
+
+    Raises
+    ------
+    BadInput
+        Where an object is none; says its row, its column and its value.
+    """
+    numbers = np.empty(values.shape)
+    for place, value in zip(np.ndindex(values.shape), values.ravel().tolist(), strict=True):
+        if value is None or type(value).__name__ == "NAType":
+            numbers[place] = np.nan
+            continue
+        where = f"in row {place[0]}" + "".join(f", column {column}" for column in place[1:])
+        if isinstance(value, str | bytes):
+            raise faults.text_in_array(name, f"the text {value!r} {where}")
+        if not isinstance(value, Real | Decimal | np.bool_):
+            raise BadInput(
+                name, f"{' '.join(repr(value).split())[:40]} ({type(value).__name__}) {where}", "real numbers",
+                "distances between samples would be undefined",
+                "convert or drop such columns (lists of equal length are a matrix by numpy.stack(column.tolist()))",
+            )  # fmt: skip
+        try:
+            numbers[place] = float(value)
+        except (OverflowError, ValueError):
+            raise BadInput(
+                name, f"{' '.join(repr(value).split())[:40]} {where}", "numbers that are a float64",
+                "differences of such values would overflow float64", "divide the columns by a power of ten",
+            ) from None  # fmt: skip
+    return numbers
 
 
 def _mapped_table(array: np.memmap[tuple[int, ...], DType], name: str) -> Table | None:
@@ -113,7 +148,7 @@ def _rectangle(rows: Sequence[Any], name: str) -> NDArray[Any]:
     for row, values in enumerate(rows):
         for column, value in enumerate(values if lengths[row] is not None else ()):
             if isinstance(value, str | bytes):
-                raise faults.textual(name, f"the text {value!r} in row {row}, column {column}")
+                raise faults.text_in_array(name, f"the text {value!r} in row {row}, column {column}")
     with faults.reading(name):
         return np.asarray(rows)
 
@@ -185,7 +220,7 @@ def open_frame(
             columns[position] = _category_codes(
                 frame.iloc[:, selected[position]], column, fitted, titles[selected[position]]
             )
-    _check_column_types(columns, [titles[position] for position in selected])
+    columns = _numbers_of(columns, [titles[position] for position in selected])
     matrix = np.empty((len(frame), len(selected)), np.result_type(*columns))
     for position, values in enumerate(columns):
         matrix[:, position] = values
@@ -212,19 +247,28 @@ def _fit_features(
     selected, one_hot = select_columns(FRAME_NAME, features, titles, len(titles), label)
     categories = {}
     for position in sorted(one_hot):
-        collected = CategorySet(FRAME_NAME, f"column {position} ({titles[position]!r})", features.missing)
-        values = _category_values(frame.iloc[:, position])
-        gone = [value is None or (isinstance(value, str) and is_missing(value)) for value in values]
-        if features.missing == "refuse" and any(gone):
-            row = gone.index(True)
-            raise faults.missing_value(
-                FRAME_NAME, f"row {row}, column {position} ({titles[position]!r})", "a missing value"
-            )
-        collected.add(set(values))
+        title = f"column {position} ({titles[position]!r})"
+        collected = CategorySet(FRAME_NAME, title, features.missing)
+        collected.add(category_values(frame.iloc[:, position], title, features.missing))
         categories[position] = collected.categories()
     return FittedFeatures(
         columns=make_columns(selected, titles, categories), n_columns=len(titles), label=label, missing=features.missing
     )
+
+
+def category_values(column: pd.Series, title: str, missing: str) -> set[str | float | None]:
+    """Return the different values of a column that is to be encoded, as a `CategorySet` takes them.
+
+    Raises
+    ------
+    BadInput
+        Where one is missing, if that is refused.
+    """
+    values = _category_values(column)
+    gone = [value is None or (isinstance(value, str) and is_missing(value)) for value in values]
+    if missing == "refuse" and any(gone):
+        raise faults.missing_value(FRAME_NAME, f"row {gone.index(True)}, {title}", "a missing value")
+    return set(values)
 
 
 def _category_values(column: pd.Series) -> list[str | float | None]:
@@ -235,7 +279,7 @@ def _category_values(column: pd.Series) -> list[str | float | None]:
 
 
 def _category(value: object) -> str | float:
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+    number = isinstance(value, int | float | np.integer | np.floating | Decimal) and not isinstance(value, bool)
     return float(value) if number else str(value).strip()  # type: ignore[arg-type]
 
 
@@ -264,19 +308,30 @@ def _column_values(column: pd.Series) -> NDArray[Any]:
     return np.asarray(column.to_numpy())
 
 
-def _check_column_types(columns: Sequence[NDArray[np.generic]], titles: list[str]) -> None:
-    """Raise ``BadInput`` that names the columns that hold no numbers, and the first text in them."""
+def _numbers_of(columns: Sequence[NDArray[Any]], titles: list[str]) -> list[NDArray[Any]]:
+    """Return columns with their objects as numbers.
+
+    Raises
+    ------
+    BadInput
+        Names the columns that hold no numbers, and the first text in them.
+    """
     text = [position for position, values in enumerate(columns) if values.dtype.kind in "OUST"]
     for position in text:
         for row, value in enumerate(columns[position].tolist()):
             if isinstance(value, str | bytes):
-                listed = faults.listing([f"{position} ({titles[position]!r})" for position in text])
+                words = [other for other in text if any(isinstance(v, str | bytes) for v in columns[other].tolist())]
+                listed = faults.listing([f"{other} ({titles[other]!r})" for other in words])
                 where = f"in row {row} of column {position} ({titles[position]!r})"
                 raise faults.textual(
                     FRAME_NAME, f"no numbers in the columns {listed}, the first text is {value!r} {where}"
                 )
+    numbers = []
     for position, values in enumerate(columns):
-        check_dtype(f"{FRAME_NAME}, column {position} ({titles[position]!r})", values.dtype)
+        name = f"{FRAME_NAME}, column {position} ({titles[position]!r})"
+        numbers.append(as_numbers(values, name) if values.dtype == object else values)
+        check_dtype(name, numbers[-1].dtype)
+    return numbers
 
 
 def index_names(index: pd.Index) -> NDArray[np.str_] | None:

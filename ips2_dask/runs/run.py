@@ -653,23 +653,25 @@ class Run:
         text: TextFormat | None = None,
     ) -> Iterator[Predicted]:  # fmt: skip
         """Labels, probabilities and embedding of new samples block by block; parameters as of `predict`."""
-        return blocks(self._context, self._opened(X, handle_unknown, text), client)
+        return blocks(self._context, self._opened(X, handle_unknown, text, client), client)
 
     def open_new(
-        self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False, handle_unknown: str = "error",
-        text: TextFormat | None = None,
+        self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False,
+        handle_unknown: str = "error", text: TextFormat | None = None, client: Client | None = None,
     ) -> Source:  # fmt: skip
         """Open new samples, with the run's columns in its order; parameters as of `ips2_dask.run` and `predict`."""
         check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
         columns = dataclasses.replace(self.columns, handle_unknown=handle_unknown)
         if text is None and is_text_file(X):
             text = self.text_format
-        source = open_source(X, labels_column=labels_column, transpose=transpose, features=columns, text=text)
+        source = open_source(
+            X, labels_column=labels_column, transpose=transpose, features=columns, text=text, client=client
+        )
         return self._light(source) if self.features is None and isinstance(source, Table) else source
 
-    def _opened(self, X: Any, handle_unknown: str, text: TextFormat | None) -> Source:
+    def _opened(self, X: Any, handle_unknown: str, text: TextFormat | None, client: Client | None) -> Source:
         if not isinstance(X, Source):
-            return self.open_new(X, handle_unknown=handle_unknown, text=text)
+            return self.open_new(X, handle_unknown=handle_unknown, text=text, client=client)
         own = None if self.feature_names is None else self.feature_names.tolist()
         made = self.features is not None and (X.feature_names is None or features_of(X) is not None)
         if made or X.feature_names == own:
@@ -698,7 +700,7 @@ class Run:
         return found.embedding
 
     def _predicted(self, X: Any, client: Client | None, handle_unknown: str, text: TextFormat | None) -> Predicted:
-        return predict(self._context, self._opened(X, handle_unknown, text), client)
+        return predict(self._context, self._opened(X, handle_unknown, text, client), client)
 
     @cached_property
     def known_labels(self) -> Int32 | None:

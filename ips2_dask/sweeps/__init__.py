@@ -129,7 +129,7 @@ def sweep(
         check_matplotlib()
     inputs = open_inputs(
         source, labels_column=labels_column, transpose=transpose, features=features, text=text,
-        similarity=similarity, knn_graph=knn_graph,
+        similarity=similarity, knn_graph=knn_graph, client=client,
     )  # fmt: skip
     runs = [prepare(inputs, one, resources) for one in points]
     directory = ZarrStore(location)

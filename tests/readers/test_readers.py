@@ -98,6 +98,14 @@ def write_parquet(folder: Path, X: Array, y: Array) -> str:
     return str(folder / "x.parquet")
 
 
+def write_parquet_parts(folder: Path, X: Array, y: Array) -> str:
+    (folder / "parts").mkdir(exist_ok=True)
+    for part, low in enumerate(range(0, len(X), 3)):
+        write_parquet(folder, X[low : low + 3], y[low : low + 3])
+        (folder / "x.parquet").rename(folder / "parts" / f"part.{part}.parquet")
+    return str(folder / "parts")
+
+
 def write_h5(folder: Path, X: Array, y: Array) -> str:
     with h5py.File(folder / "x.h5", "w") as file:
         file["deep/X"], file["y"] = X, y
@@ -230,6 +238,7 @@ FORMATS: dict[str, tuple[Writer, str | int, bool]] = {
     "tsv": (write_tsv, "y", True),
     "blanks": (write_blanks, "y", True),
     "parquet": (write_parquet, "y", True),
+    "parquet-parts": (write_parquet_parts, "y", True),
     "h5": (write_h5, "y", True),
     "h5-chunks": (write_h5_chunks, "y", True),
     "mat": (write_mat, "y", False),

@@ -98,8 +98,7 @@ def test_lists_that_are_no_table_of_numbers_are_refused() -> None:
     assert "2 values in row 1" in refused([[1, 2, 3], [4, 5]]).found
     assert "a single value in row 1" in refused([[1, 2], 3]).found
     assert "'x' in row 1, column 0" in refused([[1, 2], ["x", 3]]).found
-    assert "objects" in refused([[1, 2], [None, 3]]).found
-    assert "objects" in refused([[1, 2**70]]).found
+    assert "{} (dict) in row 1, column 0" in refused([[1, 2], [{}, 3]]).found
     assert "1 dimension" in refused([1, 2]).found
     assert "1 dimension" in refused([]).found
     assert "0 columns" in refused([[], []]).found
@@ -166,7 +165,8 @@ def test_columns_of_a_frame_that_hold_no_numbers_are_named() -> None:
     assert "'1' in row 0 of column 1 ('b')" in found
     dates = pd.DataFrame({"a": pd.to_datetime(["2020-01-01"])})
     assert "column 0 ('a')" in refused(dates).thing
-    assert "objects" in refused(pd.DataFrame({"a": pd.Series([1, None], dtype=object)})).found
+    seconds = (dates["a"] - dates["a"].min()) / np.timedelta64(1, "s")  # the remedy
+    assert open_source(seconds.to_frame()).read(0, 1).tolist() == [[0]]
     assert "0 rows" in refused(pd.DataFrame({"a": []})).found
 
 
