@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM for the command line: the first stops in order and closes the cluster, the second at once."""
+"""Ctrl-C, SIGTERM and SIGUSR2 for the command line: the first ends the cluster in order, the second at once."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ Handler = Callable[[int, FrameType | None], object] | int | None
 
 
 class Stopping:
-    """A context in which the first SIGINT or SIGTERM raises KeyboardInterrupt in the main thread.
+    """A context in which the first SIGINT, SIGTERM or SIGUSR2 raises KeyboardInterrupt in the main thread.
+
+    SIGUSR2 is what Grid Engine sends a minute before it kills a job that was submitted with ``-notify``.
 
     Python loses an exception that is raised inside a callback of its garbage collector, and distributed has such a
     callback (about every thirtieth interrupt was lost, measured). So `guard` raises it again at the next event.
     """
 
-    SIGNALS = (signal.SIGINT, signal.SIGTERM)
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
 
     def __init__(self) -> None:
         self.interrupted = False

@@ -24,6 +24,10 @@ CLASSES = {"slurm": "SLURMCluster", "pbs": "PBSCluster", "lsf": "LSFCluster", "s
 KEEP_SECONDS = 10
 """Seconds between two checks for jobs that have died, each of which is submitted again."""
 
+ADDRESSES = 2 << 30
+"""Bytes of addresses that a job may take beyond its memory: libraries, stacks, and the arenas of threads. On two cores
+a worker and its nanny took 1.2 GB more than their memory, and a driver 1.4 GB; more cores make more threads."""
+
 
 def _wall(seconds: int, manager: str) -> str:
     """A walltime in the notation of a batch system."""
@@ -58,11 +62,11 @@ def options(config: Config) -> dict[str, object]:
             *machine.prologue,
             *workers.lifetime_lines(machine),
         ],
-        "job_extra_directives": list(machine.directives),
+        "job_extra_directives": [*_directives(config, machine, cores), *machine.directives],
         "worker_extra_args": _arguments(config),
         "interface": config.bind.interface,
         "scheduler_options": _scheduler(config),
-        **_special(config, machine, cores),
+        **_special(config, machine),
     }
     return {name: value for name, value in arguments.items() if value is not None}
 
@@ -83,16 +87,26 @@ def _scheduler(config: Config) -> dict[str, object]:
     return arguments
 
 
-def _special(config: Config, machine: Queue, cores: int) -> dict[str, object]:
+def _directives(config: Config, machine: Queue, cores: int) -> list[str]:
+    """The lines before the user's own, which win over them."""
+    if config.manager not in ("pbs", "sge"):
+        return []
+    shell = ["-S /bin/bash"]  # both ignore the script's first line, and bash is not the default of every queue or user
+    if isinstance(machine, Sge) and machine.parallel_environment:
+        return [*shell, f"-pe {machine.parallel_environment} {cores}"]
+    return shell
+
+
+def _special(config: Config, machine: Queue) -> dict[str, object]:
     """The arguments that differ between the systems."""
     account: dict[str, object] = {"account" if config.manager in ("slurm", "pbs") else "project": machine.account}
     if isinstance(machine, Lsf):
         return {**account, "lsf_units": machine.units, "use_stdin": True}
     if isinstance(machine, Sge):
-        environment = [f"-pe {machine.parallel_environment} {cores}"] if machine.parallel_environment else []
-        memory = -(-(config.worker.memory or 0) // (config.worker.threads << 20))  # MiB of each slot
-        each = f"{machine.memory_resource}={memory}M"
-        return {**account, "resource_spec": each, "job_extra_directives": [*environment, *machine.directives]}
+        limits_addresses = machine.memory_resource in ("h_vmem", "s_vmem")
+        size = (config.worker.memory or 0) + limits_addresses * ADDRESSES
+        memory = -(-size // (config.worker.threads << 20))  # MiB of each slot
+        return {**account, "resource_spec": f"{machine.memory_resource}={memory}M"}
     return account
 
 

@@ -444,6 +444,12 @@ def test_signals_are_handled_as_before_once_a_command_is_over(capsys: pytest.Cap
     assert [signal.getsignal(number) for number in Stopping.SIGNALS] == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR2])
+def test_every_signal_of_a_terminal_or_a_batch_system_is_an_interrupt(number: signal.Signals) -> None:
+    with Stopping(), pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(number)
+
+
 def test_a_second_interrupt_ends_the_process_at_once() -> None:
     script = """
 import signal

@@ -11,6 +11,7 @@ import fsspec
 import numpy as np
 import pytest
 import s3_server
+import sge_server
 import slurm_server
 import ssh_server
 from shell import Shell, Table, groups, mnist
@@ -63,6 +64,16 @@ def slurm(
 
 
 @pytest.fixture(scope="session")
+def sge(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[sge_server.Sge, Path]]:
+    """A cell of Grid Engine and the configuration that names it."""
+    _skip_without(sge_server.missing())
+    pytest.importorskip("dask_jobqueue", reason="Grid Engine: pip install dask-jobqueue")
+    folder = tmp_path_factory.mktemp("sge")
+    with sge_server.sge_cell(folder, environment) as served:
+        yield served, _sge_configuration(folder)
+
+
+@pytest.fixture(scope="session")
 def ssh(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[ssh_server.SSH, Path]]:
     """An SSH server, and the configuration of a cluster of two workers behind it."""
     _skip_without(ssh_server.missing())
@@ -101,6 +112,17 @@ def _slurm_configuration(folder: Path) -> Path:
         f"manager: slurm\nworkers: 2{_common(folder)}"
         'driver: {threads: 1, memory: 2GiB, walltime: "00:30:00"}\n'
         f'slurm: {{queue: {slurm_server.PARTITION}, walltime: "00:30:00", logs: {folder}/logs}}\n'
+    )
+    return written
+
+
+def _sge_configuration(folder: Path) -> Path:
+    written = folder / "sge.yaml"
+    written.write_text(
+        f"manager: sge\nworkers: 2{_common(folder)}"
+        'driver: {threads: 1, memory: 2GiB, walltime: "00:30:00"}\n'
+        f"sge: {{queue: {sge_server.QUEUE}, parallel_environment: {sge_server.PARALLEL_ENVIRONMENT}, "
+        f'walltime: "00:30:00", logs: {folder}/logs}}\n'
     )
     return written
 

@@ -58,6 +58,10 @@ class Slurm:
         lines = self.call("squeue", "--noheader", "--sort=i", "--format=%i %j", *wanted).splitlines()
         return [(line.split()[0], line.split(maxsplit=1)[1]) for line in lines]
 
+    def cancel(self, number: str) -> None:
+        """End a job."""
+        self.call("scancel", number)
+
 
 def _configuration(folder: Path, host: str) -> dict[str, str]:
     """The lines of slurm.conf, as few as there can be."""
@@ -130,7 +134,7 @@ def _says(cluster: Slurm, word: str, *command: str) -> bool:
 def _cancel_all(cluster: Slurm) -> None:
     """End all jobs and wait for it, by SIGKILL those that don't: their processes are not children of slurmd's."""
     for number, _ in cluster.queue():
-        cluster.call("scancel", number)
+        cluster.cancel(number)
     try:
         until(lambda: not cluster.queue(), "jobs are left")
     finally:

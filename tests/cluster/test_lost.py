@@ -27,17 +27,18 @@ def stages(out: str) -> list[str]:
     return [] if manifest is None else [stage["name"] for stage in manifest["stages"]]
 
 
+@pytest.mark.parametrize("manager", ["slurm", "sge"])
 def test_a_worker_whose_job_is_cancelled_leaves_the_labels_as_they_are(
-    ips2: Shell, in_s3: S3, slurm: tuple[Slurm, Path], table: Table
+    manager: str, ips2: Shell, in_s3: S3, table: Table, request: pytest.FixtureRequest
 ) -> None:
-    served, config = slurm
-    out = in_s3.url("lost/scancel")
+    served, config = request.getfixturevalue(manager)
+    out = in_s3.url(f"lost/{manager}")
     others = set(served.queue())
     started = ips2.where(served.environment).start("run", table.url, "--out", out, *table.options, "--cluster", config)
     try:
         until(lambda: "ingest" in stages(out), "no stage is done", 300)
         workers = sorted(set(served.queue("running")) - others)
-        served.call("scancel", workers[0][0])
+        served.cancel(workers[0][0])
         assert "label" not in stages(out)
         _, said = started.communicate(timeout=600)
     finally:

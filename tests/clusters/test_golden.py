@@ -72,6 +72,14 @@ def test_the_script_of_a_driver_is_the_golden_one(system: str, monkeypatch: pyte
     compare(f"{system}-driver.sh", batch.script(job(monkeypatch, system), full(system)))
 
 
+@pytest.mark.parametrize(("resource", "mebibytes"), [("mem_free", 4096), ("h_vmem", 4608), ("s_vmem", 4608)])
+def test_a_limit_of_addresses_leaves_room_beside_the_memory(resource: str, mebibytes: int) -> None:
+    pytest.importorskip("dask_jobqueue")
+    given = {"manager": "sge", "worker": {"threads": 4, "memory": "16GiB"}, "sge": {"memory_resource": resource}}
+    config = settled({**given, "insecure": True})
+    assert f"#$ -l {resource}={mebibytes}M\n" in module_of(config).preview(config)  # of each of four slots
+
+
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.sh")), ids=lambda path: path.name)
 def test_a_script_is_one_that_the_shell_reads(path: Path) -> None:
     subprocess.run(["bash", "-n", str(path)], check=True)

@@ -17,7 +17,10 @@ from ips2_dask.errors import BadInput
 
 @dataclasses.dataclass(frozen=True)
 class System:
-    """The commands of a batch system, and patterns of the states it prints; a script goes to standard input."""
+    """The commands of a batch system, and patterns of the states it prints; a script goes to standard input.
+
+    Where ``{job}`` stands in a command or a pattern, the job's number is put.
+    """
 
     submit: tuple[str, ...]
     state: tuple[str, ...]
@@ -29,16 +32,22 @@ class System:
 
 SYSTEMS = {
     "slurm": System(
-        ("sbatch", "--parsable"), ("squeue", "-h", "-o", "%T", "-j"), "scancel",
+        ("sbatch", "--parsable"), ("squeue", "-h", "-o", "%T", "-j", "{job}"), "scancel",
         ("#SBATCH -o {log}", "#SBATCH --open-mode=append", "#SBATCH --signal=B:TERM@60"),
         r"PENDING|CONFIGURING|REQUEUE|SUSPENDED", r"RUNNING|COMPLETING",
     ),
     "pbs": System(
-        ("qsub",), ("qstat", "-f"), "qdel", ("#PBS -o {log}", "#PBS -j oe"), r"job_state = [QHWT]", r"job_state = [RE]"
+        ("qsub",), ("qstat", "-f", "{job}"), "qdel", ("#PBS -o {log}", "#PBS -j oe"),
+        r"job_state = [QHWT]", r"job_state = [RE]",
     ),
-    "sge": System(("qsub", "-terse"), ("qstat", "-j"), "qdel", ("#$ -o {log}",), r"(?!)", r"job_number"),
+    # qdel and the walltime kill at once, unless -notify has SIGUSR2 come a minute earlier; SIGUSR1 goes before a stop
+    "sge": System(
+        ("qsub", "-terse"), ("qstat",), "qdel", ('#$ -o "{log}"', "#$ -notify", "trap '' USR1"),
+        r"(?m)^ *{job}(?: +\S+){3} +(?:(?P<stuck>E\w*)|\w*qw)", r"(?m)^ *{job} ",
+    ),
     "lsf": System(
-        ("bsub",), ("bjobs", "-noheader", "-o", "stat"), "bkill", ("#BSUB -o {log}",), r"PEND|PSUSP|WAIT", r"RUN|SUSP"
+        ("bsub",), ("bjobs", "-noheader", "-o", "stat", "{job}"), "bkill", ("#BSUB -o {log}",),
+        r"PEND|PSUSP|WAIT", r"RUN|SUSP",
     ),
 }  # fmt: skip
 
@@ -72,19 +81,26 @@ def launch(job: Job, config: Config) -> Native:
 
 
 def state(job: Job) -> str | None:
-    """``pending`` or ``running``, or None if the system no longer knows the job."""
-    system = SYSTEMS[job.manager]
+    """``pending`` or ``running``, or None if the system no longer knows the job.
+
+    ``pending (Eqw)`` is a job that Grid Engine could not start and will not try again.
+    """
+    system, number = SYSTEMS[job.manager], str(job.native["job"])
     try:
-        reply = _call(job.manager, (*system.state, job.native["job"]))
+        reply = _call(job.manager, tuple(word.replace("{job}", number) for word in system.state))
     except BadInput:
         return None  # systems forget jobs that ended a while ago
-    if re.search(system.pending, reply):
-        return "pending"
-    return "running" if re.search(system.running, reply) else None
+    pending, running = (
+        re.search(pattern.replace("{job}", re.escape(number)), reply) for pattern in (system.pending, system.running)
+    )
+    if pending:
+        stuck = pending.groupdict().get("stuck")
+        return f"pending ({stuck})" if stuck else "pending"
+    return "running" if running else None
 
 
 def cancel(job: Job) -> None:
-    """Have the system end the job; the driver gets SIGTERM and closes its cluster."""
+    """Have the system end the job; the driver gets a signal and closes its cluster."""
     _call(job.manager, (SYSTEMS[job.manager].cancel, job.native["job"]))
 
 

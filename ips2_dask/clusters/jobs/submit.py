@@ -72,6 +72,7 @@ def submit(arguments: Sequence[str], config: Config, name: str | None, out: str)
 def state(job: Job) -> str:
     """``pending``, ``running``, ``on HOST``, ``done``, ``failed (STATUS)``, ``interrupted``, ``cancelled`` or ``lost``.
 
+    ``pending (Eqw)``: Grid Engine could not start the driver; ``qstat -j`` says why.
     ``lost``: the driver ended without an exit status; the same submission again continues its run directory.
     """
     status = job.exit_status
@@ -88,7 +89,7 @@ def state(job: Job) -> str:
 def cancel(job: Job) -> Job:
     """Ask a job to end; its run directory stays, and the same submission again continues it."""
     now = state(job)
-    if now in ("pending", "running") or now.startswith("on "):
+    if now.startswith(("pending", "running", "on ")):
         _launcher(job.manager).cancel(job)
         job = dataclasses.replace(job, cancelled=True).save()
     return job

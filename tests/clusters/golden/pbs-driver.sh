@@ -4,6 +4,7 @@
 #PBS -A physics
 #PBS -l select=1:ncpus=2:mem=8192MB
 #PBS -l walltime=48:00:00
+#PBS -S /bin/bash
 #PBS -x first
 #PBS -y
 #PBS -o /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd/log

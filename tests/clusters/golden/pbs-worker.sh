@@ -7,6 +7,7 @@
 #PBS -l walltime=26:00:00
 #PBS -e /shared/logs/
 #PBS -o /shared/logs/
+#PBS -S /bin/bash
 #PBS -x first
 #PBS -y
 export DASK_DISTRIBUTED__WORKER__MEMORY__TARGET=False

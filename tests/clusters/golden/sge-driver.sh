@@ -6,10 +6,13 @@
 #$ -l h_rt=48:00:00
 #$ -cwd
 #$ -j y
+#$ -S /bin/bash
 #$ -pe smp 2
 #$ -x first
 #$ -y
-#$ -o /home/me/.local/state/ips2_dask/jobs/260102-030405-abcd/log
+#$ -o "/home/me/.local/state/ips2_dask/jobs/260102-030405-abcd/log"
+#$ -notify
+trap '' USR1
 export IPS2_DRIVER_MEMORY=8589934592
 module load python
 ulimit -c 0

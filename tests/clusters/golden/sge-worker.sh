@@ -9,6 +9,7 @@
 #$ -o /shared/logs/
 #$ -cwd
 #$ -j y
+#$ -S /bin/bash
 #$ -pe smp 8
 #$ -x first
 #$ -y
