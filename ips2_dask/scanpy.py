@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +19,10 @@ from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers import is_anndata, open_anndata_source
+from ips2_dask.readers.faults import reading
+from ips2_dask.readers.objects import REPRESENTATION
+from ips2_dask.runs.h5ad import WRITTEN, check_key, names_of, old_results, own_results
+from ips2_dask.store.files import partial_file
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -52,9 +58,12 @@ def ips2(
 ) -> Any:
     """Cluster the cells of an AnnData, and write labels, certainty, embedding and similarity into it.
 
+    Nothing that was there before is overwritten, but for the results of an earlier call with the same ``key_added``,
+    all of which give way to the new ones.
+
     The X of a backed AnnData is read from its file by ranges of rows and never as a whole. Where that file is open for
-    writing (``backed="r+"``) the results are written into it too, and nothing else in it is touched; it must not be
-    read by others meanwhile. A file that is open for reading stays as it is.
+    writing (``backed="r+"``) the results are written into it too: at the end, into a copy that takes its place, so that
+    a call that fails leaves it as it was. A file that is open for reading stays as it is.
 
     Parameters
     ----------
@@ -65,7 +74,7 @@ def ips2(
     use_rep : str, optional
         A key of ``obsm``, or ``"X"``. By default ``obsm["X_pca"]`` if there is one, else X.
     key_added : str
-        The name under which results are written.
+        The name under which results are written: printable, without a slash.
     layer : str, optional
         A key of ``layers``, in place of ``use_rep``.
     knn_graph : str, optional
@@ -104,17 +113,19 @@ def ips2(
         - ``obsm["X_" + key_added]``: (n, columns) float32, the spectral embedding, where there is one;
         - ``obsm["X_" + key_added + "_layout"]``: (n, 2) float32 with ``layout``, NaN for cells that were not laid out:
           above 100,000 cells (5,000 by t-SNE) only so many are. ``scanpy.pl.embedding`` draws it;
-        - ``obsp[key_added + "_connectivities"]``: (n, n) CSR, the fused similarity U. Functions of scanpy that need no
-          distances, such as ``tl.leiden``, take it by ``neighbors_key=key_added``. Equal cells have their entries at
-          the first of them;
-        - ``uns[key_added]``: ``params``, ``versions``, ``facts``, ``warnings``, the keys that scanpy looks up, and,
-          where c was chosen, ``choice``: the candidates with their evidence, the chosen one first.
+        - ``obsp[key_added + "_connectivities"]``: (n, n) CSR, the fused similarity U. Of equal cells each has the
+          entries of the first one, with the first one of others, so that copies do not multiply them;
+        - ``obsp[key_added + "_distances"]``: (n, n) CSR, the distances to the ``n_neighbors - 1`` nearest others;
+        - ``uns[key_added]``: ``params``, ``versions``, ``facts``, ``warnings``, ``written`` (all these names), and,
+          where c was chosen, ``choice``: the candidates with their evidence, the chosen one first. Keys and
+          parameters are as of scanpy's ``pp.neighbors``, so that its functions (``tl.paga``, ``tl.umap``,
+          ``tl.leiden``, ``tl.diffmap``) take the graph by ``neighbors_key=key_added``.
 
     Raises
     ------
     BadInput
-        A ValueError, if the data or a parameter can't be used; also where ``all_layers`` is asked for and the run has
-        no tree of density.
+        A ValueError, if the data or a parameter can't be used, or a name that would be written is taken; also where
+        ``all_layers`` is asked for and the run has no tree of density.
     Refused
         If the run would need more than ``memory_limit``.
 
@@ -148,8 +159,17 @@ def ips2(
         params = {"affinity": "precomputed", **params}
     number = {"max_clusters": MAX_CLUSTERS} if n_clusters == "auto" else {"n_clusters": n_clusters}
     params = {**number, **params}
-    path, writes = (os.fspath(adata.filename), adata.file._filemode != "r") if backed else ("", False)
+    file = Path(os.path.realpath(adata.filename)) if backed and adata.file._filemode != "r" else None
+    check_key(key_added)
+    _check_apart(key_added, use_rep, knn_graph, similarity)
+    old, stored = _check_names(adata, key_added), []
+    if file is not None:
+        _check_room(file)
+        adata.file.close()
+        with reading(str(file)), h5py.File(file, "r") as opened:  # which may have what the AnnData has no more
+            stored = old_results(opened, "key_added", key_added, _other_key(key_added))
     source = open_anndata_source(adata, use_rep, layer)
+    use_rep = _representation(adata, use_rep, layer)
     found = run(
         source,
         Params(**params, random_state=random_state),
@@ -163,17 +183,65 @@ def ips2(
     added = _results(found, key_added, adata.obs_names, use_rep, layer, layout)
     if all_layers:
         _add_layers(added, found, key_added, adata.obs_names)
-    if writes:
+    names = [f"{part}/{name}" for part, values in added.items() for name in values]
+    added["uns"][key_added][WRITTEN] = np.array(names, dtype=object)
+    if file is not None:
         adata.file.close()
-        _write(path, added)
+        _write(file, added, set(stored).difference(names))
     if copy:
         adata = adata.copy()
     elif adata.is_view:  # as scanpy does it: writing into a view would warn of the copy that it makes
         adata._init_as_actual(adata.copy())
+    for part, _, name in (place.partition("/") for place in old if place not in names):
+        getattr(adata, part).pop(name)
     for part, values in added.items():
         for key, value in values.items():
             getattr(adata, part)[key] = value
     return adata if copy else None
+
+
+def _representation(adata: Any, use_rep: str | None, layer: str | None) -> str | None:
+    """The matrix that is clustered, by the name that scanpy has for it: "X", or a key of obsm; None for a layer."""
+    if layer is not None or use_rep is not None:
+        return use_rep
+    return REPRESENTATION if REPRESENTATION in adata.obsm else "X"
+
+
+def _check_apart(key: str, use_rep: str | None, knn_graph: str | None, similarity: str | None) -> None:
+    """Raise ``BadInput`` where results would replace what they are made from, now or at the next call."""
+    read = {f"obsm/{use_rep}", f"obsm/{REPRESENTATION}", f"obsp/{knn_graph}", f"obsp/{similarity}"}
+    for name in names_of(key):
+        if name in read:
+            part, _, name = name.partition("/")
+            raise BadInput(
+                "key_added", f"{key!r}, by which {part}[{name!r}] would be written", "a name that is not read from",
+                "the next call would cluster what this one has written", f"give another key, such as 'ips2_{key}'",
+            )  # fmt: skip
+
+
+def _check_names(adata: Any, key: str) -> list[str]:
+    """What an earlier call wrote by a key, as ``part/name``; raises ``BadInput`` where other things have its names."""
+    about = adata.uns.get(key)
+    there = {f"{part}/{name}" for part in ("obs", "obsm", "obsp", "uns") for name in getattr(adata, part)}
+    there.add(f"obs/{adata.obs.index.name or '_index'}")
+    written = np.ravel(about[WRITTEN]) if isinstance(about, Mapping) and WRITTEN in about else ()
+    return own_results("key_added", key, there, written, _other_key(key))
+
+
+def _other_key(key: str) -> str:
+    return f"give another key, such as 'ips2_{key}', or remove or rename what is there"
+
+
+def _check_room(file: Path) -> None:
+    """Raise ``BadInput`` where there is no place for the copy of a file that results are written into."""
+    size, free = file.stat().st_size, shutil.disk_usage(file.parent).free
+    if free > size and os.access(file.parent, os.W_OK):
+        return
+    raise BadInput(
+        str(file), f"{free >> 20} MiB free beside it" if free <= size else "a folder that can't be written to",
+        f"room for a copy of its {(size >> 20) + 1} MiB, which takes its place at the end",
+        "results could be written half", "make room, or open it by backed='r', which leaves results in memory",
+    )  # fmt: skip
 
 
 def _pairs(adata: Any, name: str, key: str | None) -> Any:
@@ -197,11 +265,16 @@ def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str |
     obs[f"{key}_certainty"] = pandas.Series(found.certainty, index=names)
     if found.left_out is not None:
         obs[f"{key}_left_out"] = pandas.Series(found.left_out, index=names)
-    U, n = sparse.coo_array(found.similarity("fused", distinct=True)), found.n_rows
-    i, j = (found.distinct[end] for end in U.coords)
-    connectivities = sparse.csr_matrix((U.data, (i, j)), shape=(n, n))
+    U, n = sparse.csr_array(found.similarity("fused", distinct=True)), found.n_rows
+    if len(found.distinct) < n:  # each copy has the entries of the first one, and those have one back
+        U = U[np.searchsorted(found.distinct, found.first_rows)]
+        U = sparse.csr_array((U.data, found.distinct[U.indices], U.indptr), shape=(n, n))
+        U = U.maximum(U.T)
+    connectivities, graph = sparse.csr_matrix(U), found.neighbors
+    starts = np.arange(n + 1) * (graph.indices.shape[1] - 1)
+    distances = sparse.csr_matrix((graph.distances[:, 1:].ravel(), graph.indices[:, 1:].ravel(), starts), shape=(n, n))
     report = found.report()
-    chosen = {"use_rep": use_rep, "layer": layer, **found.params.as_dict()}
+    chosen = {"use_rep": use_rep, "layer": layer, "method": "ips2", **found.params.as_dict()}
     facts = {name: report[name] for name in FACTS} | {"eigenvalues": found.eigenvalues}
     facts |= {f"labels_{name}": value for one in report["roundings"] if one["chosen"] for name, value in one.items()}
     obsm: dict[str, Any] = {} if found.embedding is None else {f"X_{key}": found.embedding}
@@ -214,11 +287,11 @@ def _results(found: Run, key: str, names: Any, use_rep: str | None, layer: str |
         "facts": {name: value for name, value in facts.items() if value is not None},
         **_evidence(found.choice),
         "warnings": np.array(report["warnings"], dtype=object),
-        # scanpy looks both up by neighbors_key=key, and many functions do without the matrix of distances
         "connectivities_key": f"{key}_connectivities",
         "distances_key": f"{key}_distances",
     }
-    return {"obs": obs, "obsm": obsm, "obsp": {f"{key}_connectivities": connectivities}, "uns": {key: about}}
+    obsp = {f"{key}_connectivities": connectivities, f"{key}_distances": distances}
+    return {"obs": obs, "obsm": obsm, "obsp": obsp, "uns": {key: about}}
 
 
 def _add_layers(added: Added, found: Run, key: str, names: Any) -> None:
@@ -237,17 +310,37 @@ def _add_layers(added: Added, found: Run, key: str, names: Any) -> None:
     added["uns"][key]["layers"] = about
 
 
-def _write(path: str, added: Added) -> None:
-    """Write what is added into an .h5ad, where nothing else is touched but the list of the columns of obs."""
+def _write(path: Path, added: Added, old: Collection[str]) -> None:
+    """Write what is added into an .h5ad, and take old results out of it; all of that, or nothing where it fails."""
     write_elem = _writer()
-    with h5py.File(path, "r+") as file:
-        for part, values in added.items():
-            group = file.require_group(part)
-            for key, value in values.items():
-                write_elem(group, key, value.array if part == "obs" and value.dtype == "category" else _plain(value))
-        columns = [str(column) for column in file["obs"].attrs.get("column-order", [])]
-        columns += [key for key in added["obs"] if key not in columns]
-        file["obs"].attrs["column-order"] = np.array(columns, h5py.string_dtype("utf-8"))
+    with _telling(path), partial_file(path) as partial:
+        shutil.copy(path, partial)
+        with h5py.File(partial, "r+") as file:
+            for place in old:
+                del file[place]
+            for part, values in added.items():
+                group = file.require_group(part)
+                for key, value in values.items():
+                    write_elem(
+                        group, key, value.array if part == "obs" and value.dtype == "category" else _plain(value)
+                    )
+            columns = [str(column) for column in file["obs"].attrs.get("column-order", [])]
+            columns = [column for column in columns if f"obs/{column}" not in old]
+            columns += [key for key in added["obs"] if key not in columns]
+            file["obs"].attrs["column-order"] = np.array(columns, h5py.string_dtype("utf-8"))
+
+
+@contextmanager
+def _telling(path: Path) -> Iterator[None]:
+    """Raise ``BadInput`` for a disk that is full or fails within a block."""
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(
+            str(path), f"a file that can't be written ({error.strerror or error})",
+            "a place with room for a copy of it", "results would be written half; it stays as it was",
+            "make room, or open it by backed='r'",
+        ) from None  # fmt: skip
 
 
 def _plain(value: Any) -> Any:

@@ -61,11 +61,13 @@ SMALL_STUDY = {"sizes": [300, 600, 1200], "strong_samples": 600, "weak_samples":
 
 ELSEWHERE = {
     "run s3://": "tests/cluster/test_ways.py",
+    "run parts/*.parquet": "tests/readers/test_readers_parts.py",
+    "export RUN": "tests/runs/test_export.py",
     "bench cluster": "tests/bench/test_bench_cluster.py",
     "bench numbers": "tests/bench/test_bench_numbers.py",
     "bench slope": "tests/bench/test_bench_slope.py",
 }
-"""Those that need a server that other tests start, or arguments that they call the benchmark with."""
+"""Those that need a server or files that other tests make, or arguments that they call the benchmark with."""
 
 
 def chosen(*beginnings: str) -> list[list[str]]:

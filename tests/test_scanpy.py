@@ -18,7 +18,7 @@ from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
 from ips2_dask import IPS2, BadInput, Params, run
 from ips2_dask.kernels import layout
-from ips2_dask.readers import hdf5
+from ips2_dask.readers import containers, hdf5
 from ips2_dask.scanpy import ips2
 
 anndata = pytest.importorskip("anndata")
@@ -110,7 +110,7 @@ def test_categories_are_in_natural_order_and_the_key_names_everything() -> None:
     assert adata.obs["mine"].cat.categories.tolist() == [str(c) for c in range(12)]
     assert list(adata.obs) == ["type", "mine", "mine_certainty"]
     assert (list(adata.obsm), list(adata.obsp), list(adata.uns)) == (
-        ["X_pca", "X_mine"], ["mine_connectivities"], ["note", "mine"],
+        ["X_pca", "X_mine"], ["mine_connectivities", "mine_distances"], ["note", "mine"],
     )  # fmt: skip
 
 
@@ -191,7 +191,13 @@ def test_equal_cells_have_one_label() -> None:
     adata.obsm["X_pca"][100:] = adata.obsm["X_pca"][:20]
     ips2(adata, 3)
     assert adata.obs["ips2"].iloc[100:].tolist() == adata.obs["ips2"].iloc[:20].tolist()
-    assert adata.obsp["ips2_connectivities"].shape == (120, 120)
+    U = adata.obsp["ips2_connectivities"].toarray()
+    want = run(adata.obsm["X_pca"], Params(n_clusters=3))
+    first = np.flatnonzero(np.arange(120) < 100)
+    np.testing.assert_array_equal(U[:100, :100], want.similarity("fused").toarray()[:100, :100])
+    np.testing.assert_array_equal(U[100:, :100], U[:20, first])
+    np.testing.assert_array_equal(U, U.T)
+    assert not U[100:, 100:].any()
 
 
 @pytest.mark.parametrize(("umap", "key"), [(True, "ips2"), (False, "mine")])
@@ -237,6 +243,158 @@ def test_other_data_are_refused() -> None:
         ips2(np.eye(3))
 
 
+# ---- what the user had
+
+
+def state(adata: Any) -> dict[str, Any]:
+    """Everything of an AnnData but X, by its name."""
+    values = {f"obs/{name}": adata.obs[name].tolist() for name in adata.obs}
+    for part in ("obsm", "obsp", "layers"):
+        for name, value in getattr(adata, part).items():
+            values[f"{part}/{name}"] = np.asarray(value.todense() if sparse.issparse(value) else value).tolist()
+    return values | {"uns": sorted(adata.uns), "names": adata.obs_names.tolist()}
+
+
+TAKEN = {
+    "obs": lambda adata: adata.obs.__setitem__("mine", np.arange(adata.n_obs)),
+    "certainty": lambda adata: adata.obs.__setitem__("mine_certainty", 1.0),
+    "left_out": lambda adata: adata.obs.__setitem__("mine_left_out", True),
+    "layer": lambda adata: adata.obs.__setitem__("mine_layer_3", "a"),
+    "obsm": lambda adata: adata.obsm.__setitem__("X_mine", np.ones((adata.n_obs, 2))),
+    "layout": lambda adata: adata.obsm.__setitem__("X_mine_layout", np.ones((adata.n_obs, 2))),
+    "connectivities": lambda adata: adata.obsp.__setitem__(
+        "mine_connectivities", sparse.eye(adata.n_obs, format="csr")
+    ),
+    "distances": lambda adata: adata.obsp.__setitem__("mine_distances", sparse.eye(adata.n_obs, format="csr")),
+    "uns": lambda adata: adata.uns.__setitem__("mine", {"params": 1}),
+    "index": lambda adata: setattr(adata.obs.index, "name", "mine"),
+}
+
+
+@pytest.mark.parametrize("taken", TAKEN)
+@pytest.mark.parametrize("in_file", [False, True])
+def test_nothing_of_the_users_is_overwritten(taken: str, in_file: bool, tmp_path: Path) -> None:
+    adata = cells()
+    TAKEN[taken](adata)
+    path = tmp_path / "x.h5ad"
+    if in_file:
+        adata.write_h5ad(path)
+        adata = anndata.read_h5ad(path, backed="r+")
+    before, bytes_before = state(adata), path.read_bytes() if in_file else b""
+    with pytest.raises(BadInput, match=r"key_added: found .*mine.* already there") as caught:
+        ips2(adata, 3, key_added="mine", store=tmp_path / "run")
+    assert state(adata) == before
+    assert not (tmp_path / "run").exists()
+    if in_file:
+        assert path.read_bytes() == bytes_before
+    ips2(adata, 3, key_added=caught.value.remedy.split("'")[1])
+    assert before.items() <= {**state(adata), "uns": before["uns"]}.items()
+    if in_file:
+        adata.file.close()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"use_rep": "X_scVI", "key_added": "scVI"}, r"obsm\['X_scVI'\]"),
+        ({"key_added": "pca"}, r"obsm\['X_pca'\]"),
+        ({"use_rep": "X", "key_added": "pca"}, r"obsm\['X_pca'\]"),
+        ({"knn_graph": "near_distances", "key_added": "near"}, r"obsp\['near_distances'\]"),
+        ({"similarity": "near_connectivities", "key_added": "near"}, r"obsp\['near_connectivities'\]"),
+    ],
+)
+def test_what_is_read_is_never_written(arguments: dict[str, Any], name: str) -> None:
+    adata = cells()
+    adata.obsm["X_scVI"] = adata.obsm["X_pca"] + 1
+    adata.obsp["near_distances"] = adata.obsp["near_connectivities"] = sparse.eye(120, format="csr")
+    before = state(adata)
+    with pytest.raises(BadInput, match=rf"key_added: found .*{name} would be written") as caught:
+        ips2(adata, 3, **arguments)
+    assert state(adata) == before
+    if "use_rep" in arguments:
+        ips2(adata, 3, **arguments | {"key_added": caught.value.remedy.split("'")[1]})
+        assert before.items() <= {**state(adata), "uns": before["uns"]}.items()
+
+
+def test_a_second_call_never_clusters_what_the_first_has_written() -> None:
+    adata = cells(pca=False)
+    with pytest.raises(BadInput, match="X_pca"):  # which the next call would take
+        ips2(adata, 3, key_added="pca")
+    ips2(adata, 3)
+    first = state(adata)
+    for arguments in ({"use_rep": "X_ips2"}, {"knn_graph": "ips2_distances"}, {"similarity": "ips2_connectivities"}):
+        with pytest.raises(BadInput, match="would be written"):
+            ips2(adata, 3, **arguments)
+    ips2(adata, 3)
+    assert state(adata) == first
+    ips2(adata, 3, use_rep="X_ips2", key_added="again")  # asked for, and under another name
+    assert adata.uns["again"]["params"]["use_rep"] == "X_ips2"
+
+
+@pytest.mark.parametrize("in_file", [False, True])
+def test_the_same_key_again_replaces_all_that_it_has_written(in_file: bool, tmp_path: Path) -> None:
+    X, _, _ = blobs_of_blobs(600, 8, 0)
+    adata = anndata.AnnData(X)
+    if in_file:
+        adata.write_h5ad(tmp_path / "x.h5ad")
+        adata = anndata.read_h5ad(tmp_path / "x.h5ad", backed="r+")
+    ips2(adata, 4, all_layers=True)
+    adata.obs["own"] = 1
+    assert {"ips2_layer_4", "ips2_layer_12", "ips2_left_out"} <= set(adata.obs)
+    for _ in range(2):
+        ips2(adata, 3, assign_labels="kmeans")
+        assert [name for name in adata.obs if name != "own"] == ["ips2", "ips2_certainty"]
+        assert adata.obs["ips2"].nunique() == 3
+        if in_file:
+            adata.file.close()
+            adata = anndata.read_h5ad(tmp_path / "x.h5ad", backed="r+")
+    names = [f"{part}/{name}" for part in ("obs", "obsm", "obsp", "uns") for name in getattr(adata, part)]
+    assert adata.uns["ips2"]["written"].tolist() == [name for name in names if name != "obs/own"]
+    if in_file:
+        adata.file.close()
+
+
+def test_a_list_of_results_in_a_file_of_others_frees_no_other_names() -> None:
+    adata = cells()
+    ips2(adata, 3)
+    adata.uns["ips2"]["written"] = np.array([*adata.uns["ips2"]["written"], "obs/type", "obsm/X_pca", "uns/note"])
+    before = state(adata)
+    ips2(adata, 3)
+    assert state(adata) == before
+
+
+@pytest.mark.parametrize("key", ["", "a/b", "/", ".", "..", "_index", "__categories", "a\0b", "a\n", 3, None, b"a"])
+def test_keys_that_a_file_could_not_keep_are_refused_before_the_run(key: Any, tmp_path: Path) -> None:
+    adata = cells()
+    with pytest.raises(BadInput, match=r"key_added: found .* printable name without a slash") as caught:
+        ips2(adata, 3, key_added=key, store=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    ips2(adata, 3, key_added=caught.value.remedy.split("'")[1])
+
+
+@pytest.mark.parametrize("key", ["my clusters", "ä.b", "_x", "a.", "-1", "X_pca"])
+def test_other_keys_come_back_from_a_file(key: str, tmp_path: Path) -> None:
+    adata = cells(60)
+    ips2(adata, 3, key_added=key)
+    adata.write_h5ad(tmp_path / "x.h5ad")
+    back = anndata.read_h5ad(tmp_path / "x.h5ad")
+    assert back.obs[key].tolist() == adata.obs[key].tolist()
+    assert back.uns[key]["written"].tolist() == adata.uns[key]["written"].tolist()
+    ips2(back, 2, key_added=key)
+    assert back.obs[key].nunique() == 2
+
+
+def test_a_copy_is_refused_where_its_original_would_be() -> None:
+    adata = cells()
+    adata.obs["ips2"] = "mine"
+    with pytest.raises(BadInput, match=r"obs\['ips2'\]"):
+        ips2(adata, 3, copy=True)
+    del adata.obs["ips2"]
+    ips2(adata, 3)
+    assert ips2(adata, 2, copy=True).obs["ips2"].nunique() == 2
+    assert adata.obs["ips2"].nunique() == 3
+
+
 # ---- backed files
 
 
@@ -259,7 +417,7 @@ def test_a_backed_file_is_read_by_rows_and_keeps_all_that_it_has(
     whole = anndata.read_h5ad(path)
     adata = anndata.read_h5ad(path, backed=mode)
     rows: list[int] = []
-    for kind in (hdf5.DatasetRows, hdf5.CompressedRows):
+    for kind in (hdf5.DatasetRows, containers.CompressedRows):
         read = kind.read
 
         def counted(self: Any, start: int, stop: int, read: Any = read) -> Any:
@@ -309,6 +467,90 @@ def test_results_in_a_file_are_replaced(tmp_path: Path) -> None:
     back = anndata.read_h5ad(path)
     assert back.obs["ips2"].cat.categories.tolist() == ["0", "1", "2"]
     assert list(back.obs) == ["type", "ips2", "ips2_certainty"]
+
+
+@pytest.mark.parametrize("fault", ["value", "disk"])
+def test_a_file_is_as_it_was_where_writing_fails_half_way(
+    fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = backed(tmp_path, 100)
+    bytes_before = path.read_bytes()
+    adata = anndata.read_h5ad(path, backed="r+")
+    before, write = state(adata), anndata.io.write_elem
+
+    def failing(group: Any, key: str, value: Any) -> None:
+        if key == "ips2_distances":
+            raise OSError(28, "No space left on device") if fault == "disk" else TypeError("no such value")
+        write(group, key, value)
+
+    monkeypatch.setattr("ips2_dask.scanpy._writer", lambda: failing)
+    with pytest.raises(BadInput if fault == "disk" else TypeError):
+        ips2(adata, 5)
+    assert path.read_bytes() == bytes_before
+    assert list(tmp_path.iterdir()) == [path]
+    assert state(adata) == before
+    assert adata.X.shape == (100, 9)
+    monkeypatch.undo()
+    ips2(adata, 5)
+    adata.file.close()
+    assert "ips2" in anndata.read_h5ad(path).obs
+
+
+def test_what_the_file_has_and_the_anndata_has_no_more_is_kept_too(tmp_path: Path) -> None:
+    path = backed(tmp_path, 100)
+    adata = anndata.read_h5ad(path)
+    adata.obs["ips2"] = "mine"
+    adata.write_h5ad(path)
+    adata = anndata.read_h5ad(path, backed="r+")
+    del adata.obs["ips2"]
+    with pytest.raises(BadInput, match=r"obs\['ips2'\] already there"):
+        ips2(adata, 5)
+    ips2(adata, 5, key_added="ips2_ips2")
+    adata.file.close()
+    assert set(anndata.read_h5ad(path).obs["ips2"]) == {"mine"}
+
+
+def test_results_that_were_removed_in_memory_alone_are_replaced_in_the_file(tmp_path: Path) -> None:
+    path = backed(tmp_path, 100)
+    adata = anndata.read_h5ad(path, backed="r+")
+    ips2(adata, 5)
+    del adata.obs["ips2"], adata.uns["ips2"]
+    adata.obs = adata.obs[["type"]]
+    adata.obsm.clear()
+    adata.obsp.clear()
+    ips2(adata, 3)
+    adata.file.close()
+    assert anndata.read_h5ad(path).obs["ips2"].nunique() == 3
+
+
+def test_a_disk_without_room_for_a_copy_is_refused_before_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = backed(tmp_path, 100)
+    adata = anndata.read_h5ad(path, backed="r+")
+    with monkeypatch.context() as patch:
+        patch.setattr("shutil.disk_usage", lambda folder: type("Usage", (), {"free": 10})())
+        with pytest.raises(BadInput, match=r"0 MiB free beside it.*backed='r'"):
+            ips2(adata, 5, store=tmp_path / "run")
+        assert not (tmp_path / "run").exists()
+        adata.file.close()
+        adata = anndata.read_h5ad(path, backed="r")  # the remedy
+        ips2(adata, 5)
+    assert adata.obs["ips2"].nunique() == 5
+    adata.file.close()
+
+
+def test_a_file_behind_a_link_is_written_where_it_lies(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    path = backed(tmp_path / "there", 100)
+    path.chmod(0o640)
+    (tmp_path / "link.h5ad").symlink_to(path)
+    adata = anndata.read_h5ad(tmp_path / "link.h5ad", backed="r+")
+    ips2(adata, 5)
+    adata.file.close()
+    assert (tmp_path / "link.h5ad").is_symlink()
+    assert path.stat().st_mode & 0o777 == 0o640
+    assert "ips2" in anndata.read_h5ad(path).obs
 
 
 def test_workers_read_a_file_that_was_open_for_writing(tmp_path: Path) -> None:
@@ -380,6 +622,60 @@ def test_scanpys_functions_take_the_results_on_real_cells(scanpy: Any) -> None:
         warnings.simplefilter("ignore")
         scanpy.tl.leiden(adata, neighbors_key="communities", key_added="theirs", flavor="igraph", directed=False)
     assert adjusted_rand_score(adata.obs["theirs"], adata.obs["communities"]) > 0.5
+
+
+def test_the_graph_is_where_scanpys_neighbours_would_be(scanpy: Any) -> None:
+    adata = real_cells(scanpy)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scanpy.pp.neighbors(adata, n_neighbors=5, use_rep="X_pca", key_added="theirs")
+    ips2(adata, 5, key_added="ours")
+    ours, theirs = adata.uns["ours"], adata.uns["theirs"]
+    assert set(theirs) <= set(ours)
+    assert set(theirs["params"]) <= set(ours["params"])
+    for name in ("n_neighbors", "metric", "random_state", "use_rep"):
+        assert ours["params"][name] == theirs["params"][name]
+    assert ours["distances_key"] == "ours_distances"
+    near, want = adata.obsp["ours_distances"], adata.obsp["theirs_distances"]
+    assert type(near) is type(want)
+    assert (np.diff(near.indptr) == 4).all()  # as theirs, whose number of neighbours counts the cell itself too
+    np.testing.assert_allclose(np.sort(near.toarray()), np.sort(want.toarray()), rtol=1e-4)
+
+
+@pytest.mark.parametrize("equal", [False, True])
+def test_scanpys_tools_and_pictures_take_our_key(scanpy: Any, equal: bool) -> None:
+    matplotlib = pytest.importorskip("matplotlib")
+    pytest.importorskip("igraph")
+    matplotlib.use("agg")
+    adata = real_cells(scanpy)
+    if equal:
+        adata.obsm["X_pca"][600:] = adata.obsm["X_pca"][:100]
+    ips2(adata, 5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scanpy.tl.paga(adata, groups="ips2", neighbors_key="ips2")
+        scanpy.pl.paga(adata, show=False)
+        scanpy.tl.umap(adata, neighbors_key="ips2", maxiter=5)
+        scanpy.tl.leiden(adata, neighbors_key="ips2", flavor="igraph", directed=False, key_added="leiden")
+        scanpy.tl.diffmap(adata, neighbors_key="ips2")
+        adata.uns["iroot"] = 0
+        scanpy.tl.dpt(adata, neighbors_key="ips2")
+        scanpy.pl.umap(adata, color="ips2", edges=True, neighbors_key="ips2", show=False)
+        scanpy.pl.embedding(adata, "X_ips2", color=["ips2", "ips2_certainty"], show=False)
+        scanpy.tl.rank_genes_groups(adata, "ips2")
+        matplotlib.pyplot.close("all")
+    edges = adata.uns["paga"]["connectivities"].toarray()
+    D, y = adata.obsp["ips2_distances"].tocoo(), adata.obs["ips2"].cat.codes.to_numpy()
+    linked = np.zeros((5, 5), bool)
+    linked[y[D.row], y[D.col]] = True
+    np.testing.assert_array_equal(edges > 0, (linked | linked.T) & ~np.eye(5, dtype=bool))
+    assert np.isfinite(adata.obsm["X_umap"]).all()
+    assert adata.obs["leiden"].nunique() < 40
+    assert adata.obsm["X_diffmap"].shape == (700, 15)
+    if equal:
+        assert adata.obs["leiden"].iloc[600:].tolist() == adata.obs["leiden"].iloc[:100].tolist()
+    ips2(adata, 3)  # again, over what scanpy has left
+    assert adata.obs["ips2"].nunique() == 3
 
 
 @pytest.mark.long

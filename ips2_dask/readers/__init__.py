@@ -13,8 +13,10 @@ pattern of such files
 .h5 .hdf5                     a dataset                                   yes
 .mat                          a variable, ``X[0]`` or ``X{1}`` of a cell  whole; 7.3 (HDF5): yes
 .mtx, .mtx.gz                                                             whole
-.h5ad                         ``X``, ``layers/...``, ``obsm/...``         yes; compressed by column: whole
 .zarr, also s3:// and such    an array of a group                         yes
+AnnData in .h5ad .h5 .zarr    ``X``, ``layers/...``, ``obsm/...``,        yes; compressed by column: whole
+                              ``raw/X``, ``obsp/...``; in .h5mu and
+                              SpatialData after its place: ``mod/rna/X``
 ============================  ==========================================  =================================
 
 ``FORMATS`` below names the function that opens each of them. Objects in memory are opened by
@@ -115,6 +117,7 @@ FORMATS = {
     ".mat": Format("matlab.open_mat", has_members=True),
     ".mtx": Format("mtx.open_mtx", may_be_gzipped=True),
     ".h5ad": Format("hdf5.open_h5ad", has_members=True),
+    ".h5mu": HDF5,
     ".zarr": ZARR,
 }
 # Endings of text files in older collections; ".data" may have a tail, as in kddcup.data_10_percent.gz.
@@ -138,7 +141,7 @@ def open_source(
     spec : str, path, array, list of lists, SciPy sparse matrix, data frame, AnnData, zarr.Array, Dask array or
         DataFrame
         A file's path may be followed by ``::`` and the name of a table in it; a URL names a Zarr array, a Zarr group or
-        a .npy file. Of an AnnData ``obsm["X_pca"]`` is read if there is one, else X; of an ``.h5ad`` file X, unless
+        a .npy file. Of an AnnData ``obsm["X_pca"]`` is read if there is one, else X; of one in a file X, unless
         ``::`` names another matrix.
     labels_column : str or int, optional
         Column that holds known labels, by name or by number, negative from the end; or, in a file with several

@@ -1,23 +1,21 @@
-"""The HDF5 format read by ranges of rows, safely: datasets, compressed sparse matrices, and AnnData's .h5ad."""
+"""The HDF5 format read by ranges of rows, safely: datasets, and the AnnData of .h5ad and other files."""
 
 from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
-from types import EllipsisType
 from typing import Any
 
 import h5py
 import numpy as np
 from numpy.typing import NDArray
-from scipy import sparse
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import faults
+from ips2_dask.readers import anndata_files, faults
 from ips2_dask.readers.base import (
     GRAIN_BYTES,
     Block,
@@ -29,16 +27,14 @@ from ips2_dask.readers.base import (
     check_shape,
     is_matrix,
 )
-from ips2_dask.readers.labels import LabelReader, find_column, take_label_column, take_label_variable, vector_ranges
-from ips2_dask.readers.matrices import Matrix, as_csr, loaded_table
+from ips2_dask.readers.containers import Selection
+from ips2_dask.readers.labels import LabelReader, take_label_column, take_label_variable, vector_ranges
 
 # Filters that are part of HDF5 or h5py: deflate, shuffle, fletcher32, szip, n-bit, scale-offset and lzf. Any other
 # would make the library load a plug-in from wherever the environment says.
 FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000})
 FLETCHER32, FLETCHER32_BYTES = 3, 4
 MOST_LINKS = 16
-
-Selection = slice | tuple[slice, ...] | EllipsisType
 
 HEAP = b"GCOL"
 HEAPS_BYTES = 1 << 28
@@ -243,28 +239,91 @@ def dataset_table(stamp: FileStamp, dataset: h5py.Dataset, transpose: bool) -> T
     )
 
 
+@dataclass(frozen=True)
+class Hdf5Container:
+    """A `containers.Container`: an HDF5 file that has to stay as it was when it was opened first."""
+
+    stamp: FileStamp
+
+    @property
+    def name(self) -> str:
+        """The input as the user wrote it."""
+        return self.stamp.name
+
+    def check(self) -> None:
+        """Raise ``BadInput`` if the file changed."""
+        self.stamp.check()
+
+    @contextmanager
+    def open(self) -> Iterator[h5py.File]:
+        """Open the file, as `open_hdf5_file` does."""
+        self.check()
+        with open_hdf5_file(self.stamp.path, self.name) as file:
+            yield file
+
+    def find(self, root: h5py.File, path: str) -> tuple[h5py.Group | h5py.Dataset, str] | None:
+        """Return an object and its path with links resolved, as `find` does."""
+        return find(root, path, self.name)
+
+    def array(self, root: h5py.File, path: str) -> h5py.Dataset:
+        """Return a dataset, as `find_dataset` does."""
+        return find_dataset(root, path, self.name)
+
+    def values(self, root: h5py.File, path: str, selection: Selection = ...) -> NDArray[Any]:
+        """Return values of a dataset, strings as str."""
+        return _read_values(self.array(root, path), selection)
+
+    def groups(self, root: h5py.File) -> list[str]:
+        """Return the path of each group that no soft or external link leads to."""
+        found: list[str] = []
+        root.visititems(lambda path, node: found.append(path) if isinstance(node, h5py.Group) else None)
+        return found
+
+    def digest(self, root: h5py.File, paths: Sequence[str], *options: object) -> str:
+        """Return the fingerprint of the file as read with these options."""
+        return self.stamp.digest(*options)
+
+    def dense(self, root: h5py.File, path: str, transpose: bool) -> Table:
+        """Return the table of a dataset."""
+        return dataset_table(self.stamp, self.array(root, path), transpose)
+
+
 def open_hdf5(request: Request) -> Table:
-    """Return the table of a dataset; its labels may be another dataset or one of its columns."""
-    stamp = FileStamp.of(request)
-    with open_hdf5_file(request.path, request.name) as file:
-        dataset = find_dataset(file, _choose_dataset(file, request), request.name)
-        table = dataset_table(stamp, dataset, request.transpose)
+    """Return the table of a dataset, or of a matrix of an AnnData in the file; see `anndata_files.open_part`.
+
+    The labels of a dataset may be another dataset or one of its columns.
+    """
+    container, name = Hdf5Container(FileStamp.of(request)), request.name
+    with container.open() as file:
+        located = anndata_files.locate(container, file, request.member)
+        if located is not None:
+            return anndata_files.open_part(container, file, *located, request)
+        if request.member is None:
+            anndata_files.refuse_inner(container, file)
+        table = container.dense(file, _choose_dataset(file, request), request.transpose)
         labels_column = request.labels_column
-        labels_node = find(file, labels_column, request.name) if isinstance(labels_column, str) else None
+        labels_node = find(file, labels_column, name) if isinstance(labels_column, str) else None
         if labels_node is None or not isinstance(labels_node[0], h5py.Dataset):
             return take_label_column(table, labels_column)
-        labels = find_dataset(file, str(labels_column), request.name)
+        labels = find_dataset(file, str(labels_column), name)
         return take_label_variable(
             table,
             str(labels_column),
             int(labels.size or 0),
-            LabelReader(stamp.name, partial(label_pieces, stamp, labels.name)),
+            LabelReader(name, partial(label_pieces, container.stamp, labels.name)),
         )
 
 
-def _read_values(dataset: h5py.Dataset, name: str, selection: Selection = ...) -> NDArray[Any]:
-    """Return values of a dataset, strings as str, after `check_inside`; all of them if none are selected."""
-    check_inside(dataset, name)
+def open_h5ad(request: Request) -> Table:
+    """Return the table of a matrix of an AnnData, which the file holds by its name."""
+    container = Hdf5Container(FileStamp.of(request))
+    with container.open() as file:
+        located = anndata_files.locate(container, file, request.member) or ("", request.member or "")
+        return anndata_files.open_part(container, file, *located, request)
+
+
+def _read_values(dataset: h5py.Dataset, selection: Selection) -> NDArray[Any]:
+    """Return values of a dataset, strings as str."""
     if h5py.check_string_dtype(dataset.dtype) is not None:
         return np.asarray(dataset.asstr()[selection])
     return np.asarray(dataset[selection])
@@ -278,247 +337,10 @@ def label_pieces(stamp: FileStamp, path: str) -> Iterator[NDArray[Any]]:
         ranges = vector_ranges(dataset.shape, max(dataset.chunks or (1,)))
     for selection in ranges:
         with open_hdf5_file(stamp.path, stamp.name) as file:
-            values = _read_values(find_dataset(file, path, stamp.name), stamp.name, selection)
+            values = _read_values(find_dataset(file, path, stamp.name), selection)
         yield values
-
-
-@dataclass(frozen=True)
-class Compressed:
-    """The paths of a compressed matrix's values, indices and pointers, its shape, and which axis is compressed.
-
-    Fingerprints hold its repr: with another name, or other fields, finished runs would not be found again.
-    """
-
-    parts: tuple[str, str, str]
-    shape: tuple[int, int]
-    by_row: bool
-
-    def transposed(self) -> Compressed:
-        """Return the same arrays seen as the transpose."""
-        return Compressed(self.parts, self.shape[::-1], not self.by_row)
-
-
-@dataclass
-class CompressedRows(Rows):
-    """The rows of a matrix compressed by row, made dense; reads the stretch of entries that belongs to them."""
-
-    stamp: FileStamp
-    matrix: Compressed
-
-    def __post_init__(self) -> None:
-        self.n_rows = self.matrix.shape[0]
-
-    def read(self, start: int, stop: int) -> Block:
-        """Return rows start to stop."""
-        self.stamp.check()
-        name, matrix = self.stamp.name, self.matrix
-        with open_hdf5_file(self.stamp.path, name) as file:
-            values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
-            bounds = indptr[start : stop + 1].astype(np.int64)
-            first, last = int(bounds[0]), int(bounds[-1])
-            parts = (values[first:last], indices[first:last], bounds - first)
-            rows = sparse.csr_array(parts, shape=(stop - start, matrix.shape[1]))
-        return np.asarray(as_csr(rows, name).toarray())
-
-
-def compressed_table(stamp: FileStamp, file: h5py.File, matrix: Compressed) -> Table:
-    """Return the table of a compressed matrix: in parts if it is compressed by row, else whole."""
-    name = stamp.name
-    m, f = check_shape(name, matrix.shape)
-    values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
-    dtype = check_dtype(name, values.dtype)
-    _check_compressed(name, matrix, values, indices, indptr)
-    fingerprint = stamp.digest("compressed", matrix)
-    if not matrix.by_row:
-        return loaded_table(partial(_load_compressed, stamp, matrix), stamp, fingerprint)
-    return Table(
-        name=name,
-        shape=(m, f),
-        dtype=dtype,
-        rows=CompressedRows(stamp, matrix),
-        parallel=True,
-        resident_bytes=0,
-        fingerprint=fingerprint,
-    )
-
-
-def _check_compressed(
-    name: str, matrix: Compressed, values: h5py.Dataset, indices: h5py.Dataset, indptr: h5py.Dataset
-) -> None:
-    major = matrix.shape[0 if matrix.by_row else 1]
-    one_dimensional = all(part.shape is not None and len(part.shape) == 1 for part in (values, indices, indptr))
-    integers = indices.dtype.kind in "iu" and indptr.dtype.kind in "iu"
-    fits = one_dimensional and integers and len(indptr) == major + 1 and len(values) == len(indices)
-    last = int(indptr[-1]) if fits else 0
-    if not fits or last > len(values):
-        raise BadInput(
-            name,
-            f"a sparse matrix whose arrays have the shapes {values.shape}, {indices.shape} and {indptr.shape}",
-            f"{major + 1} pointers, and as many indices as values",
-            "its entries could not be placed",
-            "write the matrix again",
-        )
-
-
-def _load_compressed(stamp: FileStamp, matrix: Compressed) -> Matrix:
-    """Return a matrix that is compressed by column as CSR."""
-    name = stamp.name
-    with open_hdf5_file(stamp.path, name) as file:
-        values, indices, indptr = (find_dataset(file, path, name) for path in matrix.parts)
-        parts = (values[...], indices[...].astype(np.int64), indptr[...].astype(np.int64))
-        columns = sparse.csc_array(parts, shape=matrix.shape)
-    return as_csr(columns, name)
 
 
 def is_dataset(group: h5py.Group, part: str) -> bool:
     """Return whether a group holds a dataset of that name."""
     return isinstance(group.get(part, getlink=True), h5py.HardLink) and isinstance(group[part], h5py.Dataset)
-
-
-def open_h5ad(request: Request) -> Table:
-    """Return the table of ``X``, or of another matrix that is named (``file.h5ad::layers/counts``, ``obsm/X_pca``).
-
-    Labels are a column of ``obs``; names of samples and features are the indices of ``obs`` and ``var``, which change
-    places where the matrix is transposed.
-    """
-    stamp, name = FileStamp.of(request), request.name
-    path = (request.member or "X").strip("/")
-    samples, features = ("var", "obs") if request.transpose else ("obs", "var")
-    with open_hdf5_file(request.path, name) as file:
-        table = _matrix_table(stamp, file, path, request.transpose)
-        names = _index_names(file, features, name) if path == "X" or path.startswith("layers/") else None
-        if names is not None and len(names) == table.shape[1]:
-            table = replace(table, feature_names=names.tolist())
-        table = replace(table, read_sample_names=partial(_read_names, stamp, samples))
-        if request.labels_column is None:
-            return table
-        column = _obs_label_column(file, samples, request)
-        path = f"{samples}/{column}"
-        count = len(_rows_of_column(file, path, name)[0])
-    return take_label_variable(table, column, count, LabelReader(name, partial(_obs_pieces, stamp, path, count)))
-
-
-def _encoding(node: h5py.Group | h5py.Dataset) -> str:
-    stored = node.attrs.get("encoding-type", node.attrs.get("h5sparse_format", ""))  # the latter before 0.7
-    stored = stored.decode() if isinstance(stored, bytes) else str(stored)
-    return {"csr": "csr_matrix", "csc": "csc_matrix"}.get(stored, stored)
-
-
-def _matrix_table(stamp: FileStamp, file: h5py.File, path: str, transpose: bool) -> Table:
-    name = stamp.name
-    located = find(file, path, name)
-    if located is None:
-        raise faults.absent(name, "matrix", path, _matrices(file))
-    node = located[0]
-    encoding = _encoding(node)
-    if isinstance(node, h5py.Dataset):
-        return dataset_table(stamp, find_dataset(file, path, name), transpose)
-    if encoding not in ("csr_matrix", "csc_matrix"):
-        raise BadInput(
-            name,
-            f"{path!r} with the encoding {encoding or 'none'!r}",
-            "an array, csr_matrix or csc_matrix",
-            "its values could not be placed",
-            "write the file again with a recent anndata",
-        )
-    stored = node.attrs["shape"] if "shape" in node.attrs else node.attrs["h5sparse_shape"]
-    rows, columns = (int(size) for size in stored)
-    parts = (f"{located[1]}/data", f"{located[1]}/indices", f"{located[1]}/indptr")
-    matrix = Compressed(parts, shape=(rows, columns), by_row=encoding == "csr_matrix")
-    return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
-
-
-def _matrices(file: h5py.File) -> list[str]:
-    """Return the names of the matrices that may be in a file."""
-    inside = [f"{group}/{key}" for group in ("layers", "obsm") if group in file for key in file[group]]
-    return [key for key in ("X",) if key in file] + inside
-
-
-def _index_path(file: h5py.File, frame: str, name: str) -> str | None:
-    """Return the path of the index of a data frame."""
-    located = find(file, frame, name)
-    if located is None or not isinstance(located[0], h5py.Group):
-        return None
-    stored = located[0].attrs.get("_index", "_index")
-    return f"{frame}/{stored.decode() if isinstance(stored, bytes) else stored}"
-
-
-def _index_names(file: h5py.File, frame: str, name: str) -> NDArray[np.str_] | None:
-    path = _index_path(file, frame, name)
-    located = find(file, path, name) if path else None
-    if path is None or located is None:
-        return None
-    values = _column_values(file, path, name)
-    return np.array([value.decode() if isinstance(value, bytes) else str(value) for value in values], np.str_)
-
-
-def _read_names(stamp: FileStamp, frame: str) -> NDArray[np.str_] | None:
-    stamp.check()
-    with open_hdf5_file(stamp.path, stamp.name) as file:
-        names = _index_names(file, frame, stamp.name)
-    if names is None or np.array_equal(names, np.arange(len(names)).astype(np.str_)):
-        return None
-    return names
-
-
-def _obs_label_column(file: h5py.File, frame: str, request: Request) -> str:
-    located = find(file, frame, request.name)
-    group = located[0] if located else None
-    index = _index_path(file, frame, request.name)
-    keys = list(group) if isinstance(group, h5py.Group) else []
-    columns = [key for key in keys if f"{frame}/{key}" != index and key != "__categories"]
-    column: str = columns[find_column(f"{request.name}, {frame}", str(request.labels_column), columns, len(columns))]
-    return column
-
-
-def _column_values(file: h5py.File, path: str, name: str, rows: Selection = ...) -> NDArray[np.generic]:
-    """Return rows of a column of a data frame, all of them if none are selected."""
-    dataset, kind = _rows_of_column(file, path, name)
-    values = _read_values(dataset, name, rows)
-    if kind == "plain":
-        categories = dataset.attrs.get("categories")  # before 0.7, a reference to obs/__categories/...
-        return _decode(values, _read_values(file[categories], name)) if categories is not None else values
-    if kind == "categorical":
-        return _decode(values, _read_values(find_dataset(file, f"{path}/categories", name), name))
-    values = values.astype(object)
-    values[_read_values(find_dataset(file, f"{path}/mask", name), name, rows).astype(bool)] = None
-    return values
-
-
-def _rows_of_column(file: h5py.File, path: str, name: str) -> tuple[h5py.Dataset, str]:
-    """Return the dataset with a value for each row of a column of a data frame, and what kind of column that is.
-
-    It may be plain, categorical (codes into categories) or nullable (values and mask).
-    """
-    located = find(file, path, name)
-    if located is None or isinstance(located[0], h5py.Dataset):
-        return find_dataset(file, path, name), "plain"
-    parts = set(located[0])
-    if {"codes", "categories"} <= parts:
-        return find_dataset(file, f"{path}/codes", name), "categorical"
-    if {"values", "mask"} <= parts:
-        return find_dataset(file, f"{path}/values", name), "nullable"
-    raise BadInput(
-        name,
-        f"{path!r} with the encoding {_encoding(located[0])!r}",
-        "a plain, categorical or nullable column",
-        "its values could not be read",
-        "write the file again with a recent anndata",
-    )
-
-
-def _decode(codes: NDArray[np.integer], categories: NDArray[np.generic]) -> NDArray[np.object_]:
-    """Return the category of each code, object (m,), None where the code is -1."""
-    values = np.full(len(codes), None, dtype=object)
-    has_category = codes >= 0
-    values[has_category] = categories[codes[has_category]]
-    return values
-
-
-def _obs_pieces(stamp: FileStamp, path: str, count: int) -> Iterator[NDArray[np.generic]]:
-    """Yield a column of a data frame piece by piece; the file is opened for each."""
-    stamp.check()
-    for (rows,) in vector_ranges((count,)):
-        with open_hdf5_file(stamp.path, stamp.name) as file:
-            values = _column_values(file, path, stamp.name, rows)
-        yield values

@@ -18,10 +18,10 @@ from scipy import io, sparse
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import FileStamp, Labels, Request, Table, is_matrix
+from ips2_dask.readers.containers import Compressed, compressed_table
 from ips2_dask.readers.hdf5 import (
-    Compressed,
+    Hdf5Container,
     check_inside,
-    compressed_table,
     dataset_table,
     find_dataset,
     is_dataset,
@@ -391,7 +391,7 @@ def _mat73_sparse_table(stamp: FileStamp, file: h5py.File, group: h5py.Group, tr
     jc = find_dataset(file, f"{group.name}/jc", stamp.name)
     parts = (f"{group.name}/data", f"{group.name}/ir", f"{group.name}/jc")
     matrix = Compressed(parts, shape=(rows, len(jc) - 1), by_row=False)
-    return compressed_table(stamp, file, matrix.transposed() if transpose else matrix)
+    return compressed_table(Hdf5Container(stamp), file, matrix.transposed() if transpose else matrix)
 
 
 def _read_mat73_texts(stamp: FileStamp, variable: str) -> Labels:

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, Protocol, TypeAlias, TypeGuard
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,11 +15,22 @@ from scipy import sparse
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import Block, FileStamp, Rows, Table, check_dtype, check_shape, digest
+from ips2_dask.readers.base import Block, Rows, Table, check_dtype, check_shape, digest
 
 Matrix: TypeAlias = "NDArray[np.generic] | sparse.csr_array"  # two dimensions, real numbers
 HOLLOW_ROWS = 10_000_000
 LOAD_LOCK = threading.Lock()  # threads of one worker load a file once, not once each
+
+
+class Stamp(Protocol):
+    """A file that has to stay as it is, such as a `FileStamp`."""
+
+    @property
+    def name(self) -> str:
+        """The input as the user wrote it, for messages."""
+
+    def check(self) -> None:
+        """Raise ``BadInput`` if it changed."""
 
 
 def is_sparse(value: object) -> TypeGuard[sparse.sparray]:
@@ -91,7 +102,7 @@ class LoadedRows(Rows):
     """The rows of a matrix that `load` reads whole, at the first use in each process; pickled without it."""
 
     load: Callable[[], Matrix]
-    stamp: FileStamp | None = None
+    stamp: Stamp | None = None
     n_rows: int = 0
 
     def __post_init__(self) -> None:
@@ -140,7 +151,7 @@ def content_digest(matrix: Matrix) -> str:
     return state.hexdigest()
 
 
-def loaded_table(load: Callable[[], Matrix], stamp: FileStamp, fingerprint: str) -> Table:
+def loaded_table(load: Callable[[], Matrix], stamp: Stamp, fingerprint: str) -> Table:
     """Return the table of a file that is read whole; reads it at once, so that damage shows before the run."""
     rows = LoadedRows(load, stamp)
     matrix = rows.matrix()

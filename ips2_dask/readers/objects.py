@@ -433,19 +433,26 @@ def _backing_file(adata: Any) -> str:
     return path
 
 
+def _axis_names(index: pd.Index) -> NDArray[np.str_] | None:
+    """Return the names of an AnnData's rows or columns, or None where they only count them, as its default ones do."""
+    names = index_names(index)
+    return None if names is None or np.array_equal(names, np.arange(len(names)).astype(np.str_)) else names
+
+
 def _described(table: Table, adata: Any, labels_column: str | int | None, transpose: bool, of_var: bool) -> Table:
     """Return a table with the names of an AnnData's samples and, if its columns are ``of_var``, of its features."""
     samples, features = (adata.var_names, adata.obs_names) if transpose else (adata.obs_names, adata.var_names)
-    names, titles = index_names(samples), index_names(features) if of_var else None
+    names, titles = _axis_names(samples), _axis_names(features) if of_var else None
     read_labels = None
     if labels_column is not None:
         frame = adata.var if transpose else adata.obs
+        frame = frame.to_memory() if hasattr(frame, "to_memory") else frame  # of an AnnData that was opened lazily
         columns = [str(column) for column in frame.columns]
         column = frame.iloc[:, find_column(f"{ANNDATA_NAME}, obs", labels_column, columns, len(columns))]
         read_labels = partial(np.array, as_labels(np.asarray(column.to_numpy(dtype=object)), ANNDATA_NAME))
     return replace(
         table,
-        feature_names=None if titles is None else titles.tolist(),
+        feature_names=table.feature_names if titles is None else titles.tolist(),
         read_sample_names=None if names is None else partial(np.array, names),
         read_labels=read_labels,
     )

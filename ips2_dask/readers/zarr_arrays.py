@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,7 +18,7 @@ from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore
 
 from ips2_dask.errors import BadInput
-from ips2_dask.readers import faults
+from ips2_dask.readers import anndata_files, faults
 from ips2_dask.readers.base import (
     GRAIN_BYTES,
     Block,
@@ -29,15 +31,17 @@ from ips2_dask.readers.base import (
     digest,
     is_matrix,
 )
+from ips2_dask.readers.containers import Selection, is_array
 from ips2_dask.readers.labels import LabelReader, take_label_column, take_label_variable, vector_ranges
 from ips2_dask.readers.matrices import content_digest, matrix_table
 from ips2_dask.store.remote import is_remote, open_zarr, reaching
 
-# Codecs that only pack, shuffle or scale numbers. Others exist that unpickle what a chunk holds.
+# Codecs that only pack, shuffle or scale numbers, or hold text. Others exist that unpickle what a chunk holds.
 STRUCTURE = ("bytes", "endian", "transpose", "sharding_indexed", "crc32c", "crc32", "adler32", "fletcher32")
 PACKERS = ("blosc", "zstd", "gzip", "zlib", "bz2", "lzma", "lz4")
 SCALERS = ("shuffle", "delta", "fixedscaleoffset", "bitround", "packbits", "astype")
-CODECS = frozenset((*STRUCTURE, *PACKERS, *SCALERS))
+TEXTS = ("vlen-utf8", "vlen-bytes")
+CODECS = frozenset((*STRUCTURE, *PACKERS, *SCALERS, *TEXTS))
 ZarrArray = zarr.Array[Any]  # of format 2 or 3, whose metadata differ
 Node = Any  # a ZarrArray or a zarr.Group: what is stored decides
 
@@ -72,28 +76,93 @@ def is_zarr(path: str) -> bool:
     return any(os.path.isfile(os.path.join(path, file)) for file in ("zarr.json", ".zarray", ".zgroup"))
 
 
+class ZarrContainer:
+    """A `containers.Container`: a Zarr group on disk or behind a URL, opened once in each process.
+
+    Attributes
+    ----------
+    name : str
+        The input as the user wrote it.
+    path : str
+        Folder or URL of the root.
+    """
+
+    def __init__(self, name: str, path: str) -> None:
+        self.name, self.path = name, path
+        self._root: Node = None
+        self._arrays: dict[str, ZarrArray] = {}
+
+    def __reduce__(self) -> tuple[type, tuple[str, str]]:
+        return ZarrContainer, (self.name, self.path)
+
+    def check(self) -> None:
+        """Do nothing: what changes in a folder is not looked for while it is read."""
+
+    @contextmanager
+    def open(self) -> Iterator[Node]:
+        """Open the root, read only."""
+        if self._root is None:
+            self._root = _open_node(self.path, "", self.name)
+        with faults.reading(self.name):
+            yield self._root
+
+    def find(self, root: Node, path: str) -> tuple[Node, str] | None:
+        """Return the group or array at a path, and the path."""
+        path = path.strip("/")
+        node = (root.get(path) if isinstance(root, zarr.Group) else None) if path else root
+        return None if node is None else (node, path)
+
+    def array(self, root: Node, path: str) -> ZarrArray:
+        """Return an array that only numbers and text are unpacked for."""
+        array = self._arrays.get(path)
+        if array is None:
+            located = self.find(root, path)
+            if located is None or not isinstance(located[0], zarr.Array):
+                raise faults.absent(self.name, "array", path, [] if is_array(root) else _paths(root))
+            array = located[0]
+            _check_codecs(array, self.name)
+            self._arrays[path] = array
+        return array
+
+    def values(self, root: Node, path: str, selection: Selection = ...) -> NDArray[Any]:
+        """Return values of an array."""
+        return np.asarray(self.array(root, path)[selection])
+
+    def groups(self, root: Node) -> list[str]:
+        """Return the path of each group."""
+        return [path for path, node in _members(root) if isinstance(node, zarr.Group)]
+
+    def digest(self, root: Node, paths: Sequence[str], *options: object) -> str:
+        """Return a digest of the stored objects of some arrays, and of how they are read."""
+        return digest(*(_stored(self.name, self.array(root, path)) for path in paths), *options)
+
+    def dense(self, root: Node, path: str, transpose: bool) -> Table:
+        """Return the table of an array."""
+        return _table(self.name, self.array(root, path), partial(_open_node, self.path, path, self.name), transpose)
+
+
 def open_zarr_path(request: Request) -> Table:
-    """Return the table of an array on disk or behind a URL; its labels may be another array or one of its columns."""
-    name = request.name
-    root_path = request.path if "://" in request.path else os.path.abspath(request.path)
-    root = _open_node(root_path, "", name)
-    chosen = request.member if request.member is not None else _choose(root, request)
-    if chosen and not isinstance(root, zarr.Group):
-        raise faults.absent(name, "array", chosen, [])
-    with faults.reading(name):
-        array = root.get(chosen) if chosen else root
-    if not isinstance(array, zarr.Array):
-        raise faults.absent(name, "array", chosen, [description.split()[0] for description in _describe(root)])
-    table = _table(name, array, partial(_open_node, root_path, chosen, name), request.transpose)
-    labels_column = request.labels_column
-    with faults.reading(name):
-        labels = root.get(labels_column) if isinstance(labels_column, str) and isinstance(root, zarr.Group) else None
-    if not isinstance(labels, zarr.Array):
-        return take_label_column(table, labels_column)
-    _check_codecs(labels, name)
-    count = int(np.prod(labels.shape, dtype=object))
-    reader = LabelReader(name, partial(_label_pieces, root_path, str(labels_column), name))
-    return take_label_variable(table, str(labels_column), count, reader)
+    """Return the table of an array on disk or behind a URL, or of a matrix of an AnnData.
+
+    The labels of an array may be another array or one of its columns; see `anndata_files.open_part` for an AnnData.
+    """
+    name, labels_column = request.name, request.labels_column
+    container = ZarrContainer(name, request.path if "://" in request.path else os.path.abspath(request.path))
+    with container.open() as root:
+        located = anndata_files.locate(container, root, request.member)
+        if located is not None:
+            return anndata_files.open_part(container, root, *located, request)
+        if request.member is None and not is_array(root):
+            anndata_files.refuse_inner(container, root)
+        table = container.dense(
+            root, _choose(root, request) if request.member is None else request.member, request.transpose
+        )
+        found = container.find(root, labels_column) if isinstance(labels_column, str) else None
+        if found is None or is_array(root) or not is_array(found[0]):
+            return take_label_column(table, labels_column)
+        labels = container.array(root, str(labels_column))
+        pieces = partial(_label_pieces, container.path, str(labels_column), name)
+        return take_label_variable(table, str(labels_column), math.prod(labels.shape), LabelReader(name, pieces))
 
 
 def open_zarr_array(array: ZarrArray, labels_column: str | int | None, transpose: bool) -> Table:
@@ -141,11 +210,18 @@ def _no_node(name: str, error: Exception) -> BadInput:
     )
 
 
-def _arrays(group: zarr.Group) -> Iterator[tuple[str, ZarrArray]]:
+def _members(group: zarr.Group) -> list[tuple[str, Node]]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # zarr warns of files in the folder that are not its own
-        members = sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
-    yield from ((path, node) for path, node in members if isinstance(node, zarr.Array))
+        return sorted(group.members(max_depth=None), key=lambda member: str(member[0]))
+
+
+def _arrays(group: zarr.Group) -> Iterator[tuple[str, ZarrArray]]:
+    yield from ((path, node) for path, node in _members(group) if isinstance(node, zarr.Array))
+
+
+def _paths(group: zarr.Group) -> list[str]:
+    return [path for path, _ in _arrays(group)]
 
 
 def _describe(group: zarr.Group) -> list[str]:

@@ -33,8 +33,10 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
 
     ``.h5ad`` gets a copy of the input, if that was an .h5ad, with ``obs["ips2"]``, ``obs["ips2_certainty"]`` and
     ``obs["ips2_left_out"]`` (the same columns), ``obsm["X_ips2"]`` (the spectral embedding, where there is one),
-    ``obsp["ips2_connectivities"]`` (the fused similarity) and ``uns["ips2"]`` (the parameters); otherwise a new file
-    with these alone. Meanwhile the folder holds embedding and similarity a second time, unpacked.
+    ``obsp["ips2_connectivities"]`` (the fused similarity), ``obsp["ips2_distances"]`` (to the nearest others) and
+    ``uns["ips2"]`` (the parameters, and what scanpy looks up by ``neighbors_key="ips2"``); otherwise a new file with
+    these alone. What an earlier call wrote there is replaced. Meanwhile the folder holds embedding, similarity and
+    distances a second time, unpacked.
 
     Parameters
     ----------
@@ -51,7 +53,8 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
     Raises
     ------
     BadInput
-        Where the ending is another one, the place can't be written, or the .h5ad is not of these samples.
+        Where the ending is another one, the place can't be written, or the .h5ad is not of these samples or has
+        something of its own by these names.
     """
     target = Path(path)
     writers: dict[str, Callable[[Run, Path], None]] = {

@@ -6,10 +6,10 @@ files beside the target, one for each range of rows.
 
 from __future__ import annotations
 
-import json
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -22,7 +22,7 @@ from ips2_dask.readers import faults
 from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, SAMPLE_COLUMNS, sample_columns
 from ips2_dask.runs.row_files import RowFiles
-from ips2_dask.stages.similarity_views import fused_entries
+from ips2_dask.stages.similarity_views import fused_entries, user_numbers
 from ips2_dask.store.base import AnyArray
 
 if TYPE_CHECKING:
@@ -37,21 +37,87 @@ RANGE_ROWS = 1 << 15
 """Rows of a range whose embedding or entries of U are in memory at a time: some tens of entries a row."""
 
 
+REMEDY = "rename it there, or write the labels to a .csv or .parquet file"
+
+WRITTEN = "written"
+"""The entry of ``uns[key]`` that lists what was written by a key, as ``part/name``."""
+
+
+def check_key(key: object) -> None:
+    """Raise ``BadInput`` for a key that an AnnData could not keep in a file, or that would hide what it keeps there."""
+    if isinstance(key, str) and key.isprintable() and re.fullmatch(r"(?!__|_index$|\.*$)[^/]+", key):
+        return
+    raise BadInput(
+        "key_added", repr(key), "a printable name without a slash, that is not '_index', not dots alone, and does not "
+        "begin with '__'", "a file with such names could not be read back", "give a name such as 'ips2'",
+    )  # fmt: skip
+
+
+def names_of(key: str) -> list[str]:
+    """Names under which results may be written by a key, but for layers, as ``part/name``."""
+    obs = [f"obs/{key}", *(f"obs/{key}_{name}" for name in SAMPLE_COLUMNS)]
+    pairs = [f"obsp/{key}_{name}" for name in ("connectivities", "distances")]
+    return [*obs, f"obsm/X_{key}", f"obsm/X_{key}_layout", *pairs, f"uns/{key}"]
+
+
+def own_results(thing: str, key: str, there: Collection[str], written: Iterable[object], remedy: str) -> list[str]:
+    """Return what an earlier call wrote by a key and is still there, as ``part/name``.
+
+    Parameters
+    ----------
+    thing : str
+        What the message is about.
+    key : str
+    there : collection of str
+        What the AnnData has, as ``part/name``.
+    written : iterable
+        What it says of earlier calls in ``uns[key]["written"]``.
+    remedy : str
+
+    Raises
+    ------
+    BadInput
+        Where something else has a name under which results may be written.
+    """
+    layer, names = re.compile(rf"obs/{re.escape(key)}_layer_[0-9]+"), names_of(key)
+    taken = sorted(name for name in there if name in names or layer.fullmatch(name))
+    earlier = {str(name) for name in written}
+    others = [f"{part}[{name!r}]" for part, _, name in (name.partition("/") for name in taken if name not in earlier)]
+    if others:
+        raise BadInput(
+            thing, f"{', '.join(others)} already there, which no earlier call wrote by the key {key!r}",
+            "names that are free", "it would be replaced", remedy,
+        )  # fmt: skip
+    return taken
+
+
 def write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
     """Write the run's results into a copy of ``source``, else of the run's own .h5ad input, else into a new file."""
-    origin = _origin(run) if source is None else Path(source)
+    origin, old = _origin(run) if source is None else Path(source), []
     if origin is not None:
         if not origin.is_file():
             raise BadInput(
                 str(origin), "no such file", "the .h5ad that was clustered", "there would be nothing to copy",
                 "name it with --input",
             )  # fmt: skip
+        with faults.reading(str(origin)), h5py.File(origin, "r") as file:
+            _check_samples(file, run, str(origin))
+            old = old_results(file, str(origin), KEY, REMEDY)
         shutil.copyfile(origin, partial)
     with faults.reading(str(origin or partial)), h5py.File(partial, "a" if origin else "w") as file:
         if origin is None:
             _make_anndata(file, run)
-        _check_samples(file, run, str(origin))
+        for name in old:
+            del file[name]
         _write_results(file, run, partial.parent)
+
+
+def old_results(file: h5py.File, thing: str, key: str, remedy: str) -> list[str]:
+    """Return what an earlier call wrote into a file by a key, as `own_results` does."""
+    there = {f"{part}/{name}" for part in ("obs", "obsm", "obsp", "uns") if part in file for name in file[part]}
+    place = f"uns/{key}/{WRITTEN}"
+    written = file[place].asstr()[...].ravel() if place in file else ()
+    return own_results(thing, key, there, written, remedy)
 
 
 def _origin(run: Run) -> Path | None:
@@ -123,11 +189,6 @@ def _make_anndata(file: h5py.File, run: Run) -> None:
         _encoded(file.create_group(name), "dict", "0.1.0")
 
 
-def _remove_old(parent: h5py.Group, name: str) -> None:
-    if name in parent:
-        del parent[name]
-
-
 def _group(file: h5py.File, name: str) -> h5py.Group:
     return file[name] if name in file else _encoded(file.create_group(name), "dict", "0.1.0")
 
@@ -135,15 +196,12 @@ def _group(file: h5py.File, name: str) -> h5py.Group:
 def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
     """Write what the run found; what has to be put into order first is kept beside, in a folder."""
     obs = file["obs"]
-    _remove_old(obs, KEY)
     labels = _encoded(obs.create_group(KEY), "categorical", "0.2.0", ordered=False)
     clusters = [str(cluster) for cluster in range(run.params.n_clusters)]
     kind = np.int8 if len(clusters) < 128 else np.int32
     labels["categories"] = np.array(clusters, object)
     _encoded(labels.create_dataset("codes", (run.n_rows,), kind), "array", "0.2.0")
     _encoded(labels["categories"], "string-array", "0.2.0")
-    for name in SAMPLE_COLUMNS:
-        _remove_old(obs, f"{KEY}_{name}")
     columns: dict[str, h5py.Dataset] = {}
     for block in run.iter_labels():
         rows = slice(block.first, block.first + len(block.labels))
@@ -153,45 +211,73 @@ def _write_results(file: h5py.File, run: Run, folder: Path) -> None:
             if name not in columns:
                 columns[name] = _encoded(obs.create_dataset(name, (run.n_rows,), values.dtype), "array", "0.2.0")
             columns[name][rows] = values
-    own = {KEY, *(f"{KEY}_{name}" for name in SAMPLE_COLUMNS)}
-    others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) not in own]
-    obs.attrs["column-order"] = np.array([*others, KEY, *columns], TEXT)
-    _remove_old(_group(file, "obsm"), f"X_{KEY}")
+    own = [KEY, *columns]
+    others = [str(column) for column in obs.attrs.get("column-order", []) if str(column) in obs and column not in own]
+    obs.attrs["column-order"] = np.array([*others, *own], TEXT)
     with tempfile.TemporaryDirectory(prefix=".ips2-", dir=folder) as aside:
-        _write_embedding(file["obsm"], run, Path(aside))
+        _write_embedding(_group(file, "obsm"), run, Path(aside))
         _write_similarity(_group(file, "obsp"), run, Path(aside))
-    _remove_old(_group(file, "uns"), KEY)
-    about = _encoded(file["uns"].create_group(KEY), "dict", "0.1.0")
-    about["params"] = json.dumps(run.params.as_dict())
-    _encoded(about["params"], "string", "0.2.0")
+        _write_distances(file["obsp"], run, Path(aside))
+    about = _encoded(_group(file, "uns").create_group(KEY), "dict", "0.1.0")
+    part, _, name = (str(run.manifest["input"]["name"]).partition("::")[2] or "X").partition("/")
+    where = {"X": {"use_rep": "X"}, "obsm": {"use_rep": name}, "layers": {"layer": name}}.get(part, {})
+    params = _encoded(about.create_group("params"), "dict", "0.1.0")
+    for name, value in (where | {"method": "ips2"} | run.params.as_dict()).items():
+        if value is not None:
+            params[name] = value
+            _encoded(params[name], "string" if isinstance(value, str) else "numeric-scalar", "0.2.0")
+    for name in ("connectivities", "distances"):  # where scanpy's functions look for them
+        about[f"{name}_key"] = f"{KEY}_{name}"
+        _encoded(about[f"{name}_key"], "string", "0.2.0")
+    names = [f"obs/{name}" for name in own] + [
+        name for name in names_of(KEY) if not name.startswith("obs/") and name in file
+    ]
+    about[WRITTEN] = np.array(names, object)
+    _encoded(about[WRITTEN], "string-array", "0.2.0")
 
 
 def _write_embedding(obsm: h5py.Group, run: Run, folder: Path) -> None:
     """Write the spectral embedding of all rows, if the run has one."""
-    columns = label_results.n_columns(run._context)
+    context = run._context
+    columns = label_results.n_columns(context)
     if columns is None:
         return
+    if label_results.is_embedded_by_partition(context):
+        blocks = _row_blocks(
+            run, folder / "embedding", lambda b: label_results.of_partition(context, "embedding", b), np.nan
+        )
+    else:
+        embedding = np.asarray(run.embedding)
+        blocks = ((low, embedding[low : low + RANGE_ROWS]) for low in range(0, run.n_rows, RANGE_ROWS))
     dataset: h5py.Dataset | None = None
-    for low, rows in _embedding_blocks(run, folder):
+    for low, rows in blocks:
         if dataset is None:
             dataset = _encoded(obsm.create_dataset(f"X_{KEY}", (run.n_rows, columns), rows.dtype), "array", "0.2.0")
         dataset[low : low + len(rows)] = rows
 
 
-def _embedding_blocks(run: Run, folder: Path) -> Iterator[tuple[int, AnyArray]]:
-    """The embedding in the order of the run's rows: the number of the first row of a block, and the block."""
+def _row_blocks(
+    run: Run, folder: Path, of_partition: Callable[[int], AnyArray], missing: object
+) -> Iterator[tuple[int, AnyArray]]:
+    """What is stored by partition in the order of the run's rows: the number of a block's first row, and the block.
+
+    Parameters
+    ----------
+    run : Run
+    folder : Path
+        Made here, for files.
+    of_partition : callable
+        Gives the rows of a partition.
+    missing : scalar
+        For rows that were left out.
+    """
     context = run._context
-    if not label_results.is_embedded_by_partition(context):
-        embedding = np.asarray(run.embedding)
-        for low in range(0, run.n_rows, RANGE_ROWS):
-            yield low, embedding[low : low + RANGE_ROWS]
-        return
     if not context.merged:
-        yield from _distinct_blocks(run, folder)
+        yield from _distinct_blocks(run, folder, of_partition)
         return
-    path, first = folder / "distinct", 0
+    path, first = folder.with_name(f"{folder.name}-distinct"), 0
     with path.open("wb") as stream:
-        for _, rows in _distinct_blocks(run, folder):
+        for _, rows in _distinct_blocks(run, folder, of_partition):
             rows.tofile(stream)
             kind, columns = rows.dtype, rows.shape[1]
     for low in range(0, context.n_rows, RANGE_ROWS):
@@ -201,20 +287,20 @@ def _embedding_blocks(run: Run, folder: Path) -> Iterator[tuple[int, AnyArray]]:
         distinct = np.memmap(path, kind, "r", shape=(context.m, columns))  # anew: pages that were read go with it
         block = np.array(distinct[places])
         del distinct
-        block[places < 0] = np.nan
+        block[places < 0] = missing
         yield first, block
         first += len(block)
 
 
-def _distinct_blocks(run: Run, folder: Path) -> Iterator[tuple[int, AnyArray]]:
-    """The embedding in the order of the distinct rows, by ranges of these."""
+def _distinct_blocks(run: Run, folder: Path, of_partition: Callable[[int], AnyArray]) -> Iterator[tuple[int, AnyArray]]:
+    """What is stored by partition in the order of the distinct rows, by ranges of these."""
     context = run._context
     files: RowFiles | None = None
     for b in range(context.n_partitions):
-        rows = label_results.of_partition(context, "embedding", b)
+        rows = of_partition(b)
         if files is None:
             kind = np.dtype([("row", np.int32), ("values", rows.dtype, rows.shape[1:])])
-            files = RowFiles(folder / "embedding", kind, RANGE_ROWS)
+            files = RowFiles(folder, kind, RANGE_ROWS)
         records = np.empty(len(rows), kind)
         records["row"], records["values"] = context.distinct_numbers(b), rows
         files.add(records)
@@ -224,6 +310,41 @@ def _distinct_blocks(run: Run, folder: Path) -> Iterator[tuple[int, AnyArray]]:
         yield low, records["values"][np.argsort(records["row"])]
 
 
+NEIGHBOR = np.dtype([("column", np.int32), ("distance", np.float64)])
+"""A neighbour of a row."""
+
+
+def _write_distances(obsp: h5py.Group, run: Run, folder: Path) -> None:
+    """Write the distances of each row to its nearest others, as CSR by rows of the input."""
+    context, m = run._context, run.n_rows
+
+    def nearest(b: int) -> AnyArray:
+        indices, distances = (
+            np.asarray(context.fetch("neighbors", b, name))[:, 1 : run.params.n_neighbors]
+            for name in ("indices", "distances")
+        )
+        records = np.empty(indices.shape, NEIGHBOR)
+        records["column"] = user_numbers(context, indices)
+        records["distance"] = np.asarray(distances, np.float64) * run.unit
+        return records
+
+    group = _encoded(obsp.create_group(f"{KEY}_distances"), "csr_matrix", "0.1.0", shape=np.array((m, m)))
+    data, indices = (
+        group.create_dataset(name, (0,), kind, maxshape=(None,), chunks=(1 << 16,), compression="gzip")
+        for name, kind in (("data", np.float64), ("indices", np.int32))
+    )
+    indptr = group.create_dataset("indptr", (m + 1,), np.int64)
+    indptr[0], first = 0, 0
+    for low, rows in _row_blocks(run, folder / "neighbors", nearest, np.array((-1, np.nan), NEIGHBOR)):
+        there = rows["column"] >= 0
+        entries, ends = rows[there], first + np.cumsum(there.sum(axis=1))
+        for dataset, name in ((data, "distance"), (indices, "column")):
+            dataset.resize((first + len(entries),))
+            dataset[first:] = entries[name]
+        indptr[low + 1 : low + len(rows) + 1] = ends
+        first += len(entries)
+
+
 ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)])
 """An entry of U."""
 
@@ -231,7 +352,6 @@ ENTRY = np.dtype([("row", np.int32), ("column", np.int32), ("value", np.float64)
 def _write_similarity(obsp: h5py.Group, run: Run, folder: Path) -> None:
     """Write U as CSR by rows of the input; equal rows have their entries at the first of them alone."""
     name, m = f"{KEY}_connectivities", run.n_rows
-    _remove_old(obsp, name)
     group = _encoded(obsp.create_group(name), "csr_matrix", "0.1.0", shape=np.array((m, m)))
     if run._context.facts["fuse"]["dense"]:
         U = _dense_similarity(run)

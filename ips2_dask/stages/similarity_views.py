@@ -88,13 +88,13 @@ def similarity_parts(context: Context) -> Iterator[Similarities]:
     for part in numbered_parts(context):
         pairs = np.stack([part.i, part.j])
         if by_partition:
-            pairs = np.sort(_user_numbers_of(context, pairs), axis=0).astype(np.int64)
+            pairs = np.sort(user_numbers(context, pairs), axis=0).astype(np.int64)
         elif order is not None:
             pairs = np.sort(order[pairs], axis=0).astype(np.int64)
         yield part._replace(i=pairs[0], j=pairs[1])
 
 
-def _user_numbers_of(context: Context, samples: AnyArray) -> AnyArray:
+def user_numbers(context: Context, samples: AnyArray) -> AnyArray:
     """The user's numbers of some samples of any order, looked up partition by partition."""
     used, places = np.unique(samples, return_inverse=True)
     numbers, owners = np.empty(len(used), np.int64), context.owner(used)
@@ -146,7 +146,7 @@ def fused_entries(context: Context) -> Iterator[tuple[AnyArray, AnyArray]]:
     for b in range(context.n_partitions):
         entries = np.asarray(context.fetch("fuse", b, "entries"))
         values = np.asarray(context.fetch("fuse", f"fused-{part_name(b)}", "fused"))
-        yield _user_numbers_of(context, entries[values != 0].T), values[values != 0]
+        yield user_numbers(context, entries[values != 0].T), values[values != 0]
 
 
 def read_similarity(context: Context, name: str) -> sp.csr_array | AnyArray:

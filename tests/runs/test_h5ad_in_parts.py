@@ -71,6 +71,11 @@ def check(found: Run, path: Path) -> None:
             assert stored.dtype == wanted.dtype
             np.testing.assert_array_equal(stored[...], wanted)
     adata = anndata.read_h5ad(path)
+    near, D = found.neighbors, adata.obsp["ips2_distances"]
+    there = near.indices[:, 1:] >= 0
+    np.testing.assert_array_equal(np.diff(D.indptr), there.sum(axis=1))
+    np.testing.assert_array_equal(D.indices, near.indices[:, 1:][there])
+    np.testing.assert_array_equal(D.data, near.distances[:, 1:][there])
     assert abs(adata.obsp["ips2_connectivities"] - U).max() == 0
     np.testing.assert_array_equal(adata.obs["ips2"].cat.codes, found.labels)
     assert [p for p in path.parent.iterdir() if p.name.startswith(".")] == []
