@@ -58,7 +58,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     Parameters
     ----------
     n_clusters : int or "auto", default=8
-        c; "auto" chooses it by the density of the embedding (``run_.choice`` has the evidence), or
+        c, 1 or more; "auto" chooses it by the density of the embedding (``run_.choice`` has the evidence), or
         takes as many as Leiden finds.
     n_neighbors : int, default=5
         k, the size of a neighbourhood, the sample itself included.
@@ -67,7 +67,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     tensor : {"indecomposable", "decomposable"}
     metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
             "correlation", "hellinger", "precomputed"}
-        Distance of two samples; see `Params`. ``precomputed``: X is the (m, m) matrix of distances.
+        Distance of two samples; see `Params`. ``precomputed``: X is the (m, m) matrix of distances,
+        or a sparse one of those to neighbours, such as scikit-learn's ``kneighbors_graph(mode="distance")``.
     affinity : {"heat-knn", "gaussian", "precomputed"}
     bandwidth : {"mean", "median"} or float
     high_order : {"rms", "abs", "signed"}
@@ -227,8 +228,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             "operator", "tol",
         )  # fmt: skip
         chosen = {name: getattr(self, name) for name in names}
-        if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
-            chosen |= {"n_clusters": 2, "max_clusters": self.max_clusters}
+        if isinstance(self.n_clusters, str):  # with a number ``max_clusters``, which has a default here, is not read
+            chosen["max_clusters"] = self.max_clusters
         return Params(**chosen, scale=self.scale or "none", method=self._method, random_state=self._seed())
 
     def fit(

@@ -55,7 +55,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
 """The allowed values of every parameter whose value is a word."""
 
 WHY: dict[str, str] = {
-    "n_clusters": "there would be nothing to separate",
+    "n_clusters": "there would be no cluster to put samples into",
     "max_clusters": "there would be nothing to choose from",
     "n_eigenpairs": "there would be nothing to share",
     "n_components": "rows of a single column, scaled to length 1, would all be the same point",
@@ -72,11 +72,16 @@ WHY: dict[str, str] = {
 
 
 def _whole(name: str, value: Any, low: int, high: int | None = None) -> int:
-    allowed = f"a whole number of at least {low}" + (f" and at most {high}" if high is not None else "")
-    is_whole = isinstance(value, int) or (hasattr(value, "__index__") and not isinstance(value, bool))
-    if isinstance(value, bool) or not is_whole or int(value) < low or (high is not None and int(value) > high):
-        raise BadInput(name, repr(value), allowed, WHY[name], f"give {name}={low} or more")
-    return int(value)
+    """The whole number, from ``low`` to ``high``; of ``high`` samples there may be fewer, which the remedy says."""
+    is_whole = hasattr(value, "__index__") and not isinstance(value, bool)
+    if is_whole and low <= int(value) and (high is None or int(value) <= high):
+        return int(value)
+    allowed, remedy = f"a whole number of at least {low}", f"give {name}={low} or more"
+    if high is not None:
+        allowed += f" and at most {high}"
+        if is_whole and int(value) > high:
+            remedy = f"give {name}={high} or less, but no more than there are samples"
+    raise BadInput(name, repr(value), allowed, WHY[name], remedy)
 
 
 def _real(name: str, value: Any, low: float, high: float, *, closed: bool = False) -> float:
@@ -110,19 +115,19 @@ class Params:
 
     Parameters
     ----------
-    n_clusters : int
-        c, at least 2.
+    n_clusters : int or "auto"
+        c, at least 1. With "auto" the run chooses c by the density of the embedding, and the parameters of the
+        finished run hold the chosen c. With ``assign_labels="leiden"`` c is then the number of communities.
     max_clusters : int, optional
-        If given, the run chooses c from 2 to this number by the density of the embedding and ignores
-        ``n_clusters``; the parameters of the finished run hold the chosen c. With ``assign_labels="leiden"`` c is the
-        number of communities, which may be larger: V and the embedding are those of this number then.
+        The largest c that "auto" considers, 30 by default, and at least 2; if given, ``n_clusters`` need not be "auto"
+        for c to be chosen. Leiden's communities may be more: V and the embedding are those of this number then.
     n_eigenpairs : int, optional
         Number of the tensor's eigenpairs to solve for, if more than c. Runs of several c in one directory then share
         one solve; V is still made of the c leading eigenvectors. Not for a decomposable tensor.
     n_components : int, optional
-        Columns of the spectral embedding, at least 2: leading eigenvectors of the normalised U, weighted by commute
-        times (`kernels.commute_weights`). By default c + 8, at most one a sample. Labels are sought both in all columns
-        and in the first c.
+        Columns of the spectral embedding, at least 2 unless there is one cluster: leading eigenvectors of the
+        normalised U, weighted by commute times (`kernels.commute_weights`). By default c + 8, at most one a sample.
+        Labels are sought both in all columns and in the first c.
     n_neighbors : int
         k, the size of a neighbourhood, the sample itself included (2 to 64).
     sigma, epsilon : float
@@ -136,7 +141,8 @@ class Params:
         means, sqrt(2 (1 - r)). They order neighbours as 1 - cos and 1 - r do, and are metrics, which those are not.
         ``hellinger`` is sqrt(1 - sum_t sqrt(p_t q_t)) of rows divided by their sums; no value may be negative.
         ``hamming`` is a share of the features. ``jaccard`` compares the sets of features that are not 0.
-        ``precomputed``: the input is the (m, m) matrix of distances.
+        ``precomputed``: the input is the (m, m) matrix of distances. Of a sparse one what is not stored is no
+        neighbour, as in scikit-learn; zeros that are stored are distances (docs/tables.md, Distances).
     affinity : {"heat-knn", "gaussian", "precomputed"}
         The pairwise similarity S. ``precomputed``: S is given beside the samples.
     bandwidth : {"mean", "median"} or float
@@ -186,7 +192,7 @@ class Params:
         If a value is outside its range.
     """
 
-    n_clusters: int = 8
+    n_clusters: int | Any = 8  # an int once the record is made: "auto" is spelt by ``max_clusters`` in it
     n_neighbors: int = 5
     sigma: float = 1.0
     epsilon: float = 1e-4
@@ -213,9 +219,14 @@ class Params:
     shards: int | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.n_clusters, str) and self.n_clusters == "auto":
+            object.__setattr__(self, "n_clusters", 2)
+            if self.max_clusters is None:
+                object.__setattr__(self, "max_clusters", MAX_CLUSTERS)
         fields = {field.name for field in dataclasses.fields(self)}
+        least = 1 if self.n_clusters == 1 and self.max_clusters is None else 2
         checked = {
-            "n_clusters": _whole("n_clusters", self.n_clusters, 2),
+            "n_clusters": _whole("n_clusters", self.n_clusters, 1),
             "n_neighbors": _whole("n_neighbors", self.n_neighbors, 2, MAX_NEIGHBORS),
             "sigma": _real("sigma", self.sigma, 0.0, 1e30),
             "epsilon": _real("epsilon", self.epsilon, 1e-30, 1e-3),
@@ -224,8 +235,8 @@ class Params:
             "tol": None if self.tol is None else _real("tol", self.tol, 0.0, 1.0),
             "random_state": _whole("random_state", self.random_state, 0),
             "max_clusters": None if self.max_clusters is None else _whole("max_clusters", self.max_clusters, 2),
-            "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 2),
-            "n_components": None if self.n_components is None else _whole("n_components", self.n_components, 2),
+            "n_eigenpairs": None if self.n_eigenpairs is None else _whole("n_eigenpairs", self.n_eigenpairs, 1),
+            "n_components": None if self.n_components is None else _whole("n_components", self.n_components, least),
             "shards": None if self.shards is None else _whole("shards", self.shards, 1),
             **{name: _choice(name, getattr(self, name)) for name in CHOICES if name in fields},
         }

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from ips2_dask.errors import BadInput, IPS2Warning
-from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
+from ips2_dask.params import Params, Resources, parse_bytes
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers import is_anndata, open_anndata_source
 from ips2_dask.readers.faults import reading
@@ -157,8 +157,6 @@ def ips2(
     }
     if similarity is not None:
         params = {"affinity": "precomputed", **params}
-    number = {"max_clusters": MAX_CLUSTERS} if n_clusters == "auto" else {"n_clusters": n_clusters}
-    params = {**number, **params}
     file = Path(os.path.realpath(adata.filename)) if backed and adata.file._filemode != "r" else None
     check_key(key_added)
     _check_apart(key_added, use_rep, knn_graph, similarity)
@@ -172,7 +170,7 @@ def ips2(
     use_rep = _representation(adata, use_rep, layer)
     found = run(
         source,
-        Params(**params, random_state=random_state),
+        Params(n_clusters=n_clusters, random_state=random_state, **params),
         Resources(memory_limit=parse_bytes(memory_limit)),
         store=store,
         client=client,

@@ -137,7 +137,7 @@ INPUTS: dict[str, tuple[Maker, str]] = {
 
 OPTIONS: dict[str, tuple[list[str], str]] = {
     "few-samples": (["--clusters", "21"], "--clusters: found 21 with 20 samples"),
-    "one-cluster": (["--clusters", "1"], "--clusters: found 1"),
+    "no-cluster": (["--clusters", "0"], "--clusters: found 0"),
     "large-k": (["--neighbors", "21"], "--neighbors: found 21 with 20 samples"),
     "larger-k": (["--neighbors", "65"], "at most 64"),
     "k-of-one": (["--neighbors", "1"], "--neighbors: found 1"),

@@ -6,18 +6,19 @@ import dataclasses
 import json
 import math
 import pickle
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from ips2_dask.errors import BadInput, IPS2Error
-from ips2_dask.params import CHOICES, PAPER, PRESETS, Params, Resources, parse_bytes
+from ips2_dask.params import CHOICES, MAX_CLUSTERS, PAPER, PRESETS, Params, Resources, parse_bytes
 
 WORDS = {field.name: CHOICES[field.name] for field in dataclasses.fields(Params) if field.name in CHOICES}
 
 REFUSED: list[tuple[str, Any]] = [
-    *[("n_clusters", value) for value in (1, 0, -3, 2.0, "2", None, True, math.nan)],
+    *[("n_clusters", value) for value in (0, -3, 2.0, "2", None, True, math.nan)],
     *[("n_neighbors", value) for value in (1, 0, 65, 5.0, "5", None, True)],
     *[("sigma", value) for value in (0, -1.0, 1e30, math.inf, math.nan, "1", None, True, 1j)],
     *[("epsilon", value) for value in (0, 1e-30, -1e-4, 1e-3, 0.5, math.nan, "1e-4", None)],
@@ -40,11 +41,43 @@ def test_a_value_outside_its_range_is_named_with_what_is_allowed(name: str, valu
 
 
 ALLOWED: list[tuple[str, Any]] = [
-    ("n_clusters", 2), ("n_clusters", 10**6), ("n_neighbors", 2), ("n_neighbors", 64), ("sigma", 1e-6), ("sigma", 50),
+    ("n_clusters", 1), ("n_clusters", 10**6), ("n_neighbors", 2), ("n_neighbors", 64), ("sigma", 1e-6), ("sigma", 50),
     ("epsilon", 1e-29), ("epsilon", 9.9e-4), ("fusion_weight", 0), ("fusion_weight", 1), ("tol", 1e-12), ("tol", 0.99),
     ("random_state", 0), ("random_state", 2**40), ("bandwidth", "median"), ("bandwidth", 0.25), ("bandwidth", 3),
     *[(name, word) for name, words in WORDS.items() for word in words],
 ]  # fmt: skip
+
+
+def test_the_remedy_of_a_whole_number_is_on_its_own_side() -> None:
+    for name, value in (
+        ("n_neighbors", 100),
+        ("n_neighbors", 1),
+        ("n_clusters", 0),
+        ("max_clusters", 1),
+        ("shards", 0),
+    ):
+        with pytest.raises(BadInput) as caught:
+            Params(**{name: value})
+        number = int(re.search(rf"give {name}=(\d+)", caught.value.remedy)[1])  # type: ignore[index]
+        assert ("or less" in caught.value.remedy) == (value > number)
+        assert getattr(Params(**{name: number}), name) == number
+        assert ("no more than there are samples" in caught.value.remedy) == (value == 100)
+
+
+def test_auto_is_spelt_as_for_the_estimator_and_stored_as_before() -> None:
+    found = Params(n_clusters="auto", max_clusters=12, tol=0.1)
+    assert found == Params(n_clusters=2, max_clusters=12, tol=0.1) == Params.of_manifest(found.as_dict())
+    assert Params(n_clusters="auto").max_clusters == MAX_CLUSTERS
+    assert dataclasses.replace(Params(n_clusters=5), n_clusters="auto") == Params(n_clusters="auto")
+    with pytest.raises(BadInput, match="max_clusters: found 1"):
+        Params(n_clusters="auto", max_clusters=1)
+
+
+def test_one_column_is_for_one_cluster_alone() -> None:
+    assert Params(n_clusters=1, n_components=1).n_embedded == 1
+    for given in ({"n_clusters": 2}, {"n_clusters": "auto"}, {"n_clusters": 1, "max_clusters": 5}):
+        with pytest.raises(BadInput, match="n_components: found 1"):
+            Params(**given, n_components=1)
 
 
 @pytest.mark.parametrize(("name", "value"), ALLOWED)

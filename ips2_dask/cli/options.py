@@ -69,11 +69,11 @@ def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> 
         if name in without:
             continue
         extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else {}
-        if name not in CHOICES:
-            kind = str(field.type)
-            extra = {"type": KINDS.get(kind, _bandwidth), "metavar": METAVARS[kind]}
         if name == "n_clusters":
             extra = {"type": _clusters, "metavar": "N|auto"}
+        elif name not in CHOICES:
+            kind = str(field.type)
+            extra = {"type": KINDS.get(kind, _bandwidth), "metavar": METAVARS[kind]}
         default = MAX_CLUSTERS if name == "max_clusters" else field.default
         group.add_argument(option(name), dest=name, default=None, help=f"{HELP[name]} (default {default})", **extra)
 
@@ -188,9 +188,7 @@ def params_of(options: argparse.Namespace) -> Params:
     values = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
     if values["n_clusters"] is None and values["assign_labels"] == "leiden":
         values["n_clusters"] = "auto"  # it finds the number
-    if values["n_clusters"] == "auto":
-        values |= {"n_clusters": None, "max_clusters": values["max_clusters"] or MAX_CLUSTERS}
-    elif values["max_clusters"] is not None:
+    if values["n_clusters"] != "auto" and values["max_clusters"] is not None:
         raise BadInput(
             "--max-clusters", "a number of clusters that is not auto", "--max-clusters with --clusters auto",
             "one of the two would count for nothing", "leave one of them out",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Iterator
 from threading import Lock
 
@@ -35,7 +36,9 @@ def candidates(
     from pynndescent import NNDescent  # noqa: PLC0415  its import and compilation cost half a minute
 
     width = min(times * (n + 1), len(X))
-    with _ONE_AT_A_TIME, _started_threads() as most:
+    with _ONE_AT_A_TIME, _started_threads() as most, warnings.catch_warnings():
+        # of few rows or many equal ones it lists too few, which callers see and search for exactly
+        warnings.filterwarnings("ignore", "Failed to correctly find n_neighbors")
         index = NNDescent(X, metric, n_neighbors=width, random_state=seed, n_jobs=min(threads, most), verbose=False)
         return np.asarray(index.neighbor_graph[0], np.int32)
 

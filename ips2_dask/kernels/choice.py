@@ -170,7 +170,8 @@ def by_modularity(U: Matrix, points: NDArray[np.floating], most: int, seed: int)
         candidates.append(Candidate(c, modularity(U, labels)))
     if not candidates:
         return Choice(2, "modularity", [])
-    least = NEARLY * max(candidate.score for candidate in candidates)
+    greatest = max(candidate.score for candidate in candidates)
+    least = min(greatest, NEARLY * greatest)  # a share of one below 0 is above it
     chosen = next(candidate for candidate in candidates if candidate.score >= least)
     others = sorted((c for c in candidates if c != chosen), key=lambda c: -c.score)
     return Choice(chosen.n_clusters, "modularity", [chosen, *others][:CANDIDATES])
@@ -235,6 +236,8 @@ def is_plain(choice: Choice | None, dimension: float | None) -> bool:
 def weakness(choice: Choice, dimension: float | None) -> str | None:
     """What is said of a choice whose evidence is no stronger than that of points without clusters; None of others."""
     bound = noise_bound(choice.rule, dimension)
+    if choice.rule == "modularity" and not (choice.candidates and choice.candidates[0].score > 0):
+        return "no evidence for any clusters: no division of the samples has a modularity above 0"
     if bound is None or not choice.candidates or is_plain(choice, dimension):
         return None
     best, *others = choice.candidates

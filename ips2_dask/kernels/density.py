@@ -107,9 +107,9 @@ def dimension(points: Float32, seed: int) -> float:
 def dimension_of(lengths: NDArray[np.floating]) -> float:
     """The local dimension by the distances (n, k) of each of n points to its k nearest others, ascending; 0 if unknown.
 
-    Points with others at distance 0 say nothing about it and are left out.
+    Points with others at distance 0 say nothing about it and are left out; nor does a single neighbour.
     """
-    lengths = lengths[lengths[:, 0] > 0].astype(np.float64)
+    lengths = lengths[lengths[:, 0] > 0].astype(np.float64) if lengths.shape[1] > 1 else lengths[:0]
     if not lengths.size:
         return 0.0
     logs = np.log(lengths)

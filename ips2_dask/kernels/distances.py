@@ -11,6 +11,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.parallel import map_chunks
+
 _LEAST = np.finfo(np.float32).tiny
 """In place of a denominator of 0, whose numerator is 0 as well; its inverse, which may be multiplied by, is finite."""
 
@@ -136,12 +138,17 @@ def length(x, y, metric):  # type: ignore[no-untyped-def]
     return _hamming(x, y) if metric == 5 else _jaccard(x, y)
 
 
-def precomputed_blocks(D: NDArray[np.float32], local: NDArray[np.int32]) -> NDArray[np.float32]:
-    """Distances among the samples of each neighbourhood, rows and columns of D: (rows, k (k - 1) / 2)."""
-    first, second = np.triu_indices(local.shape[1], 1)
-    return np.ascontiguousarray(precomputed_pairs(D, local[:, first], local[:, second]), np.float32)
+@njit(nogil=True, cache=True)
+def _by_way_of(D, i, j, out):  # type: ignore[no-untyped-def]
+    for t in range(len(i)):
+        for a in range(D.shape[1]):
+            way = D[i[t], a] + D[j[t], a]
+            if way < out[t]:
+                out[t] = way
 
 
-def precomputed_pairs(D: NDArray[np.float32], i: NDArray[np.integer], j: NDArray[np.integer]) -> NDArray[np.float32]:
-    """Distances of samples i and j, of any shape: d_ij with i < j, so that rounding in D can't give two of them."""
-    return np.asarray(D[np.minimum(i, j), np.maximum(i, j)])
+def by_way_of_others(D: NDArray[np.float32], i: NDArray[np.integer], j: NDArray[np.integer]) -> NDArray[np.float32]:
+    """The shortest way from sample i to j by one other, (n,), where ``D`` (rows, m) has the distances of both."""
+    found = np.full(len(i), np.inf, np.float32)
+    map_chunks(lambda a, b: _by_way_of(D, i[a:b], j[a:b], found[a:b]), len(i), 1 << 10)
+    return found

@@ -253,6 +253,10 @@ def standardize(
 SYMMETRIC_TO = 1e-5
 """How far d_ij and d_ji may differ, as a share of the larger: the rounding of their computation."""
 
+ROUNDED_TO = 1e-6
+"""How far they, and d_ii from 0, may differ in any case, as a share of the largest distance: what float32 leaves of
+differences such as 1 - cos."""
+
 
 def row_squares(D: Float64) -> tuple[int, Float64]:
     """An exponent e, and the sums of squares (rows,) of the rows of D / 2^e, which neither overflow nor underflow."""
@@ -260,10 +264,13 @@ def row_squares(D: Float64) -> tuple[int, Float64]:
     return exponent, np.square(D * np.ldexp(1.0, -exponent)).sum(axis=1)
 
 
-def first_uneven(block: Float32, across: Float32) -> tuple[int, int] | None:
-    """Row and column where d_ij of ``block`` and d_ji of ``across`` (its mirror) differ by more than rounding."""
+def first_uneven(block: Float32, across: Float32, slack: float) -> tuple[int, int] | None:
+    """Row and column where d_ij of ``block`` and d_ji of ``across`` (its mirror) differ by more than rounding.
+
+    ``slack`` is by how much they may differ in any case.
+    """
     mirror = across.T
-    uneven = np.abs(block - mirror) > SYMMETRIC_TO * np.maximum(np.abs(block), np.abs(mirror))
+    uneven = np.abs(block - mirror) > np.maximum(SYMMETRIC_TO * np.maximum(block, mirror), slack)
     if not uneven.any():
         return None
     row, column = np.argwhere(uneven)[0]

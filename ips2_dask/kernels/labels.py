@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -9,6 +12,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
@@ -160,11 +164,20 @@ def kmeans_best(points: Matrix, n_clusters: int, seed: int, number: int, starts:
     """
     m, state = points.shape[0], _state(seed, number)
     fitted = KMeans(n_clusters, n_init=starts, random_state=state)
-    if m > SAMPLE_STARTS_ABOVE:
-        rows = np.sort(np.random.default_rng(state).choice(m, START_SAMPLES, replace=False))
-        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
-    fitted.fit(points)
+    with coinciding():
+        if m > SAMPLE_STARTS_ABOVE:
+            rows = np.sort(np.random.default_rng(state).choice(m, START_SAMPLES, replace=False))
+            fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
+        fitted.fit(points)
     return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
+
+
+@contextlib.contextmanager
+def coinciding() -> Iterator[None]:
+    """Let k-means have fewer clusters than it is asked for, where points coincide: a run says so by itself."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Number of distinct clusters", ConvergenceWarning)
+        yield
 
 
 def _state(seed: int, number: int) -> int:

@@ -117,13 +117,15 @@ class Graph:
         """Communities of the resolution that gives ``clusters`` of them, found by bisection from 1.
 
         Where no resolution is found that does, the next smaller number that was met counts. There is one unless the
-        graph has more components.
+        graph has more components. One community is that of resolution 0, of which igraph keeps components apart.
 
         Parameters
         ----------
         clusters : int
         seed : int
         """
+        if clusters == 1:
+            return Near(Communities(np.zeros(self._graph.vcount(), np.int32), 1, 0.0, 1.0), None)
         below: Communities | None = None
         above: Communities | None = None
         resolution = 1.0

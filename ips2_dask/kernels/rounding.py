@@ -132,6 +132,8 @@ def thinned(U: NDArray[np.floating]) -> sp.csr_array:
 
 def with_own(F: Float32, labels: Int32) -> Float32:
     """Shares between 0 and 1, and a sample without any similarity to others is its own cluster's, whole."""
+    if F.shape[1] == 1:
+        return np.ones_like(F)  # one cluster has all, whatever float32 sums end at
     lost = np.flatnonzero(~F.any(axis=1))
     shares: Float32 = np.minimum(F, np.float32(1.0))  # float32 sums may end just above
     shares[lost] = one_hot(labels[lost], F.shape[1])

@@ -105,6 +105,7 @@ def cross_lengths(X: Float32, Y: Float32, metric: str) -> NDArray[np.float32]:
 
 
 def bandwidths(lengths: NDArray[np.floating]) -> tuple[float, float]:
-    """Mean and median of the distances of the pairs i < j, from all distances (n, n)."""
+    """Mean and median of the distances of the pairs i < j, from all distances (n, n); infinite ones do not count."""
     upper = lengths[np.triu_indices(len(lengths), 1)]
+    upper = upper[np.isfinite(upper)]
     return (float(upper.mean(dtype=np.float64)), float(np.median(upper))) if len(upper) else (0.0, 0.0)

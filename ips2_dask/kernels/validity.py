@@ -11,10 +11,10 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask.kernels import density
+from ips2_dask.kernels import density, leiden
 from ips2_dask.kernels.components import divide
+from ips2_dask.kernels.labels import coinciding, leading_columns, spectrum
 from ips2_dask.kernels.labels import embedding as embedded
-from ips2_dask.kernels.labels import leading_columns, spectrum
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import largest_share, spread, thinned, walk_matrix
 from ips2_dask.kernels.sparse import Matrix
@@ -90,14 +90,15 @@ def replicate(
         tolerance.
     rows : bool
         Whether k-means works on the rows of U instead of an embedding.
-    rounding : {"kmeans", "density"}
-        How the partition came from the embedding; where the subsample's density has no such cut, k-means rounds.
+    rounding : {"kmeans", "density", "leiden"}
+        How the partition came from the embedding, or from U; where the subsample's density has no such cut, k-means
+        rounds.
     width : int, optional
         How many of the embedding's columns it came from; all of them without it.
     """
     m = len(labels)
     rng = np.random.default_rng([seed, 31, number])
-    chosen = np.sort(rng.choice(m, max(n_clusters + 1, round(SHARE * m)), replace=False))
+    chosen = np.sort(rng.choice(m, min(m, max(n_clusters + 1, round(SHARE * m))), replace=False))
     some = U[chosen][:, chosen]
     if sp.issparse(some):
         some = sp.csr_array(some)
@@ -106,6 +107,10 @@ def replicate(
             chosen, some = chosen[inside], sp.csr_array(some[inside][:, inside])
     if len(chosen) <= n_clusters:
         return 0.0
+    if rounding == "leiden":
+        upper = sp.coo_array(sp.triu(sp.csr_array(some), 1))
+        graph = leiden.Graph(len(chosen), upper.row, upper.col, upper.data)
+        return float(adjusted_rand_score(labels[chosen], graph.so_many(n_clusters, seed).found.labels))
     near = None if embedding is None else embedding[chosen]
     points = some if rows else _embedded(some, near, n_clusters, columns, seed)
     if width is not None and not rows:
@@ -136,7 +141,7 @@ def replicate_rows(
     """
     rng = np.random.default_rng([seed, 31, number])
     n = len(labels)
-    chosen = np.sort(rng.choice(n, max(n_clusters + 1, round(SHARE * n)), replace=False))
+    chosen = np.sort(rng.choice(n, min(n, max(n_clusters + 1, round(SHARE * n))), replace=False))
     points = embedding[chosen] if width is None else leading_columns(embedding[chosen], width)
     if rounding == "density":
         rows = density.drawn(len(points), TREE_SAMPLES, seed + number)
@@ -152,7 +157,8 @@ def _means(points: Matrix, n_clusters: int, rng: np.random.Generator) -> Int32:
     """Labels of k-means on some rows of the points; all the others take the nearest centre."""
     n = points.shape[0]
     some = np.sort(rng.choice(n, min(n, max(CENTRES_FROM, 20 * n_clusters)), replace=False))
-    model = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[some])
+    with coinciding():
+        model = KMeans(n_clusters, n_init=STARTS, random_state=int(rng.integers(2**31))).fit(points[some])
     found: Int32 = model.predict(points)
     return found
 

@@ -18,6 +18,7 @@ from ips2_dask.plan.checks import check_entries, check_memory, check_shape
 from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.readers import Source, features_of, open_source
+from ips2_dask.readers.distances import check_neighbors, neighbor_distances
 from ips2_dask.readers.features import Features
 from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.stages.side_inputs import Matrix, SideInputs, open_side_inputs
@@ -69,8 +70,17 @@ class Inputs:
     ) -> None:
         self.source, self.similarity, self.knn_graph = source, similarity, knn_graph
         self.reading: Mapping[str, object] = reading or {}
+        self._as_distances: Inputs | None = None
         self._side_inputs: dict[tuple[str, ...], SideInputs] = {}
         self._digests: dict[tuple[str, ...], dict[str, str]] = {}
+
+    def as_distances(self) -> Inputs:
+        """These inputs as distances: a sparse source as those of neighbours alone."""
+        if self._as_distances is None:
+            source = neighbor_distances(self.source)
+            same = source is self.source
+            self._as_distances = self if same else Inputs(source, self.similarity, self.knn_graph, self.reading)
+        return self._as_distances
 
     def side_inputs(self, params: Params) -> SideInputs:
         """Similarity and graph, read once for all runs whose parameters read them alike.
@@ -221,6 +231,9 @@ def prepare(inputs: Inputs, params: Params, resources: Resources) -> Prepared:
     """
     plan = plan_run(inputs.source, params, resources, knn_graph=inputs.knn_graph is not None)
     plan = plan if inputs.knn_graph is None else plan.of_given_graph()
+    if params.metric == "precomputed":
+        inputs = inputs.as_distances()
+        check_neighbors(inputs.source, min(params.n_stored_neighbors, plan.m) - 1)
     return Prepared(inputs, params, resources, widest(params, plan.m), plan)
 
 

@@ -43,11 +43,6 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
             name, f"{m:,} samples", f"fewer than {MAX_INDEX:,}", "their numbers, which are int32, would overflow",
             "give fewer samples, such as every second one, and label the others with `ips2 predict`",
         )  # fmt: skip
-    if params.n_eigenpairs is not None and params.n_eigenpairs > m:
-        raise BadInput(
-            "n_eigenpairs", f"{params.n_eigenpairs} with {m} samples", "at most one a sample",
-            "there would not be as many", f"give n_eigenpairs={m} or less",
-        )  # fmt: skip
     if params.n_components is not None and params.n_components > m:
         raise BadInput(
             "n_components", f"{params.n_components} with {m} samples", "at most one a sample",
@@ -57,6 +52,11 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
         raise BadInput(
             "n_clusters", f"{params.n_clusters} with {m} samples", "at most one cluster a sample",
             "some clusters would be empty", f"give n_clusters={m} or less",
+        )  # fmt: skip
+    if params.n_eigenpairs is not None and params.n_eigenpairs > m:
+        raise BadInput(
+            "n_eigenpairs", f"{params.n_eigenpairs} with {m} samples", "at most one a sample",
+            "there would not be as many", f"give n_eigenpairs={m} or less",
         )  # fmt: skip
     if params.n_neighbors > m:
         raise BadInput(

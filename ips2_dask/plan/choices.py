@@ -135,6 +135,8 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
         Samples of a partition, where the caller has asked for a number.
     """
     graph, n_shards = _graph(m, f, params)
+    if m == 1:
+        vectors = "in-core"  # its one pair is the known vector, and no block is left to iterate on
     if vectors == "auto":
         block = 4 * block_width(params.n_solved) * pairs_about(m, params.n_neighbors)
         vectors = "chunked" if block > IN_CORE_BYTES and params.tensor == "indecomposable" else "in-core"
@@ -159,6 +161,8 @@ def _graph(m: int, f: int, params: Params) -> tuple[str, int]:
         graph, shards = "exact", None
     if graph == "auto":
         graph = "shards" if shards or _exact_work(m, f, params.metric) > EXACT_WORK else "exact"
+    if m <= params.n_stored_neighbors:
+        graph = "exact"  # everyone's neighbours are all the others
     if graph != "shards":
         return graph, 0
     members = _between(int(SHARD_WORK / (min(f, SHARD_FEATURES) + 64)), SHARD_MEMBERS)

@@ -128,5 +128,7 @@ def certainty(found: Points, labels: NDArray[np.integer]) -> Certainty:
         d[rows, labels[part]] = np.inf
         other[part] = np.argmin(d, axis=1)
         b = d[rows, other[part]]
-        margin[part] = np.where(np.isfinite(b), (b - a) / np.maximum(np.maximum(a, b), np.finfo(float).tiny), 1.0)
+        with np.errstate(invalid="ignore"):  # inf / inf, where there is one cluster
+            ratio = (b - a) / np.maximum(np.maximum(a, b), np.finfo(float).tiny)
+        margin[part] = np.where(np.isfinite(b), ratio, 1.0)
     return Certainty(margin, other)

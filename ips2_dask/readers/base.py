@@ -19,6 +19,7 @@ from ips2_dask.readers.text_format import USUAL, TextFormat
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
+    from scipy.sparse import csr_array
 
 Block = NDArray[Any]  # (rows, f) of the dtype of a table: bool, integers or floats of at most 64 bits
 DType = np.dtype[np.generic]
@@ -149,6 +150,10 @@ class Rows:
             If the file can't be read, or is no longer the one that was opened.
         """
         raise NotImplementedError(type(self).__name__)
+
+    def csr(self) -> csr_array | None:
+        """Return all rows with the zeros that are stored among them, or None where zeros are not left out."""
+        return None
 
     def blocks(self, rows: int) -> Iterator[Block]:
         """Yield all rows, `rows` at a time, but take whole storage chunks, so that none is decoded twice."""

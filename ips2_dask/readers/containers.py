@@ -86,6 +86,14 @@ class CompressedRows(Rows):
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
+        return np.asarray(self._between(start, stop).toarray())
+
+    def csr(self) -> sparse.csr_array:
+        """As of `Rows`."""
+        return self._between(0, self.n_rows)
+
+    def _between(self, start: int, stop: int) -> sparse.csr_array:
+        """Return rows start to stop as they are stored."""
         matrix = self.matrix
         with self.container.open() as root:
             values, indices, indptr = (self.container.array(root, path) for path in matrix.parts)
@@ -93,7 +101,7 @@ class CompressedRows(Rows):
             first, last = int(bounds[0]), int(bounds[-1])
             parts = (values[first:last], indices[first:last], bounds - first)
             rows = sparse.csr_array(parts, shape=(stop - start, matrix.shape[1]))
-        return np.asarray(as_csr(rows, self.container.name).toarray())
+        return as_csr(rows, self.container.name)
 
 
 def compressed_table(container: Container, root: Node, matrix: Compressed) -> Table:

@@ -103,7 +103,7 @@ def open_dask_array(
         name=NAME,
         shape=check_shape(NAME, array.shape),
         dtype=dtype,
-        rows=DaskRows(checked),
+        rows=DaskRows(checked, is_sparse(getattr(array, "_meta", None))),
         parallel=False,
         resident_bytes=0,
         fingerprint=digest("dask", array.name, dtype.str, array.chunks, *(() if fitted is None else (fitted.missing,))),
@@ -155,8 +155,8 @@ def _is_array(value: object) -> bool:
 class DaskRows(Rows):
     """The rows of a Dask array. No dataclass: `dask.delayed` would find the array in its fields and compute it."""
 
-    def __init__(self, array: da.Array) -> None:
-        self.array, self.n_rows = array, int(array.shape[0])
+    def __init__(self, array: da.Array, sparse: bool = False) -> None:
+        self.array, self.n_rows, self.sparse = array, int(array.shape[0]), sparse
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop, computed in this process."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import Block, Labels, Rows, Source, Table, check_shape, digest, rebatch
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 PIECE_ROWS = 8192
 """Rows of a table that are in memory at a time while its column of labels is read."""
@@ -115,6 +118,11 @@ class WithoutColumn(Rows):
 
     def __post_init__(self) -> None:
         self.n_rows, self.grain, self.sparse = self.inner.n_rows, self.inner.grain, self.inner.sparse
+
+    def csr(self) -> csr_array | None:
+        """As of `Rows`."""
+        matrix = self.inner.csr()
+        return None if matrix is None else matrix[:, np.delete(np.arange(matrix.shape[1]), self.position)]
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop without the column."""

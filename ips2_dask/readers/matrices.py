@@ -92,6 +92,10 @@ class MatrixRows(Rows):
     def __post_init__(self) -> None:
         self.n_rows, self.sparse = int(self.matrix.shape[0]), is_sparse(self.matrix)
 
+    def csr(self) -> sparse.csr_array | None:
+        """As of `Rows`."""
+        return self.matrix if is_sparse(self.matrix) else None
+
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
         return _dense_rows(self.matrix, start, stop)
@@ -120,6 +124,11 @@ class LoadedRows(Rows):
                 self._matrix = self.load()
                 self.n_rows, self.sparse = int(self._matrix.shape[0]), is_sparse(self._matrix)
             return self._matrix
+
+    def csr(self) -> sparse.csr_array | None:
+        """As of `Rows`."""
+        matrix = self.matrix()
+        return matrix if is_sparse(matrix) else None
 
     def read(self, start: int, stop: int) -> Block:
         """Return rows start to stop."""
@@ -184,8 +193,10 @@ def transposed(table: Table) -> Table:
     )
 
 
-def _load_transposed(table: Table) -> Block:
-    """Return all values of a table of shape (m, f) as an array (f, m)."""
+def _load_transposed(table: Table) -> Matrix:
+    """Return all values of a table of shape (m, f) as a matrix (f, m), sparse where the table is."""
+    if (matrix := table.rows.csr()) is not None:
+        return sparse.csr_array(matrix.T)
     with faults.reading(table.name):
         whole = np.empty((table.shape[1], table.shape[0]), table.dtype)
     start = 0

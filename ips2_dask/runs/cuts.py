@@ -105,11 +105,16 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
         As of `read_tree`, and where no cut of the tree has so many clusters.
     """
     again = "run it again with this number of clusters into the same directory, which computes the last stages alone"
+    if n_clusters == 1:
+        return np.asarray(context.by_row(np.zeros(context.m, np.int32)), np.int32)
     tree = read_tree(context, "cut", again)
-    clustering = density.cut(tree.edges, len(tree.drawn), n_clusters) if len(tree.edges) else None
+    n = len(tree.drawn)
+    clustering = density.cut(tree.edges, n, n_clusters) if len(tree.edges) else None
     if clustering is None:
+        levels = density.levels(tree.edges, n, n) if len(tree.edges) else []
+        numbers = [c for c in (1, *(x.n_clusters for x in levels)) if c == 1 or density.cut(tree.edges, n, c)]
         raise BadInput(
-            "n_clusters", str(n_clusters), "a number of leaves that some smallest size of a cluster gives",
-            "clusters would be made up", "try another number",
+            "n_clusters", str(n_clusters), f"a number of leaves that the tree of density has: "
+            f"{', '.join(map(str, numbers))}", "clusters would be made up", f"give one of these, or {again}",
         )  # fmt: skip
     return renumber(spread(context, read_walk(context), tree, clustering.labels))

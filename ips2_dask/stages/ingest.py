@@ -18,6 +18,7 @@ from ips2_dask.params import Params
 from ips2_dask.plan.checks import check_shape
 from ips2_dask.plan.choices import Choices
 from ips2_dask.readers import check_block, features_of
+from ips2_dask.readers.distances import NeighborDistances
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing, known_labels
 from ips2_dask.stages.row_checks import check_rows
@@ -142,13 +143,34 @@ def samples(context: Context, b: int) -> TaskResult:
 
 
 def given_rows(context: Context, b: int) -> TaskResult:
-    """One partition of a matrix of distances."""
-    return {"samples": _distances_in_unit(context, _block(context, b))}, {"rounded": 0}
+    """One partition of a matrix of distances, as float32 in the unit of the run; the diagonal is 0."""
+    scaled = _distances(context, b) * np.ldexp(1.0, -context.exponent)
+    return {"samples": np.ascontiguousarray(scaled, np.float32)}, {"rounded": 0}
 
 
 def given_sizes(context: Context, b: int) -> TaskResult:
-    """Check one partition of a matrix of distances, and sum up the squares of its rows."""
-    return _check_distances(context, b, _block(context, b))
+    """Sum up the squares of the rows of one partition of distances, and say what `_check_distances` looks at."""
+    block, low = _block(context, b), context.bounds[b]
+    if not context.facts["ingest"]["neighbors_only"]:
+        check_block(block, low, context.facts["ingest"]["source"]["name"])
+    least = np.unravel_index(np.argmin(block), block.shape)
+    own = np.abs(block[np.arange(len(block)), np.arange(low, low + len(block))])
+    row = int(np.argmax(own))
+    D = _distances(context, b)
+    stored = np.isfinite(D)
+    D[~stored] = 0.0
+    exponent, squares = kernel.row_squares(D)
+    return {"squares": squares}, {
+        "exponent": exponent, "stored": int(stored.sum()), "largest": float(np.abs(block[stored]).max()),
+        "least": [low + int(least[0]), int(least[1]), float(block[least])], "own": [low + row, float(own[row])],
+    }  # fmt: skip
+
+
+def _distances(context: Context, b: int) -> Float64:
+    """Rows of partition b of a matrix of distances: what rounding has left below 0 and on the diagonal is 0."""
+    D = np.maximum(np.asarray(_block(context, b), np.float64), 0.0)
+    D[np.arange(len(D)), np.arange(*context.span(b))] = 0.0
+    return D
 
 
 def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -176,15 +198,19 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         first = _block(inner, partition)[first_row - context.bounds[partition]][None]
     else:
         first = np.asarray(source.read(0, 1))
-    check_block(first, first_row, source.name, source.feature_names)
+    facts["neighbors_only"] = isinstance(getattr(source, "rows", None), NeighborDistances)
+    if not facts["neighbors_only"]:
+        check_block(first, first_row, source.name, source.feature_names)
     known, names = known_labels.store_codes(context, source)
     parts = range(context.n_partitions)
     vanishing, statistics_ = 0, None
     if context.metric.precomputed:
         sizes = executor.map(Job("ingest", given_sizes, "statistics-"), inner, parts, report)
+        facts["slack"] = _check_distances(inner, sizes)
         facts["exponent"] = _exponent_of_distances(inner, sizes)
         receipts = executor.map(Job("ingest", given_rows), inner, parts, report)
-        _check_symmetric(inner, executor, report)
+        if not facts["neighbors_only"]:
+            _check_symmetric(inner, executor, report)
         scaling = {"center": np.zeros(context.m), "spread": np.ones(context.m)}
         store.write(folder, "whole", scaling | known, {})
     else:
@@ -200,8 +226,14 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         merged = ingest_duplicates.merge(inner, executor, report, n_dropped)
     if rule != "refuse":
         merged["missing"] = {"rule": rule, **lacking}
+    warnings = _warnings(statistics_, rounded, vanishing, facts["rows"])
+    if facts["neighbors_only"] and np.ptp(source.rows.matrix.data) == 0:
+        warnings.append(
+            "all stored distances are equal, as in a graph that says who is a neighbour and not how far: "
+            "kneighbors_graph gives distances by mode='distance'"
+        )
     return {
-        "warnings": _warnings(statistics_, rounded, vanishing, facts["rows"]), "label_names": names,
+        "warnings": warnings, "label_names": names,
         "source": source.name, "exponent": facts["exponent"], **merged,
     }  # fmt: skip
 
@@ -296,28 +328,24 @@ def _refused(context: Context, found: str, allowed: str, otherwise: str, remedy:
     return BadInput(context.facts["ingest"]["source"]["name"], found, allowed, otherwise, remedy)
 
 
-def _check_distances(context: Context, b: int, block: AnyArray) -> TaskResult:
-    """Check rows of partition b: finite, none negative, zero from a sample to itself; and sum up each row's squares."""
-    low, high = context.span(b)
-    check_block(block, low, context.facts["ingest"]["source"]["name"])
-    D = np.asarray(block, np.float64)
-    if D.min(initial=0.0) < 0:
-        row, column = np.argwhere(D < 0)[0]
+def _check_distances(context: Context, receipts: Sequence[Receipt]) -> float:
+    """Refuse distances below 0, and ones that are not 0 from a sample to itself; returns what counts as rounding."""
+    slack = kernel.ROUNDED_TO * max(receipt["facts"]["largest"] for receipt in receipts)
+    row, column, least = min((receipt["facts"]["least"] for receipt in receipts), key=lambda one: one[2])
+    if least < -slack:
         raise _refused(
-            context, f"the distance {D[row, column]:g} from sample {low + row} to {column}", "distances of at least 0",
+            context, f"the distance {least:g} from sample {row} to {column}", "distances of at least 0",
             "a similarity would be read as a distance, and the farthest would be neighbours",
             "give distances, such as 1 - similarity",
         )  # fmt: skip
-    own = D[np.arange(high - low), np.arange(low, high)]
-    if own.any():
-        row = int(np.flatnonzero(own)[0])
+    row, own = max((receipt["facts"]["own"] for receipt in receipts), key=lambda one: one[1])
+    if own > slack:
         raise _refused(
-            context, f"the distance {own[row]:g} from sample {low + row} to itself", "zeros on the diagonal",
+            context, f"the distance {own:g} from sample {row} to itself", "zeros on the diagonal",
             "the matrix may be one of similarities, and the farthest would be neighbours",
-            "give distances, such as 1 - similarity",
+            "give distances, such as 1 - similarity, and np.fill_diagonal(D, 0) where their rounding is more than that",
         )  # fmt: skip
-    exponent, squares = kernel.row_squares(D)
-    return {"squares": squares}, {"exponent": exponent}
+    return float(slack)
 
 
 def _exponent_of_distances(context: Context, receipts: Sequence[Receipt]) -> int:
@@ -326,17 +354,12 @@ def _exponent_of_distances(context: Context, receipts: Sequence[Receipt]) -> int
     The mean squared distance of two samples is twice that of a sample from the centre.
     """
     exponents = [int(receipt["facts"]["exponent"]) for receipt in receipts]
-    top, m, folder = max(exponents), context.m, context.folders["ingest"]
+    top, folder = max(exponents), context.folders["ingest"]
+    n = sum(receipt["facts"]["stored"] for receipt in receipts)
     parts = context.store.read_many(folder, ["statistics-" + part_name(b) for b in range(len(exponents))], "squares")
     scaled = (np.ldexp(part, 2 * (e - top)) for part, e in zip(parts, exponents, strict=True))
-    mean = math.fsum(x for part in scaled for x in part.tolist()) / (2 * m * m)
+    mean = math.fsum(x for part in scaled for x in part.tolist()) / (2 * n)
     return kernel.root_exponent(np.ldexp(np.sqrt([mean]), top))
-
-
-def _distances_in_unit(context: Context, block: AnyArray) -> NDArray[np.float32]:
-    """Rows of distances as float32, in the unit of the run."""
-    scaled = np.asarray(block, np.float64) * np.ldexp(1.0, -context.exponent)
-    return np.ascontiguousarray(scaled, np.float32)
 
 
 def symmetric(context: Context, b: int) -> TaskResult:
@@ -346,7 +369,8 @@ def symmetric(context: Context, b: int) -> TaskResult:
     for other in range(b + 1):
         first, last = context.span(other)
         mirror = np.asarray(context.read("ingest", other, "samples"))[:, low:high]
-        uneven = kernel.first_uneven(D[:, first:last], mirror)
+        slack = context.facts["ingest"]["slack"] / context.unit
+        uneven = kernel.first_uneven(D[:, first:last], mirror, slack)
         if uneven is not None:
             i, j = uneven[0], first + uneven[1]
             forward, backward = (float(x) * context.unit for x in (D[i, j], mirror[uneven[1], i]))

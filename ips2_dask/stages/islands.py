@@ -14,6 +14,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 from scipy.sparse.csgraph import connected_components
 
+from ips2_dask.errors import BadInput
 from ips2_dask.kernels import components as kernel
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.stages import metric_views
@@ -52,7 +53,11 @@ def near_each_other(context: Context, samples: Int64) -> NDArray[np.integer]:
     n = min(JOINED_TO + 1, len(samples))
     rows = rows_at(context, samples)
     if context.metric.precomputed:
-        return np.argsort(rows[:, samples] + np.diag(np.full(len(samples), np.inf)), axis=1, kind="stable")[:, : n - 1]
+        rows = metric_views.ways(context, samples) if np.isinf(rows).any() else rows
+        D = rows[:, samples] + np.diag(np.full(len(samples), np.inf))
+        near = np.argsort(D, axis=1, kind="stable")[:, : n - 1]
+        _check_reached(np.take_along_axis(D, near, axis=1).max(axis=1), samples)
+        return near
     return exact_neighbors(rows, 0, rows, n, metric_views.search(context))[0][:, 1:]
 
 
@@ -86,8 +91,10 @@ def central_samples(context: Context, label: NDArray[np.integer], which: NDArray
         first, last = starts[chosen[0]], np.append(starts, len(members))[chosen[-1] + 1]
         some, run_starts = members[first:last], starts[chosen] - first
         rows = rows_at(context, some)
-        if context.metric.precomputed:
-            centers[chosen] = some[kernel.central_of_distances(rows[:, some], run_starts)]
+        if context.metric.precomputed:  # sparse ones: the central sample has the most neighbours, and near ones
+            D = rows[:, some]
+            D[np.isinf(D)] = 2 * D[np.isfinite(D)].max(initial=0.0)
+            centers[chosen] = some[kernel.central_of_distances(D, run_starts)]
         else:
             centers[chosen] = some[kernel.central_rows(rows, run_starts)]
     return centers
@@ -100,6 +107,8 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
     """
     order, rows = context.order(), rows_at(context, samples)
     nearest = None if context.metric.precomputed else metric_views.search(context)
+    if nearest is None and np.isinf(rows).any():
+        rows = metric_views.ways(context, samples)
     best, user = np.full(len(samples), np.inf), np.full(len(samples), np.iinfo(np.int64).max)
     ids = np.full(len(samples), -1, np.int64)
     for b in range(context.n_partitions):
@@ -119,7 +128,18 @@ def nearest_samples(context: Context, samples: Int64, allowed: NDArray[np.bool_]
             place, lengths = places[:, 0], distances[:, 0]
         closer = (lengths < best) | ((lengths == best) & (names[place] < user))
         best[closer], user[closer], ids[closer] = lengths[closer], names[place][closer], candidates[place][closer]
+    _check_reached(best, samples)
     return ids
+
+
+def _check_reached(lengths: NDArray[np.floating], samples: Int64) -> None:
+    """Refuse sparse distances by which a component that has to be joined to others has no way to one."""
+    if np.isinf(lengths).any():
+        raise BadInput(
+            "metric='precomputed'", f"no stored way from sample {samples[int(np.argmax(lengths))]} to other components",
+            "sparse distances whose components are no more than the clusters, and none of them too small for one",
+            "its component would have any label", "give the distances of more neighbours, or ask for more clusters",
+        )  # fmt: skip
 
 
 def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bool_]) -> Int64:

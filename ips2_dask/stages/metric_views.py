@@ -6,7 +6,9 @@ import functools
 from collections.abc import Sequence
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
+from scipy.sparse.csgraph import dijkstra
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.kernels import approximate, distances, neighbors, similarity, tensor
@@ -16,6 +18,9 @@ from ips2_dask.store.integrity import Receipt
 
 Float32 = NDArray[np.float32]
 Integers = NDArray[np.integer]
+
+WAYS_FROM = 1_000
+"""Samples at most whose shortest ways to each other give the bandwidths: some ms each."""
 
 
 def search(context: Context) -> neighbors.Nearest:
@@ -33,27 +38,39 @@ def shard_search(context: Context, members: int) -> neighbors.Nearest:
 
 
 def _used(context: Context, samples: Integers) -> tuple[Float32, NDArray[np.int32]]:
-    """Rows of the named samples, and each one's place among them; of precomputed distances their columns too."""
+    """Rows of the named samples, and each one's place among them."""
     used, local = np.unique(samples, return_inverse=True)
     X = np.asarray(context.samples(used))
-    if context.metric.precomputed:
-        X = X[:, used]
     return X, local.reshape(samples.shape).astype(np.int32)
 
 
 def block_distances(context: Context, N: Integers) -> Float32:
     """Distances inside each neighbourhood of N (rows, k): (rows, k (k - 1) / 2)."""
-    X, local = _used(context, N)
     if context.metric.precomputed:
-        return distances.precomputed_blocks(X, local)
+        first, second = np.triu_indices(N.shape[1], 1)
+        return _given_lengths(context, N[:, first], N[:, second])
+    X, local = _used(context, N)
     return tensor.block_distances(X, local, context.metric.code)
+
+
+def _given_lengths(context: Context, i: Integers, j: Integers) -> Float32:
+    """Distances of samples i and j, of any shape, from a matrix that was given.
+
+    Where a sparse one has none, it is the shortest way by one other sample: neighbours of one sample have that.
+    """
+    D, (first, second) = _used(context, np.stack([np.minimum(i, j), np.maximum(i, j)]))
+    lengths = np.ascontiguousarray(D[first, np.maximum(i, j)])
+    missing = np.isinf(lengths)
+    if missing.any():
+        lengths[missing] = distances.by_way_of_others(D, first[missing], second[missing])
+    return lengths
 
 
 def pair_lengths(context: Context, pairs: Integers) -> NDArray[np.float64]:
     """Distances of pairs (n, 2) of samples: (n,) float64."""
-    X, local = _used(context, pairs)
     if context.metric.precomputed:
-        return distances.precomputed_pairs(X, local[:, 0], local[:, 1]).astype(np.float64)
+        return _given_lengths(context, pairs[:, 0], pairs[:, 1]).astype(np.float64)
+    X, local = _used(context, pairs)
     return similarity.pair_lengths(X, local, context.metric.code)
 
 
@@ -63,6 +80,28 @@ def all_lengths(context: Context, rows: Integers) -> Float32:
     if context.metric.precomputed:
         return np.asarray(X[:, rows])
     return lengths_among(context, X)
+
+
+def ways(context: Context, samples: Integers) -> Float32:
+    """Shortest ways along sparse distances from some samples to all: (n, m) float32, infinite where there is none."""
+    parts = []
+    for b in range(context.n_partitions):
+        D = np.asarray(context.samples_of(b))
+        i, j = np.nonzero(np.isfinite(D))
+        parts.append(sp.csr_array((D[i, j], (i, j)), shape=D.shape))
+    return np.asarray(dijkstra(sp.vstack(parts, format="csr"), indices=samples), np.float32)
+
+
+def bandwidth_lengths(context: Context, rows: Integers) -> Float32:
+    """Distances among some samples that the bandwidths are of, (n, n); of sparse ones the shortest ways among fewer.
+
+    Those to neighbours alone are so much shorter that S would be another one than that of all distances.
+    """
+    lengths = all_lengths(context, rows)
+    if not np.isinf(lengths).any():
+        return lengths
+    some = rows[:: -(-len(rows) // WAYS_FROM)]
+    return ways(context, some)[:, some]
 
 
 def lengths_among(context: Context, X: Float32) -> Float32:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import approximate, distances, duplicates, shards, similarity
 from ips2_dask.kernels import neighbors as kernel
@@ -50,6 +51,13 @@ def exact(context: Context, b: int) -> TaskResult:
     if context.metric.precomputed:
         D = np.asarray(context.samples_of(b))
         indices, lengths = kernel.precomputed_neighbors(D, low, n)
+        if np.isinf(lengths).any():  # sparse distances, of which equal rows have become one
+            few = int(np.argmax(np.isinf(lengths).sum(axis=1)))
+            raise BadInput(
+                "metric='precomputed'", f"{np.isfinite(lengths[few]).sum() - 1} stored distances of distinct sample "
+                f"{low + few}", f"at least {n - 1} to other distinct samples", "its neighbourhood would be too small",
+                "give the distances of more neighbours, or duplicates='keep'",
+            )  # fmt: skip
         return {"indices": indices, "distances": lengths}, metric_views.copies_listed(context, lengths)
     X = context.all_samples()
     groups = None
@@ -131,7 +139,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         facts |= _approximate(context, executor, report)
     if "bandwidths" not in whole:
         rows = kernel.bandwidth_rows(context.m, DENSE_MAX_SAMPLES, context.params.random_state)
-        whole["bandwidths"] = np.array(similarity.bandwidths(metric_views.all_lengths(context, rows)))
+        whole["bandwidths"] = np.array(similarity.bandwidths(metric_views.bandwidth_lengths(context, rows)))
     context.store.write(context.folders["neighbors"], "whole", whole, {})
     return facts
 

@@ -21,7 +21,6 @@ from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.readers import open_source
 from ips2_dask.readers.base import digest
-from ips2_dask.readers.containers import CompressedRows
 from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse
 from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.context import Context
@@ -106,16 +105,10 @@ def _matrix(spec: Any, name: str, m: int) -> Matrix:
         matrix = as_csr(spec, name)
     else:
         table: Any = open_source(spec)
-        resident = getattr(table.rows, "matrix", None)
-        resident = resident() if callable(resident) else resident
-        pieces = table.blocks(max(1, (64 << 20) // (8 * table.shape[1])))
-        if is_sparse(resident):
-            matrix = resident
-        elif isinstance(table.rows, CompressedRows):
-            matrix = sparse.csr_array(sparse.vstack([sparse.csr_array(piece) for piece in pieces]))
-        else:
+        matrix = table.rows.csr()
+        if matrix is None:
             _check_dense(name, table.shape)
-            matrix = np.concatenate(list(pieces))
+            matrix = np.concatenate(list(table.blocks(max(1, (64 << 20) // (8 * table.shape[1])))))
     if matrix.shape != (m, m):
         raise BadInput(
             name, f"a matrix of {matrix.shape[0]} x {matrix.shape[1]}", f"one of {m} x {m}, as there are {m} samples",

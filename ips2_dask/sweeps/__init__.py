@@ -131,7 +131,7 @@ def sweep(
         source, labels_column=labels_column, transpose=transpose, features=features, text=text,
         similarity=similarity, knn_graph=knn_graph, client=client,
     )  # fmt: skip
-    runs = [prepare(inputs, one, resources) for one in points]
+    runs = [prepare(inputs, one, resources) for one in reversed(points)][::-1]  # the largest c is the first refused
     directory = ZarrStore(location)
     judged = _judged_points(runs, directory, settings, resources, client, own_cluster, progress or Progress(), on_point)
     result = Sweep.ranked(directory, judged, settings, inputs.source.name, inputs.source.shape)

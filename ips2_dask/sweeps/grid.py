@@ -57,6 +57,11 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
             "every point would be the same, as that tensor has no sigma", "leave it out",
         )  # fmt: skip
     _check_swept(params, ks, sigmas, cs)
+    if 1 in cs:
+        raise BadInput(
+            "n_clusters", "1 in a sweep", "numbers of at least 2",
+            "it would win: one cluster is that of any subsample, and it has no silhouette", "leave 1 out",
+        )  # fmt: skip
     for name, values in (("neighbors", ks), ("sigma", sigmas), ("clusters", cs)):
         if not values:
             raise BadInput(name, "no value", "at least one", "there would be nothing to compare", f"give {name}")

@@ -60,7 +60,7 @@ def _judge_stored(location: str, manifest: Document, settings: JudgeSettings) ->
 
 
 def _judge(run: Run, settings: JudgeSettings) -> Judgement:
-    view, c = shown(run), run.params.n_clusters
+    view, c = shown(run), _clusters(run)
     agreements = _agreements(run, view, settings)
     criteria = {
         "stability": float(np.mean(agreements)),
@@ -93,7 +93,7 @@ def _agreements(run: Run, view: Run, settings: JudgeSettings) -> list[float]:
     That depends on the number of samples alone, so that all points of a sweep are judged in one way.
     """
     rounding, width = _rounding(run)
-    c = run.params.n_clusters
+    c = _clusters(run)
     if run.report()["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
         rows = np.arange(len(view.labels))
         if len(rows) > SHOWN + UNCERTAIN:
@@ -121,17 +121,22 @@ def _agreements(run: Run, view: Run, settings: JudgeSettings) -> list[float]:
 
 def _conductances(run: Run, view: Run) -> NDArray[np.float64]:
     """Conductance of each cluster in S; where a sample of the run is shown, labels are looked up by partition."""
-    c = run.params.n_clusters
+    c = _clusters(run)
     if isinstance(view, RunSample):
         return conductances(view.labelled_edges(), np.arange(c, dtype=np.int32), c)
     return conductances(_edges(view), view.labels, c)
 
 
+def _clusters(run: Run) -> int:
+    """The number of clusters that was asked for, or that of Leiden's communities where they are more."""
+    return max(run.params.n_clusters, len(run.sizes))
+
+
 def _rounding(run: Run) -> tuple[str, int | None]:
-    """The rounding that made the labels from the embedding, and from how many of its columns."""
+    """The rounding that made the labels from the embedding, and from how many of its columns; Leiden's are of none."""
     for rounding in run.report()["roundings"]:
         if rounding["chosen"] and not run.params.clusters_rows:
-            return rounding["rounding"], rounding["columns"]
+            return rounding["rounding"], rounding["columns"] or None
     return "kmeans", None
 
 

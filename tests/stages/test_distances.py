@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import numpy.typing as npt
 import pytest
 import reference
+import scipy.io
 from harness import run_on
+from scipy import sparse
+from scipy.sparse.csgraph import connected_components
+from sklearn.datasets import make_blobs
+from sklearn.metrics import adjusted_rand_score
+from sklearn.neighbors import KNeighborsTransformer, kneighbors_graph
+from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import MinMaxScaler, StandardScaler
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.kernels import approximate, distances, metrics, neighbors, similarity
+from ips2_dask.kernels import approximate, metrics, neighbors, similarity
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.params import CHOICES
 from ips2_dask.runs import predict
@@ -354,8 +363,161 @@ def test_the_estimator_takes_distances_and_says_that_it_does() -> None:
     np.testing.assert_array_equal(estimator.fit(d).labels_, IPS2(n_clusters=3).fit(X).labels_)
 
 
-def test_given_distances_read_the_upper_triangle() -> None:
-    D = np.array([[0, 1, 2], [1, 0, 3], [2, np.nextafter(np.float32(3), np.float32(4)), 0]], np.float32)
-    assert distances.precomputed_pairs(D, np.array([1]), np.array([2])) == distances.precomputed_pairs(
-        D, np.array([2]), np.array([1])
-    )
+@pytest.mark.parametrize("noise", [2.3e-16, -2.2e-16])
+def test_what_rounding_leaves_of_cosines_is_zero(noise: float) -> None:
+    X = samples()
+    d = 1 - (X / np.linalg.norm(X, axis=1)[:, None]) @ (X / np.linalg.norm(X, axis=1)[:, None]).T
+    d = (d + d.T) / 2
+    np.fill_diagonal(d, 0)
+    d[5], d[:, 5] = d[4], d[:, 4]  # the direction of another sample
+    d[4, 5] = d[5, 4] = d[5, 5] = 0
+    params = Params(n_clusters=3, metric="precomputed", duplicates="keep")
+    spoilt = d.copy()
+    np.fill_diagonal(spoilt, noise)
+    spoilt[4, 5], spoilt[5, 4] = noise, 0
+    wanted, found = (run_on(SerialExecutor(), one, params, rows=13) for one in (np.maximum(d, 0), spoilt))
+    np.testing.assert_array_equal(found.labels, wanted.labels)
+    np.testing.assert_array_equal(found.neighbors.indices, wanted.neighbors.indices)
+    assert found.neighbors.distances.min() == 0
+    with pytest.raises(BadInput, match="1e-05 from sample 7 to itself"):
+        run_on(SerialExecutor(), d + 1e-5 * np.diag(np.arange(47) == 7), params, rows=13)
+
+
+def neighbours(X: Array, n: int) -> sparse.csr_array:
+    return sparse.csr_array(kneighbors_graph(X, n, mode="distance"))
+
+
+@pytest.mark.parametrize("kind", [sparse.csr_matrix, sparse.csc_array, sparse.coo_array])
+@pytest.mark.parametrize("symmetric", [False, True])
+def test_sparse_distances_are_those_of_neighbours(kind: Any, symmetric: bool) -> None:
+    X = make_blobs(150, centers=3, random_state=0)[0]
+    params = Params(n_clusters=3, metric="precomputed")
+    graph = neighbours(X, 15)
+    found = run_on(SerialExecutor(), kind(graph.maximum(graph.T) if symmetric else graph), params, rows=40)
+    wanted = run_on(SerialExecutor(), reference.distances(X), params, rows=40)
+    np.testing.assert_array_equal(found.labels, wanted.labels)
+    np.testing.assert_array_equal(found.neighbors.indices, wanted.neighbors.indices)
+    np.testing.assert_allclose(found.neighbors.distances, wanted.neighbors.distances, rtol=1e-6)
+
+
+def test_sparse_distances_of_all_pairs_are_the_dense_ones() -> None:
+    d = reference.distances(samples())
+    params = Params(n_clusters=3, metric="precomputed", affinity="gaussian")
+    wanted, found = (run_on(SerialExecutor(), one, params, rows=13) for one in (d, sparse.csr_array(d)))
+    assert found.labels.tobytes() == wanted.labels.tobytes()
+    assert found.eigenvalues.tobytes() == wanted.eigenvalues.tobytes()
+    assert found.unit == wanted.unit
+
+
+@pytest.mark.parametrize("operator", ["triplets", "matrix-free", "elements"])
+def test_sparse_distances_against_the_oracle_of_the_completed_matrix(operator: str) -> None:
+    X = samples()
+    graph = neighbours(X, 7)
+    d = np.full((47, 47), np.inf)
+    coo = graph.tocoo()
+    d[coo.row, coo.col] = coo.data
+    d = np.minimum(d, d.T)
+    np.fill_diagonal(d, 0)
+    by_one = np.minimum(d, (d[:, :, None] + d.T[None]).min(axis=1))
+    far = np.where(np.isinf(d), np.where(np.isinf(by_one), 1e3, by_one), d)
+    params = Params(n_clusters=3, metric="precomputed", operator=operator, duplicates="keep", bandwidth=1.5)
+    found = run_on(SerialExecutor(), graph, params, rows=13)
+    wanted = run_on(SerialExecutor(), far, dataclasses.replace(params), rows=13)
+    np.testing.assert_array_equal(found.labels, wanted.labels)
+    np.testing.assert_allclose(found.eigenvalues, wanted.eigenvalues, atol=1e-5)
+    np.testing.assert_array_equal(found.neighbors.indices[:, :5], wanted.neighbors.indices[:, :5])
+
+
+def test_zeros_that_are_stored_are_distances() -> None:
+    X = np.repeat(make_blobs(50, centers=3, random_state=1)[0], 2, axis=0)
+    graph = neighbours(X, 12)
+    assert (graph.data == 0).any()
+    for duplicates in ("keep", "merge"):
+        params = Params(n_clusters=3, metric="precomputed", duplicates=duplicates)
+        found, wanted = (run_on(SerialExecutor(), one, params) for one in (graph, reference.distances(X)))
+        assert adjusted_rand_score(found.labels, wanted.labels) == 1
+        assert found.neighbors.distances.min(axis=1).max() == 0
+
+
+@pytest.mark.parametrize("ending", ["npz", "mtx", "h5ad"])
+def test_sparse_distances_come_from_files_on_a_cluster(
+    ending: str, dask_executor: DaskExecutor, tmp_path: Path
+) -> None:
+    X = np.repeat(make_blobs(60, centers=3, random_state=0)[0], 2, axis=0)  # with zeros that are stored
+    graph = sparse.csr_matrix(neighbours(X, 13))
+    path = str(tmp_path / f"d.{ending}")
+    if ending == "npz":
+        sparse.save_npz(path, graph)
+    elif ending == "mtx":
+        scipy.io.mmwrite(path, graph)
+    else:
+        anndata = pytest.importorskip("anndata")
+        anndata.AnnData(X.astype(np.float32), obsp={"distances": graph}).write_h5ad(path)
+        path += "::obsp/distances"
+    params = Params(n_clusters=3, metric="precomputed", duplicates="keep")
+    found = run_on(dask_executor, path, params, rows=50, store=tmp_path / "run")
+    wanted = run_on(SerialExecutor(), graph, params, rows=50)
+    np.testing.assert_array_equal(found.labels, wanted.labels)
+
+
+def _one(graph: sparse.csr_array, i: int, j: int, value: float) -> sparse.csr_array:
+    spoilt = graph.tolil()
+    spoilt[i, j] = value
+    return spoilt.tocsr()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda g: neighbours(samples(), 4), r"4 stored distances of sample \d+, allowed is at least 5 .*graph\(X, 5,"),
+        (lambda g: _one(g, 3, 9, -1), "distance -1 from sample 3 to 9"),
+        (lambda g: _one(g, 3, 9, np.nan), "distance nan from sample 3 to 9"),
+        (lambda g: _one(g, 3, 9, np.inf), "distance inf from sample 3 to 9"),
+        (lambda g: _one(g, 3, 3, 1), "distance 1 from sample 3 to itself"),
+        (lambda g: _one(_one(g, 3, 9, 1), 9, 3, 2), r"1 from sample 3 to 9 and 2 back.*D\.maximum\(D\.T\)"),
+        (lambda g: g[:, :40], "47 x 40 values"),
+    ],
+)
+def test_what_is_no_graph_of_distances_is_refused_in_a_line(spoil: Any, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        run(spoil(neighbours(samples(), 8)), Params(n_clusters=3, metric="precomputed"))
+
+
+def test_the_remedies_for_sparse_distances_remedy() -> None:
+    params = Params(n_clusters=3, metric="precomputed", n_neighbors=9)
+    with pytest.raises(BadInput, match="at least 8") as caught:
+        run(neighbours(samples(), 7), params)
+    n = int(re.search(r"kneighbors_graph\(X, (\d+)", caught.value.remedy)[1])  # type: ignore[index]
+    run(neighbours(samples(), n), params)
+    uneven = _one(_one(neighbours(samples(), 8), 3, 9, 1), 9, 3, 2)
+    run(uneven.maximum(uneven.T), params)
+
+
+def test_more_components_than_clusters_are_refused_where_no_distance_says_which_are_near() -> None:
+    X = np.round(make_blobs(120, centers=6, cluster_std=0.4, random_state=0)[0], 3)
+    graph = neighbours(X, 8)
+    assert connected_components(graph)[0] >= 6
+    with pytest.raises(BadInput, match="no stored way from sample"):
+        run(graph, Params(n_clusters=2, metric="precomputed"))
+    near = neighbours(X, 60)  # by the remedy
+    assert len(set(run(near, Params(n_clusters=2, metric="precomputed")).labels.tolist())) == 2
+
+
+def test_sparse_blocks_of_dask_are_refused_until_they_are_computed() -> None:
+    d = neighbours(samples(), 8)
+    array = da.from_array(d.toarray(), (20, 47)).map_blocks(sparse.csr_matrix)
+    params = Params(n_clusters=3, metric="precomputed")
+    with pytest.raises(BadInput, match=r"sparse blocks.*array\.compute\(\)"):
+        run(array, params)
+    np.testing.assert_array_equal(run(array.compute(), params).labels, run(d, params).labels)
+
+
+def test_a_graph_that_says_nothing_of_lengths_is_warned_of() -> None:
+    found = run(kneighbors_graph(samples(), 8), Params(n_clusters=3, metric="precomputed"))
+    assert any("mode='distance'" in text for text in found.report()["warnings"])
+
+
+def test_the_estimator_takes_a_graph_of_scikit_learn() -> None:
+    X = make_blobs(150, centers=3, random_state=0)[0]
+    pipeline = make_pipeline(KNeighborsTransformer(n_neighbors=10), IPS2(n_clusters=3, metric="precomputed"))
+    np.testing.assert_array_equal(pipeline.fit(X)[-1].labels_, IPS2(n_clusters=3).fit(X).labels_)
