@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
+from ips2_dask.executors.workers import check_client
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress
@@ -98,7 +99,8 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     random_state : int, RandomState instance or None, default=0
         None draws a new seed at each fit; ``run_.params.random_state`` holds it.
     client : distributed.Client, optional
-        Dask client whose workers compute; an estimator never starts a cluster. Clones share the client.
+        Dask client whose workers compute; an estimator never starts a cluster. Clones share the client, pickles and
+        copies are without it. Of an asynchronous client call ``await asyncio.to_thread(IPS2(client=client).fit, X)``.
     store : path or URL, optional
         Run directory; None keeps everything in memory.
     memory_limit : int or str, optional
@@ -216,6 +218,10 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
         params = self.get_params(deep=False)
         return type(self)(**{n: v if n == "client" else clone(v, safe=False) for n, v in params.items()})
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the client, a connection of this process: a copy has none until it is set."""
+        return {**super().__getstate__(), "client": None}
+
     def _seed(self) -> int:
         if isinstance(self.random_state, int | np.integer) and not isinstance(self.random_state, bool):
             return int(self.random_state)
@@ -266,6 +272,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             If the run would need more than ``memory_limit``.
         """
         del y
+        check_client(self.client)
         itself = _opens_itself(X)
         if itself:
             source = open_source(X, client=self.client)

@@ -174,7 +174,7 @@ def modularities(U: Any, points: NDArray[np.floating], most: int, seed: int) -> 
     """
     starts = RESTARTS if len(points) <= EVERY_START else 2
     return {
-        c: kernel.modularity(U, kmeans_best(points, c, seed, 0, starts).labels)
+        c: kernel.modularity(U, kmeans_best(points, c, seed, [0], starts).labels)
         for c in range(2, min(most, len(points) - 1) + 1)
     }
 

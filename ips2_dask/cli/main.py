@@ -82,9 +82,9 @@ def _parser(words: Sequence[str], every: bool = False) -> argparse.ArgumentParse
 
 
 SHELLS = ("bash", "zsh", "fish")
-FILES = frozenset({"input", "to", "knn_graph", "similarity"})
-FOLDERS = frozenset({"directory", "out", "scratch", "data"})
-"""Arguments that a shell completes with the names of files, and of folders."""
+FILES = frozenset({"input", "new", "to", "page", "knn_graph", "similarity", "performance_report", "log_json"})
+FOLDERS = frozenset({"directory", "out", "store", "scratch", "data"})
+"""Arguments that a shell completes with the names of files, and of folders; ~ in them is the home."""
 
 
 def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
@@ -107,6 +107,13 @@ def completion_command(options: argparse.Namespace) -> int:
             action.complete = shtab.FILE if action.dest in FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
     print(shtab.complete(parser, options.shell))
     return 0
+
+
+def _expand_homes(options: argparse.Namespace) -> None:
+    """Put the home in place of ~ in paths: a shell does not where an option ends in =, as in --out=~/run."""
+    for name, value in vars(options).items():
+        if name in (FILES | FOLDERS) - {"scratch"} and isinstance(value, str):  # scratch is of other machines
+            setattr(options, name, os.path.expanduser(value))
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -156,6 +163,7 @@ def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     options = argparse.Namespace(out=None, stopping=stopping, given=words)
     try:
         _parser(words).parse_args(words, options)
+        _expand_homes(options)
         with _warnings_as_lines():
             return int(options.function(options))
     except SystemExit as end:  # of argparse, after --help or an error

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import contextlib
+import inspect
 import multiprocessing.resource_tracker
 import os
 import signal
+import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 import dask
 from distributed import Client, LocalCluster
 
 from ips2_dask.clusters import tls, workers
 from ips2_dask.clusters.config import MOST_WORKERS, Config
+from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 
 PRELOAD = "ips2_dask.clusters.worker_preload"
@@ -87,7 +92,14 @@ def preview(config: Config) -> str:
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
-    """Start the cluster and a client of it; both end with the stack."""
+    """Start the cluster and a client of it; both end with the stack.
+
+    Raises
+    ------
+    BadInput
+        If the program's main module would start it again in each worker.
+    """
+    _check_main()
     before = {name: os.environ.get(name) for name in workers.environment(config)}
     stack.callback(_restore_environment, before)  # nannies have changed it again if they have replaced workers
     stack.enter_context(dask.config.set(settings(config)))
@@ -101,6 +113,36 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
             cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
     _restore_environment(before)  # all workers have started
     return stack.enter_context(Client(cluster, security=security, set_as_default=False))
+
+
+def _check_main() -> None:
+    """Refuse to be called by the statements of a script that no guard keeps from running in workers too.
+
+    A worker imports the main module, as every process does that is not forked. Dask tells this in 500 lines.
+    """
+    main = sys.modules["__main__"]
+    script, name = getattr(main, "__file__", None), getattr(getattr(main, "__spec__", None), "name", None)
+    method = dask.config.get("distributed.worker.multiprocessing-method")
+    if method == "fork" or script is None or (name or "").endswith("__main__"):  # which no worker imports
+        return
+    if not Path(script).is_file():
+        raise BadInput(
+            script, "a program that is in no file", "a script, a module or a session", "no worker could import it",
+            "write it into a file, with a main guard",
+        )  # fmt: skip
+    frame = inspect.currentframe()
+    while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != ("<module>", script):
+        frame = frame.f_back
+    if frame is None:
+        return
+    reached = [part for part in ast.parse(Path(script).read_bytes()).body if part.lineno <= frame.f_lineno]
+    words = {getattr(node, "id", getattr(node, "attr", "")) for part in reached for node in ast.walk(part)}
+    if words.isdisjoint({"__name__", "parent_process", "current_process"}):
+        raise BadInput(
+            script, f"line {frame.f_lineno}, which starts worker processes, outside of a main guard",
+            "a call in a function, or below the guard", "each worker would run this script, as it imports it",
+            "put if __name__ == '__main__': before that line and indent what follows",
+        )  # fmt: skip
 
 
 def _restore_environment(before: Mapping[str, str | None]) -> None:

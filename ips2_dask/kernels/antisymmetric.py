@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 import scipy.linalg
-from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.kernels.tensor import fill_distances, local_pairs, pair_similarities

@@ -166,7 +166,7 @@ def by_modularity(U: Matrix, points: NDArray[np.floating], most: int, seed: int)
     """
     candidates = []
     for c in range(2, min(most, len(points) - 1) + 1):
-        labels = kmeans_best(points, c, seed, 0, RESTARTS).labels
+        labels = kmeans_best(points, c, seed, [0], RESTARTS).labels
         candidates.append(Candidate(c, modularity(U, labels)))
     if not candidates:
         return Choice(2, "modularity", [])

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
 from numpy.typing import NDArray
+
+from ips2_dask.kernels.compiled import njit
 
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]

@@ -8,9 +8,9 @@ angular ones and Hellinger's are Euclidean distances of rows that ingest has tur
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.parallel import map_chunks
 
 _LEAST = np.finfo(np.float32).tiny
@@ -125,7 +125,7 @@ def _jaccard(x, y):  # type: ignore[no-untyped-def]
 @njit(nogil=True, cache=True)
 def length(x, y, metric):  # type: ignore[no-untyped-def]
     """Distance of two samples by the metric of that code, see `metrics.METRICS`."""
-    if metric == 0:
+    if metric is None:
         return np.sqrt(squared_distance(x, y))
     if metric == 1:
         return _manhattan(x, y)

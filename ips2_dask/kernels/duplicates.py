@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.neighbors import Nearest, exact_neighbors, nearest_in
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.projection import Projected, projected_nearest

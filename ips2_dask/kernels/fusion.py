@@ -7,8 +7,9 @@ and j, S, V and U (m, m) similarities of samples, w the weight of V in U.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from ips2_dask.kernels.compiled import njit
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]

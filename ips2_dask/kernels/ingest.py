@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.metrics import METRICS
 
 Float64 = NDArray[np.float64]

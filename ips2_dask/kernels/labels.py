@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import warnings
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse as sp
@@ -31,6 +32,9 @@ Float = NDArray[np.floating]
 Float32 = NDArray[np.float32]
 Float64 = NDArray[np.float64]
 Int32 = NDArray[np.int32]
+
+FEW_VALUES = 1 << 20
+"""Values of points up to which k-means starts by `_PlusPlus`, which copies them in float64."""
 
 EMBEDDING_TOL = 1e-5
 """Largest residual of the embedding's eigenvectors, whatever the pairs' tolerance is: they are cheap, and where
@@ -155,21 +159,71 @@ class Partitioning(NamedTuple):
     labels: Int32
 
 
-def kmeans_best(points: Matrix, n_clusters: int, seed: int, number: int, starts: int) -> Partitioning:
-    """The best of several k-means++ starts of k-means, all of them decided by (seed, number).
+def kmeans_best(points: Matrix, n_clusters: int, seed: int, numbers: Sequence[int], starts: int = 1) -> Partitioning:
+    """The best of several k-means++ starts of k-means: so many for each (seed, number), which decides them.
 
     One call for all of them: of some hundred points its checks take longer than a start. Of more than half a million
     points the starts see a sample, and all points move the best one's means on until they stay. (scikit-learn's
     mini-batches would take time that grows with the square of m: each draw goes through all points.)
     """
-    m, state = points.shape[0], _state(seed, number)
-    fitted = KMeans(n_clusters, n_init=starts, random_state=state)
+    states = [_state(seed, number) for number in numbers]
     with coinciding():
-        if m > SAMPLE_STARTS_ABOVE:
-            rows = np.sort(np.random.default_rng(state).choice(m, START_SAMPLES, replace=False))
-            fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
-        fitted.fit(points)
-    return Partitioning(float(fitted.inertia_), fitted.labels_.astype(np.int32))
+        if isinstance(points, np.ndarray) and points.dtype == np.float32 and points.size <= FEW_VALUES:
+            return _fitted(KMeans(n_clusters, init=_PlusPlus(states, starts), n_init=len(states) * starts), points)
+        return best([_best_of(points, n_clusters, state, starts) for state in states])
+
+
+def _best_of(points: Matrix, n_clusters: int, state: int, starts: int) -> Partitioning:
+    """The best of several starts that one random state decides."""
+    m = points.shape[0]
+    fitted = KMeans(n_clusters, n_init=starts, random_state=state)
+    if m > SAMPLE_STARTS_ABOVE:
+        rows = np.sort(np.random.default_rng(state).choice(m, START_SAMPLES, replace=False))
+        fitted = KMeans(n_clusters, n_init=1, init=fitted.fit(points[rows]).cluster_centers_)
+    return _fitted(fitted, points)
+
+
+def _fitted(kmeans: KMeans, points: Matrix) -> Partitioning:
+    kmeans.fit(points)
+    return Partitioning(float(kmeans.inertia_), kmeans.labels_.astype(np.int32))
+
+
+class _PlusPlus:
+    """The first centres of scikit-learn's k-means++, the same bits, without its checks and conversions for each centre.
+
+    Of some thousand points these take most of a start's time. Each of ``states`` decides so many starts.
+    """
+
+    def __init__(self, states: Sequence[int], starts: int) -> None:
+        self._states = itertools.chain.from_iterable([np.random.RandomState(state)] * starts for state in states)
+        self._wide: Float64 | None = None
+
+    def __call__(self, X: Float32, n_clusters: int, random_state: object) -> Float32:
+        """The centres (c, d) of the next start: each is the best of some that are drawn by their squared distances."""
+        random_state = next(self._states)
+        if self._wide is None:  # of all starts, which get the same points around their mean
+            self._wide = X.astype(np.float64)
+            self._norms = np.einsum("ij,ij->i", self._wide, self._wide)
+        m, ones = len(X), np.ones(len(X), np.float32)
+        chosen = [random_state.choice(m, p=ones / ones.sum())]
+        nearest = self._squares(chosen)[0]
+        total = nearest @ ones
+        for _ in range(1, n_clusters):
+            shares = random_state.uniform(size=2 + int(np.log(n_clusters))) * total
+            tried = np.minimum(np.searchsorted(np.cumsum(nearest), shares), m - 1)
+            squares = np.minimum(nearest, self._squares(tried))
+            totals = squares @ ones
+            best = totals.argmin()
+            total, nearest = totals[best], squares[best]
+            chosen.append(tried[best])
+        return X[chosen]
+
+    def _squares(self, rows: Any) -> Float32:
+        """Squared distances of some rows to all, in float64 before they are rounded."""
+        wide, norms = cast("Float64", self._wide), self._norms
+        return np.maximum(
+            (-2.0 * (wide[rows] @ wide.T) + norms[rows, None] + norms).astype(np.float32), np.float32(0.0)
+        )
 
 
 @contextlib.contextmanager

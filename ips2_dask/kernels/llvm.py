@@ -14,9 +14,11 @@ from collections.abc import Callable
 import llvmlite.binding
 import numpy as np
 from llvmlite import ir
-from numba import njit, types
+from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
+
+from ips2_dask.kernels.compiled import njit
 
 LANES = 16
 ROWS = 8

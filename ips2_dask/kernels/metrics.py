@@ -20,8 +20,8 @@ Rows = Literal["as given", "unit", "centred unit", "root shares", "presence", "d
 - ``distances``: the row holds distances, not features.
 """
 
-EUCLIDEAN = 0
-"""Code of the Euclidean distance in compiled code."""
+EUCLIDEAN = None
+"""Code of the Euclidean distance in compiled code, of which Numba then compiles no other metric's part."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Metric:
     ----------
     name : str
         Name in `Params.metric`.
-    code : int
+    code : int, optional
         Code of the distance between prepared rows in compiled code, see `distances.length`.
     rows : Rows
     translation_invariant : bool
@@ -46,7 +46,7 @@ class Metric:
     """
 
     name: str
-    code: int = EUCLIDEAN
+    code: int | None = EUCLIDEAN
     rows: Rows = "as given"
     translation_invariant: bool = True
     has_unit: bool = True
@@ -61,12 +61,12 @@ class Metric:
     @property
     def is_euclidean(self) -> bool:
         """Whether distances between prepared rows are Euclidean, so that a matrix product narrows a search down."""
-        return self.code == EUCLIDEAN and not self.precomputed
+        return self.code is EUCLIDEAN and not self.precomputed
 
     @property
     def compares_pairs(self) -> bool:
         """Whether every distance is measured pair by pair, since no matrix product gives it."""
-        return self.code != EUCLIDEAN
+        return self.code is not EUCLIDEAN
 
     @property
     def needs_direction(self) -> bool:

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.distances import length, squared_distance
 from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
@@ -289,19 +289,19 @@ def _measure(X_rows, start, X, candidates, indices, distances, metric):  # type:
                     break
             if not repeated:
                 x, y = X_rows[r], X[j]
-                gap = squared_distance(x, y) if metric == 0 else length(x, y, metric)
+                gap = squared_distance(x, y) if metric is None else length(x, y, metric)
                 count = insert_nearest(squares, ids, count, gap, j)
         short[r] = count < n - 1
         indices[r, 0] = start + r
         distances[r, 0] = 0.0
         for t in range(count):
             indices[r, 1 + t] = ids[t]
-            distances[r, 1 + t] = np.sqrt(squares[t]) if metric == 0 else squares[t]
+            distances[r, 1 + t] = np.sqrt(squares[t]) if metric is None else squares[t]
     return short
 
 
 def refine_candidates(
-    X: Float32, candidates: Int32, n: int, nearest: Nearest = nearest_in, metric: int = EUCLIDEAN
+    X: Float32, candidates: Int32, n: int, nearest: Nearest = nearest_in, metric: int | None = EUCLIDEAN
 ) -> tuple[Int32, Float32, int]:
     """The n nearest of each sample's ``candidates`` (m, width), measured from differences; short rows done exactly.
 

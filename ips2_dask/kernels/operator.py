@@ -6,11 +6,11 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
 from numpy.typing import NDArray
 
 from ips2_dask.kernels import buffers
 from ips2_dask.kernels.buffers import SpareBlock
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
 from ips2_dask.kernels.product import (

@@ -13,9 +13,10 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit, types
+from numba import types
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.llvm import (
     LANES,
     ROWS,

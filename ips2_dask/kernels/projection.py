@@ -14,9 +14,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.distances import squared_distance
 from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
 from ips2_dask.kernels.parallel import map_chunks
@@ -159,57 +159,96 @@ def projected_nearest(X: Float32, narrow: Projected, own: Int64, n: int) -> tupl
     return indices, distances
 
 
+# What follows is in plain loops: Numba's own sorts, reductions and slices take four seconds to compile.
+
+
 @njit(nogil=True, cache=True)
 def _direction(X, rows):  # type: ignore[no-untyped-def]
     """Direction in which evenly spaced ones of these rows of X vary most, nearly; zero where all are equal."""
     f, step = X.shape[1], max(1, len(rows) // DIRECTION_ROWS)
-    some = X[rows[::step]].astype(np.float64)
-    mean = np.zeros(f)
-    for r in range(len(some)):
-        mean += some[r]
-    mean /= len(some)
+    n = (len(rows) + step - 1) // step
+    some, mean, direction, following = np.empty((n, f)), np.zeros(f), np.empty(f), np.empty(f)
+    for r in range(n):
+        for t in range(f):
+            some[r, t] = X[rows[r * step], t]
+            mean[t] += some[r, t]
+    for t in range(f):
+        mean[t] /= n
     longest, square = 0, -1.0
-    for r in range(len(some)):
-        some[r] -= mean
+    for r in range(n):
         length = 0.0
         for t in range(f):
+            some[r, t] -= mean[t]
             length += some[r, t] * some[r, t]
         if length > square:
             longest, square = r, length
-    direction = some[longest].copy()
+    for t in range(f):
+        direction[t] = some[longest, t]
     for _ in range(POWER_STEPS):
-        following = np.zeros(f)
-        for r in range(len(some)):
+        for t in range(f):
+            following[t] = 0.0
+        for r in range(n):
             share = 0.0
             for t in range(f):
                 share += some[r, t] * direction[t]
             for t in range(f):
                 following[t] += share * some[r, t]
-        most = np.abs(following).max()
+        most = 0.0
+        for t in range(f):
+            most = max(most, abs(following[t]))
         if most == 0.0:
             break
-        direction = following / most
+        for t in range(f):
+            direction[t] = following[t] / most
     return direction
 
 
 @njit(nogil=True, cache=True)
+def _sort_by(values, rows, spare):  # type: ignore[no-untyped-def]
+    """Sort the places of ``rows`` by their values, equal ones as they are: merged runs, twice as long each time."""
+    n = len(values)
+    places, merged = np.empty(n, np.int64), np.empty(n, np.int64)
+    for t in range(n):
+        places[t], spare[t] = t, rows[t]
+    width = 1
+    while width < n:
+        for low in range(0, n, 2 * width):
+            middle, high = min(low + width, n), min(low + 2 * width, n)
+            i, j = low, middle
+            for t in range(low, high):
+                if i < middle and (j == high or values[places[i]] <= values[places[j]]):
+                    merged[t] = places[i]
+                    i += 1
+                else:
+                    merged[t] = places[j]
+                    j += 1
+        places, merged = merged, places
+        width *= 2
+    for t in range(n):
+        rows[t] = spare[places[t]]
+
+
+@njit(nogil=True, cache=True)
 def _halve(X, order):  # type: ignore[no-untyped-def]
-    m = len(order)
-    stack = [(0, m)]
-    while len(stack):
-        low, high = stack.pop()
+    spare, along = np.empty(len(order), np.int64), np.empty(len(order))
+    ranges = np.empty((64, 2), np.int64)  # halves to do, of which there is at most one of each size
+    ranges[0, 0], ranges[0, 1], n_ranges = 0, len(order), 1
+    while n_ranges > 0:
+        n_ranges -= 1
+        low, high = ranges[n_ranges]
         if high - low <= LEAF:
             continue
-        rows = order[low:high].copy()
+        rows = order[low:high]
         direction = _direction(X, rows)
-        along = np.zeros(len(rows))
         for r in range(len(rows)):
+            along[r] = 0.0
             for t in range(X.shape[1]):
                 along[r] += X[rows[r], t] * direction[t]
-        order[low:high] = rows[np.argsort(along, kind="mergesort")]
+        _sort_by(along[: high - low], rows, spare)
         middle = (low + high) // 2
-        stack.append((low, middle))
-        stack.append((middle, high))
+        for begin, end in ((low, middle), (middle, high)):
+            ranges[n_ranges, 0], ranges[n_ranges, 1] = begin, end
+            n_ranges += 1
 
 
 def spatial_order(X: Float32, rows: Int64) -> Int64:

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import leaves_list, linkage
 from sklearn.cluster import KMeans
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.distances import length, squared_distance
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
@@ -326,7 +326,9 @@ def _lengths(X, own, candidates, place, out, metric):  # type: ignore[no-untyped
                 out[r, t] = length(X[own[r]], X[place[j]], metric)
 
 
-def candidate_lengths(X: Float32, own: Int64, candidates: Int32, place: Int32, metric: int = EUCLIDEAN) -> Float32:
+def candidate_lengths(
+    X: Float32, own: Int64, candidates: Int32, place: Int32, metric: int | None = EUCLIDEAN
+) -> Float32:
     """Distances from rows ``own`` of X to candidates, whose rows ``place`` tells: (rows, width) float32."""
     lengths = np.full(candidates.shape, np.inf, np.float32)
     map_chunks(lambda a, b: _lengths(X, own[a:b], candidates[a:b], place, lengths[a:b], metric), len(candidates), 1024)

@@ -7,8 +7,9 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numba import njit
 from numpy.typing import DTypeLike, NDArray
+
+from ips2_dask.kernels.compiled import njit
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]

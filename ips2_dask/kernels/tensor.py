@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.distances import length
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import map_chunks
@@ -107,7 +107,7 @@ def _block_distances(X, local, out, metric):  # type: ignore[no-untyped-def]
                 t += 1
 
 
-def block_distances(X: Float32, local: Int32, metric: int = EUCLIDEAN) -> Float32:
+def block_distances(X: Float32, local: Int32, metric: int | None = EUCLIDEAN) -> Float32:
     """Distances among the samples of each neighbourhood, upper triangle by rows: (rows, k (k - 1) / 2).
 
     Parameters
@@ -116,7 +116,7 @@ def block_distances(X: Float32, local: Int32, metric: int = EUCLIDEAN) -> Float3
         The samples that the neighbourhoods use.
     local : (rows, k) int32
         Neighbourhoods as rows of ``X``.
-    metric : int
+    metric : int, optional
         A code of `metrics.METRICS`.
     """
     k = local.shape[1]

@@ -1,4 +1,4 @@
-"""Whether to start a cluster: only where the stages that are left take longer than starting it."""
+"""Whether to start a cluster: only where the stages that a run has to compute take longer than starting it."""
 
 from __future__ import annotations
 
@@ -14,9 +14,6 @@ from ips2_dask.store.base import Store
 
 START_SECONDS = 3.0
 """About how long a cluster of local processes takes to start and to end: less work than that is not worth one."""
-
-ALWAYS_ON_CLUSTER = ("ingest", "neighbors", "tensor")
-"""Stages that are always worth a cluster: they are most of a run's work, and read the samples themselves."""
 
 IN_CORE_STAGES = ("assemble", "eigen")
 """Stages that this process computes by itself where it holds the block vectors: a cluster would not help them."""
@@ -44,8 +41,6 @@ def is_worth_a_cluster(store: Store, runs: Iterable[Prepared]) -> bool:
     for run in runs:
         resumed = run.as_resumed(store)
         left = unfinished_stages(store, resumed.keys)
-        if not set(ALWAYS_ON_CLUSTER).isdisjoint(left):
-            return True
         own = IN_CORE_STAGES if resumed.plan.choices.vectors == "in-core" else ()
         seconds += sum(stage.seconds for stage in resumed.plan.stages if stage.name in left and stage.name not in own)
     return seconds > START_SECONDS

@@ -24,6 +24,7 @@ from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.stages.side_inputs import Matrix, SideInputs, open_side_inputs
 from ips2_dask.store.base import Store
 from ips2_dask.store.layout import STAGES
+from ips2_dask.store.remote import named_place
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -126,7 +127,7 @@ def open_inputs(
     BadInput
         Where the source can't be read, or would lose rows that similarity or graph have.
     """
-    location = str(source) if isinstance(source, str | Path) else None
+    location = named_place(source) if isinstance(source, str | Path) else None
     reading: dict[str, object] = {"location": location, "labels_column": labels_column, "transpose": transpose}
     if features is not None and not features.is_default:
         reading["features"] = features.as_dict()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from ips2_dask import clusters
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.executors.base import Executor, SerialExecutor
+from ips2_dask.executors.workers import check_client
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.cluster_choice import is_worth_a_cluster, names_machines, needed_bytes
 from ips2_dask.pipeline.execution import execute
@@ -78,8 +79,8 @@ def run(
         How a text file is read: header, delimiter, encoding and so on.
     progress : Progress, optional
     own_cluster : bool
-        Start the cluster that ``resources`` describe, and end it with the run. Where graph and tensor are there from
-        an earlier run, less is left than starting it takes, and ``resources`` say nothing of machines, none is started.
+        Start the cluster that ``resources`` describe, and end it with the run. None is started where the stages that
+        are not there from an earlier run take less than that by the plan, and ``resources`` say nothing of machines.
     similarity : (m, m) array, SciPy sparse matrix or path, optional
         S, for ``affinity="precomputed"``: symmetric, no entry negative; dense up to 5,000 samples.
     knn_graph : (m, m) SciPy sparse matrix, array or path, optional
@@ -129,6 +130,7 @@ def run(
     """
     resources, progress = resources or Resources(), progress or Progress()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
+    check_client(client)
     inputs = open_inputs(
         source, labels_column=labels_column, transpose=transpose, features=features, text=text,
         similarity=similarity, knn_graph=knn_graph, client=client,
@@ -146,10 +148,9 @@ def run(
         if client is not None:
             executor = on_client(client, resources)
         elif own_cluster and (
-            fresh
-            or performance_report is not None
+            performance_report is not None
             or names_machines(resources)
-            or is_worth_a_cluster(opened, [prepared])
+            or is_worth_a_cluster(MemoryStore() if fresh else opened, [prepared])
         ):
             executor = stack.enter_context(clusters.executor(resources, needed_bytes([prepared])))
             progress.connected(clusters.dashboard(executor.client))
@@ -226,8 +227,6 @@ def _open_store(store: str | Path | None, fresh: bool) -> Store:
     """The store of a run: in memory, or a checked directory that is not made yet."""
     if store is None:
         return MemoryStore()
-    location = str(store)
-    if "://" not in location:
-        location = str(Path(location).absolute())  # workers may live in another folder
-    check_directory(location, fresh)
-    return ZarrStore(location)
+    opened = ZarrStore(store)
+    check_directory(opened, fresh)
+    return opened

@@ -69,7 +69,7 @@ from ips2_dask.readers.features import Features, FittedFeatures
 from ips2_dask.readers.labels import take_label_column
 from ips2_dask.readers.objects import index_names, is_anndata, is_frame, open_anndata, open_array, open_frame
 from ips2_dask.readers.text_format import USUAL, TextFormat
-from ips2_dask.store.remote import check_url, is_remote, plain
+from ips2_dask.store.remote import check_url, is_remote, named_place, plain
 from ips2_dask.wording import option
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def _open(
 ) -> Table:  # fmt: skip
     """Return a table; its columns are features already if its format selects and encodes them itself."""
     if isinstance(spec, str | os.PathLike):
-        return _open_named(os.fspath(spec), labels_column, transpose, features, text)
+        return _open_named(named_place(spec), labels_column, transpose, features, text)
     if _is_xarray(spec):
         return open_xarray(spec, labels_column, transpose, features)
     if is_dask(spec):  # before others, as a Delayed claims to have every attribute

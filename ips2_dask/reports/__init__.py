@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from ips2_dask.params import LEAST_RECALL
@@ -37,7 +38,7 @@ def report(run: Run | str | Path, path: str | Path) -> Path:
     """
     check_matplotlib()
     page = render(collect(run if isinstance(run, Run) else open_run(run)))
-    path = Path(path)
+    path = Path(os.path.expanduser(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, page)
     return path

@@ -10,19 +10,20 @@ from ips2_dask.store import lock
 from ips2_dask.store.base import Store
 from ips2_dask.store.integrity import Document, Fault
 from ips2_dask.store.layout import FORMAT
+from ips2_dask.store.remote import is_remote
 from ips2_dask.store.zarr_store import FOLDER, ZarrStore
 
 
-def check_directory(path: str, fresh: bool = False) -> None:
+def check_directory(store: ZarrStore, fresh: bool = False) -> None:
     """Refuse an output directory that holds something else; one of another format too, unless it starts over.
 
     Raises
     ------
     BadInput
     """
-    if "://" not in path:
+    path = str(store.location)
+    if not is_remote(path):
         _check_place(Path(path))
-    store = ZarrStore(path)
     names = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
     if names and not store.is_run():
         raise BadInput(
@@ -45,7 +46,14 @@ def _check_place(path: Path) -> None:
             str(path), f"a path that can't be ({error})", "a place for a directory",
             "there would be nowhere to put the run", "give another --out",
         ) from None  # fmt: skip
-    nearest = next(place for place in (path, *path.absolute().parents) if place.exists())
+    places = (path, *path.parents)
+    nearest = next(place for place in places if place.exists())
+    for place in places[: places.index(nearest)]:
+        if place.is_symlink():
+            raise BadInput(
+                str(place), f"a symbolic link that leads nowhere ({os.readlink(place)})", "a place for a directory",
+                "there would be nowhere to put the run", "make the directory that it leads to, or give another --out",
+            )  # fmt: skip
     if nearest == path and not path.is_dir():
         raise BadInput(
             str(path),
@@ -103,6 +111,19 @@ def read_manifest(store: ZarrStore) -> Document:
         raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
     _check_folders(store, manifest)
     return manifest
+
+
+def lacks(store: Store, part: str) -> BadInput:
+    """The error of a finished run that lacks a part: its directory is no longer there, or the part came later."""
+    if store.get_document("manifest.json") is None:
+        return BadInput(
+            f"{store.location}", "no run any more", "the directory of the run, which was there when it was opened",
+            "there would be nothing to read", "open it where it is now, with ips2_dask.open_run, or run it again",
+        )  # fmt: skip
+    return BadInput(
+        f"{store.location}", "a run of an earlier version", f"one that keeps {part}", "there would be nothing to read",
+        "run the same command again, which computes the last stage anew",
+    )  # fmt: skip
 
 
 def _check_folders(store: ZarrStore, manifest: Document) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import csv
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -56,7 +57,7 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
         Where the ending is another one, the place can't be written, or the .h5ad is not of these samples or has
         something of its own by these names.
     """
-    target = Path(path)
+    target = Path(os.path.expanduser(path))
     writers: dict[str, Callable[[Run, Path], None]] = {
         ".csv": _write_csv,
         ".parquet": _write_parquet,

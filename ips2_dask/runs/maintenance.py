@@ -35,7 +35,7 @@ def status(path: str | Path) -> dict[str, Any]:
     Damaged
         Where the manifest is not what was written.
     """
-    store = ZarrStore(str(path))
+    store = ZarrStore(path)
     manifest = read_manifest(store)
     owner = lock.owner_of(store.files)
     running = lock.describe(owner) if owner is not None and lock.is_alive(owner) else None
@@ -108,7 +108,7 @@ def verify(path: str | Path) -> Verification:
     BadInput
         Where there is no run, or one of another format.
     """
-    store = ZarrStore(str(path))
+    store = ZarrStore(path)
     result = Verification(str(path))
     owner = lock.owner_of(store.files)
     if owner is not None and lock.is_alive(owner):
@@ -236,7 +236,7 @@ def gc(path: str | Path, dry_run: bool = False) -> Collected:
     Damaged
         Where the manifest can't be trusted: without it nothing says what is needed.
     """
-    store = ZarrStore(str(path))
+    store = ZarrStore(path)
     read_manifest(store)  # a directory that is no run is refused before a lock is put there
     with store.lock():
         manifest = read_manifest(store)

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from sklearn.metrics.pairwise import euclidean_distances
 
 from ips2_dask.errors import BadInput
-from ips2_dask.executors.workers import known_workers
+from ips2_dask.executors.failures import losses, patience_of
+from ips2_dask.executors.workers import check_client, known_workers
 from ips2_dask.kernels import extension, ingest, similarity
 from ips2_dask.kernels.labels import normalize_rows
 from ips2_dask.kernels.parallel import map_chunks, threads, usable_cores
@@ -21,6 +22,7 @@ from ips2_dask.plan.choices import partition_bounds
 from ips2_dask.readers import Source, check_block
 from ips2_dask.readers.base import LazySource
 from ips2_dask.runs import label_results
+from ips2_dask.runs.directory import lacks
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
@@ -73,10 +75,7 @@ def _check_predictable(context: Context) -> None:
             "run it with affinity='heat-knn'",
         )  # fmt: skip
     if not _has_shares(context) and context.receipt("label", "means") is None:
-        raise BadInput(
-            str(context.store.location), "a run of an earlier version", "one that keeps what new samples need",
-            "there would be nothing to extend", "run the same command again, which computes the last stage anew",
-        )  # fmt: skip
+        raise lacks(context.store, "what new samples need")
 
 
 def _has_shares(context: Context) -> bool:
@@ -104,6 +103,7 @@ def blocks(context: Context, source: Source, client: Client | None = None) -> It
     With a client the workers read, or compute, and predict the blocks, at most two a worker at a time; a source that
     is read in one pass is predicted in this process.
     """
+    check_client(client)
     _check_predictable(context)
     _check_source(context, source)
     bounds = partition_bounds(*source.shape)
@@ -113,14 +113,15 @@ def blocks(context: Context, source: Source, client: Client | None = None) -> It
         for first, rows in zip(bounds, source.blocks(bounds[1]), strict=False):
             yield _predict_rows(inner, source.name, source.feature_names, first, rows)
         return
-    room = 2 * max(1, len(known_workers(client)))
     waiting: list[Future] = []
-    for task in _tasks(context, source, client, bounds):
-        waiting.append(task)
-        if len(waiting) >= room:
-            yield waiting.pop(0).result()
-    for task in waiting:
-        yield task.result()
+    with losses(client, patience_of(), lambda: waiting):
+        room = 2 * max(1, len(known_workers(client)))
+        for task in _tasks(context, source, client, bounds):
+            waiting.append(task)
+            if len(waiting) >= room:
+                yield waiting.pop(0).result()
+        for task in waiting:
+            yield task.result()
 
 
 def predict(context: Context, source: Source, client: Client | None = None) -> Predicted:

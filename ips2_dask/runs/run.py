@@ -13,6 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
+from ips2_dask.executors.workers import check_client
 from ips2_dask.kernels.selection import Leading, leading
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
@@ -24,7 +25,7 @@ from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs import label_results
 from ips2_dask.runs import layout as layouts
 from ips2_dask.runs.cuts import cut_clusters
-from ips2_dask.runs.directory import read_manifest
+from ips2_dask.runs.directory import lacks, read_manifest
 from ips2_dask.runs.label_results import BLOCK_ROWS, LabelBlock
 from ips2_dask.runs.layers import Layers, find_layers
 from ips2_dask.runs.layout import Layout
@@ -259,10 +260,7 @@ class Run:
     def _check_stored(self, part: str, name: str) -> None:
         """Refuse a run of an earlier version that lacks an array of the label stage."""
         if name not in self._arrays(part):
-            raise BadInput(
-                str(self.path), "a run of an earlier version", f"one that keeps {name}",
-                "there would be nothing to show", "run the same command again, which computes the last stage anew",
-            )  # fmt: skip
+            raise lacks(self._store, name)
 
     def cut(self, n_clusters: int) -> Int32:
         """Labels of another number of clusters, cut from the stored tree of density: (m,) int32; nothing is solved.
@@ -661,6 +659,7 @@ class Run:
     ) -> Source:  # fmt: skip
         """Open new samples, with the run's columns in its order; parameters as of `ips2_dask.run` and `predict`."""
         check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
+        check_client(client)
         columns = dataclasses.replace(self.columns, handle_unknown=handle_unknown)
         if text is None and is_text_file(X):
             text = self.text_format
@@ -821,7 +820,7 @@ def open_run(path: str | Path) -> Run:
     (60, 5) (60, 60)
     labels.csv
     """
-    store = ZarrStore(str(path))
+    store = ZarrStore(path)
     manifest = read_manifest(store)
     if manifest.get("finished") is None:
         done = ", ".join(s["name"] for s in manifest["stages"]) or "none"

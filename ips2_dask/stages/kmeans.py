@@ -128,10 +128,9 @@ def _starts(context: Context, task: Rounding) -> TaskResult:
     if n <= c:
         best = kernel.Partitioning(0.0, np.arange(n, dtype=np.int32))
     elif rounding.restart_tasks(n) == 1:
-        best = kernel.kmeans_best(points, c, seed, 0, rounding.RESTARTS)
+        best = kernel.kmeans_best(points, c, seed, [0], rounding.RESTARTS)
     else:
-        starts = range(rounding.kmeans_restarts(n))
-        best = kernel.best([kernel.kmeans_best(points, c, seed, start, 1) for start in starts])
+        best = kernel.kmeans_best(points, c, seed, range(rounding.kmeans_restarts(n)))
     sums = np.zeros((best.labels.max() + 1, points.shape[1]))
     np.add.at(sums, best.labels, points.astype(np.float64))
     counts = np.bincount(best.labels)

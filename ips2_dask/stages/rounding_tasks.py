@@ -28,10 +28,9 @@ def _kmeans(context: Context, X: Matrix, task: Rounding) -> TaskResult:
     if X.shape[0] <= c:
         partition = kernel.Partitioning(0.0, np.arange(X.shape[0], dtype=np.int32))
     elif tasks == 1:
-        partition = kernel.kmeans_best(X, c, seed, 0, rounding.RESTARTS)
+        partition = kernel.kmeans_best(X, c, seed, [0], rounding.RESTARTS)
     else:
-        starts = range(task.number, rounding.kmeans_restarts(context.m), tasks)
-        partition = kernel.best([kernel.kmeans_best(X, c, seed, start, 1) for start in starts])
+        partition = kernel.kmeans_best(X, c, seed, range(task.number, rounding.kmeans_restarts(context.m), tasks))
     labels = partition.labels
     if inside is not None:
         labels = np.full(context.m, -1, np.int32)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import parse_qsl, urlsplit
 
@@ -37,6 +39,17 @@ MOST_DELETED = 1000
 def is_remote(place: str) -> bool:
     """Whether something is a URL, not a path."""
     return "://" in place
+
+
+def named_place(place: str | os.PathLike[str]) -> str:
+    """A URL as it is, but the path of a file's; in a path the home in place of ~."""
+    return os.path.expanduser(os.fspath(place).removeprefix("file://"))
+
+
+def full_place(place: str | os.PathLike[str]) -> str:
+    """As `named_place`, a path from the root on: processes may work in other folders, or change theirs."""
+    name = named_place(place)
+    return name if is_remote(name) else str(Path(name).absolute())
 
 
 def open_system(url: str, *, asynchronous: bool = False) -> tuple[AbstractFileSystem, str]:

@@ -14,6 +14,7 @@ import re
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, cast
 
 from ips2_dask.errors import StoreFailure
@@ -33,7 +34,7 @@ from ips2_dask.store.integrity import (
     sealed,
 )
 from ips2_dask.store.layout import ARRAYS, STAGES
-from ips2_dask.store.remote import check_answer, is_remote, reaching
+from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching
 from ips2_dask.store.side_by_side import side_by_side
 
 OWNER = "ips2_dask"
@@ -58,9 +59,9 @@ PLAIN = re.compile(r"\w[\w.-]*")
 class ZarrStore:
     """Parts as Zarr v3 groups under a local folder or a URL. Picklable: a worker opens it again by its location."""
 
-    def __init__(self, location: str) -> None:
-        self.location: str | None = location
-        self._root = location
+    def __init__(self, place: str | Path) -> None:
+        self._root = full_place(place)
+        self.location: str | None = self._root
         self._files: Files | None = None
         self._receipts: dict[tuple[str, str], Receipt] = {}
 

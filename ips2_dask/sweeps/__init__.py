@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ips2_dask import clusters as places
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, SerialExecutor
+from ips2_dask.executors.workers import check_client
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.cluster_choice import needed_bytes
 from ips2_dask.pipeline.option_checks import check_machines
@@ -119,12 +120,13 @@ def sweep(
     """
     params, resources = params or Params(), resources or Resources()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
+    check_client(client)
     points = grid(
         params, clusters, (params.n_neighbors,) if neighbors is None else neighbors,
         (params.sigma,) if sigma is None else sigma,
     )  # fmt: skip
     settings = JudgeSettings(_checked_resamples(resamples), params.random_state)
-    location = _directory(store)
+    directory = _directory(store)
     if files:
         check_matplotlib()
     inputs = open_inputs(
@@ -132,7 +134,6 @@ def sweep(
         similarity=similarity, knn_graph=knn_graph, client=client,
     )  # fmt: skip
     runs = [prepare(inputs, one, resources) for one in reversed(points)][::-1]  # the largest c is the first refused
-    directory = ZarrStore(location)
     judged = _judged_points(runs, directory, settings, resources, client, own_cluster, progress or Progress(), on_point)
     result = Sweep.ranked(directory, judged, settings, inputs.source.name, inputs.source.shape)
     result.store_result()
@@ -178,16 +179,16 @@ def _point_name(run: Prepared) -> str:
     return run.keys["label"].folder.removeprefix("label-")
 
 
-def _directory(store: str | Path) -> str:
-    """The path of the run directory, checked: it is a local one, as figures and tables are written there as well."""
+def _directory(store: str | Path) -> ZarrStore:
+    """The run directory, checked: it is a local one, as figures and tables are written there as well."""
     if "://" in str(store):
         raise BadInput(
             "store", str(store), "a local directory", "there would be no place for the figure and the table",
             "give a local directory",
         )  # fmt: skip
-    location = str(Path(store).absolute())
-    check_directory(location)
-    return location
+    directory = ZarrStore(store)
+    check_directory(directory)
+    return directory
 
 
 def _checked_resamples(number: int) -> int:

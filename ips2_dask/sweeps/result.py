@@ -240,7 +240,7 @@ def open_sweep(path: str | Path) -> Sweep:
     BadInput
         Where there is none.
     """
-    store = ZarrStore(str(Path(path).absolute()))
+    store = ZarrStore(path)
     content = store.get_document(_RESULT)
     if content is not None:
         settings = JudgeSettings(**content["asked"])

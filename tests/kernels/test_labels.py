@@ -12,6 +12,7 @@ import scipy.sparse as sp
 from harness import block_affinity
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask.kernels import labels, rounding
@@ -26,9 +27,7 @@ def embed(U: Any, c: int, tol: float, seed: int) -> tuple[Array, Any]:
 
 def labelled(U: Any, c: int, seed: int = 0) -> Array:
     points, _ = embed(U, c, 1e-6, seed)
-    return labels.renumber(
-        labels.best([labels.kmeans_best(points, c, seed, s, 1) for s in range(rounding.RESTARTS)]).labels
-    )
+    return labels.renumber(labels.kmeans_best(points, c, seed, range(rounding.RESTARTS)).labels)
 
 
 @pytest.mark.parametrize("sizes", [(150, 150), (30, 5, 14), (9, 9, 9, 9), (200, 100, 60)])
@@ -140,21 +139,32 @@ def test_equal_partitions_get_equal_numbers_whatever_they_were_called(
 
 def test_a_restart_is_decided_by_seed_and_number() -> None:
     points = np.random.default_rng(5).normal(size=(300, 3))
-    first, second = (labels.kmeans_best(points, 6, 0, 3, 1) for _ in range(2))
+    first, second = (labels.kmeans_best(points, 6, 0, [3]) for _ in range(2))
     assert first.inertia == second.inertia
     np.testing.assert_array_equal(first.labels, second.labels)
-    others = [labels.kmeans_best(points, 6, seed, number, 1).labels for seed, number in ((0, 4), (1, 3))]
+    others = [labels.kmeans_best(points, 6, seed, [number]).labels for seed, number in ((0, 4), (1, 3))]
     assert all((labels.renumber(other) != labels.renumber(first.labels)).any() for other in others)
 
 
 def test_several_starts_in_one_call_are_decided_by_seed_and_number_and_no_worse_than_one() -> None:
     points = np.random.default_rng(5).normal(size=(300, 3))
-    one = labels.kmeans_best(points, 6, 0, 0, 1)
-    many, again = (labels.kmeans_best(points, 6, 0, 0, 10) for _ in range(2))
+    one = labels.kmeans_best(points, 6, 0, [0])
+    many, again = (labels.kmeans_best(points, 6, 0, [0], 10) for _ in range(2))
     assert many.inertia < one.inertia
     np.testing.assert_array_equal(many.labels, again.labels)
-    alone = labels.kmeans_best(points, 6, 0, 0, 1)
+    alone = labels.kmeans_best(points, 6, 0, [0])
     np.testing.assert_array_equal(alone.labels, one.labels)
+
+
+@pytest.mark.parametrize(("m", "d", "c"), [(1797, 18, 10), (120, 2, 3), (300, 40, 40), (9, 1, 8)])
+def test_starts_on_few_points_are_scikit_learns_to_the_bit(m: int, d: int, c: int) -> None:
+    rng = np.random.default_rng(m)
+    points = (rng.normal(size=(m, d)) + 4 * rng.normal(size=(c, d))[rng.integers(c, size=m)]).astype(np.float32)
+    alone = [KMeans(c, n_init=2, random_state=labels._state(7, number)).fit(points) for number in (3, 5)]
+    fitted = min(alone, key=lambda one: one.inertia_)
+    found = labels.kmeans_best(points, c, 7, [3, 5], 2)
+    assert found.inertia == fitted.inertia_
+    np.testing.assert_array_equal(found.labels, fitted.labels_)
 
 
 def test_k_means_takes_dense_and_sparse_points() -> None:
@@ -162,7 +172,7 @@ def test_k_means_takes_dense_and_sparse_points() -> None:
     truth = np.repeat([0, 1, 2], 30)
     points = rng.normal(size=(90, 3)) * 0.1 + 5 * np.eye(3)[truth]
     for given_points in (points, sp.csr_array(points)):
-        found = labels.kmeans_best(given_points, 3, 0, 0, 1)
+        found = labels.kmeans_best(given_points, 3, 0, [0])
         assert adjusted_rand_score(truth, found.labels) == 1
         assert found.labels.dtype == np.int32
 
@@ -172,13 +182,13 @@ def test_above_half_a_million_points_the_starts_see_a_sample_and_the_means_are_o
 ) -> None:
     rng = np.random.default_rng(7)
     points = rng.normal(size=(3000, 4)) + 3 * rng.normal(size=(5, 4))[rng.integers(5, size=3000)]
-    whole = labels.kmeans_best(points, 5, 0, 0, 10)
+    whole = labels.kmeans_best(points, 5, 0, [0], 10)
     monkeypatch.setattr(labels, "SAMPLE_STARTS_ABOVE", 2000)
     monkeypatch.setattr(labels, "START_SAMPLES", 300)
     seen = []
     fit = labels.KMeans.fit
     monkeypatch.setattr(labels.KMeans, "fit", lambda self, X: seen.append((len(X), self.n_init)) or fit(self, X))
-    found, again = (labels.kmeans_best(points, 5, 0, 0, 10) for _ in range(2))
+    found, again = (labels.kmeans_best(points, 5, 0, [0], 10) for _ in range(2))
     assert seen == 2 * [(300, 10), (3000, 1)]
     np.testing.assert_array_equal(found.labels, again.labels)
     assert found.inertia <= whole.inertia * 1.001

@@ -16,7 +16,7 @@ import pytest
 from ips2_dask import Params, Resources, run
 from ips2_dask.executors.base import Executor, Job
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.pipeline.cluster_choice import ALWAYS_ON_CLUSTER, is_worth_a_cluster
+from ips2_dask.pipeline.cluster_choice import is_worth_a_cluster
 from ips2_dask.pipeline.prepare import Inputs, Prepared, prepare
 from ips2_dask.pipeline.run import run_each
 from ips2_dask.progress import Progress
@@ -51,34 +51,35 @@ def finished(blobs: npt.NDArray[Any], tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("no_cluster")
-@pytest.mark.parametrize("change", [{}, {"n_clusters": 4}, {"bandwidth": "median"}, {"tol": 1e-4}, {"max_clusters": 5}])
-def test_a_little_work_on_a_finished_run_starts_no_cluster(
-    change: dict[str, Any], blobs: npt.NDArray[Any], finished: Path
+@pytest.mark.parametrize(
+    ("change", "fresh"),
+    [({}, False), ({}, True), ({"n_clusters": 4}, False), ({"sigma": 2.0}, False), ({"max_clusters": 5}, False)],
+)
+def test_a_little_work_starts_no_cluster(
+    change: dict[str, Any], fresh: bool, blobs: npt.NDArray[Any], finished: Path
 ) -> None:
     changed = dataclasses.replace(PARAMS, **change)
-    found = run(blobs, changed, store=finished, own_cluster=True)
+    found = run(blobs, changed, store=finished, own_cluster=True, fresh=fresh)
     np.testing.assert_array_equal(found.labels, run(blobs, changed).labels)
 
 
 @pytest.mark.usefixtures("no_cluster")
 @pytest.mark.parametrize(
-    ("change", "resources", "fresh"),
-    [
-        ({"sigma": 2.0}, Resources(), False),
-        ({"scale": "zscore"}, Resources(), False),
-        ({}, Resources(partition_rows=20), False),  # other partitions: nothing is there
-        ({}, Resources(), True),
-        ({}, Resources(n_workers=1), False),
-        ({}, Resources(memory_limit=4 << 30), False),
-        ({}, Resources(scheduler="tcp://127.0.0.1:1"), False),
-    ],
+    "resources", [Resources(n_workers=1), Resources(memory_limit=4 << 30), Resources(scheduler="tcp://127.0.0.1:1")]
 )
-def test_more_work_and_machines_that_are_asked_for_start_one(
-    change: dict[str, Any], resources: Resources, fresh: bool, blobs: npt.NDArray[Any], finished: Path
-) -> None:
-    changed = dataclasses.replace(PARAMS, **change)
+def test_machines_that_are_asked_for_start_one(resources: Resources, blobs: npt.NDArray[Any], finished: Path) -> None:
     with pytest.raises(ClusterStarted):
-        run(blobs, changed, resources, store=finished, own_cluster=True, fresh=fresh)
+        run(blobs, PARAMS, resources, store=finished, own_cluster=True)
+
+
+@pytest.mark.usefixtures("no_cluster")
+def test_what_starting_over_takes_away_is_work_again(
+    blobs: npt.NDArray[Any], finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ips2_dask.pipeline.cluster_choice.START_SECONDS", 1.0)
+    run(blobs, PARAMS, store=finished, own_cluster=True)
+    with pytest.raises(ClusterStarted):
+        run(blobs, PARAMS, store=finished, own_cluster=True, fresh=True)
 
 
 @pytest.mark.usefixtures("no_cluster")
@@ -87,26 +88,22 @@ def test_a_report_of_dasks_needs_a_cluster(blobs: npt.NDArray[Any], finished: Pa
         run(blobs, PARAMS, store=finished, own_cluster=True, performance_report=tmp_path / "dask.html")
 
 
-def with_foundation(m: int, f: int) -> tuple[MemoryStore, Prepared]:
+def with_foundation(m: int, f: int, done: int) -> tuple[MemoryStore, Prepared]:
     imagined: Any = SimpleNamespace(name="imagined", shape=(m, f), fingerprint="an input", resident_bytes=0)
     prepared = prepare(Inputs(imagined), PARAMS, Resources())
     store = MemoryStore()
-    for name in STAGES[:4]:
+    for name in STAGES[:done]:
         store.put_document(f"{prepared.keys[name].folder}/stage.json", {"facts": {}})
     return store, prepared
 
 
-@pytest.mark.parametrize(("m", "worth"), [(10_000, False), (10_000_000, True)])
-def test_what_is_left_of_many_samples_is_worth_a_cluster(m: int, worth: bool) -> None:
-    store, prepared = with_foundation(m, 16)
+@pytest.mark.parametrize(
+    ("m", "done", "worth"),
+    [(1_797, 0, False), (100_000, 0, True), (100_000, 7, False), (10_000, 4, False), (10_000_000, 4, True)],
+)
+def test_what_is_left_of_many_samples_is_worth_a_cluster(m: int, done: int, worth: bool) -> None:
+    store, prepared = with_foundation(m, 16, done)
     assert is_worth_a_cluster(store, [prepared]) == worth
-
-
-def test_the_graph_and_the_tensor_are_always_worth_a_cluster() -> None:
-    for missing in ALWAYS_ON_CLUSTER:
-        store, prepared = with_foundation(100, 4)
-        store.remove(f"{prepared.keys[missing].folder}/stage.json")
-        assert is_worth_a_cluster(store, [prepared])
 
 
 @pytest.mark.parametrize("small_here", [True, False])
@@ -129,7 +126,6 @@ def test_little_that_is_left_can_be_kept_from_the_workers(
     for done in run_each(runs, store, dask_executor, Progress(), small_here=small_here):
         found.append(done.labels)
         stages.append([])
-    assert "tensor" in stages[0]
-    assert ("fuse" in stages[1]) != small_here
+    assert [bool(used) for used in stages] == [not small_here, not small_here, False]
     for params, labels in zip(several, found, strict=True):
         np.testing.assert_array_equal(labels, run(blobs, params).labels)
