@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from ips2_dask.errors import IPS2Warning
 from ips2_dask.executors.workers import check_client
-from ips2_dask.params import MAX_CLUSTERS, Params, Resources, parse_bytes
+from ips2_dask.params import MAX_CLUSTERS, Params, Resources
 from ips2_dask.pipeline.run import run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import is_anndata, is_chunked, named_like, open_source
@@ -282,7 +282,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
             checked = validate_data(self, X, accept_sparse="csr", dtype="numeric", ensure_min_samples=2)
             source = named_like(open_source(checked), X)
         progress = _Spoken() if self.verbose else Progress()
-        resources = Resources(memory_limit=parse_bytes(self.memory_limit))
+        resources = Resources(memory_limit=self.memory_limit)
         self.run_ = run(
             source,
             self._params(),

@@ -383,7 +383,9 @@ def _check_numbers(sigma: float, epsilon: float) -> None:
 def _checked_neighbors(n_neighbors: int, m: int) -> int:
     if isinstance(n_neighbors, bool) or int(n_neighbors) != n_neighbors or not 2 <= n_neighbors <= m:
         otherwise = "a neighbourhood would hold no pair, or samples that do not exist"
-        raise BadInput("n_neighbors", str(n_neighbors), f"2 to m = {m}, or None", otherwise, "give n_neighbors=5")
+        raise BadInput(
+            "n_neighbors", str(n_neighbors), f"2 to m = {m}, or None", otherwise, f"give n_neighbors={min(5, m)}"
+        )
     return int(n_neighbors)
 
 

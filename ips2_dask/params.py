@@ -243,7 +243,11 @@ class Params:
         if self.bandwidth not in ("mean", "median"):
             if isinstance(self.bandwidth, str):
                 raise BadInput(
-                    "bandwidth", repr(self.bandwidth), "mean, median or a number above 0", WHY["bandwidth"], "give one"
+                    "bandwidth",
+                    repr(self.bandwidth),
+                    "mean, median or a number above 0",
+                    WHY["bandwidth"],
+                    "give bandwidth='mean'",
                 )
             checked["bandwidth"] = _real("bandwidth", self.bandwidth, 0.0, math.inf)
         for name, value in checked.items():
@@ -269,7 +273,7 @@ class Params:
         if self.embedding != "spectral" and self.assign_labels == "leiden":
             raise BadInput(
                 "assign_labels", f"'leiden' with embedding={self.embedding!r}", "embedding='spectral'",
-                "two graphs would be at odds: Leiden's communities are those of U itself", "leave embedding out",
+                "two graphs would be at odds: Leiden's communities are those of U itself", "use embedding='spectral'",
             )  # fmt: skip
         if self.n_eigenpairs is not None and self.tensor == "decomposable":
             raise BadInput(
@@ -372,9 +376,9 @@ class Resources:
         Worker processes of a local cluster; None means one per core, at most four.
     threads_per_worker : int
         Threads that a task of one worker may use.
-    memory_limit : int, optional
-        Bytes that each process may use; None means an equal share of the machine, of whose memory local workers keep
-        half free by having block vectors in files.
+    memory_limit : int or str, optional
+        Bytes that each process may use, or a size such as ``"4GiB"``; None means an equal share of the machine, of
+        whose memory local workers keep half free by having block vectors in files.
     scratch : str, optional
         Folder to which workers spill data.
     scheduler : str, optional
@@ -393,7 +397,7 @@ class Resources:
 
     n_workers: int | None = None
     threads_per_worker: int = 1
-    memory_limit: int | None = None
+    memory_limit: int | str | None = None
     scratch: str | None = None
     scheduler: str | None = None
     cluster: str | None = None
@@ -404,9 +408,10 @@ class Resources:
 
     def __post_init__(self) -> None:
         _choice("vectors", self.vectors)
+        object.__setattr__(self, "memory_limit", parse_bytes(self.memory_limit))
         for name in ("n_workers", "threads_per_worker", "partition_rows"):
             value = getattr(self, name)
             if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
                 raise BadInput(
-                    name, repr(value), "a whole number of at least 1", "nothing would do the work", f"give {name}=1"
+                    name, repr(value), "a whole number of at least 1", "nothing would do the work", f"leave {name} out"
                 )

@@ -267,19 +267,9 @@ ARGUMENTS: dict[str, Callable[[], Any]] = {
     "three-dimensions": lambda: run(np.zeros((3, 3, 3)), Params(n_clusters=2)),
     "nan": lambda: run(np.full((9, 2), np.nan), Params(n_clusters=2)),
     "no-rows": lambda: run(np.empty((0, 3)), Params(n_clusters=2)),
-    "fraction-of-a-cluster": lambda: Params(n_clusters=2.5),  # type: ignore[arg-type]
-    "clusters-as-text": lambda: Params(n_clusters="2"),  # type: ignore[arg-type]
-    "clusters-as-truth": lambda: Params(n_clusters=True),
-    "sigma-as-text": lambda: Params(sigma="1"),  # type: ignore[arg-type]
-    "sigma-none": lambda: Params(sigma=None),  # type: ignore[arg-type]
     "bandwidth-list": lambda: Params(bandwidth=[1.0]),  # type: ignore[arg-type]
-    "unknown-affinity": lambda: Params(affinity="rbf"),
     "affinity-list": lambda: Params(affinity=["gaussian"]),  # type: ignore[arg-type]
-    "negative-seed": lambda: Params(random_state=-1),
-    "no-worker": lambda: Resources(n_workers=0),
-    "half-a-worker": lambda: Resources(n_workers=1.5),  # type: ignore[arg-type]
     "unknown-vectors": lambda: Resources(vectors="gpu"),
-    "not-a-scheduler": lambda: run(X, Params(n_clusters=2), Resources(scheduler="tcp://127.0.0.1:1"), own_cluster=True),
     "not-an-address": lambda: run(X, Params(n_clusters=2), Resources(scheduler="here"), own_cluster=True),
     "unknown-label": lambda: run(X, Params(n_clusters=2), labels_column=99),
 }

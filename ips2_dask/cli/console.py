@@ -300,7 +300,7 @@ def _state(summary: dict[str, Any]) -> str:
         return f"running: {summary['running']}"
     if summary["finished"]:
         return f"finished {summary['finished']}"
-    return "not finished: run the same command again to continue it"
+    return "not finished: the same `ips2 run`, or the same call, continues it"
 
 
 def print_verification(verification: Verification) -> None:

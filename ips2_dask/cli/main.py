@@ -116,6 +116,18 @@ def _expand_homes(options: argparse.Namespace) -> None:
             setattr(options, name, os.path.expanduser(value))
 
 
+def _check_parts(options: argparse.Namespace, further: Sequence[str]) -> None:
+    """Refuse Parquet files that follow the input, as the shell makes them of a pattern that is not in quotes."""
+    first = str(vars(options).get("new", vars(options).get("input")))
+    if all(word.endswith(".parquet") for word in (first, *further)):
+        folder = os.path.dirname(first) or "."
+        raise BadInput(
+            first, f"{len(further)} more Parquet files after it", "a file, a folder or a pattern",
+            "they would be left out",
+            f"put the pattern in quotes, as in '{os.path.join(folder, '*.parquet')}', or name the folder, {folder}",
+        )  # fmt: skip
+
+
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
     """All options and arguments of a parser and of its commands."""
     for action in parser._actions:
@@ -127,13 +139,18 @@ def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
 
 def _with_options(message: str) -> str:
     """The text of an error with the options of the command line in place of the parameters' names in Python."""
-    names = "|".join([*Params.__dataclass_fields__, *Resources.__dataclass_fields__, "similarity", "knn_graph"])
+    fields = [*Params.__dataclass_fields__, *Resources.__dataclass_fields__, "similarity", "knn_graph"]
+    names, unlike_words = "|".join(fields), "|".join(name for name in fields if "_" in name)
     message = re.sub(rf"^({names})(?=:)", lambda match: option(match[1]), message)
-    return re.sub(
-        rf"\b(give|use|lower|raise) ({names})\b(?:='?([^\s'.]+)'?)?",
-        lambda match: " ".join(filter(None, (match[1], option(match[2]), match[3]))),
-        message,
+    said, word, remedy = message.rpartition("Remedy: ")
+    remedy = re.sub(
+        rf"(?<![\w.'/-])({names})='?([^\s',;]*[^\s',;.])'?", lambda match: f"{option(match[1])} {match[2]}", remedy
     )
+    remedy = re.sub(
+        rf"\b(give|use|leave|lower|raise) ({names})\b", lambda match: f"{match[1]} {option(match[2])}", remedy
+    )
+    remedy = re.sub(rf"(?<![\w.'/-])({unlike_words})\b(?!['(])", lambda match: option(match[1]), remedy)
+    return said + word + remedy
 
 
 @contextlib.contextmanager
@@ -162,7 +179,11 @@ def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     options = argparse.Namespace(out=None, stopping=stopping, given=words)
     try:
-        _parser(words).parse_args(words, options)
+        parser = _parser(words)
+        _, further = parser.parse_known_args(words, options)
+        if further:
+            _check_parts(options, further)
+            parser.error(f"unrecognized arguments: {' '.join(further)}")
         _expand_homes(options)
         with _warnings_as_lines():
             return int(options.function(options))

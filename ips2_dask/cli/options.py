@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ips2_dask.errors import BadInput
-from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources, parse_bytes
+from ips2_dask.params import CHOICES, MAX_CLUSTERS, PRESETS, Params, Resources
 from ips2_dask.readers.features import MISSING, MOST_CATEGORIES, Features, split_list
 from ips2_dask.readers.text_format import HEADER, USUAL, TextFormat
 from ips2_dask.wording import option
@@ -191,7 +191,7 @@ def params_of(options: argparse.Namespace) -> Params:
     if values["n_clusters"] != "auto" and values["max_clusters"] is not None:
         raise BadInput(
             "--max-clusters", "a number of clusters that is not auto", "--max-clusters with --clusters auto",
-            "one of the two would count for nothing", "leave one of them out",
+            "one of the two would count for nothing", "give --clusters auto, or leave --max-clusters out",
         )  # fmt: skip
     return Params(**{**PRESETS[options.preset], **{name: value for name, value in values.items() if value is not None}})
 
@@ -212,7 +212,7 @@ def resources_of(options: argparse.Namespace) -> Resources:
         )  # fmt: skip
     return Resources(
         n_workers=options.workers,
-        memory_limit=parse_bytes(options.memory_limit, "--memory-limit"),
+        memory_limit=options.memory_limit,
         scheduler=options.scheduler,
         cluster=options.cluster,
         tls=options.tls,

@@ -31,7 +31,7 @@ from ips2_dask.cli.options import (
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.params import LEAST_RECALL, Params, Resources
+from ips2_dask.params import LEAST_RECALL, Params, Resources, parse_bytes
 from ips2_dask.pipeline.option_checks import check_machines
 from ips2_dask.pipeline.run import run
 from ips2_dask.readers.features import HANDLE_UNKNOWN
@@ -60,7 +60,7 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
 def run_command(options: argparse.Namespace) -> int:
     """Cluster an input into a run directory."""
     params, resources = params_of(options), resources_of(options)
-    with limited(resources.memory_limit), progress(options.quiet, options.log_json) as display:
+    with limited(parse_bytes(resources.memory_limit)), progress(options.quiet, options.log_json) as display:
         finished = run(
             options.input,
             params,

@@ -22,7 +22,7 @@ from ips2_dask.clusters.waiting import Needed, wait_for_workers
 from ips2_dask.clusters.worker_count import expected_workers
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.params import Resources
+from ips2_dask.params import Resources, parse_bytes
 from ips2_dask.plan.checks import keeps_limit
 
 MODULES = {
@@ -85,7 +85,7 @@ def settled(
     if config.manager == "kubernetes" and config.tls is not None:
         raise BadInput(
             "tls", f"{config.tls} with pods of the operator", "insecure: true, and a network policy around the pods",
-            "the operator's own probes of the scheduler would fail", "leave tls out",
+            "the operator's own probes of the scheduler would fail", "leave tls out, and write insecure: true",
         )  # fmt: skip
     if config.manager in BINDS:
         certificates.check_bind(config)
@@ -192,7 +192,9 @@ def config_of(resources: Resources) -> Config:
 
 
 def _worker(resources: Resources) -> Worker:
-    return Worker(threads=resources.threads_per_worker, memory=resources.memory_limit, scratch=resources.scratch)
+    return Worker(
+        threads=resources.threads_per_worker, memory=parse_bytes(resources.memory_limit), scratch=resources.scratch
+    )
 
 
 def with_least_workers(config: Config, needed_bytes: Needed) -> Config:

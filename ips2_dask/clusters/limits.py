@@ -57,7 +57,7 @@ def limits_of(resources: Resources) -> tuple[int | None, int | None, int | None]
 
     ``resources.memory_limit`` is a limit of each worker and of the driver.
     """
-    limit = resources.memory_limit
+    limit = parse_bytes(resources.memory_limit)
     if resources.cluster is None and resources.scheduler is None:
         own = os.environ.get(DRIVER_MEMORY)
         worker, driver, scheduler = limit, None if own is None else parse_bytes(own, DRIVER_MEMORY), None

@@ -50,7 +50,9 @@ def security(tls: str | None) -> Security | None:
     if lacking:
         raise BadInput(
             "tls", f"{folder}, which lacks {', '.join(lacking)}", "a folder of certificates",
-            "nobody could connect", f"run: ips2 certs {tls}",
+            "nobody could connect",
+            "run: ips2 certs DIR, with a new DIR, and give tls=DIR" if folder.is_dir() and any(folder.iterdir())
+            else f"run: ips2 certs {tls}",
         )  # fmt: skip
     return named(tls, [role for role in ROLES if (folder / f"{role}.pem").is_file()])
 
@@ -94,6 +96,8 @@ def check_bind(config: Config) -> None:
     if config.insecure:
         return
     remedy = "run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
+    if config.manager == "kubernetes":  # whose operator does without certificates
+        remedy = "write insecure: true"
     if config.tls is None and not _is_local(config.bind):
         raise BadInput(
             "bind", f"{config.bind.host or config.bind.interface or 'all interfaces'} without tls",

@@ -425,7 +425,7 @@ def _killed(name: str, error: FatalTask) -> WorkersKilled:
     which = f"chunk {chunk[1]}, or one that the same workers had in hand" if chunk else error.task
     return WorkersKilled(
         f"stage {name}, {which}: found that {error.workers} workers ended while they computed it, most "
-        f"likely killed because their memory went beyond their limit; allowed is --memory-limit a process; otherwise "
-        f"the run would never end. What was finished is kept. Remedy: give more --memory-limit, fewer --workers, or a "
-        f"smaller --partition-rows, and run the same command again, which continues."
+        f"likely killed because their memory went beyond their limit; allowed is memory_limit a process; otherwise "
+        f"the run would never end. What was finished is kept. Remedy: run it again, which continues, with a larger "
+        f"memory_limit, a smaller n_workers or a smaller partition_rows."
     )

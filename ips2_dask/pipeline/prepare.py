@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +17,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.keys import Key, stage_keys
 from ips2_dask.pipeline.option_checks import check_params
-from ips2_dask.plan.checks import check_entries, check_memory, check_shape
+from ips2_dask.plan.checks import check_entries, check_memory, check_shape, keeps_limits
 from ips2_dask.plan.choices import widest
 from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.readers import Source, features_of, open_source
@@ -198,8 +201,26 @@ class Prepared:
         BadInput
             Where similarity or graph can't be used.
         """
-        check_memory(self.plan, *memory_limits(self.resources))
+        check_memory(self.plan, *memory_limits(self.resources), self._saving)
         self.inputs.side_inputs(self.requested)
+
+    def _saving(self) -> str | None:
+        """An option with which this run keeps the limits that it breaks, found by planning it so; None without one."""
+        plan, k, n_workers = self.plan, self.requested.n_neighbors, self.resources.n_workers
+        rows, n_shards = max(b - a for a, b in itertools.pairwise(plan.bounds)), max(plan.choices.n_shards, 4)
+        changes: list[tuple[str, Any]] = [("vectors", "chunked"), ("shards", 2 * n_shards), ("shards", 4 * n_shards)]
+        changes += [] if n_workers is None else [("n_workers", 2 * n_workers), ("n_workers", 4 * n_workers)]
+        changes += [("partition_rows", math.ceil(rows * share)) for share in (1 / 2, 1 / 4, 1 / 8, 2, 4, 8)]
+        changes += [("assign_labels", "auto"), ("n_neighbors", k // 2)]
+        for name, value in changes:
+            of_params = name in Params.__dataclass_fields__
+            with contextlib.suppress(BadInput):  # not every option goes with every other
+                params = dataclasses.replace(self.requested, **({name: value} if of_params else {}))
+                resources = dataclasses.replace(self.resources, **({} if of_params else {name: value}))
+                other = plan_run(self.source, params, resources, knn_graph=self.inputs.knn_graph is not None)
+                if keeps_limits(other, *memory_limits(resources)):
+                    return f"{name}={value!r}"
+        return None
 
     def for_distinct(self, m: int, n_clusters: int | None = None) -> Prepared:
         """This run for m distinct samples, and for ``n_clusters`` clusters if that number is chosen already.

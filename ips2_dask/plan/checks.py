@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.params import Params
-from ips2_dask.plan.memory import LEIDEN
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.sizes import Sizes
 from ips2_dask.plan.terms import SPILL, Role, usable
@@ -96,7 +96,7 @@ def check_entries(plan: Plan, params: Params) -> None:
     matrix, count = max(entries.items(), key=lambda entry: entry[1])
     if count < MAX_INDEX:
         return
-    remedy = "give vectors='chunked' (--vectors chunked)"
+    remedy = "give vectors='chunked'"
     if params.tensor == "decomposable":
         remedy = "give fewer samples, or tensor='indecomposable' with vectors='chunked'"
     raise BadInput(
@@ -114,7 +114,11 @@ def keeps_limit(needed: int, limit: int | None, role: Role) -> bool:
 
 
 def check_memory(
-    plan: Plan, worker_limit: int | None, driver_limit: int | None, scheduler_limit: int | None = None
+    plan: Plan,
+    worker_limit: int | None,
+    driver_limit: int | None,
+    scheduler_limit: int | None = None,
+    saving: Callable[[], str | None] = lambda: None,
 ) -> None:
     """Refuse a run whose workers, whose driver or whose scheduler could not keep their limit.
 
@@ -124,6 +128,8 @@ def check_memory(
     worker_limit, driver_limit, scheduler_limit : int, optional
         Bytes that each worker, the driver, and a scheduler of its own may use. A plan counts on `SPILL` of a worker's.
         The driver's process has the scheduler in it, unless that is known to be one of its own.
+    saving : callable
+        It says an option with which all limits would be kept, if there is one.
 
     Raises
     ------
@@ -141,14 +147,20 @@ def check_memory(
             continue
         term, held = phase.largest
         share, of_limit = (SPILL, f", {SPILL:g} of which a plan counts on") if role == "worker" else (1.0, "")
-        enough = f"{math.ceil(phase.bytes / share / 2**28) / 4:g}GiB"
+        needed = phase.bytes / share
+        if role == "worker" and driver_limit == limit:  # one option sets both
+            needed = max(needed, plan.client_bytes)
+        enough = f"{math.ceil(needed / 2**28) / 4:g}GiB"
         # a scheduler's pod is as large as the driver's, whatever the command line says
-        options = f"--memory-limit {enough}, or {role}.memory in a cluster's file"
-        options = f"driver.memory: {enough} in the cluster's file" if role == "scheduler" else options
+        remedy = f"give memory_limit='{enough}', or {role}.memory: {enough} in a cluster's file"
+        remedy = f"give driver.memory: {enough} in the cluster's file" if role == "scheduler" else remedy
+        smaller = saving()
+        if smaller is not None:
+            remedy += f", or run it with {smaller}"
         raise Refused(
             f"memory_limit: stage {stage.name} needs {phase.bytes / 2**30:.2f} GiB in {_WHO[role]} ({phase.name}; "
             f"{term}: {held / 2**30:.2f} GiB) and the limit is {limit / 2**30:.2f} GiB{of_limit}, so the process would "
-            f"be killed. Remedy: give {options}, or {_smaller(plan, stage.name, role, phase.name)}."
+            f"be killed. Remedy: {remedy}."
         )
 
 
@@ -161,25 +173,6 @@ def keeps_limits(
     except Refused:
         return False
     return True
-
-
-def _smaller(plan: Plan, stage: str, role: Role, phase: str) -> str:
-    """The option that makes a role's share of a stage's memory smaller."""
-    if role == "scheduler":
-        return "larger partitions (--partition-rows), which are fewer tasks"
-    if phase == LEIDEN:
-        return "assign_labels='auto' (--labels auto), which need no graph of all samples in one process"
-    if stage == "neighbors" and not plan.choices.n_shards:
-        return "--shards 8, so that no process reads all samples"
-    if stage == "neighbors":
-        return f"--shards {2 * plan.choices.n_shards}"
-    if stage == "ingest":
-        return "a smaller --partition-rows"
-    if plan.choices.vectors == "in-core":
-        return "--vectors chunked, so that the workers share the block vectors"
-    if role == "worker" and stage in ("eigen", "label"):
-        return f"--workers {2 * plan.request.n_workers}, which share the block vectors"
-    return "a smaller --partition-rows" if role == "worker" else "lower n_neighbors"
 
 
 def disk_warning(plan: Plan, folder: str | Path) -> str | None:

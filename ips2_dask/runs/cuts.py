@@ -14,6 +14,7 @@ from ips2_dask.kernels.labels import renumber
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.sparse import Matrix
 from ips2_dask.runs import label_results
+from ips2_dask.runs.directory import check_there
 from ips2_dask.stages import islands
 from ips2_dask.stages.roundings import PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
@@ -65,9 +66,10 @@ def read_tree(context: Context, what: str, again: str) -> Tree:
             "the fused similarity of all of them would be read into this process", again,
         )  # fmt: skip
     if not has_tree(context):
+        check_there(context.store)
         raise BadInput(
-            what, "a run without a tree of density", "assign_labels='auto' or 'density'",
-            "there would be nothing to cut", "run it again with one of these",
+            what, "a run without a tree of density", "embedding='spectral' with assign_labels='auto' or 'density'",
+            "there would be nothing to cut", "run it again with embedding='spectral' and assign_labels='auto'",
         )  # fmt: skip
     part = _tree_part(context)
     return Tree(*(np.asarray(context.read("label", part, name)) for name in ("drawn", "edges")))

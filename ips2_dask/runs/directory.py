@@ -113,16 +113,21 @@ def read_manifest(store: ZarrStore) -> Document:
     return manifest
 
 
-def lacks(store: Store, part: str) -> BadInput:
-    """The error of a finished run that lacks a part: its directory is no longer there, or the part came later."""
+def check_there(store: Store) -> None:
+    """Refuse to go on with a finished run whose directory was moved or removed since it was opened."""
     if store.get_document("manifest.json") is None:
-        return BadInput(
+        raise BadInput(
             f"{store.location}", "no run any more", "the directory of the run, which was there when it was opened",
             "there would be nothing to read", "open it where it is now, with ips2_dask.open_run, or run it again",
         )  # fmt: skip
+
+
+def lacks(store: Store, part: str) -> BadInput:
+    """The error of a finished run that lacks a part, which came with a later version; raises if there is no run."""
+    check_there(store)
     return BadInput(
         f"{store.location}", "a run of an earlier version", f"one that keeps {part}", "there would be nothing to read",
-        "run the same command again, which computes the last stage anew",
+        "repeat the `ips2 run` or the call that made it, which computes the last stage anew",
     )  # fmt: skip
 
 

@@ -98,7 +98,7 @@ def write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
         if not origin.is_file():
             raise BadInput(
                 str(origin), "no such file", "the .h5ad that was clustered", "there would be nothing to copy",
-                "name it with --input",
+                "check the path, or leave --input out",
             )  # fmt: skip
         with faults.reading(str(origin)), h5py.File(origin, "r") as file:
             _check_samples(file, run, str(origin))

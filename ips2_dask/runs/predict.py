@@ -66,13 +66,13 @@ def _check_predictable(context: Context) -> None:
         raise BadInput(
             "metric", repr(context.params.metric), "a metric of samples",
             "new samples could not be compared with the training samples as these were with each other",
-            "run it with metric='euclidean'",
+            "run it with metric='euclidean' on the samples themselves",
         )  # fmt: skip
     if context.params.affinity == "precomputed":
         raise BadInput(
             "affinity", "'precomputed'", "heat-knn or gaussian",
             "the similarity of new samples to the training samples would be unknown",
-            "run it with affinity='heat-knn'",
+            "run it with affinity='heat-knn', and leave similarity out",
         )  # fmt: skip
     if not _has_shares(context) and context.receipt("label", "means") is None:
         raise lacks(context.store, "what new samples need")

@@ -39,6 +39,7 @@ from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
+from ips2_dask.wording import option
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -661,11 +662,20 @@ class Run:
         check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
         check_client(client)
         columns = dataclasses.replace(self.columns, handle_unknown=handle_unknown)
-        if text is None and is_text_file(X):
-            text = self.text_format
-        source = open_source(
-            X, labels_column=labels_column, transpose=transpose, features=columns, text=text, client=client
-        )
+        as_run = self.text_format if text is None and is_text_file(X) else None
+        try:
+            source = open_source(
+                X, labels_column=labels_column, transpose=transpose, features=columns, text=as_run or text,
+                client=client,
+            )  # fmt: skip
+        except BadInput as fault:
+            if as_run is None or not as_run.given:
+                raise
+            given = ", ".join(f"{name} ({option(name)})" for name in as_run.given)
+            raise BadInput(
+                fault.thing, fault.found, fault.allowed, fault.otherwise,
+                f"{fault.remedy}; if it is not written as the run's input was, give {given} as of this file",
+            ) from None  # fmt: skip
         return self._light(source) if self.features is None and isinstance(source, Table) else source
 
     def _opened(self, X: Any, handle_unknown: str, text: TextFormat | None, client: Client | None) -> Source:
@@ -784,7 +794,7 @@ class Run:
             raise BadInput(
                 what, "a decomposable run", "an indecomposable one",
                 "a tensor of m^4 entries would be built that Theorem 3.1 makes needless",
-                "use ips2_dask.explicit.tensor_similarity(X, kind='decomposable') on few samples",
+                "use ips2_dask.explicit.tensor_similarity(S, kind='decomposable') on the S of few samples",
             )  # fmt: skip
 
 
@@ -826,6 +836,6 @@ def open_run(path: str | Path) -> Run:
         done = ", ".join(s["name"] for s in manifest["stages"]) or "none"
         raise BadInput(
             str(path), f"an unfinished run (stages done: {done})", "a finished run",
-            "results would be missing", "run the same command again, which continues it",
+            "results would be missing", "repeat the `ips2 run` or the call that made it, which continues it",
         )  # fmt: skip
     return Run(store, manifest)

@@ -84,7 +84,7 @@ def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
     if params.affinity != "precomputed" and similarity is not None:
         raise BadInput(
             "similarity", f"a matrix with affinity={params.affinity!r}", "one with affinity='precomputed'",
-            "it would be ignored", "give affinity='precomputed'",
+            "it would be ignored", "give affinity='precomputed', or leave similarity out",
         )  # fmt: skip
     if knn_graph is not None and METRICS[params.metric].precomputed:
         raise BadInput(

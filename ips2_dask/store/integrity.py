@@ -145,8 +145,9 @@ def missing_receipt(folder: str, part: str) -> Fault:
 def remedy(fault: Fault) -> str:
     """The remedy of a fault."""
     if not fault.part:
-        return "run the same command again, which writes it anew"
-    return f"run the same command again with --verify, which computes part {fault.part} anew"
+        return "repeat the `ips2 run` or the call that made it, which writes it anew"
+    again = "repeat the `ips2 run` that made it with --verify, or the call with verify=True"
+    return f"{again}, which computes part {fault.part} anew"
 
 
 @dataclasses.dataclass

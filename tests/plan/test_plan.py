@@ -150,13 +150,13 @@ def test_too_little_memory_is_refused_with_a_limit_that_would_do() -> None:
     with pytest.raises(Refused) as caught:
         check_memory(plan, 1 << 30, 1 << 30)
     assert caught.value.exit_status == 4
-    found = re.search(r"--memory-limit (\S+),", str(caught.value))
+    found = re.search(r"memory_limit=.(\w[\w.]*)", str(caught.value))
     assert found is not None
     worst = max(plan.stages, key=lambda stage: stage.client_bytes)
     assert f"stage {worst.name} needs" in str(caught.value)
     assert "in the driver (filter; blocks: " in str(caught.value)
     check_memory(plan, 1 << 30, parse_bytes(found[1]))
-    with pytest.raises(Refused, match=r"in a worker .*worker\.memory in a cluster's file"):
+    with pytest.raises(Refused, match=r"in a worker .*worker\.memory: 1GiB in a cluster's file"):
         check_memory(plan, 1 << 29, None)
 
 

@@ -120,6 +120,8 @@ def test_the_labels_of_a_persisted_array_are_read_with_a_client(dask_executor: D
     client = dask_executor.client
     known = np.column_stack([X, np.arange(60) % 3])
     array = client.persist(da.from_array(known, chunks=(20, 4)))
+    with pytest.raises(BadInput, match=r"give client=, as in IPS2\(client=client\)"):
+        run(array, PARAMS)
     found = run(array, PARAMS, client=client, labels_column=-1)
     assert np.array_equal(found.known_labels, np.arange(60) % 3)  # type: ignore[arg-type]
 

@@ -289,7 +289,9 @@ def test_a_run_and_its_new_samples_take_the_same_format(tmp_path: Path, capsys: 
     table.to_csv(tmp_path / "y.csv", index=False)
     assert found.predict(tmp_path / "y.csv", text=TextFormat()).tolist() == found.labels.tolist()
     predict = ["predict", directory, str(tmp_path / "y.csv"), "--out", str(tmp_path / "labels.csv"), "--quiet"]
-    assert "found text in 3 columns" in refused_by_command(predict, capsys)
+    said = refused_by_command(predict, capsys)
+    assert "no column 'größe', 'b', 'c'" in said
+    assert "give encoding (--encoding), decimal (--decimal), skip_lines (--skip-lines) as of this file" in said
     words = ["--encoding", "utf-8", "--decimal", ".", "--skip-lines", "0"]
     assert main([*predict, *words]) == 0
     assert pd.read_csv(tmp_path / "labels.csv")["label"].tolist() == found.labels.tolist()

@@ -118,10 +118,11 @@ def test_a_tilde_is_the_home_in_inputs_and_outputs(blobs: npt.NDArray[Any], home
 def test_a_run_that_was_moved_is_said_to_be_gone(blobs: npt.NDArray[Any], tmp_path: Path) -> None:
     store = str(tmp_path / "run")
     run(blobs, PARAMS, store=store)
-    opened = [open_run(store) for _ in range(2)]
+    opened = [open_run(store) for _ in range(3)]
     (tmp_path / "run").rename(tmp_path / "moved")
     refused(lambda: opened[0].certainty, "no run any more", "open_run")
     refused(lambda: opened[1].predict(blobs), "no run any more", "open_run")
+    refused(lambda: opened[2].cut(2), "no run any more", "open_run")
     with pytest.raises(BadInput, match="no manifest"):
         open_run(store)
     assert len(open_run(tmp_path / "moved").labels) == len(blobs)

@@ -228,5 +228,5 @@ def without_shares(found: Run) -> Run:
 
 def test_a_run_of_an_earlier_version_says_how_it_is_brought_up_to_date(blobs3: tuple[Array, Array]) -> None:
     found = without_shares(run(blobs3[0], dataclasses.replace(Params(), n_clusters=3)))
-    with pytest.raises(BadInput, match="run the same command again"):
+    with pytest.raises(BadInput, match="repeat the `ips2 run`"):
         found.predict(blobs3[0])

@@ -342,9 +342,7 @@ def test_an_unfinished_run_is_refused_with_the_stages_that_are_done(X: Array, tm
 
     with pytest.raises(KeyboardInterrupt):
         run(X, Params(n_clusters=C), store=tmp_path / "run", progress=Stop())
-    with pytest.raises(
-        BadInput, match=r"unfinished run \(stages done: ingest, neighbors\).*run the same command again"
-    ):
+    with pytest.raises(BadInput, match=r"unfinished run \(stages done: ingest, neighbors\).*repeat the `ips2 run`"):
         open_run(tmp_path / "run")
     assert run(X, Params(n_clusters=C), store=tmp_path / "run").manifest["finished"]
     assert open_run(tmp_path / "run").labels.shape == (M,)

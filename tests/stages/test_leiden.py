@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import Refused
 from ips2_dask.kernels import leiden as kernel
 from ips2_dask.params import EMBEDDED_BEYOND, MAX_CLUSTERS
-from ips2_dask.pipeline.prepare import plan_run
+from ips2_dask.pipeline.prepare import Inputs, Prepared, plan_run
 from ips2_dask.plan.checks import check_memory
 from ips2_dask.plan.memory import LEIDEN
 
@@ -207,6 +208,10 @@ def test_a_graph_that_does_not_fit_is_refused_before_anything_starts(vectors: st
     peak = next(phase for phase in label.phases if phase.name == LEIDEN)
     assert peak.bytes == label.client_bytes
     if vectors == "chunked":  # in core other stages may need more
-        with pytest.raises(Refused, match=r"stage label .*\(communities; graph of all samples.*--labels auto"):
+        with pytest.raises(Refused, match=r"stage label .*\(communities; graph of all samples"):
             check_memory(plan, None, peak.bytes - 1)
+        small = Resources(vectors=vectors, memory_limit=peak.bytes // 2)
+        source: Any = Table()
+        with pytest.raises(Refused, match="or run it with assign_labels='auto'"):
+            Prepared(Inputs(source), params, small, params, plan).check()
         check_memory(plan, None, plan.peak("driver")[1].bytes)

@@ -99,7 +99,7 @@ def test_damage_of_any_array_is_noticed_when_it_is_read_and_named(finished: Path
             text = str(caught.value)
             assert f"{folder}/{receipt['attempt']}/" in text
             assert f"/{name}: chunk {key} " in text
-            assert text.endswith(f"Remedy: run the same command again with --verify, which computes part {part} anew.")
+            assert text.endswith(f"with --verify, or the call with verify=True, which computes part {part} anew.")
             assert (caught.value.folder, caught.value.part) == (folder, part)
             tried += 1
     for (folder, name), chunks in every_array(finished).items():
@@ -271,7 +271,7 @@ def test_a_damaged_document_is_written_anew(spoiled: Path, file: str, capsys: py
     place[file].write_text(text.replace(":", ": ", 1).replace("1", "2", 1))
     assert main(["verify", str(spoiled / "run"), "--json"]) == 1
     (fault,) = json.loads(capsys.readouterr().out)["faults"]
-    assert "run the same command again" in fault["remedy"]
+    assert "repeat the `ips2 run`" in fault["remedy"]
     if file == "manifest.json":
         with pytest.raises(Damaged, match=r"manifest\.json"):
             open_run(spoiled / "run")

@@ -134,7 +134,7 @@ def test_a_task_that_ends_every_worker_is_named_with_its_stage(tmp_path: Path, m
         MODULES, "tensor", SimpleNamespace(VERSION=module.VERSION, depends_on=module.depends_on, run=deadly)
     )
     with cluster(Resources(n_workers=1)) as executor:
-        with pytest.raises(WorkersKilled, match=r"stage tensor, partition p000002: .* --memory-limit") as caught:
+        with pytest.raises(WorkersKilled, match=r"stage tensor, partition p000002: .* memory_limit") as caught:
             run_on(executor, X, PARAMS, 100, tmp_path / "run")
         assert "\n" not in str(caught.value)
         monkeypatch.undo()
