@@ -6,7 +6,7 @@ and returns them by stage, by who holds them (``driver`` or ``task``) and by wha
     eigen  task  read assemble/whole/components
 
 ``python tests/gathers.py`` prints those of today's code, ``python tests/gathers.py "equal rows"`` those of one of the
-`CASES`. The tests want none but those of `ALLOWED`, and on workers those of `ALLOWED_ON_WORKERS` too.
+`CASES`. The tests want none but those of `ALLOWED`.
 """
 
 from __future__ import annotations
@@ -75,6 +75,10 @@ BOUNDS = {
     "readers.labels.PIECE_ROWS": 1000,
     "stages.kmeans.START_ROWS": 1000,
     "stages.sharding._batch_bytes": 2 * 4 * ROWS * FEATURES,
+    "stages.eigen.RANGE": 2 * ROWS,
+    "stages.views.PAIRS_AT_ONCE": 8000,
+    "kernels.levels.COARSEST": 60,
+    "stages.chunk_levels.WHOLE": 120,
 }  # fmt: skip
 """Bounds of the package that only large runs reach, and what they are here, so that both runs reach them."""
 
@@ -88,18 +92,16 @@ ALLOWED = {
 }  # fmt: skip
 """Arrays that grow at both of these sizes and are bounded in a large run, with what bounds them."""
 
+BOUNDED = {
+    r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|solve_whole)|kernels\.levels\.|(graph|fused)-(last|coarsest)-#).*":
+        "a graph of at most stages.chunk_levels.WHOLE nodes, which one task solves",
+}  # fmt: skip
+"""The same of arrays that grow in some of the cases, as it happens."""
+
 EQUAL, LABELLED, AUTO, NORMALIZED, ISLANDS = "equal rows", "known labels", "auto", "normalized", "islands"
 CASES = (EQUAL, LABELLED, AUTO, NORMALIZED, ISLANDS)
 """Runs besides the plain one: with equal rows and with rows that are left out; with known labels; with a number of
 clusters that the run chooses; with a normalised S; with a few groups that nothing joins with the others."""
-
-ALLOWED_ON_WORKERS = {
-    r"(eigen|label) (driver made in executors\.exchange\._receive"
-    r"|task (made in|returned by) (stages\.resident_blocks\.BlockStore\._rows_at|kernels\.buffers\.fresh))":
-        "rows of a block that one worker sends another for a product: some of those that it owns, which are all "
-        "samples over the workers, and these are two at both sizes; the plan counts them (plan.memory_chunked.SHARED)",
-}  # fmt: skip
-"""The same in a run on workers: arrays that grow with the rows of a worker, which handlers of its process get too."""
 
 RETURNS = tuple(f"ips2_dask.{name}." for name in ("kernels", "runs", "stages"))
 """Packages of whose functions the results are recorded; of kernels what they return to other packages."""
@@ -300,18 +302,23 @@ def _record_executors(patch: pytest.MonkeyPatch, recorder: Recorder) -> None:
 
 
 def _submit(submit: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
-    def recorded(self: Executor, name: str, function: Callable[..., Any], *arguments: Any, **where: Any) -> Any:
+    def recorded(self: Executor, name: str, function: Callable[..., Any], *arguments: Any) -> Any:
         recorder.note(f"argument of {name}", *(a for a in arguments if not isinstance(a, Context)), role="task")
         token = _IN_TASK.set(isinstance(self, SerialExecutor))
         try:
-            handle = submit(self, name, function, *arguments, **where)
+            return submit(self, name, _with_result_noted, name, function, *arguments)
         finally:
             _IN_TASK.reset(token)
-        if isinstance(self, SerialExecutor):
-            recorder.note(f"result of {name}", handle, role="task")
-        return handle
 
     return recorded
+
+
+def _with_result_noted(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """A submitted task, on a worker of this process too, whose result stays there."""
+    result = function(*arguments)
+    if _RECORDERS and not isinstance(result, Context):
+        _RECORDERS[-1].note(f"result of {name}", result, role="task")
+    return result
 
 
 def _results(results: Callable[..., Any], recorder: Recorder) -> Callable[..., Any]:
@@ -443,10 +450,9 @@ def grows(small: Size | None, large: Size, more: int) -> bool:
     return longer or larger
 
 
-def reason(entry: Entry, *, on_workers: bool = False) -> str | None:
+def reason(entry: Entry) -> str | None:
     """Why an array may grow in a small run: None where it may not."""
-    allowed = ALLOWED | ALLOWED_ON_WORKERS if on_workers else ALLOWED
-    return next((why for pattern, why in allowed.items() if re.fullmatch(pattern, " ".join(entry))), None)
+    return next((why for pattern, why in (ALLOWED | BOUNDED).items() if re.fullmatch(pattern, " ".join(entry))), None)
 
 
 @contextlib.contextmanager

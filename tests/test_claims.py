@@ -492,7 +492,7 @@ def defaults() -> str:
         "neighbours": ["exact" if c.graph == "exact" else f"{c.n_shards:,} {c.graph}" for c in chosen],
         "operator": [c.operator for c in chosen],
         "triplets in the run directory": ["yes" if c.operator == "triplets" else "no" for c in chosen],
-        "matrix of the solve": ["in memory" if c.operator == "triplets" or c.assembled else "none" for c in chosen],
+        "pairs": ["solved for" if c.exact else "Ritz vectors" for c in chosen],
         "block vectors": [c.vectors if c.vectors == "in-core" else "in chunks" for c in chosen],
         "solved by": ["the driver" if c.vectors == "in-core" else "workers" for c in chosen],
     }

@@ -99,7 +99,7 @@ every_job = pytest.mark.parametrize(
 
 def test_the_jobs_in_the_code_are_found() -> None:
     found = {job.label for job in JOBS}
-    assert {"ingest-statistics", "neighbors-shard", "tensor-pairs", "assemble-chunk", "fuse-fused"} <= found
+    assert {"ingest-statistics", "neighbors-shard", "tensor-pairs", "eigen-sums", "fuse-fused"} <= found
     assert JobName("neighbors", "").is_of("neighbors/p000001")
     assert not JobName("neighbors", "").is_of("neighbors/search-p000001")
 

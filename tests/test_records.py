@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from records import EXCEPTIONS, SUCCESSORS, NoHistory, check_history, git, staleness
+from records import ALL_MAY_BE_OLDER, EXCEPTIONS, SUCCESSORS, NoHistory, check_history, git, staleness
 
 from ips2_dask.bench import everything, figures, origin, shown
 
@@ -30,6 +30,8 @@ def test_no_record_is_older_than_its_code(name: str) -> None:
     found = everything.origin_of(step, ROOT)
     assert found is not None, f"{step.record} is not there, or not whole"
     older = staleness(ROOT, found.get("commit"), step.code)
+    if ALL_MAY_BE_OLDER:
+        pytest.skip(ALL_MAY_BE_OLDER)
     if name in EXCEPTIONS:
         assert older is not None, f"{step.record} is as new as its code: take its line out of EXCEPTIONS"
     else:

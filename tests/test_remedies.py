@@ -1026,9 +1026,12 @@ CASES += [
          "bench choosing --markdown {at}/x.npy",
          (f"bench choosing --markdown {RECORDS}/choosing.json",)),
     Case("bench/cluster.py: --near: give fewer --near, or more --chunks",
-         lambda desk: setting(100, 4, 9, 2, desk.folder / "a"),
-         (lambda desk: setting(100, 4, 3, 2, desk.folder / "b"),
-          lambda desk: setting(100, 12, 9, 2, desk.folder / "c"))),
+         lambda desk: setting(10_000, 4, 9, 2, desk.folder / "a"),
+         (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "b"),
+          lambda desk: setting(10_000, 12, 9, 2, desk.folder / "c"))),
+    Case("bench/cluster.py: --samples: give more --samples",
+         lambda desk: setting(100, 4, 3, 2, desk.folder / "d"),
+         (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "e"),)),
     Case(f"{BENCH}: {{}}: {{}} {{}}", f"bench scaling --from {RECORDS}/scaling.json",
          (f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/figure.svg",)),
     Case(f"{BENCH}: {{}}: {{}} {{}}",
@@ -1140,7 +1143,7 @@ def test_a_limit_that_a_refusal_names_suffices_and_so_does_the_option_beside_it(
         if other is not None:
             assert limited(shape, {**values, other[1]: literal(other[2])}) is None, message
             offered.add(other[1])
-    assert {"vectors", "partition_rows", "n_neighbors", "n_workers"} <= offered
+    assert {"vectors", "partition_rows", "n_neighbors"} <= offered
 
 
 def test_a_limit_that_is_too_small_is_answered_with_one_that_is_not_at_every_door(desk: Desk) -> None:
@@ -1199,9 +1202,6 @@ EXCUSED: dict[str, str] = {
     "datasets/files.py: {}: fetch it by other means and put it at {}": "needs a network",
     "pipeline/execution.py: {}: run it again, which continues, with a larger memory_limit, a smaller n_workers or "
     "a smaller partition_rows": "tests/store/test_store_failure.py kills the workers, and continues",
-    "stages/block_rounds.py: stage {}: workers were lost {} times without a new checkpoint between, the last time as "
-    "{}: find out from the workers' logs why they end, such as by a walltime that is too short":
-        "tests/stages/test_block_space.py loses the workers",
     "store/remote.py: {}: put the credentials where its own tools look for them, for S3 AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers": OF_A_SERVER,
     "store/remote.py: {}: check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, and run the same "

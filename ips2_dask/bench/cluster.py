@@ -1,10 +1,10 @@
-"""`ips2 bench cluster`: what a solve costs Dask's scheduler on a large cluster, with simulated workers.
+"""`ips2 bench cluster`: what a run's solves cost Dask's scheduler on a large cluster, with simulated workers.
 
-The scheduler is a real one in a process of its own; solver, block space, checkpoints and executor are those of a run.
-The workers (`ips2_dask.bench.simulated_workers`) answer every task at once and compute nothing, so that two cores are
-enough for a thousand of them. Measured are the CPU time of the scheduler and of the client, how many tasks the
-scheduler is sent and knows, what memory that takes, and how much is done again after a worker is lost. Not measured is
-anything that takes a network: transfers between workers, their heartbeats, slow ones among them.
+The scheduler is a real one in a process of its own; levels, filters, checkpoints, walks and executor are those of a
+run. The workers (`ips2_dask.bench.simulated_workers`) answer every task at once and compute nothing, so that two cores
+are enough for a thousand of them. Measured are the CPU time of the scheduler and of the client, the tasks, the
+scheduler's memory, and how much is done again after a worker is lost. Not measured is anything that takes a network:
+transfers between workers, their heartbeats, slow ones among them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -29,35 +28,34 @@ from distributed import Client
 
 from ips2_dask.bench import simulated_workers
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.task_counter import TaskCounter, counts
+from ips2_dask.bench.simulated_workers import Solve
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.executors.failures import PATIENCE
-from ips2_dask.kernels import eigen as kernel
+from ips2_dask.kernels import eigen, levels
 from ips2_dask.kernels.selection import solved_pairs
 from ips2_dask.params import Params
-from ips2_dask.plan.choices import Choices, choose, pairs_about
-from ips2_dask.stages.block_rounds import with_recovery
-from ips2_dask.stages.block_space import ChunkedSpace
-from ips2_dask.stages.checkpoints import PLACES, SHARE, Chunked
-from ips2_dask.store.base import AnyArray
-from ips2_dask.store.context import Context, part_name
+from ips2_dask.plan.choices import Choices, choose
+from ips2_dask.stages import checkpoints, sample_space
+from ips2_dask.stages.chunk_levels import ChunkedGraph
+from ips2_dask.stages.walk import ChunkedWalk
+from ips2_dask.store.context import Context
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
 COLUMNS = (
-    "kind", "workers", "chunks", "near", "panels", "products", "tasks", "tasks_a_product", "scheduler_cpu_a_product",
-    "client_cpu_a_product", "most_tasks", "scheduler_bytes", "bytes_a_task", "redone", "redone_share",
+    "kind", "workers", "chunks", "near", "products", "tasks", "scheduler_cpu", "client_cpu", "scheduler_us_a_task",
+    "scheduler_peak_bytes", "again", "products_again",
 )  # fmt: skip
 
 FEATURES = 64
 """Features of the simulated samples, on which the plan's number of chunks depends."""
 
-SHARED_ROWS = 1000
-"""Rows that a chunk needs of each near one."""
+FILTERS = 2
+"""Filters of the finest graph of U until it ends after those of its levels: mostly one or two (measured)."""
 
 LATE = 0.9
-"""Share of the tasks of a filter, or of those until the next checkpoint, after which a worker is lost."""
+"""Share of the tasks of a filter after which a worker is lost."""
 
 START_SECONDS = 120.0
 """How long the scheduler and the workers may take to start."""
@@ -66,99 +64,51 @@ SETTLE_SECONDS = 1.0
 """How long the scheduler gets to forget the tasks of what was measured before."""
 
 
-class Setting(NamedTuple):
-    """A simulated solve."""
+def measure(workers: int, chunks: int | None, near: int, samples: int, clusters: int, folder: Path) -> Iterator[Record]:
+    """Records of kind "graph", "embedding" and "walk", the solves of a run; of their sum, "all"; and of kind "loss".
 
-    context: Context
-    width: int  # columns of a block vector
-    wanted: int  # eigenpairs
-
-    @property
-    def chunks(self) -> int:
-        """Chunks of a block vector."""
-        return self.context.n_partitions
-
-
-class Spent(NamedTuple):
-    """What something has cost."""
-
-    seconds: float
-    scheduler_cpu: float
-    client_cpu: float
-    sent: int
-    done: int
-    redone: int  # of these, a second time
-    most_tasks: int
-    scheduler_bytes: int  # most memory of the scheduler, beyond what it had before
-
-
-def measure(
-    workers: int,
-    chunks: int | None,
-    near: int,
-    products: int,
-    samples: int,
-    clusters: int,
-    folder: Path,
-    writing: float = 1.0,
-) -> Iterator[Record]:
-    """A record of kind "filter", of kind "solve" and of kind "loss".
-
-    A filter makes `ips2_dask.kernels.eigen.DEGREE` products from a random block. A solve is that of a run, checkpoints
-    included, and goes on until it has made ``products`` of them. For "loss" the solve is made again, and one of the
-    workers is lost shortly before the checkpoint that follows the first one, or the end of the filter after it, when
-    most is lost with it; ``redone`` are the products of panels that are made a second time.
+    The graph's eigenvectors are those of its levels. The embedding has levels of its own, and then `FILTERS` filters
+    with a checkpoint after each. The walk spreads labels and ends in shares. ``products`` are those of the finest
+    graph. For "loss" a filter of the finest graph begins at what is stored, and the worker that holds most is lost
+    shortly before its end; ``again`` are the tasks that are done a second time, and ``products_again`` the chunks'
+    products among them.
 
     Parameters
     ----------
     workers : int
     chunks : int, optional
-        Of a block vector; None takes the plan's number.
+        Of the samples; None takes the plan's number.
     near : int
         Chunks of which each chunk needs rows: the neighbouring ones by number.
-    products : int
-        Least products of a solve.
-    samples : int
-        Of the simulated run: the size of a block vector follows from it, and so the number of panels.
-    clusters : int
-        The run's number of clusters: the width of a block vector follows from it.
+    samples, clusters : int
+        Of the simulated run: the width of a block follows from the clusters.
     folder : Path
         For the run directory, and the scheduler's file.
-    writing : float
-        Storing a state of the solve takes as long as so many products: how often one is stored follows from it.
 
     Raises
     ------
     BadInput
-        If there are fewer than two chunks, or fewer chunks than a chunk has near ones.
+        If there are fewer than two chunks, or fewer chunks than a chunk has near ones, or samples without levels.
     """
-    chosen = setting(samples, chunks, near, clusters, folder)
-    with simulated_cluster(workers, chosen, folder) as (client, cluster):
-        shape: Record = {
-            "workers": workers, "chunks": chosen.chunks, "near": near, "samples": samples, "c": clusters,
-            "columns": chosen.width, "writing": writing,
-        }  # fmt: skip
-        executor = DaskExecutor(client, 1, PATIENCE)
-        space = ChunkedSpace(chosen.context, executor, chosen.width, wide=False, short_rounds=True)
-        space.reopen()
-        shape["panels"] = kernel.panels_of(space.n, chosen.width, "chunked")
-        spent = cluster.spent(lambda: _filter(space, chosen.width))
-        yield {"kind": "filter", **shape, **_record(spent, kernel.DEGREE)}
-        nearly = int(LATE * spent.done * max(1.0, SHARE * writing / kernel.DEGREE))
-        made: list[int] = []
-        before = space.steps
-        spent = cluster.spent(lambda: made.append(_solve(chosen, space, products, writing)))
-        undisturbed = space.steps - before
-        yield {"kind": "solve", **shape, **_record(spent, made[-1])}
-        lose, before = partial(cluster.lose_after, nearly), space.steps
-        spent = cluster.spent(lambda: made.append(_solve(chosen, space, products, writing, lose)))
-        redone = space.steps - before - undisturbed
-        again = {"redone": redone, "redone_share": redone / undisturbed}
-        yield {"kind": "loss", **shape, **_record(spent, made[-1]), **again}
+    context, solve = setting(samples, chunks, near, clusters, folder)
+    shape: Record = {
+        "workers": workers, "chunks": solve.chunks, "near": near, "samples": samples, "c": clusters,
+        "columns": solve.columns,
+    }  # fmt: skip
+    with simulated_cluster(workers, solve, folder) as cluster:
+        run = _Run(context, DaskExecutor(cluster.client, 1, PATIENCE), solve)
+        found = []
+        for kind in ("graph", "embedding", "walk"):
+            found.append(cluster.spent(getattr(run, kind)))
+            yield {"kind": kind, **shape, **_record(found[-1])}
+        yield {"kind": "all", **shape, **_record(Spent.summed(found))}
+        once = cluster.spent(run.filter)
+        cluster.lose_after(int(LATE * once.done))
+        yield {"kind": "loss", **shape, **_record(cluster.spent(run.filter))}
 
 
-def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: Path) -> Setting:
-    """A stored run as far as the block space reads it: a partition a chunk, with the receipts of their operators."""
+def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: Path) -> tuple[Context, Solve]:
+    """A run as far as solves look at it, with a chunk a partition, and its sizes."""
     params = Params(n_clusters=clusters)
     planned = choose(samples, FEATURES, params, "chunked")
     n = chunks or math.ceil(samples / planned.chunk_samples)
@@ -167,101 +117,127 @@ def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: 
             "--near", f"{near} with {n} chunks", "a number below that of chunks, of which there are two or more",
             "a chunk would need rows of chunks that are not there", "give fewer --near, or more --chunks",
         )  # fmt: skip
+    if samples <= levels.COARSEST:
+        raise BadInput(
+            "--samples", str(samples), f"more than {levels.COARSEST}", "their graph would have no levels",
+            "give more --samples",
+        )  # fmt: skip
+    rows = samples // n
     context = Context(
-        store=ZarrStore(str(folder / "run")), params=params, bounds=tuple(range(n + 1)), n_features=FEATURES,
-        choices=Choices("shards", n, "matrix-free", "chunked", chunk_samples=1),
+        store=ZarrStore(str(folder / "run")), params=params, bounds=tuple(rows * g for g in range(n + 1)),
+        n_features=FEATURES, choices=Choices("shards", n, "matrix-free", "chunked", chunk_samples=rows),
         folders={stage: f"{stage}-{0:016x}" for stage in STAGES},
     )  # fmt: skip
-    each = max(1, pairs_about(samples, params.n_neighbors) // n)
-    context.facts = {
-        "tensor": {"pair_offsets": [each * g for g in range(n + 1)]}, "assemble": {"antisymmetric": None},
-    }  # fmt: skip
-    _store(context, near, each)
-    wanted = solved_pairs(context.choices.n_solved(params), False, 1)
-    return Setting(context, kernel.block_width(wanted), wanted)
+    columns = eigen.block_width(solved_pairs(context.choices.n_solved(params), False, 1))
+    return context, Solve(n, rows, near, columns)
 
 
-def _store(context: Context, near: int, pairs: int) -> None:
-    """Store the parts that the block space and the checkpoints read; operators have no neighbourhoods."""
-    n, store, k = context.n_partitions, context.store, context.params.n_neighbors
-    arrays: dict[str, AnyArray] = {
-        "touched": np.zeros(1, np.int64), "near_blocks": np.zeros((0, k * (k - 1) // 2), np.float32),
-        "near_owned": np.zeros((0, 1), np.uint8), "near_ids": np.zeros((0, k * (k + 1) // 2), np.int32),
-    }  # fmt: skip
-    for g in range(n):
-        low = min(max(0, g - near // 2), n - 1 - near)
-        touched = [pairs if h == g else SHARED_ROWS * (low <= h <= low + near) for h in range(n)]
-        cuts = [0, *np.cumsum(touched).tolist()]
-        store.write(context.folders["tensor"], f"chunk-{part_name(g)}", arrays, {"cuts": cuts})
-    store.write(context.folders["assemble"], "whole", {"components": np.zeros(n, np.int32)}, {})
+class _Enough(Exception):
+    """A solve has made its filters."""
 
 
-def _filter(space: ChunkedSpace, width: int) -> None:
-    """One filter of a random block, and a Gram matrix of the result, which waits for it."""
-    y = kernel.chebyshev_filter(space, space.random(width, 0), -1.0, 0.5, 1.0, kernel.DEGREE)
-    space.gram(y, y)
+class _Walk(ChunkedWalk):
+    """The walks of a run whose rows of U are stored."""
+
+    def __init__(self, context: Context, executor: DaskExecutor, solve: Solve) -> None:
+        self._context, self._executor, self._shared = context, executor, executor.share(context)
+        self._chunks, self._matrix, self._halo = range(solve.chunks), [], None
 
 
-def _solve(
-    chosen: Setting,
-    space: ChunkedSpace,
-    products: int,
-    writing: float,
-    after_checkpoint: Callable[[], None] = lambda: None,
-) -> int:
-    """The solve of a run, its checkpoints included, until it has made so many products; returns how many it made.
+class _Run:
+    """The solves of a run: each method returns how many products of the finest graph it made."""
 
-    ``after_checkpoint`` is called once, after the first one.
-    """
-    for place in PLACES:  # of an earlier solve
-        chosen.context.store.drop(chosen.context.folders["eigen"], place)
-    solve_checkpoints, calls = _Checkpoints(chosen.context, space, writing), [after_checkpoint]
+    def __init__(self, context: Context, executor: DaskExecutor, solve: Solve) -> None:
+        self._context, self._executor, self._solve = context, executor, solve
+        self._opened: tuple[ChunkedGraph, checkpoints.Chunked] | None = None
 
-    def checkpoint(state: kernel.State) -> None:
-        solve_checkpoints.keep(state)
-        while calls:
-            calls.pop()()
+    def _graph(self, name: str) -> ChunkedGraph:
+        chunk_of = {"graph": sample_space.graph_chunk, "fused": sample_space.fused_chunk}[name]
+        return sample_space.open_graph(self._context, self._executor, name, chunk_of, 1)
 
-    def solve(state: kernel.State | None) -> kernel.Solution:
-        solution = kernel.leading_eigenpairs(
-            space, chosen.wanted, space.start, tol=1e-9, most_products=products, state=state, checkpoint=checkpoint
-        )
-        space.store_vectors(solution.vectors, chosen.wanted)
-        return solution
+    def _start(self, graph: ChunkedGraph) -> levels.Start:
+        found = levels.start(graph, self._solve.columns, self._solve.columns * 2 // 3, 0)
+        assert found is not None
+        return found
 
-    return with_recovery(space, solve_checkpoints.latest, solve).products
+    def graph(self) -> int:
+        """The sample graph's eigenvectors, stored."""
+        graph = self._graph("graph")
+        found = self._start(graph)
+        graph.for_each(sample_space.store_start_rows, found.y, self._context, self._solve.columns)
+        return found.products
+
+    def embedding(self) -> int:
+        """The eigenvectors of U; what is stored of the last state is kept for `filter`."""
+        graph = self._graph("fused")
+        states = checkpoints.Chunked(self._context, self._executor, self._solve.chunks)
+        self._opened, made = (graph, states), []
+
+        def checkpoint(state: eigen.State) -> None:
+            states.keep(state)
+            made.append(state.products)
+            if len(made) == FILTERS:
+                raise _Enough
+
+        with contextlib.suppress(_Enough):
+            levels.leading(
+                graph.space, self._start(graph), self._solve.columns, tol=0.0, settled=-1.0, seed=0,
+                checkpoint=checkpoint,
+            )  # fmt: skip
+        return made[-1]
+
+    def walk(self) -> int:
+        """Labels of all samples, and their shares of the clusters."""
+        walk = _Walk(self._context, self._executor, self._solve)
+        made: list[int] = []
+        walked = walk._walked
+
+        def counted(F: list[object], products: int, leaves: str = "") -> list[object]:
+            made.append(products)
+            return walked(F, products, leaves)
+
+        walk._walked = counted  # type: ignore[method-assign]
+        walk.spread("leaves", "spread-")
+        walk.finish("spread-", np.arange(self._context.params.n_clusters, dtype=np.int32))
+        return sum(made)
+
+    def filter(self) -> int:
+        """One filter of U from the state that is stored."""
+        assert self._opened is not None
+        graph, states = self._opened
+        state = states.latest()
+        assert state is not None
+        levels.refined(graph.space, state.y, float(state.values[-1]))
+        return levels.PRODUCTS + 1
 
 
-class _Checkpoints(Chunked):
-    """Checkpoints by a clock of products, of which storing a state takes as many as is given: here neither takes time.
+class Spent(NamedTuple):
+    """What something has cost."""
 
-    Parameters
-    ----------
-    context : Context
-    space : ChunkedSpace
-    writing : float
-    """
+    products: int
+    seconds: float
+    scheduler_cpu: float
+    client_cpu: float
+    scheduler_peak_bytes: int  # most memory of the scheduler
+    done: int
+    again: int  # of these, a second time
+    products_again: int
 
-    def __init__(self, context: Context, space: ChunkedSpace, writing: float) -> None:
-        self._writing, self._written = writing, 0
-        super().__init__(context, space, clock=lambda: space.steps / space.panels + writing * self._written)
-
-    def _store_blocks(self, place: str, state: kernel.State) -> Mapping[str, AnyArray]:
-        self._written += 1
-        return super()._store_blocks(place, state)
+    @classmethod
+    def summed(cls, several: list[Spent]) -> Spent:
+        """What several things have cost together."""
+        total = cls(*(sum(column) for column in zip(*several, strict=True)))
+        return total._replace(scheduler_peak_bytes=max(one.scheduler_peak_bytes for one in several))
 
 
-def _record(spent: Spent, products: int) -> Record:
+def _record(spent: Spent) -> Record:
     """The figures of what was measured, by product and as a whole."""
     return {
-        "products": products, "tasks": spent.sent, "tasks_a_product": round(spent.sent / products),
-        "seconds": spent.seconds, "seconds_a_product": spent.seconds / products,
-        "scheduler_cpu": spent.scheduler_cpu, "scheduler_cpu_a_product": spent.scheduler_cpu / products,
-        "scheduler_us_a_task": spent.scheduler_cpu / spent.sent * 1e6,
-        "client_cpu": spent.client_cpu, "client_cpu_a_product": spent.client_cpu / products,
-        "most_tasks": spent.most_tasks, "scheduler_bytes": spent.scheduler_bytes,
-        "bytes_a_task": spent.scheduler_bytes / max(1, spent.most_tasks),
-        "redone": 0, "redone_share": 0.0,
+        "products": spent.products, "tasks": spent.done, "tasks_a_product": round(spent.done / spent.products),
+        "seconds": spent.seconds, "scheduler_cpu": spent.scheduler_cpu, "client_cpu": spent.client_cpu,
+        "scheduler_us_a_task": spent.scheduler_cpu / spent.done * 1e6,
+        "scheduler_peak_bytes": spent.scheduler_peak_bytes, "again": spent.again,
+        "products_again": spent.products_again,
     }  # fmt: skip
 
 
@@ -279,28 +255,34 @@ class SimulatedCluster:
     """
 
     def __init__(self, client: Client, scheduler: subprocess.Popen[bytes], workers: subprocess.Popen[bytes]) -> None:
-        self._client, self._workers = client, workers
+        self.client, self._workers = client, workers
         self._scheduler, self._here = psutil.Process(scheduler.pid), psutil.Process()
 
     def lose_after(self, tasks: int) -> None:
         """Have one of the workers lost once so many more tasks are done."""
-        assert self._workers.stdin is not None
-        self._workers.stdin.write(f"lose {tasks}\n".encode())
-        self._workers.stdin.flush()
+        self._lose = tasks
 
-    def spent(self, work: Callable[[], None]) -> Spent:
-        """What some work costs, until its last task is done."""
+    def _counts(self, lose: int | None = None) -> dict[str, int]:
+        """What the workers have counted since the last call."""
+        assert self._workers.stdin is not None
+        assert self._workers.stdout is not None
+        self._workers.stdin.write(b"count\n" if lose is None else f"lose {lose}\n".encode())
+        self._workers.stdin.flush()
+        return dict(json.loads(self._workers.stdout.readline()))
+
+    def spent(self, work: Callable[[], int]) -> Spent:
+        """What some work costs, which returns its products."""
         time.sleep(SETTLE_SECONDS)
-        self._client.run_on_scheduler(counts)
-        tasks = self._client.run_on_scheduler(counts)
-        before, held = (time.perf_counter(), *self._cpu()), self._scheduler.memory_info().rss
+        lose, self._lose = self._lose, None
+        self._counts(lose)
+        before = time.perf_counter(), *self._cpu()
         with _Memory(self._scheduler) as memory:
-            work()
-        after = (time.perf_counter(), *self._cpu())
-        *tasks_after, most = self._client.run_on_scheduler(counts)
+            products = work()
+        after = time.perf_counter(), *self._cpu()
         seconds, scheduler_cpu, client_cpu = (b - a for a, b in zip(before, after, strict=True))
-        sent, done, redone = (b - a for a, b in zip(tasks[:3], tasks_after, strict=True))
-        return Spent(seconds, scheduler_cpu, client_cpu, sent, done, redone, most, max(0, memory.peak - held))
+        return Spent(products, seconds, scheduler_cpu, client_cpu, memory.peak, **self._counts())
+
+    _lose: int | None = None
 
     def _cpu(self) -> tuple[float, float]:
         """CPU seconds of the scheduler and of this process so far."""
@@ -333,12 +315,12 @@ class _Memory:
 
 
 @contextlib.contextmanager
-def simulated_cluster(n: int, chosen: Setting, folder: Path) -> Iterator[tuple[Client, SimulatedCluster]]:
+def simulated_cluster(n: int, solve: Solve, folder: Path) -> Iterator[SimulatedCluster]:
     """A scheduler with n simulated workers; both end with the block."""
     _allow_files(4 * n + 256)
     file = folder / "scheduler.json"
     environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "null", "OMP_NUM_THREADS": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))  # the scheduler imports the task counter
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
     with contextlib.ExitStack() as stack:
         with (folder / "scheduler.log").open("wb") as log:
             scheduler = subprocess.Popen(
@@ -350,7 +332,7 @@ def simulated_cluster(n: int, chosen: Setting, folder: Path) -> Iterator[tuple[C
             )  # fmt: skip
         stack.callback(_end, scheduler)
         address = _address(file, scheduler)
-        arguments = [address, str(n), str(chosen.chunks), str(chosen.width)]
+        arguments = [address, str(n), json.dumps(solve)]
         workers = subprocess.Popen(
             [sys.executable, "-m", simulated_workers.__name__, *arguments],
             env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -359,8 +341,7 @@ def simulated_cluster(n: int, chosen: Setting, folder: Path) -> Iterator[tuple[C
         stack.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "60s"}))
         client = stack.enter_context(Client(address, set_as_default=False, timeout="60s"))
         client.wait_for_workers(n, timeout=START_SECONDS)
-        client.register_plugin(TaskCounter())
-        yield client, SimulatedCluster(client, scheduler, workers)
+        yield SimulatedCluster(client, scheduler, workers)
 
 
 def _address(file: Path, scheduler: subprocess.Popen[bytes]) -> str:

@@ -253,10 +253,7 @@ def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
 
 
 def _cluster(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    return cluster.measure(
-        options.workers, options.chunks, options.near, options.products, options.samples, options.clusters, folder,
-        options.writing,
-    )  # fmt: skip
+    return cluster.measure(options.workers, options.chunks, options.near, options.samples, options.clusters, folder)
 
 
 def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:

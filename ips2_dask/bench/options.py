@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -30,14 +29,6 @@ def whole_number(text: str) -> int:
     if len(numbers) != 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
     return numbers[0]
-
-
-def _from_0(text: str) -> float:
-    """A finite number of at least 0."""
-    value = float(text)
-    if not 0.0 <= value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of at least 0")
-    return value
 
 
 def _number_from_0(text: str) -> int:
@@ -114,7 +105,7 @@ def add_benchmarks(parser: argparse.ArgumentParser, method: Add, machine: Add) -
     _sweep(add("sweep", "a sweep, against one run with its largest c and k"))
     slope = add("slope", "bytes that each sample more takes in the driver and in a worker, by stage")
     _slope(slope)
-    _cluster(add("cluster", "what a solve costs Dask's scheduler on a large cluster, with simulated workers"))
+    _cluster(add("cluster", "what a run's solves cost Dask's scheduler on a large cluster, with simulated workers"))
     _all(benchmarks)
     for each in (whole, scaling, slope):
         method(each)
@@ -361,11 +352,8 @@ def _sweep(parser: argparse.ArgumentParser) -> None:
 
 def _cluster(parser: argparse.ArgumentParser) -> None:
     _number(parser, "--workers", 200, "simulated workers")
-    _number(parser, "--chunks", None, "of a block vector (default: the plan's for so many samples)")
-    _number(parser, "--near", 38, "chunks of which each chunk needs rows")
-    _number(parser, "--products", 24, "of a solve, at least")
-    what = "products that take as long as storing a state of the solve: 0 stores one after every round (default 1)"
-    parser.add_argument("--writing", type=_from_0, default=1.0, metavar="X", help=what)
+    _number(parser, "--chunks", None, "of the samples (default: the plan's for so many samples)")
+    _number(parser, "--near", 20, "chunks of which each chunk needs rows")
     _number(parser, "--samples", 100_000_000, "of the simulated run")
     _number(parser, "--clusters", 20, "of the simulated run")
 

@@ -23,7 +23,7 @@ GRAPH = (
 
 PRODUCT = tuple(
     f"ips2_dask/kernels/{name}.py"
-    for name in ("antisymmetric", "buffers", "llvm", "operator", "parallel", "product", "sparse", "tensor")
+    for name in ("buffers", "llvm", "operator", "parallel", "product", "sparse", "tensor")
 )
 """Code of a product with the tensor's Laplacian."""
 

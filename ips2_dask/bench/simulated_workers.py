@@ -1,108 +1,107 @@
-"""Simulated workers: one process that answers a real Dask scheduler as many workers would, and computes nothing.
+"""Simulated workers: they speak Dask's protocol with a scheduler, answer every task at once and compute nothing.
 
-``python -m ips2_dask.bench.simulated_workers SCHEDULER WORKERS CHUNKS COLUMNS`` connects so many workers. It obeys
-lines on its standard input: ``lose N`` ends one of the workers once N tasks are done in all. Each worker has a
-connection of its own and reports what a real one reports of tasks: those that are done, and results that it has taken
-from other workers. It sends no heartbeats, and transfers nothing between workers.
+``python -m ips2_dask.bench.simulated_workers ADDRESS WORKERS SOLVE`` runs in a process of its own, with all workers in
+one thread. A task's result is what `Solve.answer` says, and the scheduler hears of as many bytes as a real one has.
+What workers tell one another does not happen: a result that a task takes is there as soon as it is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import os
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-import distributed.comm.tcp  # noqa: F401  the protocol of the addresses
 import numpy as np
 from distributed.comm import Comm, CommClosedError, connect, listen
-from distributed.core import error_message
 from distributed.protocol import to_serialize
 from distributed.protocol.pickle import dumps
 from distributed.versions import get_versions
-
-from ips2_dask.executors.exchange import BlocksLost
-from ips2_dask.stages import block_copies
-from ips2_dask.stages import resident_blocks as blocks
-from ips2_dask.stages.block_space import store_vectors
 
 Message = dict[str, Any]
 
 MEMORY = 64 << 30
 """Bytes of memory that a worker says it has."""
 
+SHRINKS = 6
+"""A coarser graph has one node for so many: a fifth to a seventh remain (measured)."""
+
+SHARED_ROWS = 1000
+"""Rows of the finest graph that a chunk needs of each near one: few, so that a task takes them out."""
+
+ENTRIES = 20
+"""Entries of a row of a graph, of 8 bytes each."""
+
+MATRICES = ("graph_chunk", "fused_chunk", "field", "normalized_rows", "walk_rows", "merge", "coarse_chunk")
+PIECES = ("take", "members_rows", "share_of")
+BLOCKS = (
+    "multiply", "_rotated", "_freed", "random_rows", "from_pieces", "from_whole", "scaled", "read_state", "step",
+    "leaf_shares", "first_shares", "read_block",
+)  # fmt: skip
+"""Functions of tasks by what their results are: rows of a matrix, rows that another chunk needs, and blocks."""
+
 
 class Solve(NamedTuple):
-    """The sizes of the simulated solve that results depend on."""
+    """The sizes of simulated solves that answers depend on."""
 
     chunks: int
-    columns: int  # of a block vector
+    rows: int  # of a chunk of the finest graph
+    near: int  # chunks of which each one needs rows: those next to it by number
+    columns: int  # of a block
+
+    def near_to(self, g: int, depth: int) -> list[int]:
+        """The chunks that chunk g of a level needs rows of, ascending: a coarser level has as many fewer chunks."""
+        chunks = -(-self.chunks // SHRINKS**depth)
+        near = min(self.near, chunks - 1)
+        low = min(max(0, g - near // 2), chunks - 1 - near)
+        return [h for h in range(low, low + near + 1) if h != g]
+
+    def answer(self, function: str, key: str, arguments: tuple[Any, ...]) -> Any:
+        """The result of a task, where somebody looks at it: all wait for plausible numbers, and none converges."""
+        depth, g = place_of(key)
+        if function == "sources_of":
+            return dict.fromkeys(self.near_to(g, depth), SHARED_ROWS)
+        if function in ("owners", "coarse_sources"):
+            return sorted({h // SHRINKS for h in (g, *self.near_to(g, depth))})
+        if function == "count_seeds":
+            return -(-self.rows // SHRINKS)
+        if function in ("volumes_of", "_coefficients"):
+            of_one = np.ones(1) if function == "volumes_of" else np.zeros((1, self.columns))
+            return np.zeros(1, np.int64), of_one
+        if function == "_gram":  # of a block with itself, or with its product
+            x, y = arguments
+            return np.diag(np.ones(self.columns) if x == y else np.linspace(0.99, 0.5, self.columns)) / self.chunks
+        if function == "_residual_squares":
+            return np.ones(self.columns) / self.chunks
+        if function == "last_value":
+            return 0.5
+        if function == "reached":
+            return self.rows
+        return {} if function.startswith("store_") else None
+
+    def nbytes(self, function: str) -> int:
+        """The bytes of a task's result, about."""
+        if function in BLOCKS:
+            return 4 * self.columns * self.rows
+        if function in PIECES:
+            return 4 * self.columns * SHARED_ROWS
+        return 8 * ENTRIES * self.rows if function in MATRICES else 1024
 
 
-class FakeBlock(NamedTuple):
-    """What stands for one chunk's block of a block vector, which has no entries."""
-
-    columns: int
-    multiplied: bool = False  # whether it is the operator's product with a block
-
-
-def _gram(solve: Solve, x: FakeBlock, y: FakeBlock) -> Any:
-    """This chunk's share of x' y: of I, or, with y the operator's product with x, of falling eigenvalues below 1."""
-    projected = y.multiplied and not x.multiplied
-    diagonal = np.linspace(0.99, 0.5, y.columns) if projected else np.ones(y.columns)
-    return np.eye(x.columns, y.columns) * diagonal / solve.chunks
-
-
-class FakeBlocks(dict[str, FakeBlock]):
-    """The blocks of a solve by name: they are the same on all workers."""
-
-    def __init__(self, solve: Solve) -> None:
-        super().__init__()
-        self._solve = solve
-
-    def joined(self, names: Sequence[str]) -> FakeBlock:
-        """Blocks side by side."""
-        some = [self[name] for name in names]
-        return FakeBlock(sum(one.columns for one in some), any(one.multiplied for one in some))
-
-    def apply(self, operation: blocks.Operation) -> None:
-        """Make the blocks that an operation makes."""
-        if isinstance(operation, blocks.Make):
-            self.update(zip(operation.names, map(FakeBlock, operation.widths), strict=True))
-        elif isinstance(operation, block_copies.Restore):
-            self[operation.result] = FakeBlock(operation.width, multiplied=True)
-        elif isinstance(operation, blocks.Step):
-            self[operation.result] = FakeBlock(self[operation.y].columns, multiplied=True)
-        elif isinstance(operation, blocks.Rotate):
-            multiplied = self.joined(operation.y).multiplied
-            for name, width in zip(operation.results, operation.widths, strict=True):
-                self[name] = FakeBlock(width, multiplied)
-
-    def result(self, operation: blocks.Operation) -> Any:
-        """What an operation returns for one chunk.
-
-        The residuals never fall, so that a solve goes on for as many products as it may make.
-        """
-        if isinstance(operation, blocks.Gram):
-            return _gram(self._solve, self.joined(operation.x), self.joined(operation.y))
-        if isinstance(operation, blocks.ComponentVolumes):
-            return np.zeros(1, np.int64), np.ones(1)
-        if isinstance(operation, blocks.Coefficients):
-            return np.zeros(1, np.int64), np.zeros((1, self.joined(operation.names).columns))
-        if isinstance(operation, blocks.ResidualSquares):
-            return np.ones(len(operation.values)) / self._solve.chunks
-        if isinstance(operation, blocks.Apply) and operation.function is store_vectors:
-            return np.zeros(operation.arguments[0])
-        return None
+def place_of(key: str) -> tuple[int, int]:
+    """The level and the number of the chunk in a task's key: ``fused-1-product-17-`` and digits, ``label-step-17-``."""
+    words = key.split("-")
+    return (int(words[1]) if words[1].isdigit() else 0), int(words[-2]) if words[-2].isdigit() else 0
 
 
 class Cluster:
-    """The workers of this process, and what they share: the results of tasks, and how many tasks are done.
+    """The workers of this process, and what they share: results by key, and how often each task was done.
 
     Parameters
     ----------
@@ -118,45 +117,9 @@ class Cluster:
         self.values: dict[str, Any] = {}
         self.holders: Counter[str] = Counter()  # how many workers have each result
         self.workers: list[Worker] = []
-        self.done = 0
+        self.done: set[str] = set()
+        self.n_done = self.again = self.products_again = 0
         self.lose_at: int | None = None
-        self.teams: dict[str, blocks.Team] = {}
-        self.blocks: dict[str, FakeBlocks] = {}
-
-    def result(self, task: Any, address: str) -> Any:
-        """What a task of a solve returns on the worker at this address.
-
-        Parameters
-        ----------
-        task : dask._task_spec.GraphNode
-            Its dependencies' results are in `values`.
-        address : str
-
-        Raises
-        ------
-        BlocksLost
-            As a real worker does that has not the blocks of a round.
-        """
-
-        def open_store(context: object, team: blocks.Team, owner: int, *more: object) -> None:
-            del context, owner, more
-            self.teams[team.space] = team
-            self.blocks[team.space] = FakeBlocks(self.solve)
-
-        def run_round(
-            context: object, space: str, owner: int, number: int, operations: Sequence[blocks.Operation]
-        ) -> list[Any]:
-            del context, number
-            team, made = self.teams[space], self.blocks[space]
-            if team.addresses[owner] != address:
-                raise BlocksLost(f"the blocks of worker {owner} are not here")
-            for operation in operations:
-                made.apply(operation)
-            return [made.result(operations[-1]) for _ in team.chunks(owner)]
-
-        answer = task.copy()
-        answer.func = {"open_store": open_store, "run_round": run_round}.get(task.func.__name__, lambda value: value)
-        return answer({key: self.values.get(key) for key in task.dependencies})
 
     async def start(self, n: int) -> None:
         """Connect ``n`` workers to the scheduler."""
@@ -165,12 +128,31 @@ class Cluster:
             await worker.start()
             self.workers.append(worker)
 
-    def count(self) -> None:
-        """Note that a task is done, and end a worker if its time has come."""
-        self.done += 1
-        if self.lose_at is not None and self.done >= self.lose_at:
+    def compute(self, key: str, task: Any) -> int:
+        """Keep the answer of a task that a worker was sent; returns its bytes. A worker is lost if its time has come.
+
+        A task is ``_with_threads(count, function, *arguments)``.
+        """
+        function = task.args[1].__name__ if len(task.args) > 1 else ""
+        value = self.solve.answer(function, key, task.args[2:])
+        if value is not None:
+            self.values[key] = value
+        self.n_done += 1
+        self.again += key in self.done
+        self.products_again += key in self.done and function in ("multiply", "step")
+        self.done.add(key)
+        if self.lose_at is not None and self.n_done >= self.lose_at:
             self.lose_at = None
-            self.workers.pop(len(self.workers) // 2).lose()
+            lost = max(self.workers, key=lambda worker: len(worker.held))  # others may have been given nothing
+            self.workers.remove(lost)
+            lost.lose()
+        return self.solve.nbytes(function)
+
+    def counts(self) -> dict[str, int]:
+        """Tasks done, those of them a second time, and products among these, since the last call."""
+        found = {"done": self.n_done, "again": self.again, "products_again": self.products_again}
+        self.n_done = self.again = self.products_again = 0
+        return found
 
     def hold(self, worker: Worker, keys: Iterable[str]) -> None:
         """Note that a worker has these results, which it had not."""
@@ -254,33 +236,20 @@ class Worker:
         if fetched:
             self.cluster.hold(self, fetched)
             answers.append({"op": "add-keys", "keys": fetched, "stimulus_id": f"fetched-{key}"})
-        try:
-            value = self.cluster.result(message["run_spec"], self.address)
-        except BlocksLost as error:
-            now = time.time()
-            answers.append({
-                **error_message(error), "op": "task-erred", "key": key, "run_id": message["run_id"], "thread": 1,
-                "stimulus_id": f"task-erred-{now}", "startstops": [],
-            })  # fmt: skip
-            return answers
-        self.cluster.values[key] = value
+        nbytes = self.cluster.compute(key, message["run_spec"])
         if key not in self.held:
             self.cluster.hold(self, [key])
-        self.cluster.count()
         now = time.time()
         answers.append({
             "op": "task-finished", "status": "OK", "key": key, "run_id": message["run_id"],
-            "nbytes": 1024, "type": _TYPE, "metadata": {},
+            "nbytes": nbytes, "type": _TYPE, "metadata": {},
             "typename": "object", "thread": 1, "stimulus_id": f"task-finished-{now}",
             "startstops": [{"action": "compute", "start": now - 0.01, "stop": now}],
         })  # fmt: skip
         return answers
 
     async def _serve(self, comm: Comm) -> None:
-        """Send the results that somebody asks for; one that is not held here is left out, as a worker does.
-
-        Whatever else is asked, such as to take a plugin, is answered as if it were done.
-        """
+        """Send the results that somebody asks for; one that is not held here is left out, as a worker does."""
         with contextlib.suppress(CommClosedError):
             while True:
                 message = await comm.read()
@@ -289,7 +258,7 @@ class Worker:
                 answer: Message = {"status": "OK", "result": None}
                 if message.get("op") == "get_data":
                     held = [key for key in message["keys"] if key in self.held]
-                    answer = {"status": "OK", "data": {key: to_serialize(self.cluster.values[key]) for key in held}}
+                    answer = {"status": "OK", "data": {key: to_serialize(self.cluster.values.get(key)) for key in held}}
                 if message.get("reply", True):
                     await comm.write(answer)
 
@@ -298,18 +267,21 @@ _TYPE = dumps(object)
 
 
 async def serve(scheduler: str, workers: int, solve: Solve) -> None:
-    """Simulate workers until standard input ends, or the line ``lose N`` on it says otherwise."""
+    """Simulate workers until standard input ends; each line of it is answered by the counts since the last one.
+
+    The line ``lose N`` has a worker lost once so many more tasks are done.
+    """
     cluster = Cluster(scheduler, solve)
     await cluster.start(workers)
-    print("ready", flush=True)
     reader = asyncio.StreamReader()
     loop = asyncio.get_running_loop()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     while line := await reader.readline():
+        print(json.dumps(cluster.counts()), flush=True)
         word, _, number = line.decode().partition(" ")
         if word == "lose":
-            cluster.lose_at = cluster.done + int(number)
+            cluster.lose_at = cluster.n_done + int(number)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Solve(int(sys.argv[3]), int(sys.argv[4]))))
+    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Solve(*json.loads(sys.argv[3]))))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from rich import box
@@ -15,8 +15,7 @@ from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.pipeline.prepare import Shaped
 from ips2_dask.plan.checks import keeps_limit
 from ips2_dask.plan.plan import Plan
-from ips2_dask.plan.terms import SPILL, Role
-from ips2_dask.plan.traffic import ProductTraffic
+from ips2_dask.plan.terms import USABLE, Role
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
 from ips2_dask.wording import count, duration, rounding_choice, size, stage_results
@@ -179,9 +178,7 @@ def print_sweep(
     )
 
 
-def print_plan(
-    plan: Plan, source: Shaped, limits: tuple[int | None, ...], traffic: Mapping[str, ProductTraffic]
-) -> None:
+def print_plan(plan: Plan, source: Shaped, limits: tuple[int | None, ...]) -> None:
     """Print tasks, memory, disk and time of each stage of a plan, and whether it keeps to the memory limits.
 
     Parameters
@@ -190,8 +187,6 @@ def print_plan(
     source : Shaped
     limits : tuple of int or None
         Bytes that a worker, the driver and a scheduler of its own may use.
-    traffic : mapping
-        What a product sends, by how chunks lie in the data.
     """
     console = _console()
     parts = count(len(plan.bounds) - 1, "partition")
@@ -213,22 +208,17 @@ def print_plan(
     if plan.scheduler_bytes:
         _lines(console, {"the scheduler": f"{size(plan.scheduler_bytes)} in a process of its own"})
     if plan.choices.vectors == "chunked":
-        place = f"on its scratch, {size(plan.scratch_bytes)}" if plan.scratch_bytes else "in its memory"
-        _lines(console, {"blocks": f"a worker keeps its rows of block vectors {place}"})
-        if plan.copies_bytes:
-            text = f"of another worker's rows too where there is the memory, {size(plan.copies_bytes)}, if one is lost"
-            _lines(console, {"copies": text})
+        place = f"up to {size(plan.scratch_bytes)} on disk" if plan.scratch_bytes else "in memory"
+        _lines(console, {"blocks": f"a worker has its rows of matrices and block vectors {place}"})
     _lines(console, {"disk": f"up to {size(plan.peak_disk_bytes)} in the run directory while the run goes on"})
     needs: tuple[tuple[Role, str, int], ...] = (
-        ("worker", f"a worker, {SPILL:g} of which is planned with", plan.worker_bytes),
+        ("worker", f"a worker, {USABLE:g} of which is planned with", plan.worker_bytes),
         ("driver", "the driver", plan.client_bytes), ("scheduler", "the scheduler", plan.scheduler_bytes),
     )  # fmt: skip
     for (role, who, needed), limit in zip(needs, limits, strict=True):
         if limit is not None:
             verdict = "fits" if keeps_limit(needed, limit, role) else f"{size(needed)} are needed"
             _lines(console, {"memory limit": f"{size(limit)} for {who}: {verdict}"})
-    for chunks, product in traffic.items():
-        _lines(console, {"a product": f"{_product(product)}, if chunks are {chunks}"})
     if plan.exact_seconds:
         more = duration(plan.exact_seconds)
         _lines(console, {"recall": f"if it stays below {LEAST_RECALL:g}, an exact search follows: about {more} more"})
@@ -241,12 +231,6 @@ def _largest_terms(plan: Plan, role: Role) -> str:
     stage, phase = plan.peak(role)
     terms = sorted(phase.terms, key=lambda term: -term[1])[:3]
     return f"{stage.name}, {phase.name}: " + ", ".join(f"{name} {size(held)}" for name, held in terms)
-
-
-def _product(traffic: ProductTraffic) -> str:
-    """The tasks and bytes that one product of the solver sends, in words."""
-    central = f"{size(traffic.scheduler)} ({traffic.share:.2%}) by scheduler"
-    return f"{traffic.tasks:,} tasks; {size(traffic.workers)} from worker to worker, {central}"
 
 
 def print_prediction(summary: dict[str, Any]) -> None:

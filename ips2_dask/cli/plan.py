@@ -7,14 +7,12 @@ import dataclasses
 import json
 import re
 
-from ips2_dask import clusters
 from ips2_dask.cli.console import print_plan
 from ips2_dask.cli.options import add_input, add_params, add_resources, features_of, params_of, resources_of, text_of
 from ips2_dask.errors import BadInput
 from ips2_dask.pipeline.prepare import Shaped, memory_limits, plan_run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
 from ips2_dask.plan.document import document
-from ips2_dask.plan.traffic import PARTS, WHOLE, product_traffic
 from ips2_dask.readers import open_source
 
 
@@ -50,13 +48,7 @@ def plan_command(options: argparse.Namespace) -> int:
     if options.json:
         print(json.dumps(document(plan) | {"fits": fits}))
         return 0 if fits else 4
-    n_workers = clusters.expected_workers(resources)
-    traffic = {}
-    for chunks, case in (("whole groups", WHOLE), ("parts of groups", PARTS)):
-        product = product_traffic(plan, params, n_workers, case)
-        if product is not None:
-            traffic[chunks] = product
-    print_plan(plan, source, limits, traffic)
+    print_plan(plan, source, limits)
     return 0 if fits else 4
 
 

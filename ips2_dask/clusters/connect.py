@@ -16,7 +16,6 @@ from distributed import Client
 
 from ips2_dask.clusters import tls as certificates
 from ips2_dask.clusters.config import TAKES, Config, Scheduler, Worker, taken_by
-from ips2_dask.clusters.limits import limit_for_blocks
 from ips2_dask.clusters.loading import load
 from ips2_dask.clusters.waiting import Needed, wait_for_workers
 from ips2_dask.clusters.worker_count import expected_workers
@@ -240,9 +239,7 @@ def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterat
             unknown = resources.scheduler is not None or config.adaptive is not None
             wait_for_workers(client, needed_bytes, None if unknown else expected_workers(resources), config.timeout)
         threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
-        yield DaskExecutor(
-            client, threads, max(config.timeout, MIN_PATIENCE), memory_for_blocks=limit_for_blocks(resources)
-        )
+        yield DaskExecutor(client, threads, max(config.timeout, MIN_PATIENCE))
 
 
 def shared_folder() -> str | None:

@@ -10,7 +10,7 @@ from distributed import Client
 
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.plan.checks import keeps_limit
-from ips2_dask.plan.terms import SPILL
+from ips2_dask.plan.terms import USABLE
 
 PERIOD = 0.2
 """Seconds between two looks at the number of workers, each a message of some hundred bytes."""
@@ -79,7 +79,7 @@ def wait_for_workers(client: Client, needed_bytes: Needed, n_workers: int | None
 
 def _too_small(there: Present, needed_bytes: Needed) -> Refused:
     return Refused(
-        f"workers: each of the {there.workers} may use {there.each / 2**30:.2f} GiB, {SPILL:g} of which a plan counts "
+        f"workers: each of the {there.workers} may use {there.each / 2**30:.2f} GiB, {USABLE:g} of which a plan counts "
         f"on, and needs {_gib(needed_bytes, there.workers, there.each)}, so it would be killed. Remedy: give them more "
         "memory, or start more of them."
     )

@@ -9,7 +9,6 @@ import dask
 
 from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.errors import BadInput
-from ips2_dask.plan.terms import SPILL
 
 WARM = "ips2_dask.pipeline.compile_kernels"
 """The preload that compiles the kernels, once on each node."""
@@ -36,16 +35,15 @@ def environment(config: Config) -> dict[str, str]:
 
 
 MEMORY = {
-    "distributed.worker.memory.target": (0.60, False),
-    "distributed.worker.memory.spill": (0.70, SPILL),
+    "distributed.worker.memory.target": (0.60, 0.60),
+    "distributed.worker.memory.spill": (0.70, 0.70),
     "distributed.worker.memory.pause": (0.80, False),
     "distributed.worker.memory.terminate": (0.95, 0.95),
 }
 """Dask's defaults, and the values for workers that are started here, which replace them unless the user has set others.
 
 target, spill: the shares of its limit at which a worker writes results to disk, by their own sizes and by the memory of
-the process. A plan counts on no more than that, and most of what a worker holds is not Dask's to write: caches,
-operators and resident blocks. So what is within its plan is never written, and a run beyond it spills before it fails.
+the process. They are here so that workers on other machines get what the user has set.
 pause: a worker that began no task above this share could stay so for ever, since caches are freed by tasks alone.
 terminate: the share at which the nanny ends the worker and starts another.
 """

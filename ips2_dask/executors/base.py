@@ -1,8 +1,8 @@
 """Executors: what runs the tasks of a stage. The interface, and the executor that is this process.
 
 An executor runs tasks in two ways. `Executor.map` runs a job, one stage's work on its partitions or other items, whose
-results are stored and whose receipts come back. `Executor.submit` starts single tasks on values and handles, whose
-results stay in the process that made them: the solver's products on chunks of block vectors.
+results are stored and whose receipts come back. `Executor.submit` starts single tasks on values and on handles of other
+tasks' results, which stay with the workers: the solver's products on chunks of block vectors.
 """
 
 from __future__ import annotations
@@ -16,8 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from ips2_dask.executors.exchange import LossWatch
-from ips2_dask.executors.placement import Item, ItemKey
 from ips2_dask.executors.process_memory import peak_rss
 from ips2_dask.kernels import buffers
 from ips2_dask.kernels.parallel import hold_openmp, threads
@@ -30,6 +28,9 @@ from ips2_dask.store.integrity import Receipt
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed
+
+ItemKey = int | str
+"""The number or the name of an item of a job."""
 
 PartFunction = Callable[..., TaskResult]
 """A task of a job: from a context, an item and, while a source is staged, its rows, to a part's arrays and facts."""
@@ -68,27 +69,12 @@ class Job:
         The beginning of the parts' names.
     over : str
         The kind of the items.
-    placed_with : callable, optional
-        From the context and an item to another item, whose owner is the preferred worker where the task's own item
-        has no owner yet.
     """
 
     stage: str
     function: PartFunction
     prefix: str = ""
     over: str = "partitions"
-    placed_with: Callable[[Context, Any], Item] | None = None
-
-    def placement_items(self, context: Context, items: Sequence[ItemKey]) -> list[Item]:
-        """The items as `ips2_dask.executors.placement` knows them: with their kind."""
-        if self.over == "partitions":
-            return [partition_item(context, b) for b in items]
-        return [(self.over, item) for item in items]
-
-
-def partition_item(context: Context, b: ItemKey) -> Item:
-    """Partition b as an item that a worker may own: another one when the samples are renumbered."""
-    return f"partitions-{hash(context.bounds)}", b
 
 
 def compute_part(item: ItemKey, job: Job, context: Context, *rows: AnyArray) -> Receipt:
@@ -129,14 +115,7 @@ class Executor(abc.ABC):
         """A handle of a value that many submitted tasks take as an argument, such as the context."""
         return value
 
-    def submit(
-        self,
-        name: str,
-        function: Callable[..., object],
-        *arguments: object,
-        placed_with: Item | Handle | None = None,
-        urgent: bool = False,
-    ) -> Handle:
+    def submit(self, name: str, function: Callable[..., object], *arguments: object) -> Handle:
         """Start one task.
 
         Parameters
@@ -144,69 +123,24 @@ class Executor(abc.ABC):
         name : str
             The kind of the task, a hyphen and a number.
         function : callable
+            It does not change its arguments.
         *arguments
             Values and handles, also in lists.
-        placed_with : Item or Handle, optional
-            The worker that owns this item, or holds the result of this handle, runs the task, unless that worker is
-            gone; without it any worker does.
-        urgent : bool
-            Whether the task goes before all others that its worker could begin: a task on another worker waits for it.
 
         Returns
         -------
         Handle
-            Of the function's result.
+            Of the function's result. A result whose handle is gone is kept for the tasks that take it.
         """
-        del name, placed_with, urgent
+        del name
         return function(*arguments)
 
     def batch(self) -> contextlib.AbstractContextManager[None]:
         """Send the tasks submitted in the ``with`` block together at its end, which costs less for short tasks."""
         return contextlib.nullcontext()
 
-    def assign_owners(self, items: Sequence[Item], weights: Sequence[float]) -> list[int]:
-        """Divide the items among the workers there are now, in ranges of about equal total weight.
-
-        Returns
-        -------
-        list of int
-            A number for each item; items of one worker have the same.
-        """
-        del weights
-        return [0] * len(items)
-
-    def address_of(self, item: Item) -> str:
-        """The address of the worker that owns an item; empty where there is one process."""
-        del item
-        return ""
-
-    def addresses(self) -> list[str]:
-        """The addresses of the workers there are now; none where there is one process."""
-        return []
-
-    def wait_until_calm(self) -> None:  # noqa: B027 - nobody leaves where there is one process
-        """Wait until workers have neither joined nor left for a moment: where one leaves, others may follow at once."""
-
-    def worker_memory(self) -> int | None:
-        """Bytes that each worker may use before blocks go into files, those of the smallest; None without a limit."""
-        return None
-
     def wait(self, handles: Sequence[Handle]) -> None:  # noqa: B027 - nothing to wait for where there is one process
         """Wait for tasks, whose results stay where they are."""
-
-    def watch(self, addresses: Sequence[str], on_loss: Callable[[str], None]) -> LossWatch | None:
-        """Have a function called, once, when one of the workers leaves; None where there is one process."""
-        del addresses, on_loss
-        return None
-
-    def end_waiting(self, space: str, n_owners: int, reason: str) -> None:  # noqa: B027 - nobody waits in one process
-        """Let no task wait any longer for rows of other workers of a solve (`ips2_dask.executors.exchange`)."""
-
-    def pin_to_owner(self, names: Sequence[str]) -> None:  # noqa: B027 - nothing to do where there is one process
-        """Keep idle workers from taking submitted tasks of these kinds over from the workers they were placed on.
-
-        The owner of a chunk has its operator in memory; another worker would have to read and build it first.
-        """
 
     def results(self, handles: Sequence[Handle]) -> list[Any]:
         """Wait for tasks; returns their results in this process."""

@@ -60,27 +60,6 @@ Step = tuple[float, float, float]
 """The a, b, c of one step a L y + b y + c previous of a filter."""
 
 
-@dataclasses.dataclass
-class Progress:
-    """How far a filter has come that may be stored on its way.
-
-    Attributes
-    ----------
-    store : callable
-        Gets the block whose first panels are filtered, the current panel's ``previous``, the number of that panel, and
-        its steps so far.
-    panel, step : int
-        Where a filter that was stored goes on.
-    previous : block, optional
-        The ``previous`` of that panel.
-    """
-
-    store: Callable[[Block, Block, int, int], None]
-    panel: int = 0
-    step: int = 0
-    previous: Block | None = None
-
-
 class Space(Protocol):
     """Operations of the solver on block vectors of a fixed number of rows.
 
@@ -104,7 +83,7 @@ class Space(Protocol):
         """a L y + b y + c previous; ``previous`` is given up and may be overwritten."""
         ...
 
-    def filter(self, y: Block, steps: Sequence[Step], progress: Progress | None = None) -> Block:
+    def filter(self, y: Block, steps: Sequence[Step]) -> Block:
         """The last of the blocks that ``steps`` of `recur` give, panel by panel; ``y`` is given up."""
         ...
 
@@ -249,9 +228,8 @@ class ArraySpace:
             [y] if self._panels == 1 else [self._copied([y[:, a:b]]) for a, b in panel_bounds(y.shape[1], self._panels)]
         )
 
-    def filter(self, y: Float, steps: Sequence[Step], progress: Progress | None = None) -> Float:
+    def filter(self, y: Float, steps: Sequence[Step]) -> Float:
         """The last of the blocks that ``steps`` of `recur` give, panel by panel; ``y`` is given up."""
-        del progress  # in this process a filter is short
         parts, y = self.split(y), np.empty(0)  # the filter needs three blocks, and this would be a fourth
         for _ in range(len(parts)):
             parts.append(self._filtered(parts.pop(0), steps))
@@ -323,11 +301,7 @@ class Solution:
 
 @dataclasses.dataclass
 class State:
-    """State of the iteration after a filter, or within one: a solve that stops here goes on from it to the same bits.
-
-    Within a filter the first panels of y are filtered, ``step`` products of panel ``panel`` are made, and ``previous``
-    is the block before its last one; the other entries are those of before the filter.
-    """
+    """State of the iteration after a filter: a solve that stops here goes on from it to the same bits."""
 
     y: Block
     values: Float64
@@ -335,24 +309,19 @@ class State:
     low: float
     products: int
     history: list[dict[str, float]]
-    panel: int = 0
-    step: int = 0
-    previous: Block | None = None
-
-    @property
-    def reached(self) -> tuple[int, int, int]:
-        """How far the iteration has come: products, panel and step."""
-        return self.products, self.panel, self.step
 
 
 def orthonormalize(space: Space, y: Block) -> Block:
     """An orthonormal block of the same span, by two rounds of SVQB with Gram matrices in float64.
 
-    Two rounds of Cholesky QR broke down on filtered blocks, which are nearly rank-deficient (measured).
+    Two rounds of Cholesky QR broke down on filtered blocks, which are nearly rank-deficient (measured). Columns of
+    zeros stay zeros: a graph may have fewer eigenvectors than the block has columns.
     """
+    tiny = np.finfo(np.float32).tiny
     for _ in range(2):
         G = space.gram(y, y)
-        scale = 1.0 / np.sqrt(np.maximum(np.diag(G), np.finfo(np.float64).tiny))
+        squares = np.diag(G)
+        scale = np.where(squares > tiny, 1.0 / np.sqrt(np.maximum(squares, tiny)), 0.0)
         values, vectors = scipy.linalg.eigh(G * scale[:, None] * scale)
         values = np.maximum(values, values[-1] * 1e-14)
         y = space.rotate(y, scale[:, None] * vectors / np.sqrt(values))
@@ -405,12 +374,10 @@ def chebyshev_steps(low: float, high: float, top: float, degree: int) -> list[St
     return steps
 
 
-def chebyshev_filter(
-    space: Space, y: Block, low: float, high: float, top: float, degree: int, progress: Progress | None = None
-) -> Block:
+def chebyshev_filter(space: Space, y: Block, low: float, high: float, top: float, degree: int) -> Block:
     """p(L) y with p the Chebyshev polynomial that is small on [low, high] and 1 at ``top``; ``y`` is given up."""
     blocks, y = [y], None  # whose only reference the filter gets
-    return space.filter(blocks.pop(), chebyshev_steps(low, high, top, degree), progress)
+    return space.filter(blocks.pop(), chebyshev_steps(low, high, top, degree))
 
 
 MAX_GAIN = 1e6
@@ -418,15 +385,15 @@ MAX_GAIN = 1e6
 errors of the top exceed that pair."""
 
 
-def filter_degree(last: float, low: float, high: float, least: int) -> int:
+def filter_degree(last: float, low: float, high: float, least: int, most: int = MAX_DEGREE) -> int:
     """Products of the next filter, which shall raise eigenvalue ``last`` `GAIN` times above [low, high].
 
-    At least ``least``, unless eigenvalue 1 would be raised more than `MAX_GAIN` times above ``last``: a spectrum that
-    falls fast, like that of a dense Gaussian affinity, is parted by few products as well.
+    At least ``least`` and at most ``most``, unless eigenvalue 1 would be raised more than `MAX_GAIN` times above
+    ``last``: a spectrum that falls fast, like that of a dense Gaussian affinity, is parted by few products as well.
     """
     half, middle = (high - low) / 2, (high + low) / 2
     top, wanted = (math.acosh(max(1.0, (x - middle) / half)) for x in (1.0, last))
-    most = max(MAX_DEGREE, least)
+    most = max(most, least)
     enough = math.ceil(math.acosh(GAIN) / wanted) if wanted * most > math.acosh(GAIN) else most
     for degree in range(max(least, enough), 1, -1):
         if math.cosh(degree * top) <= MAX_GAIN * math.cosh(degree * wanted):
@@ -464,6 +431,7 @@ def leading_eigenpairs(
     settled: float | None = None,
     most_products: int = MAX_PRODUCTS,
     degree: int = DEGREE,
+    most_degree: int = MAX_DEGREE,
     state: State | None = None,
     checkpoint: Callable[[State], None] | None = None,
     watch: Callable[[dict[str, float]], None] = lambda entry: None,
@@ -509,12 +477,10 @@ def leading_eigenpairs(
         low = min(state.low, float(state.values[-1]) - 1e-3)
         high = max(float(state.values[-1]), low + 1e-3)
         top = max(float(state.values[0]), high + 1e-3)
-        steps = filter_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree)
+        steps = filter_degree(float(state.values[min(wanted, len(state.values)) - 1]), low, high, degree, most_degree)
         before, history = state.products + steps, state.history
         blocks, state.y, y = [state.y], None, None  # the filter gets the only reference
-        progress = _progress(state, checkpoint)
-        y = chebyshev_filter(space, blocks.pop(), low, high, top, steps, progress)
-        del progress
+        y = chebyshev_filter(space, blocks.pop(), low, high, top, steps)
         y, values, residuals, products = rayleigh_ritz(space, orthonormalize(space, space.deflate(y)))
         products += before
         before_gaps, gaps = (float(np.maximum(1.0 - v[:wanted], 0.0).sum()) for v in (state.values, values))
@@ -530,20 +496,6 @@ def leading_eigenpairs(
         if checkpoint is not None and verdict is None:
             checkpoint(state)
     return Solution(state.values, state.y, state.residuals, verdict, state.products, state.history)
-
-
-def _progress(state: State, checkpoint: Callable[[State], None] | None) -> Progress | None:
-    """How a filter that begins at ``state``, or goes on there, is stored on its way; its ``previous`` is given up."""
-    if checkpoint is None:
-        return None
-
-    def store(y: Block, previous: Block, panel: int, step: int) -> None:
-        checkpoint(dataclasses.replace(state, y=y, panel=panel, step=step, previous=previous))
-
-    progress = Progress(store, state.panel, state.step, state.previous)
-    state.panel = state.step = 0
-    state.previous = None
-    return progress
 
 
 def _verdict(state: State, tol: float, most_products: int, settled: float | None) -> Verdict | None:
@@ -593,50 +545,28 @@ def dense_eigenpairs(operator: Operator, known: Known | None, most: int) -> Solu
     return Solution(values, y, residuals, Verdict.CONVERGED, 0, [])
 
 
-PANELS_ABOVE = {"in-core": 1 << 30, "chunked": 2 << 30}
-"""Bytes of a block above which it is filtered in panels: two in core, two blocks in memory then and not three. A
-matrix-free product makes its neighbourhoods' values once for each panel; in chunks each panel also has tasks of its
-own, and the memory is shared among the workers."""
-
-PANEL_COLUMNS = 8
-PANELS_TO = 64 << 30
-"""Columns of a panel of blocks in chunks of at most so many bytes: one machine may still hold those, and memory is what
-it lacks. Larger ones are a cluster's, whose scheduler lacks time: two panels."""
+PANELS_ABOVE = 1 << 30
+"""Bytes of a block above which it is filtered in two panels: two blocks are in memory then and not three. A matrix-free
+product makes its neighbourhoods' values once for each panel."""
 
 PANELS_WHOLE = 2
-"""Panels up to which Ritz pairs are made of whole blocks in core: a filter in two panels holds two blocks as well."""
+"""Panels up to which Ritz pairs are made of whole blocks: a filter in two panels holds two blocks as well."""
 
 
-def panels_of(n: int, columns: int, vectors: str, dtype: type = np.float32) -> int:
-    """In how many panels a block (n, columns) is worked on: that follows its size and place alone, since products of
-    panels may round otherwise."""
-    block = n * columns * np.dtype(dtype).itemsize
-    if block <= PANELS_ABOVE[vectors]:
-        return 1
-    return -(-columns // PANEL_COLUMNS) if vectors == "chunked" and block <= PANELS_TO else 2
+def panels_of(n: int, columns: int, dtype: type = np.float32) -> int:
+    """In how many panels a block (n, columns) is worked on: that follows its size alone, since products of panels may
+    round otherwise."""
+    return 1 if n * columns * np.dtype(dtype).itemsize <= PANELS_ABOVE else 2
 
 
-def panels_on_scratch(n: int, columns: int) -> int:
-    """In how many panels a block in chunks is worked on that lies in files: narrow ones, since memory is short."""
-    return max(panels_of(n, columns, "chunked"), -(-columns // PANEL_COLUMNS))
+def blocks_held(n: int, columns: int) -> int:
+    """Most bytes of blocks of at most n rows that a solve holds at once.
 
-
-def blocks_at_once(panels: int, vectors: str) -> float:
-    """How many blocks a filter holds at most: the three that it works on, of a panel where there are some, with the
-    other panels, and half of one where pairs that pieces share are summed, or parts that the workers have in hand."""
-    if vectors == "in-core":
-        return 3.5 if panels == 1 else 2.5
-    return 4.0 if panels == 1 else 1.0 + 4.0 / panels
-
-
-def blocks_held(n: int, columns: int, vectors: str) -> int:
-    """Most bytes of blocks of at most n rows that a solve holds at once."""
+    A filter holds the three that it works on, of a panel where there are two with the other panel, and half of one
+    where pairs that pieces share are summed.
+    """
     block = 4 * n * columns
-    sizes = [size for size in (PANELS_ABOVE[vectors], PANELS_TO) if size < block]  # just before there are more panels
-    return max(
-        int(blocks_at_once(panels_of(size // (4 * columns), columns, vectors), vectors) * size)
-        for size in (*sizes, block)
-    )
+    return max(int(3.5 * min(block, PANELS_ABOVE)), int(2.5 * block) if block > PANELS_ABOVE else 0)
 
 
 def panel_bounds(columns: int, panels: int) -> list[tuple[int, int]]:

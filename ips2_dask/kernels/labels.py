@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.exceptions import ConvergenceWarning
 
+from ips2_dask.kernels import levels
 from ips2_dask.kernels.eigen import (
     DENSE_BELOW,
     ArraySpace,
@@ -69,13 +70,15 @@ def spectrum(
     start: Float | None = None,
     columns: int | None = None,
     settled: float | None = None,
+    order: NDArray[np.integer] | None = None,
 ) -> Spectrum:
     """Top eigenpairs of D^-1/2 U D^-1/2: c of them to ``tol``, and as many more as ``columns`` asks for.
 
     Connected components give the eigenvectors of eigenvalue 1, the largest components first. Eigenpairs
     after the c-th have the residuals of guard columns, some ten times those of the others. ``start``, (m, columns),
     holds vectors that may be near the other ones; without it the start is random. ``settled`` is that of
-    `eigen.leading_eigenpairs`.
+    `eigen.leading_eigenpairs`; with it the start of a large sparse U comes from coarser graphs (`levels`), which go by
+    ``order``, (m,), the user's number of each sample.
     """
     m = U.shape[0]
     columns = n_clusters if columns is None else columns
@@ -89,12 +92,34 @@ def spectrum(
         )
     component_vectors = Known(root, np.asarray(label, np.int32), int(count))
     more, wanted = max(0, columns - int(count)), max(0, min(n_clusters, columns) - int(count))
-    solution = solve(MatrixOperator(normalized(U, degrees)), component_vectors, wanted, tol, seed, start, more, settled)
+    solution = None
+    if settled is not None and sp.issparse(U) and m > levels.COARSEST and more > 0:
+        solution = _by_levels(
+            levels.Graph(U, degrees, component_vectors.label, int(count), seed, order), more, wanted, tol, settled, seed
+        )
+    if solution is None:
+        operator = MatrixOperator(normalized(U, degrees))
+        solution = solve(operator, component_vectors, wanted, tol, seed, start, more, settled)
     vectors = np.concatenate([component_vectors.leading(columns), solution.vectors], axis=1)[:, :columns]
     values = np.concatenate([np.ones(min(int(count), columns)), solution.values])[: vectors.shape[1]]
     return Spectrum(
         np.asarray(vectors, np.float64), np.asarray(values, np.float64), degrees, int(count), wanted, solution
     )
+
+
+def _by_levels(graph: levels.Graph, most: int, wanted: int, tol: float, settled: float, seed: int) -> Solution | None:
+    """`solve` from coarser graphs; None where there are none."""
+    found = levels.start(graph, block_width(most), max(wanted, 1), seed)
+    if found is None:
+        return None
+    return _cut(levels.leading(graph.space, found, wanted, tol=tol, settled=settled, seed=seed), most, wanted)
+
+
+def _cut(solution: Solution, most: int, wanted: int) -> Solution:
+    """The solution without guard columns, which have not converged and are of no use."""
+    solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
+    solution.vectors = solution.vectors[:, :most]
+    return solution
 
 
 def solve(
@@ -126,10 +151,7 @@ def solve(
             block[:, : initial.shape[1]] *= 1e-3 * np.sqrt(np.square(initial).mean()) + np.finfo(block.dtype).tiny
             block[:, : initial.shape[1]] += initial
         solution = leading_eigenpairs(space, max(wanted, 1), block, tol=tol, seed=seed, settled=settled)
-    # the remaining guard columns have not converged, and are of no use
-    solution.values, solution.residuals = solution.values[:most], solution.residuals[:wanted]
-    solution.vectors = solution.vectors[:, :most]
-    return solution
+    return _cut(solution, most, wanted)
 
 
 def embedding(eigenpairs: Spectrum, n_clusters: int) -> Float32:

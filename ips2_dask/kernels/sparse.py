@@ -57,6 +57,30 @@ def reverse_lists(N: Int32) -> Reverse:
     return Reverse(start, centers)
 
 
+def distinct(values: NDArray[np.integer]) -> NDArray[np.integer]:
+    """The different ones of some numbers of any shape, ascending: `numpy.unique` hashes them, in ten times the time."""
+    ordered = np.sort(values, axis=None)
+    first = np.ones(len(ordered), np.bool_)
+    np.not_equal(ordered[1:], ordered[:-1], out=first[1:])
+    return np.asarray(ordered[first])
+
+
+NEAR = 32
+"""Numbers among which others are looked up by a table where these are so many times as few as the table has rows."""
+
+
+def places(numbers: NDArray[np.integer], values: NDArray[np.integer]) -> Int32:
+    """Where each of some values, of any shape, is among ascending numbers that hold it."""
+    if not len(numbers):
+        return np.zeros(values.shape, np.int32)
+    low, high = int(numbers[0]), int(numbers[-1])
+    if high - low > NEAR * len(numbers):
+        return np.searchsorted(numbers, values).astype(np.int32)
+    table = np.empty(high - low + 1, np.int32)
+    table[numbers - low] = np.arange(len(numbers), dtype=np.int32)
+    return np.asarray(table[values - low])
+
+
 def rows_between(rows: Int64, columns: Int64, values: Float, low: int, high: int) -> tuple[Int64, Int64, Float]:
     """Entries of rows low <= i < high of a symmetric matrix, as (i - low, column, value), from its upper triangle."""
     upper = (rows >= low) & (rows < high)

@@ -6,6 +6,7 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from ips2_dask.kernels import levels
 from ips2_dask.kernels.components import Components
 from ips2_dask.kernels.eigen import (
     CHUNK,
@@ -13,7 +14,6 @@ from ips2_dask.kernels.eigen import (
     ArraySpace,
     Known,
     block_width,
-    blocks_held,
     dense_eigenpairs,
     leading_eigenpairs,
     panels_of,
@@ -32,7 +32,9 @@ twice of it the pairs need a tenth fewer products to the same residuals, but vec
 damped: the labels of MNIST-10k at a tolerance of 1e-3 were others than at 1e-5, which with this they are not."""
 
 
-def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Float:
+def graph_start(
+    N: Int32, component: Components, columns: int, seed: int, order: NDArray[np.integer] | None = None
+) -> Float:
     """w = D^-1/2 u for the leading eigenvectors u of the normalised kNN graph outside eigenvalue 1: (m, <= columns).
 
     Parameters
@@ -43,6 +45,8 @@ def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Flo
         Rows of islands are 0.
     columns : int
     seed : int
+    order : (m,) int, optional
+        The user's number of each sample, which the levels go by.
     """
     m, k = N.shape
     i = np.repeat(np.arange(m, dtype=np.int32), k)
@@ -52,13 +56,18 @@ def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Flo
     degrees = np.asarray(A.sum(axis=1), np.float64).ravel()
     degrees[~component.inside] = 0
     scale = inverse_root(degrees)
+    if m > levels.COARSEST:
+        graph = levels.Graph(A, degrees, component.of_vectors, component.large, seed, order)
+        found = levels.start(graph, columns, columns * 2 // 3, seed)
+        if found is not None:
+            return np.asarray(found.y * scale[:, None], np.float32)
     A = normalized(A, degrees)
     component_vectors = Known(np.sqrt(degrees), component.of_vectors, component.large)
     if m <= DENSE_BELOW:
         vectors = dense_eigenpairs(MatrixOperator(A), component_vectors, columns).vectors
         return np.asarray(vectors * scale[:, None], np.float32)
     width = min(block_width(columns), m)
-    space = ArraySpace(MatrixOperator(A), component_vectors, panels=panels_of(m, width, "in-core"))
+    space = ArraySpace(MatrixOperator(A), component_vectors, panels=panels_of(m, width))
     solution = leading_eigenpairs(
         space, max(1, columns * 2 // 3), space.random(width, seed), tol=GRAPH_TOL, seed=seed, most_products=80
     )
@@ -69,13 +78,6 @@ def graph_start(N: Int32, component: Components, columns: int, seed: int) -> Flo
 
     map_chunks(chunk, m, CHUNK)
     return start
-
-
-def start_bytes(m: int, k: int, columns: int) -> int:
-    """Most memory that `graph_start` takes beside the graph: its matrix, which is there three times while it is made,
-    or once with the blocks of its solve."""
-    matrix, width = 8 * (2 * k - 1) * m, block_width(columns)
-    return 32 * m + max(3 * matrix, matrix + blocks_held(m, width, "in-core"), matrix + 4 * m * (width + columns))
 
 
 def start_on_pairs(w: Float, pairs: Int32, root: Float64, out: Float | None = None) -> Float:

@@ -9,9 +9,10 @@ from pathlib import Path
 
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.params import Params
+from ips2_dask.plan.memory import EXACT
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.terms import SPILL, Role, usable
+from ips2_dask.plan.terms import USABLE, Role, usable
 from ips2_dask.wording import size
 
 MAX_DISTANCES_SAMPLES = 20_000
@@ -109,7 +110,7 @@ _WHO: dict[Role, str] = {"worker": "a worker", "driver": "the driver", "schedule
 
 
 def keeps_limit(needed: int, limit: int | None, role: Role) -> bool:
-    """Whether a process that needs so many bytes keeps its limit: a worker needs a share of it for itself, `SPILL`."""
+    """Whether a process that needs so many bytes keeps its limit: a worker needs a share of it for itself, `USABLE`."""
     return limit is None or needed <= (usable(limit) if role == "worker" else limit)
 
 
@@ -126,7 +127,7 @@ def check_memory(
     ----------
     plan : Plan
     worker_limit, driver_limit, scheduler_limit : int, optional
-        Bytes that each worker, the driver, and a scheduler of its own may use. A plan counts on `SPILL` of a worker's.
+        Bytes that each worker, the driver, and a scheduler of its own may use. A plan counts on `USABLE` of a worker's.
         The driver's process has the scheduler in it, unless that is known to be one of its own.
     saving : callable
         It says an option with which all limits would be kept, if there is one.
@@ -146,7 +147,7 @@ def check_memory(
         if keeps_limit(phase.bytes, limit, role):
             continue
         term, held = phase.largest
-        share, of_limit = (SPILL, f", {SPILL:g} of which a plan counts on") if role == "worker" else (1.0, "")
+        share, of_limit = (USABLE, f", {USABLE:g} of which a plan counts on") if role == "worker" else (1.0, "")
         needed = phase.bytes / share
         if role == "worker" and driver_limit == limit:  # one option sets both
             needed = max(needed, plan.client_bytes)
@@ -155,7 +156,9 @@ def check_memory(
         remedy = f"give memory_limit='{enough}', or {role}.memory: {enough} in a cluster's file"
         remedy = f"give driver.memory: {enough} in the cluster's file" if role == "scheduler" else remedy
         smaller = saving()
-        if smaller is not None:
+        if phase.name == EXACT:
+            remedy += ", or leave tol out (--tol), as labels do not need the pairs' eigenvectors"
+        elif smaller is not None:
             remedy += f", or run it with {smaller}"
         raise Refused(
             f"memory_limit: stage {stage.name} needs {phase.bytes / 2**30:.2f} GiB in {_WHO[role]} ({phase.name}; "

@@ -45,9 +45,12 @@ to the smaller limit all pairs of a shard are compared, which takes about as lon
 rates of 1,500 samples compared and of 10,000 searched."""
 
 SHARD_WORK = 1.2e6
-SHARD_MEMBERS = (3072, 8192)
+SHARD_MEMBERS = (3072, 4096)
 SHARD_FEATURES = 384
-"""Members of a shard times (f + 64), with f at most so large, and the limits of their number. Above that f neighbours
+"""Members of a shard times (f + 64), with f at most so large, and the limits of their number. Of 200,000 curved x 64
+shards of 8,163, 4,081 and 2,040 members take 13.9, 8.7 and 5.5 s, with a recall of 1.00, .998 and .993; of points
+without clusters in eight dimensions 8,108 and 4,054 members have .962 and, after a round of refinement, .952, and with
+2,702 every pair has to be compared (measured). Above that f neighbours
 are searched in principal directions first, so that more features do not cost more: recall@5 on MNIST .99 (measured)."""
 
 TRIPLETS_BELOW = 2_000_000
@@ -61,19 +64,22 @@ ASSEMBLED_BYTES_WIDE = 3 << 28
 at k = 7 the same (measured). The solve of data wider than so many features is a small part of their run, and such data
 are what goes beyond a machine's memory: there a matrix that decides how much a run needs would save little."""
 
-CHUNK_SAMPLES = (1 << 14, 1 << 18)
-CHUNKS = 40
+CHUNK_SAMPLES = (1 << 14, 1 << 19)
+CHUNKS = 16
 """Least and most samples of a chunk of block vectors, of which there are about so many in between. A product of the
-smallest takes a tenth of a second, of the largest a second or two."""
-MAX_CHUNKS = 2_000
-"""Above it, which is at 524 million samples, chunks have more samples. Up to 131 million samples there are at most 500.
-A worker's temporary arrays have the rows of a chunk, and a worker without a chunk has nothing to do in a solve; but
-the driver knows for each pair of chunks how many rows they share."""
+smallest takes a few milliseconds, of the largest some tenths of a second."""
+MAX_CHUNKS = 1_000
+"""Above it, which is at 524 million samples, chunks have more samples. A product has a task for each chunk, and one for
+the rows of each other chunk that it needs, some twenty; the scheduler takes a quarter of a millisecond for each."""
 
 SHARED_SAMPLES = (2_000, 1 << 15)
 SHARED_CLUSTERS = 18
 """Samples between which a solve also serves other numbers of clusters, and up to which number it always does: it costs
 a second or less there, and another number of clusters then costs a tenth of a run."""
+
+EXACT_PAIRS = 30_000
+"""Pairs, about, up to which their eigenvectors are solved for where no tolerance is asked for: it takes a tenth of a
+second. Labels need no solve."""
 
 PAIRS_PER_NEIGHBOR = 2.4
 """Pairs of a sample and neighbour: on 64 features 7.8 pairs a sample of 5 neighbours, 26.9 of 10 (measured)."""
@@ -105,6 +111,9 @@ class Choices:
     rows_by_partition : bool
         Whether what is known of the rows of the input is stored by partition: where vectors would be chunked if no two
         rows were equal.
+    exact : bool
+        Whether the pairs' eigenvectors are solved for, in one process, and not Ritz vectors in the span that the sample
+        graph gives.
     """
 
     graph: str
@@ -116,6 +125,7 @@ class Choices:
     shared: int = 0
     exact_after: bool = False
     rows_by_partition: bool = False
+    exact: bool = True
 
     def n_solved(self, params: Params) -> int:
         """Number of eigenpairs that are solved for; those of the plan, also once a smaller c has been chosen."""
@@ -151,6 +161,7 @@ def choose(m: int, f: int, params: Params, vectors: str = "auto", rows: int | No
         shared=_shared(m, params, vectors),
         exact_after=graph != "exact" and _exact_work(m, f, params.metric) <= EXACT_AFTER_WORK,
         rows_by_partition=vectors == "chunked",
+        exact=params.tol is not None or pairs_about(m, params.n_neighbors) <= EXACT_PAIRS,
     )
 
 

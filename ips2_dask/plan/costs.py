@@ -7,28 +7,14 @@ are faster, and so are tasks of stages that more workers share. Rates marked (es
 
 from __future__ import annotations
 
-from ips2_dask.kernels.eigen import block_width
+from ips2_dask.kernels.levels import PRODUCTS
 from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS
 from ips2_dask.plan.choices import DESCENT_MEMBERS, SHARD_FEATURES, comparison_times
 from ips2_dask.plan.memory import SAMPLE_PER_SHARD, largest_shard
-from ips2_dask.plan.memory_chunked import (
-    TWO_LEVEL_MEMBERS,
-    Solve,
-    labels_in_buckets,
-    solve_of_embedding,
-    solve_of_pairs,
-    solve_of_samples,
-)
+from ips2_dask.plan.memory_chunked import TWO_LEVEL_MEMBERS, labels_in_buckets, solve_of_embedding, solve_of_samples
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.tasks import (
-    EMBEDDING_PRODUCTS,
-    KMEANS_ROUNDS,
-    START_PRODUCTS,
-    WALK_PRODUCTS,
-    n_products,
-    stage_tasks,
-)
+from ips2_dask.plan.tasks import EMBEDDING_FILTERS, KMEANS_ROUNDS, WALK_PRODUCTS, n_products, stage_tasks
 
 OVERHEAD = 0.3
 """Seconds of a stage that has next to nothing to do."""
@@ -38,10 +24,11 @@ COMPARE = 4e-11  # per pair of samples that is compared, and feature, plus 64 fe
 TENSOR = 5e-7  # per sample and local pair, in core
 CHUNKED_TENSOR = 1.4e-6  # the same in chunks, with their operators: 1.2e-6 to 1.5e-6 from 200,000 to 10,000,000 samples
 DEGREES = 8e-7  # the same
-START = 3.5e-5  # per sample: the operator put together, the sample graph's eigenvectors
+START = 1.2e-5  # per sample: a graph put together, its levels
+PAIR_SUMS = 8e-7  # per sample and local pair: one pass over the pairs
+LEVELS_TIMES = 1.3  # products of all levels over those of the finest
 ENTRY = 1.8e-10  # per stored entry and column of a product
 BLOCK, COLUMN = 1.2e-9, 6e-11  # per entry of a block that is made anew, and for each column that it multiplies
-CHUNKED_TIMES = 4.0  # times as long takes a product whose chunks are tasks, their rows sent and written anew
 FUSE = 6e-7  # per sample and local pair
 LABEL = 3.3e-6  # per sample and cluster
 LEIDEN = 3.5e-6  # per edge of U: its graph and one search for communities (measured on 8.6 million edges)
@@ -58,11 +45,7 @@ BUCKET_PARTS = 4  # arrays of a partition that the task of a bucket reads: the u
 DRAWN_PARTS = 3  # arrays of a partition's drawn rows that a tree's task reads
 STREAM = 2e-9  # per byte that is read in order (estimated: half a gigabyte a second)
 CHUNKED_SAMPLES_TIMES = 2.0  # times as long takes a product of samples in chunks as in core (estimated)
-STREAMED_TIMES = 6.0
-"""Times as long as in memory takes a solve that reads operators and rows for each product: 6,754 s and 1,125 s for
-10,000,000 x 16, of two records on two processors, so that this is a guess, too."""
-
-SCRATCH_TIMES = 2.0  # times as long takes one with operators in memory and blocks on scratch (estimated)
+SPILLED_TIMES = 2.0  # times as long takes a solve whose results are written to disk (estimated)
 CHECKPOINTS = 1.1  # times as long takes a solve with its checkpoints: a limit that is enforced
 FUSED_SHARE = 0.52  # entries of U over the plan's bound: 16.6 a row at k = 5 (measured)
 CELL_ROUNDS = 10  # of k-means of the cells: a limit that is enforced
@@ -78,7 +61,7 @@ def stage_seconds(sizes: Sizes) -> dict[str, float]:
         "neighbors": _comparison(sizes, _compared(sizes), f),
         "tensor": TENSOR * m * q * spread,
         "assemble": DEGREES * m * q,
-        "eigen": START * m + n_products(sizes.params.tol) * _product(sizes),
+        "eigen": _eigen(sizes),
         "fuse": FUSE * m * q * spread,
         "label": LABEL * m * sizes.params.n_clusters,
     }
@@ -95,6 +78,15 @@ def stage_seconds(sizes: Sizes) -> dict[str, float]:
     return {stage: OVERHEAD + seconds for stage, seconds in work.items()}
 
 
+def _eigen(sizes: Sizes) -> float:
+    """Seconds of the sample graph's vectors and of what is made of them, in core."""
+    m, k = sizes.m, sizes.k
+    graph = START * m + PRODUCTS * LEVELS_TIMES * ENTRY * sizes.columns * (2 * k - 1) * m
+    if not sizes.choices.exact:
+        return graph + PAIR_SUMS * m * sizes.local_pairs
+    return graph + n_products(sizes) * _product(sizes)
+
+
 def _product(sizes: Sizes) -> float:
     """Seconds of a product in core."""
     if sizes.choices.assembled or sizes.choices.operator == "triplets":
@@ -106,14 +98,10 @@ def _chunked(sizes: Sizes) -> dict[str, float]:
     """Seconds of the stages that are others where vectors are in chunks, without those of scheduler and driver."""
     m, k, q, c, spread = sizes.m, sizes.k, sizes.local_pairs, sizes.params.n_clusters, _spread(sizes)
     slowest = 2 * sizes.worker_share  # the worker with the most chunks, over the two of the measured rates
-    samples = CHUNKED_SAMPLES_TIMES * slowest * ENTRY
-    start = START_PRODUCTS * samples * block_width(sizes.columns) * (2 * k - 1) * m
-    start *= _times_on_scratch(solve_of_samples(sizes), sizes)
-    solve = n_products(sizes.params.tol) * _product(sizes) * CHUNKED_TIMES * slowest
-    solve *= _times_on_scratch(solve_of_pairs(sizes), sizes)
-    entries = FUSED_SHARE * 2 * sizes.n_fused
-    embedding = EMBEDDING_PRODUCTS * samples * sizes.embedded_columns * entries
-    embedding *= _times_on_scratch(solve_of_embedding(sizes), sizes)
+    samples, entries = CHUNKED_SAMPLES_TIMES * slowest * ENTRY, FUSED_SHARE * 2 * sizes.n_fused
+    one = PRODUCTS * LEVELS_TIMES * samples
+    graph = one * sizes.columns * (2 * k - 1) * m + START * m * slowest
+    embedding = one * (1 + EMBEDDING_FILTERS) * sizes.embedded_columns * entries + START * m * slowest
     kmeans = 2 * KMEANS_ROUNDS * COMPARE * m * c * (sizes.n_embedded + 64) * slowest
     walks = WALK_PRODUCTS * samples * c * entries
     rounds = -(-labels_in_buckets(m) // max(1, sizes.n_workers))
@@ -123,20 +111,19 @@ def _chunked(sizes: Sizes) -> dict[str, float]:
     work = {
         "tensor": CHUNKED_TENSOR * m * q * spread + near,
         "assemble": DEGREES * m * q * slowest + near,
-        "eigen": CHECKPOINTS * (start + solve),
+        "eigen": graph * _times_spilled(sizes, "eigen") + PAIR_SUMS * m * q * slowest + near,
         "fuse": FUSE * m * q * spread + near,
-        "label": CHECKPOINTS * embedding + kmeans + walks + ordered + drawn + TREES,
+        "label": CHECKPOINTS * embedding * _times_spilled(sizes, "label") + kmeans + walks + ordered + drawn + TREES,
     }
     if sizes.is_sharded:
         work["neighbors"] = _search(sizes, min(sizes.f, SHARD_FEATURES)) + near
     return work
 
 
-def _times_on_scratch(solve: Solve, sizes: Sizes) -> float:
-    """Times as long as in a worker's memory takes a solve whose blocks, or operators too, don't fit into it."""
-    if solve.needs_streaming(sizes):
-        return STREAMED_TIMES
-    return SCRATCH_TIMES if solve.needs_scratch(sizes) else 1.0
+def _times_spilled(sizes: Sizes, stage: str) -> float:
+    """Times as long as in the workers' memory takes a solve whose results don't fit into it."""
+    solve = solve_of_samples(sizes) if stage == "eigen" else solve_of_embedding(sizes)
+    return SPILLED_TIMES if solve.phases(sizes)[1] else 1.0
 
 
 def _search(sizes: Sizes, f: int) -> float:

@@ -7,7 +7,7 @@ from typing import Any
 from ips2_dask.plan.plan import Plan, StagePlan
 from ips2_dask.plan.terms import ROLES, Role
 
-FORMAT = 1
+FORMAT = 2
 """Raised whenever a key goes or changes its meaning; new keys leave it as it is."""
 
 
@@ -34,12 +34,12 @@ def document(plan: Plan) -> dict[str, Any]:
             "vectors": choices.vectors,
             "chunk_samples": choices.chunk_samples if choices.vectors == "chunked" else None,
             "blocks": plan.blocks,
+            "exact": choices.exact,
         },
         "memory": {
             "worker": plan.worker_bytes,
             "driver": plan.client_bytes,
             "scheduler": plan.scheduler_bytes or None,
-            "copies": plan.copies_bytes,
         },
         "disk": {"kept": plan.disk_bytes, "peak": plan.peak_disk_bytes, "scratch": plan.scratch_bytes},
         "tasks": sum(stage.tasks for stage in plan.stages),

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 
-from ips2_dask.kernels.antisymmetric import element_bytes
 from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.metrics import METRICS
+from ips2_dask.kernels.ritz import COLUMNS as RITZ_COLUMNS
 from ips2_dask.kernels.shards import MAX_IN_TREE
 from ips2_dask.plan.sizes import Sizes
 from ips2_dask.plan.terms import Footprint, Phase, driver, worker
@@ -21,10 +21,6 @@ BASELINE_BYTES = 420 << 20
 
 SOLVED_BYTES = 200 << 20
 """Bytes that the driver has beside that after a solve: more of SciPy, and memory not given back (measured)."""
-
-FREED_BYTES = 256 << 20
-"""Most bytes of freed memory that a worker's allocator keeps: a limit that is enforced (`clusters.workers.FREE_BYTES`).
-Counted where a task makes many large arrays; blocks of vectors are in memory of their own."""
 
 CACHE_BYTES = 256 << 20
 """Most bytes of the cache in which a process keeps the parts that it read last: a limit that is enforced."""
@@ -58,10 +54,8 @@ KMEANS_BYTES = 9
 SAMPLE_PER_SHARD = 200
 """Samples, per shard, that are drawn to place the cells of the shards: a limit that is enforced."""
 
-REMEMBERED = 24
-"""Bytes that the worker of a chunk of vectors keeps of a pair besides the operator: the scale, its positions in the
-blocks of other chunks and in what is sent of them, its number, and its component's vector there."""
-
+EXACT = "solve on pairs"
+"""The phase of the driver in which the pairs' eigenvectors are solved for."""
 
 LEIDEN = "communities"
 """The phase of the driver in which it finds Leiden's communities."""
@@ -69,6 +63,21 @@ LEIDEN = "communities"
 LEIDEN_EDGE_BYTES = 150
 """Bytes of the process that Leiden runs in, for each entry of U on one side of its diagonal: entries as they are read
 and sorted, igraph's graph and its communities. 72 on 8.6 million edges (measured), and what their reading takes."""
+
+
+RANGE_TOUCHED = 3.0
+"""Samples that a range of `RANGE` samples touches over its own, where samples are numbered by closeness."""
+
+RANGE = 1 << 14
+"""Samples whose pairs a task sums at a time (`stages.eigen.RANGE`)."""
+
+LOOKED_UP_BYTES = 32 << 21
+"""Bytes of the pairs of other partitions among which a chunk's pairs are looked up at a time: a limit that is
+enforced."""
+
+NUMBERED_BYTES = 24
+"""Bytes of each pair of a chunk's neighbourhoods while pairs are numbered: its number, sorted once more to find the
+distinct ones, and its place among these."""
 
 
 def ingest(sizes: Sizes, resident: int) -> Footprint:
@@ -217,50 +226,94 @@ def operator_bytes(sizes: Sizes) -> int:
     }[sizes.choices.operator]
 
 
+def range_bytes(sizes: Sizes, rows: int, columns: int, touched: float = RANGE_TOUCHED) -> dict[str, int]:
+    """Terms of a task on the pairs of so many samples: their rows of the operator, and of so many columns."""
+    centers, pairs = (min(1.0, touched * rows / sizes.m) * n for n in (sizes.m, sizes.n_pairs))
+    q = sizes.local_pairs
+    once = sizes.neighborhoods_bytes // sizes.m - 8 * q
+    operator = 4 * sizes.csr_bytes * touched * rows / sizes.m
+    if sizes.choices.operator != "triplets":
+        operator = centers * (NUMBERED_BYTES * q + once)
+    own = sizes.n_pairs * min(1.0, rows / sizes.m)
+    return {
+        "rows_of_the_operator": int(operator),
+        "pairs_looked_up": min(LOOKED_UP_BYTES, 32 * sizes.n_pairs),
+        "touched_pairs": int(60 * pairs + 4 * min(columns, RITZ_COLUMNS) * pairs),
+        "columns_of_its_pairs": int(3 * 4 * columns * own),
+    }
+
+
 def degrees(sizes: Sizes) -> Footprint:
-    """The stage ``assemble``, of which the driver does all."""
+    """The stage ``assemble``: degrees by partition, components by the driver."""
+    rows = range_bytes(sizes, sizes.partition_rows, 2, min(sizes.k, sizes.n_partitions))
     return Footprint(
         (
-            worker("idle", process=BASELINE_BYTES, graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES)),
+            worker("degrees", process=BASELINE_BYTES, graph=sizes.lists_bytes, cache=CACHE_BYTES, **rows),
             driver(
-                "degrees",
+                "components",
                 process=BASELINE_BYTES,
-                graph=sizes.graph_bytes,
-                operator=operator_bytes(sizes),
-                degrees=48 * sizes.n_pairs,
-                antisymmetric_part=2 * element_bytes(sizes.m, sizes.k),
+                graph=sizes.lists_bytes,
             ),
         ),
         disk_bytes=8 * sizes.n_pairs,
     )
 
 
-def eigen(sizes: Sizes) -> Footprint:
-    """Blocks are arrays of the driver."""
-    return Footprint(
-        (
-            worker("idle", process=BASELINE_BYTES, graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES)),
-            driver(
-                "filter",
-                process=BASELINE_BYTES,
-                graph=sizes.graph_bytes,
-                operator=operator_bytes(sizes),
-                assembled_operator=sizes.csr_bytes + 48 * sizes.n_pairs if sizes.choices.assembled else 0,
-                blocks=sizes.blocks_bytes,
-            ),
+def n_ranges_of_pairs(sizes: Sizes) -> int:
+    """Tasks that sum the pairs of some samples."""
+    return min(2_000, -(-sizes.m // RANGE))
+
+
+def exact_solve(sizes: Sizes) -> tuple[Phase, ...]:
+    """The driver's phase where the pairs' eigenvectors are solved for."""
+    return (
+        driver(
+            EXACT,
+            process=BASELINE_BYTES,
+            graph=sizes.graph_bytes,
+            operator=operator_bytes(sizes),
+            assembled_operator=sizes.csr_bytes + 48 * sizes.n_pairs if sizes.choices.assembled else 0,
+            blocks=sizes.blocks_bytes,
         ),
-        disk_bytes=4 * sizes.n_solved * sizes.n_pairs,
-        transient_bytes=2 * sizes.block_bytes,  # two checkpoints
     )
 
 
+def eigen(sizes: Sizes) -> Footprint:
+    """Blocks are arrays of the driver: of samples, or of pairs where their eigenvectors are solved for."""
+    m, columns = sizes.m, sizes.columns
+    idle = worker("idle", process=BASELINE_BYTES, graph_of_the_stage_before=min(sizes.lists_bytes, UNTIDIED_BYTES))
+    if sizes.choices.exact:
+        return Footprint(
+            (idle, *exact_solve(sizes)),
+            disk_bytes=4 * sizes.n_solved * sizes.n_pairs,
+            transient_bytes=2 * sizes.block_bytes,  # two checkpoints
+        )
+    rows = range_bytes(sizes, RANGE, columns, min(sizes.k, n_ranges_of_pairs(sizes)))
+    return Footprint(
+        (
+            worker(
+                "sums of pairs", process=BASELINE_BYTES, graph=sizes.lists_bytes, cache=CACHE_BYTES, **rows,
+            ),
+            driver(
+                "levels",
+                process=BASELINE_BYTES,
+                graph=sizes.lists_bytes,
+                sample_graph=3 * 8 * (2 * sizes.k - 1) * m,
+                blocks=5 * 4 * columns * m,
+            ),
+        ),
+        disk_bytes=4 * columns * m,
+        transient_bytes=3 * 8 * columns**2 * n_ranges_of_pairs(sizes),
+    )  # fmt: skip
+
+
 def _after_solve(sizes: Sizes) -> dict[str, int]:
-    """Terms of the driver after an in-core solve: the operator stays in its memory."""
+    """Terms of the driver after an in-core solve: the operator of pairs that were solved for stays in its memory."""
     return {
         "process": BASELINE_BYTES + SOLVED_BYTES,
         "graph": sizes.lists_bytes,
         "components": 100 * sizes.m,
-        "operator_of_the_solve": sizes.neighborhoods_bytes,
+        "operator_of_the_solve": sizes.neighborhoods_bytes if sizes.choices.exact else 0,
     }
 
 

@@ -1,20 +1,18 @@
 """The memory model of runs whose block vectors are in chunks: bytes by stage, role and phase.
 
-No term grows with the samples at fixed rows of a partition, but for what the workers share: their chunks' operators,
-blocks, and rows of the fused similarity. The driver's terms grow with the number of partitions, shards and chunks,
-which are bounded (`ips2_dask.plan.choices`). Constants marked (estimated) are the design's, and were not measured.
+No term grows with the samples at fixed rows of a partition, but for what the workers share: their chunks' rows of a
+matrix and of block vectors. These are results of tasks, which Dask writes to disk where they don't fit. The driver's
+terms grow with the number of partitions, shards and chunks, which are bounded (`ips2_dask.plan.choices`). Constants
+marked (estimated) are the design's, and were not measured.
 """
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from ips2_dask.kernels.density import TREE_SAMPLES
-from ips2_dask.kernels.eigen import PANELS_ABOVE, block_width, panel_bounds, panels_of, panels_on_scratch
 from ips2_dask.kernels.lloyd import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
@@ -23,12 +21,10 @@ from ips2_dask.plan import memory
 from ips2_dask.plan.memory import (
     BASELINE_BYTES,
     CACHE_BYTES,
-    FREED_BYTES,
-    REMEMBERED,
     SOLVED_BYTES,
 )
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.terms import Footprint, Phase, driver, usable, worker
+from ips2_dask.plan.terms import HELD, Footprint, Phase, driver, usable, worker
 
 LOCAL_ROWS = 3.0
 """Samples of a partition's local graph, its own and two hops around them, over its own, at most: 2.05 at 2,087 samples
@@ -38,28 +34,14 @@ LOCAL_COPIES = 3
 """Times that a local graph is in memory while it is put together: lists as they are read, compacted, and reversed."""
 
 TOUCHED = 1.75
-"""Rows that a chunk touches over its own, of pairs and of samples: 1.72 in 40 chunks (measured)."""
-
-SHARED = 0.9
-"""Rows that a worker gets of other workers' chunks, over its own: chunks that are parts of a group (measured)."""
+"""Samples that a chunk touches over its own: 1.72 in 40 chunks (measured)."""
 
 TWO_LEVEL_MEMBERS = 4 * EXACT_COLUMNS
 """Members of a shard above which it is searched by sub-cells of `EXACT_COLUMNS`, each member in the two nearest."""
 
-TWICE_SHARED = 1.25
-"""Neighbourhoods that the operators of two chunks hold both are counted twice: so much more than once each."""
-
-LOOKED_UP_BYTES = 32 << 21
-"""Bytes of the pairs of other partitions among which a chunk's pairs are looked up at a time: a limit that is
-enforced."""
-
 SOLVED_WORKER_BYTES = 96 << 20
 """Bytes that a worker has after a solve beside those of any process: compiled code, and memory not given back (78 MiB
 measured)."""
-
-NUMBERED_BYTES = 24
-"""Bytes of each pair of a chunk's neighbourhoods while pairs are numbered: its number, sorted once more to find the
-distinct ones, and its place among these."""
 
 ROW_ENTRY_BYTES = 16
 """Bytes that go with a sample to its shard where rows are merged: its first row, and how many rows it stands for."""
@@ -87,10 +69,6 @@ RECEIPT_BYTES = 2_000
 PARTS = {"ingest": 3, "neighbors": 9, "tensor": 13, "assemble": 16, "eigen": 19, "fuse": 25, "label": 32}
 """Parts of a partition whose receipts the driver has read by the end of each stage, about (56 files, counted)."""
 
-CUT_BYTES = 36 + 8
-"""Bytes, for each pair of chunks, of where the rows of one begin among those that the other touches: a number in a
-chunk's receipt, and one in the table of the rows that chunks share."""
-
 DENSITY_COPIES = 6
 """Times the points of a tree, as float64, with their nearest neighbours and the tree's edges (estimated)."""
 
@@ -104,40 +82,27 @@ CUT_ENTRY_BYTES = 12 + 8 + 9 + 16
 """Bytes of an entry of U in a cut: as it is stored, its row, the labels of both samples and whether they are equal, and
 row and value of those that are."""
 
-FILTER_BLOCKS = 2
-"""Panels that a filter works on: y, and the result, which takes the place of the one before y chunk by chunk. Where
-blocks are on the worker's scratch y alone is in memory, with the rows of one chunk of the other two."""
+FILTER_BLOCKS = 3
+"""Blocks that a filter works on: y, the one before it, and the result."""
 
-COPIED_FROM = 8
-"""Workers from which on each keeps copies of another one's blocks. With fewer a loss is rare, and copies would take a
-large share of each one's memory."""
+NODE_BYTES = 40
+"""Bytes of a node of a graph besides its rows: degree, component, sample, priority, state and aggregate."""
 
-COPIES = 3
-"""Blocks' worth of rows that copies take in a worker: of the state before the last one its own, and those of another
-worker's chunks at both."""
+COARSE_SHARE = 0.2
+"""Nodes of the next coarser graph over those of a graph, about: a fifth to a seventh (measured)."""
 
-ROW_NUMBER_COPIES = 8
-"""Times that the numbers of the rows which a worker needs of others are in memory while workers ask for them, in units
-of int32: those of each chunk, and int64 numbers that are sent and received (counted)."""
+COARSE_ENTRIES = 24
+"""Entries of a row of a coarser graph, about (measured on MNIST: 15 to 30)."""
 
-ESTIMATED = 4
-"""Columns of the blocks of the estimate of the lowest eigenvalue, which are in memory: two vectors, a product, and the
-next one."""
-
-PIECES_UNDERWAY = 3
-"""Chunks' rows of a panel that are on their way: one that is sent, one that arrives, and one that arrived early."""
-
-ROTATED = 3
-"""A chunk's rows in all columns while they are rotated: side by side, their product, and its panels."""
+WHOLE = 1 << 19
+"""Most nodes of a graph that one task solves (`stages.chunk_levels.WHOLE`)."""
 
 
 def _driver(sizes: Sizes, stage: str, *, solved: bool = False) -> dict[str, int]:
     """Terms that the driver has throughout a stage."""
-    chunks = sizes.n_chunks if stage in ("tensor", "assemble", "eigen") else 0
     return {
         "process": BASELINE_BYTES + (SOLVED_BYTES if solved else 0),
         "receipts": RECEIPT_BYTES * PARTS[stage] * sizes.n_made,
-        "table_of_chunks": CUT_BYTES * chunks**2,
     }
 
 
@@ -206,17 +171,7 @@ def neighbors(sizes: Sizes) -> Footprint:
 
 
 def tensor(sizes: Sizes) -> Footprint:
-    """Neighbourhoods by partition from local graphs, and from them the chunks' operators."""
-    m, k, q = sizes.m, sizes.k, sizes.local_pairs
-    centers = min(m, int(TOUCHED * sizes.chunk_rows))
-    stored = memory.stored_tensor_bytes(sizes)
-    chunk, written = 4 * sizes.csr_bytes * sizes.chunk_rows // m, sizes.csr_bytes
-    if sizes.choices.operator != "triplets":
-        block = sizes.neighborhoods_bytes // m - 8 * q
-        chunk = centers * (NUMBERED_BYTES * q + block)
-        written = int(TOUCHED * m * block + TOUCHED * 8 * sizes.n_pairs)
-    else:
-        chunk += sizes.triplets_bytes * sizes.partition_rows // m
+    """Neighbourhoods by partition from local graphs."""
     return Footprint(
         (
             worker(
@@ -224,16 +179,7 @@ def tensor(sizes: Sizes) -> Footprint:
                 process=BASELINE_BYTES,
                 local_graph=_graph_of(sizes, LOCAL_ROWS * sizes.partition_rows),
                 neighbourhoods=memory.made_bytes(sizes),
-                **memory.rows_measured(sizes, min(k, LOCAL_ROWS)),
-            ),
-            worker(
-                "operator of a chunk",
-                process=BASELINE_BYTES,
-                cache=CACHE_BYTES,
-                local_graph=_graph_of(sizes, TOUCHED * sizes.chunk_rows),
-                operator_of_a_chunk=chunk,
-                pairs_looked_up=min(LOOKED_UP_BYTES, 32 * sizes.n_pairs),
-                freed_memory=FREED_BYTES,
+                **memory.rows_measured(sizes, min(sizes.k, LOCAL_ROWS)),
             ),
             driver(
                 "tensor",
@@ -242,31 +188,16 @@ def tensor(sizes: Sizes) -> Footprint:
                 who_sends_to_whom=SENT_BYTES * NEAR_PARTITIONS * sizes.n_made,
             ),
         ),
-        disk_bytes=stored + written + 8 * sizes.n_pairs,
+        disk_bytes=memory.stored_tensor_bytes(sizes) + 8 * sizes.n_pairs,
     )
 
 
-def _operators_bytes(sizes: Sizes) -> int:
-    """Bytes of the operators of all chunks together."""
-    return {
-        "triplets": sizes.csr_bytes,
-        "elements": sizes.neighborhoods_bytes + 4 * sizes.entries,
-        "matrix-free": sizes.neighborhoods_bytes,
-    }[sizes.choices.operator]
-
-
 def degrees(sizes: Sizes) -> Footprint:
-    """The stage ``assemble``: degrees are a product with one column, chunk by chunk; components by contraction."""
+    """The stage ``assemble``: degrees by partition, and components by contraction."""
     rows, n = sizes.partition_rows, sizes.n_made
     return Footprint(
         (
-            worker(
-                "degrees",
-                process=BASELINE_BYTES,
-                cache=CACHE_BYTES,
-                operator_of_a_chunk=2 * _operators_bytes(sizes) * sizes.chunk_rows // sizes.m,
-                pairs_of_a_chunk=int(48 * TOUCHED * sizes.chunk_pairs),
-            ),
+            worker("degrees", process=BASELINE_BYTES, cache=CACHE_BYTES, **memory.range_bytes(sizes, rows, 2)),
             worker(
                 "components",
                 process=BASELINE_BYTES,
@@ -283,254 +214,81 @@ def degrees(sizes: Sizes) -> Footprint:
     )
 
 
-class Spread(NamedTuple):
-    """How the rows of a block are spread over the workers.
-
-    Attributes
-    ----------
-    owned : float
-        Largest share of all rows whose chunks one worker owns.
-    exchanged : int
-        Most rows that one worker gets of others for a product, or sends them.
-    touched : int
-        Most rows that the product of a chunk reads, its own among them.
-    """
-
-    owned: float
-    exchanged: int
-    touched: int
-
-
 @dataclasses.dataclass(frozen=True)
 class Solve:
-    """A solve on blocks in chunks, whose rows are pairs or samples.
+    """A solve on blocks of samples in chunks, which are results of tasks.
 
     Attributes
     ----------
     name : str
-    rows, chunk_rows : int
-        Rows of a block, and of its largest chunk.
     columns : int
-    operator_bytes : int
-        Of a worker: the operators of its chunks, and what they need besides.
-    counted : Spread, optional
-        Of a run whose chunks are there. A plan estimates it, and its ``rows`` may be an upper bound.
+    entries : int
+        Entries of the matrix.
     """
 
     name: str
-    rows: int
-    chunk_rows: int
     columns: int
-    operator_bytes: int
-    counted: Spread | None = None
+    entries: int
 
-    def spread(self, sizes: Sizes) -> Spread:
-        """How the rows are spread over the workers."""
-        if self.counted is not None:
-            return self.counted
-        owned = sizes.worker_share
-        exchanged = SHARED * (1 - 1 / sizes.n_busy) * owned * self.rows
-        return Spread(owned, int(exchanged), int(TOUCHED * self.chunk_rows))
+    def block_bytes(self, sizes: Sizes) -> int:
+        """Bytes of a block."""
+        return 4 * sizes.m * self.columns
 
-    @property
-    def panels(self) -> int:
-        """In how many panels of columns a block is filtered."""
-        return panels_of(self.rows, self.columns, "chunked")
+    def held_bytes(self, sizes: Sizes) -> dict[str, int]:
+        """Terms of a worker's share of what tasks leave for others, which Dask writes to disk where it does not fit."""
+        share = sizes.worker_share
+        return {
+            "matrix_of_its_chunks": int(share * (ENTRY_BYTES * self.entries + NODE_BYTES * sizes.m)),
+            "blocks_of_the_filter": int(FILTER_BLOCKS * share * self.block_bytes(sizes)),
+            "rows_of_other_chunks": int((TOUCHED - 1) * share * self.block_bytes(sizes)),
+        }
 
-    @property
-    def panel_columns(self) -> int:
-        """Columns of the widest panel."""
-        return self._widest(self.panels)
+    def _products(self, sizes: Sizes) -> dict[str, int]:
+        """Terms of the task that multiplies a chunk: its arguments, the rows that they make, and the result."""
+        part = sizes.chunk_rows / sizes.m
+        return {
+            "rows_of_a_chunk": int(part * ENTRY_BYTES * self.entries),
+            "product_of_a_chunk": int((3 + 2 * TOUCHED) * part * self.block_bytes(sizes)),
+        }
 
-    def _widest(self, panels: int) -> int:
-        low, high = panel_bounds(self.columns, panels)[0]
-        return high - low
+    def _coarser(self, sizes: Sizes) -> dict[str, int]:
+        """Terms of the task that merges a chunk's rows, with its share of the matrix as it is."""
+        part = sizes.chunk_rows / sizes.m
+        return {
+            "rows_of_a_chunk": int(part * (12 + ENTRY_BYTES) * self.entries),
+            "merged_rows": int(part * COARSE_SHARE * COARSE_ENTRIES * 60 * sizes.m),
+        }
 
-    @property
-    def block_bytes(self) -> int:
-        """Bytes of a whole block."""
-        return 4 * self.rows * self.columns
-
-    @property
-    def panel_bytes(self) -> int:
-        """Bytes of a panel."""
-        return 4 * self.rows * self.panel_columns
-
-    def workers(self, sizes: Sizes, *, held: bool, panels: int | None = None) -> tuple[Phase, ...]:
-        """The phases of a worker, with blocks ``held`` in its memory, or on its scratch but for the one multiplied.
-
-        Blocks in memory are filtered in so many ``panels``, or as many as they have parts. Where ``rows`` is a bound, a
-        block of fewer may be small enough to be filtered as a whole, which takes more.
-        """
-        whole = PANELS_ABOVE["chunked"] // (4 * self.columns)
-        if not held or whole >= self.rows or self.counted is not None:
-            return self._phases(sizes, held, panels)
-        smaller = dataclasses.replace(self, rows=whole, chunk_rows=self.chunk_rows * whole // self.rows)
-        both = self._phases(sizes, True, panels), smaller._phases(sizes, True, None)
-        return max(both, key=_most)
-
-    def _phases(self, sizes: Sizes, held: bool, filter_panels: int | None) -> tuple[Phase, ...]:
-        spread, chunk = self.spread(sizes), 4 * self.chunk_rows
-        share = spread.owned
-        panels, rows_made = (FILTER_BLOCKS, 1) if held else (1, 2)
-        parts = filter_panels or self.panels if held else panels_on_scratch(self.rows, self.columns)
-        columns = self._widest(parts)
-        panel = 4 * self.rows * columns
-        exchanged = 4 * spread.exchanged * columns
-        # with blocks on scratch no product begins before the rows for others have left
-        exchange = worker(
-            f"exchange of rows of {self.name}",
-            process=BASELINE_BYTES,
-            operators_of_its_chunks=self.operator_bytes,
-            blocks_of_the_filter=int(panels * share * panel),
-            rows_from_other_workers=exchanged,
-            rows_for_other_workers=exchanged,
-        )
-        return (
-            *(() if held else (exchange,)),
-            worker(
-                f"filter of {self.name}",
-                process=BASELINE_BYTES,
-                operators_of_its_chunks=self.operator_bytes,
-                other_panels_of_the_block=int(share * (self.block_bytes - panel)) if held else 0,
-                blocks_of_the_filter=int(panels * share * panel),
-                rows_from_other_workers=exchanged,
-                rows_for_other_workers=exchanged if held else 0,
-                product_of_a_chunk=(rows_made * chunk + 4 * spread.touched) * columns,
-            ),
-            worker(
-                f"rotation of {self.name}",
-                process=BASELINE_BYTES,
-                operators_of_its_chunks=self.operator_bytes,
-                block=int(share * self.block_bytes) if held else 0,
-                columns_of_a_chunk=ROTATED * chunk * self.columns,
-            ),
-        )
-
-    def streamed(self, sizes: Sizes) -> tuple[Phase, ...]:
-        """The phases of a worker that reads operators, and rows of the panel that is multiplied, chunk by chunk."""
-        spread, chunk = self.spread(sizes), 4 * self.chunk_rows
-        share, numbers = spread.owned, 4 * spread.exchanged  # numbers of rows: int32
-        columns = self._widest(panels_on_scratch(self.rows, self.columns))
-        operator = int(2 * self.operator_bytes * self.chunk_rows / (share * self.rows))
-        return (
-            worker(
-                f"rows of {self.name} that workers need",
-                process=BASELINE_BYTES,
-                cache=CACHE_BYTES,
-                numbers_of_rows=ROW_NUMBER_COPIES * numbers,
-            ),
-            worker(
-                f"filter of {self.name}",
-                process=BASELINE_BYTES,
-                cache=CACHE_BYTES,
-                numbers_of_rows=2 * numbers,
-                operator_of_a_chunk=operator,
-                vectors_of_an_estimate=int(ESTIMATED * 4 * share * self.rows),
-                rows_of_others=int(PIECES_UNDERWAY * chunk * columns),
-                product_of_a_chunk=(3 * chunk + 4 * spread.touched) * columns,
-            ),
-            worker(
-                f"rotation of {self.name}",
-                process=BASELINE_BYTES,
-                cache=CACHE_BYTES,
-                numbers_of_rows=2 * numbers,
-                columns_of_a_chunk=ROTATED * chunk * self.columns,
-            ),
-        )
-
-    def filter_panels(self, sizes: Sizes) -> int:
-        """In how many panels a block in memory is filtered: as few as a worker is known to have the memory for.
-
-        A product of 16 columns takes 1.2 times as long as one of 8 (measured), since both make the same entries of the
-        operator; but the filter then needs two blocks of 16 columns.
-        """
-        limit = sizes.worker_limit
-        if limit is None or self.panels == 1 or self.needs_scratch(sizes):
-            return self.panels
-        room = usable(limit) - (self.copies_bytes(sizes) if self.makes_copies(sizes) else 0)
-        for panels in range(1, self.panels):
-            if _most(self.workers(sizes, held=True, panels=panels)) <= room:
-                return panels
-        return self.panels
-
-    def needs_streaming(self, sizes: Sizes) -> bool:
-        """Whether a worker has no memory for the panel that is multiplied, beside its operators."""
-        limit = sizes.worker_limit
-        if limit is None or not self.needs_scratch(sizes):
-            return False
-        return _most(self.workers(sizes, held=False)) > usable(limit)
-
-    def needs_scratch(self, sizes: Sizes) -> bool:
-        """Whether blocks of all columns don't fit into a worker's memory beside what is made of them."""
-        limit = sizes.worker_limit
-        return limit is not None and _most(self.workers(sizes, held=True)) > usable(limit)
-
-    def copies_bytes(self, sizes: Sizes) -> int:
-        """Bytes of a worker's copies of blocks."""
-        return int(COPIES * self.spread(sizes).owned * self.block_bytes)
-
-    def makes_copies(self, sizes: Sizes) -> bool:
-        """Whether the workers are many, and are known to have memory for copies of blocks."""
-        limit = sizes.worker_limit
-        if limit is None or sizes.n_busy < COPIED_FROM:
-            return False
-        most = _most(self.workers(sizes, held=True)) + self.copies_bytes(sizes)
-        return most <= usable(limit)
+    def _whole(self, sizes: Sizes) -> dict[str, int]:
+        """Terms of the task that solves a coarse graph, with its matrix thrice and its blocks."""
+        nodes = min(WHOLE, COARSE_SHARE * sizes.m)
+        return {"coarse_graph": int(nodes * (COARSE_ENTRIES * 3 * 16 + NODE_BYTES + 5 * 4 * self.columns))}
 
     def phases(self, sizes: Sizes) -> tuple[tuple[Phase, ...], int]:
-        """The phases of a worker, and the bytes on its scratch: 0 where the blocks fit into its memory."""
-        if not self.needs_scratch(sizes):
-            return (*self._in_memory(sizes), *self._wider(sizes)), 0
-        on_scratch, fitting = int(2 * sizes.worker_share * self.block_bytes), self._fitting(sizes)
-        if self.needs_streaming(sizes):
-            on_scratch += int(SHARED * sizes.worker_share * self.panel_bytes)
-            return (*self.streamed(sizes), *fitting), on_scratch
-        return (*self.workers(sizes, held=False), *fitting), on_scratch
-
-    def _in_memory(self, sizes: Sizes) -> tuple[Phase, ...]:
-        """The phases of a worker that has its blocks in memory, and copies where it is to keep some."""
-        held = self.workers(sizes, held=True, panels=self.filter_panels(sizes))
-        if not self.makes_copies(sizes):
-            return held
-        copies = self.copies_bytes(sizes)
-        return tuple(phase.plus({"copies_for_a_lost_worker": copies}) for phase in held)
-
-    def _fitting(self, sizes: Sizes) -> tuple[Phase, ...]:
-        """The phases of the largest run whose blocks stay in a worker's memory, where the plan has them in files.
-
-        A run counts the rows that it has and that its workers exchange, of which a plan takes the most there may be; so
-        its blocks may stay in memory, which takes more than files do.
-        """
-        fitting = self._largest(lambda solve: not solve.needs_scratch(sizes))
-        if fitting is None:
-            return ()
-        return dataclasses.replace(fitting, name=f"{self.name} in memory")._in_memory(sizes)
-
-    def _wider(self, sizes: Sizes) -> tuple[Phase, ...]:
-        """The phases of the largest run whose filter has fewer panels than this one's, for the same reason."""
-        panels = self.filter_panels(sizes)
-        if self.counted is not None or panels == 1:
-            return ()
-        fitting = self._largest(lambda solve: solve.filter_panels(sizes) < panels)
-        if fitting is None or fitting.panels == 1:
-            return ()
-        return dataclasses.replace(fitting, name=f"{self.name} in wide panels")._in_memory(sizes)
-
-    def _largest(self, fits: Callable[[Solve], bool]) -> Solve | None:
-        """The solve of most rows, up to these, that fits; None where none does."""
-        rows = bisect.bisect_left(
-            range(1, self.rows + 1), True, key=lambda rows: not fits(dataclasses.replace(self, rows=rows))
+        """The phases of a worker, and the bytes that Dask writes to its disk: 0 where they fit into its memory."""
+        tasks = (
+            (f"filter of {self.name}", self._products(sizes)), (f"levels of {self.name}", self._coarser(sizes)),
+            (f"coarsest level of {self.name}", self._whole(sizes)),
+        )  # fmt: skip
+        held = self.held_bytes(sizes)
+        matrix = {"matrix_as_it_is": int(sizes.worker_share * 12 * self.entries)}
+        kept = (
+            held,
+            {**matrix, "matrix_of_its_chunks": held["matrix_of_its_chunks"]},
+            {"matrix_of_its_chunks": held["matrix_of_its_chunks"]},
         )
-        return dataclasses.replace(self, rows=rows) if rows else None
+        in_memory = tuple(
+            worker(name, process=BASELINE_BYTES, **terms, **some)
+            for (name, terms), some in zip(tasks, kept, strict=True)
+        )
+        limit = sizes.worker_limit
+        if limit is None or (_most(in_memory) <= usable(limit) and sum(held.values()) <= HELD * limit):
+            return in_memory, 0
+        return tuple(worker(name, process=BASELINE_BYTES, **terms) for name, terms in tasks), sum(held.values())
 
     def small_bytes(self, sizes: Sizes) -> int:
         """Bytes of the small matrices of all chunks that the driver sums."""
         return 2 * 8 * self.columns**2 * sizes.n_chunks
-
-    def checkpoints_bytes(self, sizes: Sizes) -> int:
-        """Bytes of two checkpoints, with the panel before the last product of each."""
-        return 2 * (self.block_bytes + 4 * self.rows * self._widest(self.filter_panels(sizes)))
 
 
 def _most(phases: Sequence[Phase]) -> int:
@@ -538,65 +296,41 @@ def _most(phases: Sequence[Phase]) -> int:
     return max(phase.bytes for phase in phases)
 
 
-def solve_of_pairs(sizes: Sizes) -> Solve:
-    """The solve of the pairs' eigenvectors. Neighbourhoods near two chunks are in the operators of both."""
-    once = 8 * sizes.local_pairs * sizes.m if sizes.choices.operator != "triplets" else 0
-    kept = TWICE_SHARED * sizes.worker_share * (_operators_bytes(sizes) - once + REMEMBERED * sizes.n_pairs)
-    return Solve("pairs", sizes.n_pairs, sizes.chunk_pairs, sizes.columns, int(kept))
-
-
 def solve_of_samples(sizes: Sizes) -> Solve:
-    """The solve on the sample graph, the start of that of the pairs: an entry is an int32 place and a float32 value."""
-    entries = ENTRY_BYTES * (2 * sizes.k - 1)
-    kept = int(sizes.worker_share * sizes.m * (entries + REMEMBERED))
-    return Solve("the sample graph", sizes.m, sizes.chunk_rows, block_width(sizes.columns), kept)
+    """The solve on the sample graph."""
+    return Solve("the sample graph", sizes.columns, (2 * sizes.k - 1) * sizes.m)
 
 
 def solve_of_embedding(sizes: Sizes) -> Solve:
     """The solve on the fused similarity U."""
-    kept = int(sizes.worker_share * (2 * ENTRY_BYTES * sizes.n_fused + REMEMBERED * sizes.m))
-    return Solve("the fused similarity", sizes.m, sizes.chunk_rows, sizes.embedded_columns, kept)
+    return Solve("the fused similarity", sizes.embedded_columns, 2 * sizes.n_fused)
 
 
 def eigen(sizes: Sizes) -> Footprint:
-    """Resident blocks: a worker keeps its chunks' operators and rows of all blocks, and tasks are rounds of products.
-
-    Where blocks don't fit into a worker's memory they are on its scratch, but for the panel that is being multiplied.
-    """
-    pairs, samples = solve_of_pairs(sizes), solve_of_samples(sizes)
-    (of_pairs, scratch), (of_samples, more_scratch) = pairs.phases(sizes), samples.phases(sizes)
-    held = 0 if scratch else int(sizes.worker_share * pairs.block_bytes)
-    operators = 0 if pairs.needs_streaming(sizes) else pairs.operator_bytes
+    """The sample graph's vectors by levels, and the sums of all pairs, range by range."""
+    samples, columns = solve_of_samples(sizes), sizes.columns
+    (of_samples, scratch), graph = samples.phases(sizes), _graph_of(sizes, TOUCHED * sizes.chunk_rows)
+    exact = memory.exact_solve(sizes) if sizes.choices.exact else ()
     return Footprint(
         (
-            worker(
-                "sample graph of a chunk",
-                process=BASELINE_BYTES,
-                cache=CACHE_BYTES,
-                graphs_of_its_chunks=samples.operator_bytes,
-                assembly_of_a_chunk=3 * ENTRY_BYTES * (2 * sizes.k - 1) * sizes.chunk_rows,
-            ),
+            worker("sample graph of a chunk", process=BASELINE_BYTES, cache=CACHE_BYTES, graph_of_a_chunk=graph),
             *of_samples,
             worker(
-                "start of pairs",
+                "sums of pairs",
                 process=BASELINE_BYTES,
-                operators_of_its_chunks=operators,
-                block=held,
-                pairs_of_a_chunk=48 * sizes.chunk_pairs,
-                start_of_a_chunk=int(4 * sizes.columns * (2 * sizes.chunk_pairs + TOUCHED * sizes.chunk_rows)),
                 cache=CACHE_BYTES,
+                **memory.range_bytes(sizes, memory.RANGE, columns),
             ),
-            *of_pairs,
             driver(
                 "solve",
                 **_driver(sizes, "eigen", solved=True),
-                small_matrices=max(pairs.small_bytes(sizes), samples.small_bytes(sizes)),
+                small_matrices=samples.small_bytes(sizes),
             ),
+            *exact,
         ),
-        disk_bytes=4 * sizes.n_solved * sizes.n_pairs,
-        transient_bytes=4 * sizes.columns * sizes.m
-        + max(pairs.checkpoints_bytes(sizes), samples.checkpoints_bytes(sizes)),
-        scratch_bytes=max(scratch, more_scratch),
+        disk_bytes=4 * columns * sizes.m if not sizes.choices.exact else 4 * sizes.n_solved * sizes.n_pairs,
+        transient_bytes=3 * 8 * columns**2 * memory.n_ranges_of_pairs(sizes),
+        scratch_bytes=scratch,
     )
 
 
@@ -610,7 +344,7 @@ def fuse(sizes: Sizes) -> Footprint:
                 process=BASELINE_BYTES + SOLVED_WORKER_BYTES,
                 local_graph=_graph_of(sizes, LOCAL_ROWS * rows),
                 similarities_of_a_partition=2 * sizes.similarity_bytes * rows // m,
-                eigenvectors_of_a_partition=2 * 4 * sizes.n_solved * sizes.n_pairs * rows // m,
+                vectors_of_a_partition=int(LOCAL_ROWS * rows * (4 * sizes.columns + 24 * sizes.n_solved)),
                 **memory.rows_measured(sizes, min(sizes.k, LOCAL_ROWS)),
             ),
             driver(
@@ -627,13 +361,17 @@ def fuse(sizes: Sizes) -> Footprint:
 def label(sizes: Sizes) -> Footprint:
     """The solve on U, k-means by partial sums, the tree of a sample, walks on U, and labels by buckets."""
     m, c, d, share = sizes.m, sizes.params.n_clusters, sizes.n_embedded, sizes.worker_share
+    matrix = solve_of_embedding(sizes).held_bytes(sizes)["matrix_of_its_chunks"]
     solve, tree = solve_of_embedding(sizes), min(m, TREE_SAMPLES[1])
     of_solve, scratch = solve.phases(sizes)
     leiden = [driver(memory.LEIDEN, **_driver(sizes, "label", solved=True), **memory.graph_of_leiden(sizes))]
     if sizes.params.assign_labels != "leiden":
         leiden = []
     own, starts = share * m, 8 * d * min(m, 4 * START_SAMPLES)
-    exchanged = int(SHARED * (1 - 1 / sizes.n_busy) * 4 * c * own)
+    walk = {
+        "matrix_of_its_chunks": matrix, "shares_of_clusters": int(2 * 4 * c * own),
+        "rows_of_other_chunks": int((TOUCHED - 1) * 4 * c * own),
+    } if not scratch else {}  # fmt: skip
     return Footprint(
         (
             worker(
@@ -655,18 +393,14 @@ def label(sizes: Sizes) -> Footprint:
             worker(
                 "walks",
                 process=BASELINE_BYTES,
-                matrix_of_its_chunks=solve.operator_bytes,
-                shares_of_clusters=int(2 * 4 * c * own),
-                rows_from_other_workers=exchanged,
-                rows_for_other_workers=exchanged,
-                product_of_a_chunk=int((1 + TOUCHED) * 4 * c * sizes.chunk_rows),
+                **walk,
+                product_of_a_chunk=int((2 + 2 * TOUCHED) * 4 * c * sizes.chunk_rows),
             ),
             worker(
                 "cuts",
                 process=BASELINE_BYTES,
                 cache=CACHE_BYTES,
-                matrix_of_its_chunks=solve.operator_bytes,
-                shares_of_clusters=int(4 * c * own),
+                **walk,
                 entries_of_a_chunk=2 * CUT_ENTRY_BYTES * sizes.n_fused * sizes.chunk_rows // m,
             ),
             worker(
@@ -685,17 +419,9 @@ def label(sizes: Sizes) -> Footprint:
             *leiden,
         ),
         disk_bytes=12 * m * d + 4 * m * c + 18 * m,
-        transient_bytes=4 * solve.columns * m + solve.checkpoints_bytes(sizes) + 16 * sizes.n_fused,
+        transient_bytes=3 * solve.block_bytes(sizes) + 16 * sizes.n_fused,
         scratch_bytes=scratch,
     )
-
-
-def copies(sizes: Sizes) -> int:
-    """Bytes of copies of blocks in a worker that has the memory for them, 0 where the workers are few."""
-    if not sizes.is_chunked or sizes.n_busy < COPIED_FROM:
-        return 0
-    solve = solve_of_pairs(sizes)
-    return 0 if solve.needs_scratch(sizes) else solve.copies_bytes(sizes)
 
 
 def labels_in_buckets(m: int) -> int:

@@ -6,7 +6,7 @@ import dataclasses
 import itertools
 
 from ips2_dask.params import Params
-from ips2_dask.plan import costs, memory_chunked
+from ips2_dask.plan import costs
 from ips2_dask.plan.choices import Choices, choose, partition_bounds
 from ips2_dask.plan.footprints import footprints
 from ips2_dask.plan.sizes import Sizes
@@ -79,9 +79,6 @@ class Plan:
     exact_seconds : float
         About how much longer a run takes whose approximate graph needs an exact search, see `Choices.exact_after`; 0
         where none would follow.
-    copies_bytes : int
-        Bytes that copies of another worker's blocks take in a worker that has the memory for them besides; 0 where none
-        are made.
     """
 
     m: int
@@ -92,7 +89,6 @@ class Plan:
     warnings: tuple[str, ...]
     request: PlanRequest = PlanRequest()
     exact_seconds: float = 0.0
-    copies_bytes: int = 0
 
     def of_distinct(self, m: int, params: Params) -> Plan:
         """This plan with choices and projections for the m distinct samples that the ingest has counted."""
@@ -147,10 +143,10 @@ class Plan:
 
     @property
     def blocks(self) -> str:
-        """Where workers keep blocks of vectors in chunks: ``"memory"`` or ``"scratch"``; ``"driver"`` in core."""
+        """Where workers have blocks of vectors in chunks: ``"memory"`` or ``"disk"``; ``"driver"`` in core."""
         if self.choices.vectors != "chunked":
             return "driver"
-        return "scratch" if self.scratch_bytes else "memory"
+        return "disk" if self.scratch_bytes else "memory"
 
     @property
     def seconds(self) -> float:
@@ -186,8 +182,8 @@ def make_plan(
     vectors : {"auto", "in-core", "chunked"}
         Where block vectors shall live.
     worker_limit : int, optional
-        Bytes that a worker may use. It decides whether blocks in chunks are kept in memory or on scratch, which changes
-        no result.
+        Bytes that a worker may use. It decides whether results of tasks are expected on its disk, which changes no
+        result.
     scheduler_apart : bool
         Whether the scheduler is a process of its own; else it shares the driver's.
     """
@@ -195,10 +191,7 @@ def make_plan(
     sizes = Sizes(m, f, params, choose(m, f, params, vectors, rows), bounds, n_workers, worker_limit)
     request = PlanRequest(rows, resident, n_workers, vectors, worker_limit, scheduler_apart)
     stages = _stages(sizes, request)
-    return Plan(
-        m, f, bounds, sizes.choices, stages, _warnings(sizes), request, costs.exact_seconds(sizes),
-        memory_chunked.copies(sizes),
-    )  # fmt: skip
+    return Plan(m, f, bounds, sizes.choices, stages, _warnings(sizes), request, costs.exact_seconds(sizes))
 
 
 def _stages(sizes: Sizes, request: PlanRequest) -> tuple[StagePlan, ...]:
@@ -214,7 +207,7 @@ def _stages(sizes: Sizes, request: PlanRequest) -> tuple[StagePlan, ...]:
             client_bytes=_peak_bytes(found[name], "driver"),
             disk_bytes=found[name].disk_bytes,
             seconds=seconds[name],
-            products=n_products(sizes.params.tol) if name == "eigen" else 0,
+            products=n_products(sizes) if name == "eigen" else 0,
             scheduler_bytes=_peak_bytes(found[name], "scheduler"),
             transient_bytes=found[name].transient_bytes,
             scratch_bytes=found[name].scratch_bytes,
@@ -241,7 +234,8 @@ def _purposes(sizes: Sizes) -> dict[str, str]:
         "neighbors": f"{sizes.n_stored_neighbors} nearest of each sample",
         "tensor": f"{sizes.n_pairs:,} pairs at most, {2 * sizes.entries:,} entries at most",
         "assemble": "degrees and components",
-        "eigen": f"{sizes.n_solved} eigenpairs" + ("" if tol is None else f" to {tol:g}"),
+        "eigen": f"{sizes.n_solved} {'eigenpairs' if sizes.choices.exact else 'Ritz pairs'}"
+        + ("" if tol is None else f" to {tol:g}"),
         "fuse": "S, V, U",
         "label": f"embedding, {clusters}",
     }
@@ -251,10 +245,10 @@ def _warnings(sizes: Sizes) -> tuple[str, ...]:
     """Warnings of workers without work, and of a scheduler with too much."""
     warnings = [
         f"{count} {items} for {sizes.n_workers} workers: some will have nothing to do at times"
-        for items, count in (("partitions", sizes.n_partitions), ("chunks of vectors", sizes.n_chunks))
-        if 1 < count < 2 * sizes.n_workers
+        for items, count, enough in (("partitions", sizes.n_partitions, 2), ("chunks of vectors", sizes.n_chunks, 0.9))
+        if 1 < count < enough * sizes.n_workers
     ]
-    largest = {stage: tasks.largest for stage, tasks in stage_tasks(sizes).items()}
+    largest = {stage: tasks.known for stage, tasks in stage_tasks(sizes).items()}
     worst = max(largest, key=largest.__getitem__)
     if largest[worst] > MAX_TASKS:
         warnings.append(

@@ -25,7 +25,7 @@ class Sizes:
         Limits of the partitions.
     n_workers : int
     worker_limit : int, optional
-        Bytes that a worker may use; it decides where blocks of vectors in chunks are kept, and nothing else.
+        Bytes that a worker may use; it decides whether results of tasks are expected on its disk, and nothing else.
     """
 
     m: int
@@ -91,20 +91,10 @@ class Sizes:
         return min(self.m, self.choices.chunk_samples + self.partition_rows)
 
     @property
-    def n_busy(self) -> int:
-        """Workers that own a chunk."""
-        return min(max(1, self.n_workers), self.n_chunks)
-
-    @property
     def worker_share(self) -> float:
-        """Largest share of all samples, or pairs, whose chunks one worker owns: a chunk has one owner."""
+        """Largest share of all samples whose chunks one worker works on: tasks of a chunk go where its rows are."""
         workers, chunk = max(1, self.n_workers), self.chunk_rows / self.m
         return min(1.0, 1 / workers + chunk, math.ceil(self.n_chunks / workers) * chunk)
-
-    @property
-    def chunk_pairs(self) -> int:
-        """Most pairs of a chunk."""
-        return self.n_pairs * self.chunk_rows // self.m
 
     @property
     def samples_bytes(self) -> int:
@@ -188,7 +178,7 @@ class Sizes:
     @cached_property
     def blocks_bytes(self) -> int:
         """Bytes of all blocks that the solver holds at once."""
-        return blocks_held(self.n_pairs, self.columns, self.choices.vectors)
+        return blocks_held(self.n_pairs, self.columns)
 
     # ---- similarities and the embedding
 

@@ -8,59 +8,39 @@ from typing import NamedTuple
 
 from ips2_dask.kernels.duplicates import n_ranges
 from ips2_dask.kernels.eigen import MAX_PRODUCTS
+from ips2_dask.kernels.levels import PRODUCTS as LEVEL_PRODUCTS
+from ips2_dask.kernels.levels import ROUNDS
 from ips2_dask.kernels.rounding import SPREAD_PRODUCTS, WALK, restart_tasks
-from ips2_dask.plan.memory import SPLIT_BYTES
-from ips2_dask.plan.memory_chunked import (
-    Solve,
-    labels_in_buckets,
-    solve_of_embedding,
-    solve_of_pairs,
-    solve_of_samples,
-)
+from ips2_dask.plan.memory import SPLIT_BYTES, n_ranges_of_pairs
+from ips2_dask.plan.memory_chunked import COARSE_SHARE, WHOLE, labels_in_buckets
 from ips2_dask.plan.sizes import Sizes
 
 MAX_TASKS = 60_000
 """Tasks of one pass, at most: a quarter of a minute of the scheduler's time."""
 
-LEAST_IN_WINDOW = 64
-"""Tasks of a job that are sent together, at least. A window takes a few milliseconds of its own: these outweigh it."""
-
-WINDOW_TASKS_A_THREAD = 4
-"""Tasks of a window for each thread of the cluster, at least: while the next is sent, none should be idle."""
-
-WINDOWS = 3
-"""Windows that the scheduler knows at a time: two in work, and one that it has been told to forget but lately."""
-
 PRODUCTS = 20.0
 """Products of the eigensolver for each decimal of the tolerance: 30 to 90 in all to 1e-3 (measured)."""
 
 SETTLED_PRODUCTS = 50
-"""Products where no tolerance is asked for: 14 to 75 on the open sets, 72 at a million samples (measured)."""
+"""Products of a solve on pairs where no tolerance is asked for: 14 to 75 on the open sets (measured)."""
 
-START_PRODUCTS = 80
-"""Products of the sample graph for the start of a solve, at most: a limit that is enforced."""
+EMBEDDING_FILTERS = 2
+"""Filters of U at the finest level: one or two after the first, until the gaps have settled (measured)."""
 
-EMBEDDING_PRODUCTS = 150
-"""Products of U for the embedding: 150 and 155 at 240,000 samples (measured)."""
+MOST_TASKS = 16_000
+"""Tasks of products that are sent before the ones sent earlier have ended (`stages.block_tasks`)."""
 
-WALK_PRODUCTS = SPREAD_PRODUCTS + 2 * WALK
-"""Products of U for labels beyond a tree's sample and for the certainty."""
+NEAR_CHUNKS = 20
+"""Chunks that a chunk needs rows of, about, where there are many (measured: `../docs/plan.md`)."""
 
-ROUND_PRODUCTS = 3
-"""Products of a filter in one task, which does all chunks that its worker owns."""
+SUMS = 6
+"""Tasks of a chunk, after a filter, for Gram matrices, rotations and residuals."""
 
-CYCLE_PRODUCTS = 16
-"""Products of a cycle: 12 at least, 64 at most, and more where the gap is small (`kernels.eigen.filter_degree`)."""
+WALK_PRODUCTS = SPREAD_PRODUCTS + WALK + 3
+"""Products of U for labels beyond a tree's sample, a few until nothing else is reached, and for the certainty."""
 
 JOINED = 16
 """Partitions whose pieces are joined in one task (`stages.component_labels`)."""
-
-WALK_ROUND_PRODUCTS = 5
-"""Products of a walk in one task, which does all chunks that its worker owns."""
-
-WALK_ROUNDS = SPREAD_PRODUCTS // WALK_ROUND_PRODUCTS + WALK + 3
-"""Rounds of walks: products that carry labels, some further ones with a round each, since what they reach decides
-whether others follow, their count and the labels, and the products of the certainty."""
 
 CUTS = 4
 """Passes over chunks for cuts: the largest degree, and candidates: k-means on two widths, and a density."""
@@ -79,8 +59,8 @@ class Pass(NamedTuple):
     tasks: int
     times: int = 1
     """How often it is done; the scheduler forgets the tasks of one time before the next."""
-    known: int | None = None
-    """Tasks that the scheduler knows at a time, where these are not sent in windows."""
+    at_once: int | None = None
+    """Tasks of one time that the scheduler knows together, where these are not all."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,12 +70,9 @@ class Tasks:
     Attributes
     ----------
     passes : tuple of Pass
-    window : int
-        Tasks that are sent together.
     """
 
     passes: tuple[Pass, ...]
-    window: int
 
     @property
     def total(self) -> int:
@@ -103,23 +80,16 @@ class Tasks:
         return sum(one.tasks * one.times for one in self.passes)
 
     @property
-    def largest(self) -> int:
-        """Tasks of the pass that has most of them at a time."""
-        return max(one.tasks if one.known is None else one.known for one in self.passes)
-
-    @property
     def known(self) -> int:
-        """Most tasks that the scheduler knows at a time."""
-        return max(min(one.tasks, WINDOWS * self.window) if one.known is None else one.known for one in self.passes)
+        """Most tasks that the scheduler knows at a time: those of the largest pass."""
+        return max(one.tasks if one.at_once is None else min(one.tasks, one.at_once) for one in self.passes)
 
 
-def tasks_in_window(threads: int) -> int:
-    """Tasks of a job that are sent together to a cluster of so many threads."""
-    return max(LEAST_IN_WINDOW, WINDOW_TASKS_A_THREAD * threads)
-
-
-def n_products(tol: float | None) -> int:
-    """About how many products the eigensolver needs."""
+def n_products(sizes: Sizes) -> int:
+    """About how many products the solve on pairs needs; 0 where they are not solved for."""
+    if not sizes.choices.exact:
+        return 0
+    tol = sizes.params.tol
     return SETTLED_PRODUCTS if tol is None else min(MAX_PRODUCTS, round(PRODUCTS * max(1.0, -math.log10(tol))))
 
 
@@ -130,15 +100,14 @@ def stage_tasks(sizes: Sizes) -> dict[str, Tasks]:
         "ingest": _ingest(sizes),
         "neighbors": _neighbors(sizes),
         "tensor": [Pass("pairs and neighbourhoods", made, 2)],
-        "assemble": [Pass("degrees", 1)],
-        "eigen": [Pass("solve", 1)],
+        "assemble": [Pass("degrees", made)],
+        "eigen": [Pass("sums of pairs", n_ranges_of_pairs(sizes))],
         "fuse": [Pass("fuse", made, 2)],
         "label": [Pass("roundings", roundings)],
     }
     if sizes.is_chunked:
         passes |= _chunked(sizes)
-    window = tasks_in_window(sizes.n_workers)  # a worker does one task at a time
-    return {stage: Tasks(tuple(some), window) for stage, some in passes.items()}
+    return {stage: Tasks(tuple(some)) for stage, some in passes.items()}
 
 
 def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
@@ -150,27 +119,23 @@ def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
         "tensor": [
             Pass("edges and reverse lists", made, 2),
             Pass("pairs and neighbourhoods", made, 2),
-            Pass("operators of chunks", chunks),
         ],
-        "assemble": [*contraction, Pass("degrees", chunks)],
-        "eigen": [
-            Pass("graphs of chunks", chunks),
-            _solve(sizes, solve_of_samples(sizes), START_PRODUCTS),
-            _solve(sizes, solve_of_pairs(sizes), n_products(sizes.params.tol)),
-        ],
+        "assemble": [*contraction, Pass("degrees", made)],
+        "eigen": [*_levels(sizes, "the sample graph"), Pass("sums of pairs", n_ranges_of_pairs(sizes))],
         "fuse": [Pass("entries", made), Pass("row sums", made, sums), Pass("fused", made)],
         "label": [
             *contraction,
             Pass("islands", made, ISLAND_PASSES),
             Pass("U of chunks", chunks),
-            _solve(sizes, solve_of_embedding(sizes), EMBEDDING_PRODUCTS),
+            *_levels(sizes, "the fused similarity"),
+            Pass("filter of the fused similarity", filter_tasks(sizes), EMBEDDING_FILTERS, _at_once(sizes)),
             Pass("embedding", made, 2),
             Pass("drawn rows", made),
             Pass("trees and starts", 4),
             Pass("k-means", chunks, 2 * KMEANS_ROUNDS),
             Pass("labels by k-means", made, 2),
             Pass("cuts", chunks, CUTS),
-            Pass("walks", sizes.n_busy, WALK_ROUNDS),
+            Pass("walks", product_tasks(sizes), WALK_PRODUCTS, _at_once(sizes)),
             Pass("labels", made, 4),
             Pass("buckets", labels_in_buckets(m)),
         ],
@@ -205,18 +170,33 @@ def _neighbors(sizes: Sizes) -> list[Pass]:
     ]  # fmt: skip
 
 
-def cycle_tasks(sizes: Sizes, solve: Solve) -> int:
-    """Tasks of a cycle of a solve in chunks.
+def product_tasks(sizes: Sizes) -> int:
+    """Tasks of a product in chunks: one of each chunk, and one for the rows of every other chunk that it needs."""
+    return sizes.n_chunks * (1 + min(sizes.n_chunks - 1, NEAR_CHUNKS))
 
-    Of each worker: rounds of products for each panel, one task for the deflation and two for Gram matrices, with the
-    rotations between; and for the Ritz pairs one for each pair of panels, and one a panel for the residuals.
+
+def filter_tasks(sizes: Sizes) -> int:
+    """Tasks of a filter in chunks, with the sums after it."""
+    return LEVEL_PRODUCTS * product_tasks(sizes) + SUMS * sizes.n_chunks
+
+
+def n_levels(sizes: Sizes) -> int:
+    """Levels of a graph that are in chunks, the finest among them."""
+    return max(1, 1 + math.ceil(math.log(max(1.0, COARSE_SHARE * sizes.m / WHOLE)) / -math.log(COARSE_SHARE)))
+
+
+def _at_once(sizes: Sizes) -> int:
+    """Tasks of products that the scheduler knows at a time: some are sent when most of the ones before have ended."""
+    return MOST_TASKS + product_tasks(sizes)
+
+
+def _levels(sizes: Sizes, name: str) -> list[Pass]:
+    """The levels of a graph in chunks: seeds and merged rows downwards, a filter of each upwards.
+
+    A coarser graph has as many fewer chunks as it has nodes.
     """
-    panels = solve.panels
-    each = panels * math.ceil(CYCLE_PRODUCTS / ROUND_PRODUCTS) + 3 + panels**2 + panels
-    return each * sizes.n_busy
-
-
-def _solve(sizes: Sizes, solve: Solve, products: int) -> Pass:
-    """A solve of so many products in chunks."""
-    cycle = cycle_tasks(sizes, solve)
-    return Pass(f"solve on {solve.name}", math.ceil(products / CYCLE_PRODUCTS) * cycle, known=cycle)
+    halo, all_levels = product_tasks(sizes), sum(COARSE_SHARE**level for level in range(n_levels(sizes)))
+    return [
+        Pass(f"levels of {name}", round(((2 * ROUNDS + 4) * halo + 10 * sizes.n_chunks) * all_levels), 1, halo),
+        Pass(f"filters of {name}", round(filter_tasks(sizes) * all_levels), 1, _at_once(sizes)),
+    ]

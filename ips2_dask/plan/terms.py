@@ -11,14 +11,16 @@ Role: TypeAlias = Literal["worker", "driver", "scheduler"]
 
 ROLES: tuple[Role, ...] = ("worker", "driver", "scheduler")
 
-SPILL = 0.9
-"""Share of a worker's limit at which it writes results of tasks to disk, a little before it is ended. A plan counts on
-no more, so that what is within its plan is never written."""
+USABLE = 0.9
+"""Share of a worker's limit that a plan counts on: a little above it the worker is ended."""
+
+HELD = 0.6
+"""Share of it above which Dask writes results of tasks to disk (``distributed.worker.memory.target``)."""
 
 
 def usable(limit: int) -> int:
     """The bytes that a plan counts on of a worker's memory limit."""
-    return int(SPILL * limit)
+    return int(USABLE * limit)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +88,7 @@ class Footprint:
     transient_bytes : int
         What it has there beside that at its peak: parts that are deleted before it ends.
     scratch_bytes : int
-        What each worker has on its local disk, where blocks of vectors don't fit into its memory.
+        What Dask writes to each worker's local disk, where results of tasks don't fit into its memory.
     """
 
     phases: tuple[Phase, ...]

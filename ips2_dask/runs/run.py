@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -31,9 +32,9 @@ from ips2_dask.runs.layers import Layers, find_layers
 from ips2_dask.runs.layout import Layout
 from ips2_dask.runs.predict import Predicted, blocks, predict
 from ips2_dask.runs.quality import quality_checks
-from ips2_dask.stages import known_labels, side_inputs
+from ips2_dask.stages import known_labels, pair_rows, side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
-from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees
+from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees, unit
 from ips2_dask.store.base import AnyArray, Store
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Document, Facts
@@ -471,8 +472,11 @@ class Run:
         pairs = read_pairs(self._context)
         degrees = solved_degrees(self._context, pairs, self._context.read_all("assemble", "degrees"))
         trivial = known_vectors(self._context, pairs, degrees)
-        vectors = [trivial.leading(c), self._context.read_all("eigen", "vectors")]
-        return self._by_pair(np.concatenate(vectors, axis=1)[:, :c])
+        n, offsets = len(self._context.read("eigen", "whole", "values")), self._context.facts["tensor"]["pair_offsets"]
+        root, parts = np.sqrt(degrees) * unit(pairs), []
+        for b, (low, high) in enumerate(itertools.pairwise(offsets)):
+            parts.append(pair_rows.vectors(self._context, b, pairs[low:high], root[low:high], n)(slice(None)))
+        return self._by_pair(np.concatenate([trivial.leading(c), np.concatenate(parts)], axis=1)[:, :c])
 
     def similarity(self, kind: str = "fused", *, distinct: bool = False) -> sp.csr_array | NDArray[np.floating]:
         """``pairwise`` S, ``high_order`` V or ``fused`` U: dense (m, m) where all pairs were kept, else CSR (m, m).

@@ -1,4 +1,4 @@
-"""Checkpoints of a solve: its state after a cycle or within one, stored beside its results and deleted after them.
+"""Checkpoints of a solve: its state after a filter, stored beside its results and deleted after them.
 
 Two checkpoints are written in turn, so that one is always whole: a checkpoint's receipt is written last.
 """
@@ -8,19 +8,24 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
+import numpy as np
+from numpy.typing import NDArray
+
+from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels.eigen import State
-from ips2_dask.stages import block_space
-from ips2_dask.stages.block_operator import chunk_partitions
-from ips2_dask.stages.block_space import ChunkedSpace, checkpoint_part
+from ips2_dask.stages.chunks import chunk_partitions
 from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.memory_store import MemoryStore
+
+Float32 = NDArray[np.float32]
 
 PLACES = ("state0", "state1")
 """Names of the two checkpoints."""
 
 SHARE = 10
-"""A state is stored once the solve has gone on for so many times as long as storing the last one took."""
+"""A state in core is stored once the solve has gone on for so many times as long as storing the last one took."""
 
 
 class _Checkpoints:
@@ -31,25 +36,20 @@ class _Checkpoints:
     context : Context
     stage : str
         In whose folder they are.
-    share : float, optional
-        In place of `SHARE`.
+    share : float
+        A state is stored once the solve has gone on for so many times as long as storing the last one took.
     clock : callable, optional
         Gives the time, in place of this machine's clock.
     """
 
     def __init__(
-        self,
-        context: Context,
-        stage: str = "eigen",
-        share: float | None = None,
-        clock: Callable[[], float] = time.perf_counter,
+        self, context: Context, stage: str, share: float, clock: Callable[[], float] = time.perf_counter
     ) -> None:
-        self._context, self._stage, self._next, self._clock = context, stage, 0, clock
-        self._share = SHARE if share is None else share
+        self._context, self._stage, self._next, self._clock, self._share = context, stage, 0, clock, share
         self._ended, self._took = clock(), 0.0
 
     def keep(self, state: State) -> None:
-        """Store a state, unless that would take more than a tenth of the time, or the run's store is in memory."""
+        """Store a state, unless that would take too much of the time, or the run's store is in memory."""
         begun = self._clock()
         if isinstance(self._context.store, MemoryStore) or begun - self._ended < self._share * self._took:
             return
@@ -57,12 +57,9 @@ class _Checkpoints:
         store, folder = self._context.store, self._context.folders[self._stage]
         store.drop(folder, place)  # before its parts are replaced
         arrays = {
-            "state_values": state.values, "state_residuals": state.residuals, **self._store_blocks(place, state)
+            "state_values": state.values, "state_residuals": state.residuals, **self._store_block(place, state)
         }  # fmt: skip
-        facts = {
-            "low": state.low, "products": state.products, "history": state.history, "panel": state.panel,
-            "step": state.step, "panels": self._panels[0],
-        }  # fmt: skip
+        facts = {"low": state.low, "products": state.products, "history": state.history}
         store.write(folder, place, arrays, facts)
         self._took = self._clock() - begun
         self._stored(place, state)
@@ -71,110 +68,105 @@ class _Checkpoints:
     def latest(self) -> State | None:
         """The last state that was stored whole, or None."""
         receipts = {place: r for place in PLACES if (r := self._context.receipt(self._stage, place)) is not None}
-        panels, before = self._panels
-        facts = {
-            place: {"panel": 0, "step": 0, "panels": before, **receipt["facts"]} for place, receipt in receipts.items()
-        }
-        # within a filter of other panels a solve can't go on
-        facts = {place: found for place, found in facts.items() if found.pop("panels") == panels or not found["step"]}
-        if not facts:
+        if not receipts:
             return None
-        place = max(facts, key=lambda name: (*(facts[name][n] for n in ("products", "panel", "step")), name))
+        place = max(receipts, key=lambda name: (receipts[name]["facts"]["products"], name))
         self._next = 1 - PLACES.index(place)
         store, folder = self._context.store, self._context.folders[self._stage]
         values, residuals = (store.read(folder, place, f"state_{name}") for name in ("values", "residuals"))
-        state = State(None, values, residuals, **facts[place])
-        self._read_blocks(place, state)
+        state = State(None, values, residuals, **receipts[place]["facts"])
+        self._read_block(place, state)
         return state
 
-    @property
-    def _panels(self) -> tuple[int, int]:
-        """In how many panels a block is filtered, and in how many where a checkpoint does not say it."""
-        return 1, 1
-
-    def _store_blocks(self, place: str, state: State) -> Mapping[str, AnyArray]:
-        """Store a state's block vectors; returns the arrays of them that belong into the checkpoint's own part."""
+    def _store_block(self, place: str, state: State) -> Mapping[str, AnyArray]:
+        """Store a state's block vector; returns the arrays of it that belong into the checkpoint's own part."""
         raise NotImplementedError
 
     def _stored(self, place: str, state: State) -> None:
         """Do what can be done once a state is stored."""
 
-    def _read_blocks(self, place: str, state: State) -> None:
-        """Set the block vectors of a state that was stored."""
+    def _read_block(self, place: str, state: State) -> None:
+        """Set the block vector of a state that was stored."""
         raise NotImplementedError
 
 
 class InCore(_Checkpoints):
     """Checkpoints of a solve whose block vectors are arrays of this process: (P, columns)."""
 
-    def _store_blocks(self, place: str, state: State) -> Mapping[str, AnyArray]:
+    def __init__(self, context: Context, share: float = SHARE, clock: Callable[[], float] = time.perf_counter) -> None:
+        super().__init__(context, "eigen", share, clock)
+
+    def _store_block(self, place: str, state: State) -> Mapping[str, AnyArray]:
         del place
         return {"state": state.y}
 
-    def _read_blocks(self, place: str, state: State) -> None:
+    def _read_block(self, place: str, state: State) -> None:
         state.y = self._context.store.read(self._context.folders[self._stage], place, "state")
 
 
-class Chunked(_Checkpoints):
-    """Checkpoints of a solve whose block vectors are in chunks on the workers.
+def state_part(place: str, g: int) -> str:
+    """The part that has chunk g's block of a checkpoint."""
+    return f"{place}-c{g:06d}"
 
-    Where workers have joined meanwhile, the solve goes on with the stored block vectors, divided among all of them.
+
+def store_state(context: Context, g: int, place: str, y: Float32) -> Receipt:
+    """Store chunk g's block (n_g, columns) of a checkpoint in place of an earlier one; returns its receipt."""
+    folder, part = context.folders["label"], state_part(place, g)
+    context.store.drop(folder, part)
+    return context.store.write(folder, part, {"state": y}, {})
+
+
+def read_state(context: Context, g: int, place: str) -> Float32:
+    """The stored block of chunk g of a checkpoint: (n_g, columns) float32."""
+    return context.store.read(context.folders["label"], state_part(place, g), "state")
+
+
+class Chunked(_Checkpoints):
+    """Checkpoints of the solve for U in chunks: each state is stored, and the solve goes on from what is stored.
+
+    So a worker that is lost takes away no more than what followed the last state.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        space: ChunkedSpace,
-        stage: str = "eigen",
-        share: float | None = None,
-        clock: Callable[[], float] = time.perf_counter,
-    ) -> None:
-        super().__init__(context, stage, share, clock)
-        self._space = space
+    def __init__(self, context: Context, executor: Executor, n_chunks: int) -> None:
+        super().__init__(context, "label", 0.0)
+        self._executor, self._n_chunks = executor, n_chunks
+        self._shared = executor.share(context)
 
-    def keep(self, state: State) -> None:
-        """As of `_Checkpoints`; where workers keep copies of blocks they get those of each state."""
-        self._space.copy(state)
-        super().keep(state)
+    def _each(
+        self, function: Callable[..., object], *arguments: object, blocks: list[Handle] | None = None
+    ) -> list[Handle]:
+        with self._executor.batch():
+            return [
+                self._executor.submit(
+                    f"label-{function.__name__}-{g}", function, self._shared, g, *arguments,
+                    *(() if blocks is None else (blocks[g],)),
+                )
+                for g in range(self._n_chunks)
+            ]  # fmt: skip
 
-    def latest(self) -> State | None:
-        """The last state, from copies where workers have them: they are at least as recent as what is stored."""
-        return self._space.copied() or super().latest()
-
-    @property
-    def _panels(self) -> tuple[int, int]:
-        return self._space.panels, self._space.panels_in_memory
-
-    def _store_blocks(self, place: str, state: State) -> Mapping[str, AnyArray]:
-        self._space.store_checkpoint(state.y, place, state.previous if state.step else None)
+    def _store_block(self, place: str, state: State) -> Mapping[str, AnyArray]:
+        receipts = self._executor.results(self._each(store_state, place, blocks=state.y))
+        self._context.cache_receipts("label", [{state_part(place, g): one} for g, one in enumerate(receipts)])
         return {}
 
     def _stored(self, place: str, state: State) -> None:
-        if not state.step and self._space.workers_changed:
-            self._space.reopen()
-            state.y = self._space.read_checkpoint(place)
+        self._read_block(place, state)
 
-    def _read_blocks(self, place: str, state: State) -> None:
-        state.y = self._space.read_checkpoint(place)
-        if state.step:
-            state.previous = self._space.read_panel(place, state.panel)
+    def _read_block(self, place: str, state: State) -> None:
+        state.y = self._each(read_state, place)
 
 
 def start_part(b: int) -> str:
-    """The part of stage ``eigen`` that has partition b's rows of a chunked solve's start."""
+    """The part of stage ``eigen`` that has partition b's rows of the sample graph's vectors."""
     return f"start-{part_name(b)}"
 
 
 def checkpoint_parts(context: Context) -> list[str]:
     """Names of all parts of checkpoints of a solve in chunks, which only a solve that goes on needs."""
     chunks = range(len(chunk_partitions(context)))
-    names = [name for place in PLACES for name in (place, block_space.previous_of(place))]
-    return [*PLACES, *(checkpoint_part(name, g) for name in names for g in chunks)]
+    return [*PLACES, *(state_part(place, g) for place in PLACES for g in chunks)]
 
 
 def delete_checkpoints(context: Context) -> None:
-    """Delete the checkpoints and the start, which only a solve that goes on needs."""
-    folder, parts = context.folders["eigen"], list(PLACES)
-    if context.choices.vectors == "chunked":
-        parts = [*checkpoint_parts(context), *(start_part(b) for b in range(context.n_partitions))]
-    context.store.drop_many(folder, parts)
+    """Delete the checkpoints of the pairs' solve, which only a solve that goes on needs."""
+    context.store.drop_many(context.folders["eigen"], list(PLACES))

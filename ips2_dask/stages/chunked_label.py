@@ -17,8 +17,8 @@ from ips2_dask.kernels import density, extension, rounding
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import MIN_SHARE
 from ips2_dask.kernels.sparse import inverse_root
-from ips2_dask.stages import chunked_islands, islands, kmeans, label_parts, leiden, sample_space
-from ips2_dask.stages.block_operator import chunk_partitions
+from ips2_dask.stages import chunked_islands, fused_rows, islands, kmeans, label_parts, leiden, sample_space
+from ips2_dask.stages.chunks import chunk_partitions
 from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, label_components
 from ips2_dask.stages.label_parts import (
     BUCKETS,
@@ -33,7 +33,6 @@ from ips2_dask.stages.label_parts import (
     VECTORS,
 )  # fmt: skip
 from ips2_dask.stages.roundings import MISSING, PREFIX, Candidates, Rounding, facts_of, roundings, warnings_of
-from ips2_dask.stages.sample_operator import FUSED
 from ips2_dask.stages.walk import ChunkedWalk
 from ips2_dask.store.base import AnyArray, TaskResult
 from ips2_dask.store.context import READ_AHEAD, Context, part_name
@@ -103,7 +102,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
 def _drop_intermediates(context: Context, widths: list[int]) -> None:
     """Drop what only the stage itself reads: from what stays, a part that is lost can be computed again."""
     single = (CONTRACTION, DIVISION, FOLLOWED, REACHED, SOLVED, TABLE, NUMBERS, *map(kmeans.centers_part, widths))
-    label_parts.drop(context, [*single, *map(FUSED.part, range(len(chunk_partitions(context))))])
+    label_parts.drop(context, [*single, *map(fused_rows.part, range(len(chunk_partitions(context))))])
     label_parts.drop_by_partition(
         context, VECTORS, DEGREES, FACTORS, REACH, kmeans.DRAWN, WALKED, SPREAD, "leafless-", "firsts-", COMPONENTS,
         COMMUNITIES, *map(kmeans.labels_prefix, dict.fromkeys(widths)),

@@ -1,4 +1,8 @@
-"""Stage 5: the leading eigenpairs of the pair Laplacian outside eigenvalue 1, or of L kron L without forming it."""
+"""Stage 5: Ritz pairs of the pair Laplacian from the sample graph, eigenpairs where asked for, or those of L kron L.
+
+Labels need no solve on pairs: without a tolerance the Ritz vectors in the span of the sample graph's eigenvectors are
+stored, as rows of samples and a rotation. With one, and for few samples, eigenpairs are solved for in this process.
+"""
 
 from __future__ import annotations
 
@@ -9,22 +13,21 @@ import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Report
-from ips2_dask.kernels import decomposable, warm_start
+from ips2_dask.executors.base import Executor, Job, Report
+from ips2_dask.kernels import decomposable, ritz, warm_start
 from ips2_dask.kernels import eigen as kernel
 from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
 from ips2_dask.kernels.selection import solved_pairs, with_ties
-from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, normalized
+from ips2_dask.kernels.sparse import Matrix, assemble, distinct, inverse_root, normalized, places
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import checkpoints
-from ips2_dask.stages.block_rounds import with_recovery
-from ips2_dask.stages.block_space import ChunkedSpace
-from ips2_dask.stages.sample_space import is_small, store_start
+from ips2_dask.stages import checkpoints, pair_rows
+from ips2_dask.stages.sample_space import store_start
 from ips2_dask.stages.similarity_views import dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import (
     assembled_operator,
     component_division,
+    components_of,
     known_vectors,
     neighborhood_operator,
     neighborhoods,
@@ -34,11 +37,11 @@ from ips2_dask.stages.views import (
     solved_degrees,
     unit,
 )
-from ips2_dask.store.base import AnyArray, present
+from ips2_dask.store.base import AnyArray, TaskResult, present
 from ips2_dask.store.cache import free_pinned
 from ips2_dask.store.context import Context, part_name
 
-VERSION = 6
+VERSION = 7
 
 Float = NDArray[np.floating]
 Float64 = NDArray[np.float64]
@@ -46,12 +49,22 @@ Float64 = NDArray[np.float64]
 FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
 
-
 SETTLED = 2.0
-"""Change of the wanted gaps by a filter at which the pairs' eigenvectors are exact enough for labels, where no
-tolerance is asked for: the next filter changes them by some 5 % of it (.0 to .18 on the open sets, measured).
+"""Change of the wanted gaps by a filter at which the pairs' eigenvectors are exact enough for labels, where they are
+solved for and no tolerance is asked for: the next filter changes them by some 5 % of it (.0 to .18 on the open sets).
 
 Chosen with that of the embedding by ``ips2 bench roundings``, against residuals of 1e-3."""
+
+LARGEST_RESIDUAL = 2.0
+"""No residual of a Ritz vector is larger: its operator's spectrum is within -1 and 1. Labels ask for no smaller one."""
+
+RANGE = 1 << 14
+MAX_RANGES = 2_000
+"""Samples whose pairs are summed at a time, and most tasks of such sums: they follow the number of samples alone, so
+that sums have the same bits for any partitions."""
+
+SUMS = "sums-"
+"""Prefix of the parts with each range's sums, which are dropped at the end."""
 
 DECOMPOSABLE_TOL = 1e-3
 """Largest residual of the eigenvectors of L of a decomposable tensor, where no tolerance is asked for."""
@@ -65,7 +78,7 @@ def aim(params: Params) -> tuple[float, float | None]:
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     """The parameters that this stage's arrays depend on, besides the Laplacian."""
     own: dict[str, object] = {"n_clusters": choices.n_solved(params), "tol": params.tol, "seed": params.random_state}
-    own |= {"assembled": choices.assembled}
+    own |= {"assembled": choices.assembled, "exact": choices.exact}
     if choices.shared:
         own["shared"] = True  # enough of them for smaller numbers of clusters too
     if params.tensor == "decomposable":
@@ -79,10 +92,10 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     facts = _finished(context)
     if facts is None and context.params.tensor == "decomposable":
         facts = _decomposable(context)
-    elif facts is None and context.choices.vectors == "chunked":
-        facts = _chunked(context, executor, report)
+    elif facts is None and context.choices.exact:
+        facts = _exact(context, report)
     elif facts is None:
-        facts = _in_core(context, report)
+        facts = _ritz(context, executor, report)
     checkpoints.delete_checkpoints(context)
     report(1, 1)
     return facts
@@ -97,18 +110,24 @@ def _finished(context: Context) -> dict[str, Any] | None:
     """The facts of a stage all of whose parts are stored: a run that was stopped just before the stage ended."""
     receipt = context.receipt("eigen", "whole")
     folded = context.params.tensor == "decomposable"
-    names = [] if folded or receipt is None else [part_name(b) for b in range(context.n_partitions)]
+    part = part_name if context.choices.exact else checkpoints.start_part
+    names = [] if folded or receipt is None else [part(b) for b in range(context.n_partitions)]
     complete = len(context.store.receipts(context.folders["eigen"], names)) == len(names)
     return receipt["facts"] if receipt is not None and complete and receipt["facts"] else None
 
 
-def _graph_start(context: Context, width: int) -> Float:
-    """The sample graph's leading eigenvectors: (m, <= width)."""
+def _graph_vectors(context: Context, width: int) -> Float:
+    """The sample graph's leading eigenvectors times D^-1/2: (m, width) float32, random where there are fewer."""
     N, _ = neighborhoods(context, context.params.n_neighbors)
-    return warm_start.graph_start(N, pair_components(context), width, context.params.random_state)
+    order = context.order()
+    w = warm_start.graph_start(N, pair_components(context), width, context.params.random_state, order)
+    if w.shape[1] < width:
+        rng = np.random.default_rng([context.params.random_state, 5])
+        w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
+    return w
 
 
-def _in_core(context: Context, report: Report) -> dict[str, Any]:
+def _exact(context: Context, report: Report) -> dict[str, Any]:
     """Solve with NumPy blocks in this process, by LAPACK where that is small."""
     params = context.params
     pairs = read_pairs(context)
@@ -131,12 +150,12 @@ def _in_core(context: Context, report: Report) -> dict[str, Any]:
     if len(pairs) <= kernel.DENSE_BELOW or len(pairs) < 4 * width + count:
         solution = kernel.dense_eigenpairs(operator, component_vectors, wanted + 8)
     else:
-        panels = kernel.panels_of(len(pairs), width, "in-core", dtype)
+        panels = kernel.panels_of(len(pairs), width, dtype)
         space = kernel.ArraySpace(operator, component_vectors, dtype, panels)
         solve_checkpoints = checkpoints.InCore(context)
 
         def start() -> Float:
-            w = _graph_start(context, width)
+            w = _graph_vectors(context, width)
             if panels > 1:
                 free_pinned()  # the graph stood in this process for the start alone
             y = space.random(width, params.random_state)
@@ -167,7 +186,7 @@ def _solve(
     wanted: int,
     start: Callable[[], kernel.Block],
     state: kernel.State | None,
-    solve_checkpoints: checkpoints.InCore | checkpoints.Chunked,
+    solve_checkpoints: checkpoints.InCore,
     params: Params,
     report: Report,
 ) -> kernel.Solution:
@@ -179,51 +198,91 @@ def _solve(
     )  # fmt: skip
 
 
-def _chunked(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
-    """Solve with blocks in chunks on the workers; go on from the last checkpoint when one of them is lost."""
+# ---- Ritz pairs in the span of the sample graph's eigenvectors
+
+
+def _ranges(context: Context) -> list[tuple[int, int]]:
+    """The samples of each range."""
+    rows = RANGE * -(-context.m // (RANGE * MAX_RANGES))
+    return [(low, min(low + rows, context.m)) for low in range(0, context.m, rows)]
+
+
+def pair_sums(context: Context, r: int) -> TaskResult:
+    """What the pairs of a range add to the sums that Ritz pairs are made of."""
+    low, high = _ranges(context)[r]
+    parts = [_sums_of(context, a, min(a + RANGE, high)) for a in range(low, high, RANGE)]
+    total = parts[0]
+    if len(parts) > 1:
+        whole = ritz.Total(len(total.linear), component_division(context).large)
+        for part in parts:
+            whole.add(part)
+        total = whole.sums()
+    return dict(zip(ritz.Sums._fields, total, strict=True)), {}
+
+
+def _sums_of(context: Context, low: int, high: int) -> ritz.Sums:
+    near = pair_rows.near_pairs(context, low, high)
+    pairs = near.pairs
+    degrees = pair_rows.degrees_at(context, near.touched, pairs)
+    samples = distinct(pairs)
+    w = pair_rows.graph_rows(context, samples)
+    label = components_of(context, pairs[near.own, 0]).of_vectors
+    return ritz.sums(
+        near.operator, w, places(samples, pairs), unit(pairs), degrees, label,
+        component_division(context).large,
+    )  # fmt: skip
+
+
+def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
+    """Store the sample graph's vectors by partition, and the Ritz pairs of the pairs in their span."""
     params, count = context.params, component_division(context).large
     wanted = solved_pairs(context.choices.n_solved(params), bool(context.choices.shared), count)
     width = kernel.block_width(wanted)
-    _store_start(context, executor, report, width)
-    space = ChunkedSpace(context, executor, width)
-    solve_checkpoints = checkpoints.Chunked(context, space)
-
-    def solve(state: kernel.State | None) -> kernel.Solution:
-        solution = _solve(space, wanted, space.start, state, solve_checkpoints, params, report)
-        n_kept, warnings = _judge(solution, wanted, params)
-        ended.update(n_kept=n_kept, warnings=warnings, sums=space.store_vectors(solution.vectors, n_kept))
-        return solution
-
-    ended: dict[str, Any] = {}
-    solution = with_recovery(space, solve_checkpoints.latest, solve)
-    volumes = space.volumes
-    space.close()
-    return _finish(context, solution, wanted, ended["n_kept"], volumes, ended["sums"], ended["warnings"])
-
-
-def _store_start(context: Context, executor: Executor, report: Report, width: int) -> None:
-    """Store the start by partition, for the workers; parts that are stored already stay."""
-    if not is_small(context.m, width, component_division(context).large):
+    if context.choices.vectors == "chunked":
         store_start(context, executor, report, width)
-        return
+    else:
+        _store_graph_vectors(context, width)
+    ranges = range(len(_ranges(context)))
+    executor.map(Job("eigen", pair_sums, SUMS, "ranges"), context, ranges, report)
+    total, parts = ritz.Total(width, count), [SUMS + part_name(r) for r in ranges]
+    folder = context.folders["eigen"]
+    arrays = [context.store.read_many(folder, parts, name) for name in ritz.Sums._fields]
+    for part in zip(*arrays, strict=True):
+        total.add(ritz.Sums(*part))
+    found = ritz.ritz(total.sums())
+    n_kept, warnings = _with_ties(found.values, wanted)
+    facts = _store_whole(
+        context, found.values, found.residuals, wanted, n_kept,
+        {
+            "volumes": total.volumes, "sums": found.sums[:n_kept],
+            "rotation": np.ascontiguousarray(found.rotation[:, :n_kept]),
+            "shift": np.ascontiguousarray(found.shift[:, :n_kept]),
+        },
+        {
+            "products": 1, "verdict": "ritz", "history": [],
+            "stop": kernel.Stop(
+                "largest residual of the Ritz vectors", LARGEST_RESIDUAL,
+                float(found.residuals[:wanted].max(initial=0.0)),
+            )._asdict(),
+        },
+        warnings,
+    )  # fmt: skip
+    context.store.drop_many(folder, parts)
+    return facts
+
+
+def _store_graph_vectors(context: Context, width: int) -> None:
+    """Store w by partition where it is not: the sample graph's leading eigenvectors times D^-1/2."""
     folder = context.folders["eigen"]
     names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
     stored = set(present(context.store, folder, names))
-    missing = [b for b, name in enumerate(names) if name not in stored]
-    if missing:
-        w = _whole_start(context, width)
-        for b in missing:
+    if len(stored) == len(names):
+        return
+    w = _graph_vectors(context, width)
+    for b, name in enumerate(names):
+        if name not in stored:
             low, high = context.span(b)
-            context.store.write(folder, names[b], {"start": w[low:high]}, {})
-
-
-def _whole_start(context: Context, width: int) -> Float:
-    """The sample graph's start with as many columns as the block has, random ones after those it gives."""
-    w = _graph_start(context, width)
-    if w.shape[1] < width:
-        rng = np.random.default_rng([context.params.random_state, 5])
-        w = np.concatenate([w, rng.standard_normal((context.m, width - w.shape[1]), np.float32)], axis=1)
-    return w
+            context.store.write(folder, name, {"start": w[low:high]}, {})
 
 
 def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int, list[str]]:
@@ -240,43 +299,37 @@ def _finish(
     context: Context, solution: kernel.Solution, wanted: int, n_kept: int, volumes: AnyArray, sums: Float64,
     warnings: list[str],
 ) -> dict[str, Any]:  # fmt: skip
+    """Store the small arrays of a solve; returns the stage's facts."""
+    solved = {
+        "products": solution.products, "verdict": solution.verdict.name.lower(), "history": solution.history,
+        "stop": kernel.stop_of(solution, wanted, *aim(context.params))._asdict(),
+    }  # fmt: skip
+    whole = {"volumes": volumes, "sums": sums}
+    return _store_whole(context, solution.values, solution.residuals, wanted, n_kept, whole, solved, warnings)
+
+
+def _store_whole(
+    context: Context, values: Float64, residuals: Float64, wanted: int, n_kept: int, whole: dict[str, AnyArray],
+    solved: dict[str, Any], warnings: list[str],
+) -> dict[str, Any]:  # fmt: skip
     """Store the small arrays; returns the stage's facts."""
     c = context.choices.n_solved(context.params)
     components = component_division(context)
-    whole = {
-        "values": solution.values[:n_kept],
-        "residuals": solution.residuals[:n_kept],
-        "volumes": volumes,
-        "sums": sums,
-    }
-    eigenvalues = np.concatenate([np.ones(min(components.large, c)), solution.values[:wanted]])[:c]
-    gap = float(solution.values[n_kept - 1] - solution.values[n_kept]) if 0 < n_kept < len(solution.values) else None
+    eigenvalues = np.concatenate([np.ones(min(components.large, c)), values[:wanted]])[:c]
     facts = {
         "eigenvalues": eigenvalues.tolist(),
         "components": components.large,
         "islands": components.islands,
-        "residual_max": float(solution.residuals[:n_kept].max(initial=0.0)),
+        "residual_max": float(residuals[:n_kept].max(initial=0.0)),
         "n_vectors": n_kept,
-        "gap": gap,
-        "products": solution.products,
-        "verdict": solution.verdict.name.lower(),
-        "stop": kernel.stop_of(solution, wanted, *aim(context.params))._asdict(),
-        "history": solution.history,
-        "warnings": [*warnings, *_left_out(context.facts["assemble"]["antisymmetric"], eigenvalues)],
+        "gap": float(values[n_kept - 1] - values[n_kept]) if 0 < n_kept < len(values) else None,
+        **solved,
+        "warnings": warnings,
     }
     # written last: its receipt says that all parts are stored
-    context.store.write(context.folders["eigen"], "whole", whole, facts)
+    arrays = {"values": values[:n_kept], "residuals": residuals[:n_kept], **whole}
+    context.store.write(context.folders["eigen"], "whole", arrays, facts)
     return facts
-
-
-def _left_out(antisymmetric: float | None, eigenvalues: Float64) -> list[str]:
-    """A warning if an antisymmetric eigenvector would be among the leading ones of T-hat."""
-    if antisymmetric is None or antisymmetric <= eigenvalues[-1]:
-        return []
-    return [
-        f"eigenpairs: the antisymmetric part of the tensor has the eigenvalue {antisymmetric:.4f} and the last one "
-        f"used is {eigenvalues[-1]:.4f}: V leaves out an eigenvector that the paper's would hold, and is symmetric"
-    ]
 
 
 def _with_ties(values: Float64, wanted: int) -> tuple[int, list[str]]:

@@ -75,7 +75,9 @@ def embed(context: Context, affinity: Affinity, for_new_samples: bool = True) ->
                 warnings.append(islands.warning_of(facts))
     c, columns = params.n_sought, min(params.n_embedded, U.shape[0])
     tol, settled = kernel.solve_limits(params.tol)
-    eigenpairs = kernel.spectrum(U, c, tol, params.random_state, columns=columns, settled=settled)
+    order = context.order()
+    order = order if order is None or inside is None else order[inside]
+    eigenpairs = kernel.spectrum(U, c, tol, params.random_state, columns=columns, settled=settled, order=order)
     solution = eigenpairs.solution
     points = kernel.embedding(eigenpairs, c)
     arrays |= {"embedding": _spread_out(points, inside, context.m)[arrays.get("follows", slice(None))]}

@@ -15,17 +15,17 @@ from ips2_dask.kernels.selection import wanted_pairs, with_ties
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import metric_views
+from ips2_dask.stages import metric_views, pair_rows
 from ips2_dask.stages.exchange import cuts, exchange, received
 from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_edges, keeps_all_pairs
 from ips2_dask.stages.views import components_of, solved_degrees, unit
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 
-VERSION = 2
+VERSION = 3
 
 PAIRS_AT_ONCE = 1 << 16
-"""Pairs of a chunked run whose eigenvectors' entries are float64 at a time; V of a pair comes of its own alone."""
+"""Pairs whose eigenvectors' entries are float64 at a time; V of a pair comes of its own alone."""
 
 SHARES, SUMS = "shares-", "sums-"
 """Prefixes of the parts with each partition's share of the row sums, and in chunked runs with the sums of its samples.
@@ -52,13 +52,12 @@ def high_order(context: Context, b: int, pairs: Int32) -> Float64:
     trivial = kernel.trivial_values(root, whole["volumes"], label, context.params.n_sought)
     wanted = wanted_pairs(context.params.n_sought, len(whole["volumes"]))
     n_kept = with_ties(np.asarray(context.read("eigen", "whole", "values")), wanted)
-    vectors = np.asarray(context.read("eigen", b, "vectors"))[:, :n_kept]
+    vectors = pair_rows.vectors(context, b, pairs, root, n_kept)
     signs = kernel.column_signs(whole["sums"][:n_kept])
-    at_once = PAIRS_AT_ONCE if context.choices.vectors == "chunked" else max(len(pairs), 1)
     values = np.empty(len(pairs))
-    for start in range(0, len(pairs), at_once):
-        some = slice(start, start + at_once)
-        values[some] = kernel.high_order_values(vectors[some], trivial[some], diagonal[some], rule, signs)
+    for start in range(0, len(pairs), PAIRS_AT_ONCE):
+        some = slice(start, start + PAIRS_AT_ONCE)
+        values[some] = kernel.high_order_values(vectors(some), trivial[some], diagonal[some], rule, signs)
     return np.where(root > 0, values, 0.0)  # pairs of islands keep entries of the solver's random start
 
 

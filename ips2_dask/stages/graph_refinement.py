@@ -184,7 +184,7 @@ def refined(context: Context, executor: Executor, report: Report) -> Receipt:
     store, folder, parts = context.store, context.folders["neighbors"], range(context.n_partitions)
     n = shard_search.n_listed(context)
     facts: dict[str, Any] = {"rounds": 0, "recall_history": [], "searched_exactly": False, "warnings": []}
-    merging = Job("neighbors", shard_search.merge, lists_prefix(0), placed_with=shard_search.shard_of)
+    merging = Job("neighbors", shard_search.merge, lists_prefix(0))
     receipts = executor.map(merging, context, parts, report)
     while True:
         facts["recall_history"].append(_recall(receipts))

@@ -15,7 +15,7 @@ from ips2_dask.executors.base import Executor, Handle, Job, Report
 from ips2_dask.kernels import density, draws, lloyd, rounding
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.stages import label_parts
-from ips2_dask.stages.block_operator import chunk_partitions
+from ips2_dask.stages.chunks import chunk_partitions
 from ips2_dask.stages.label_parts import EMBEDDING
 from ips2_dask.stages.roundings import PREFIX, Rounding
 from ips2_dask.store.base import AnyArray, TaskResult
@@ -35,9 +35,6 @@ DRAWN = "drawn-"
 
 DRAW = 23
 """Purpose of `kernels.draws`: rows for starts and trees, so that the fewer of a tree are among those of the starts."""
-
-KIND = "kmeans"
-"""The kind of the chunks as items of `ips2_dask.executors.placement`."""
 
 
 def labels_prefix(columns: int) -> str:
@@ -164,16 +161,11 @@ def lloyd_rounds(context: Context, executor: Executor, columns: int) -> None:
     if context.receipt("label", part) is not None:
         return
     chunks, shared = range(len(chunk_partitions(context))), executor.share(context)
-    spans = [context.bounds[last] - context.bounds[first] for first, last in chunk_partitions(context)]
-    executor.assign_owners([(KIND, g) for g in chunks], spans)
 
     def of_all(function: Any, *arguments: object) -> list[Any]:
         with executor.batch():
             handles: list[Handle] = [
-                executor.submit(
-                    f"label-{function.__name__}-{g}", function, shared, g, *arguments, placed_with=(KIND, g)
-                )
-                for g in chunks
+                executor.submit(f"label-{function.__name__}-{g}", function, shared, g, *arguments) for g in chunks
             ]
         return [one for parts in executor.results(handles) for one in parts]
 

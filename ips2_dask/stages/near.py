@@ -142,6 +142,9 @@ def reverse_at(context: Context, samples: Integers, n: int) -> tuple[Int64, Int3
 
 def centers_of(context: Context, low: int, high: int, n: int) -> Int64:
     """The samples whose neighbourhood of n holds one of the samples low .. high - 1: (centres,) int64, ascending."""
+    if context.choices.vectors != "chunked":
+        reverse = neighborhoods(context, n).reverse
+        return np.unique(reverse.centers[reverse.start[low] : reverse.start[high]]).astype(np.int64)
     return np.unique(reverse_at(context, np.arange(low, high), n)[1]).astype(np.int64)
 
 

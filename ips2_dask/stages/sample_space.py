@@ -1,7 +1,8 @@
-"""Solves on samples in chunks: the start of the pairs' solve from the sample graph, and the embedding of U."""
+"""Solves on samples in chunks: the sample graph's eigenvectors, and the embedding of the fused similarity U."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -9,14 +10,16 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Report
-from ips2_dask.kernels import eigen, warm_start
+from ips2_dask.kernels import eigen, levels
 from ips2_dask.kernels import labels as kernel
+from ips2_dask.kernels.eigen import Known
 from ips2_dask.kernels.sparse import inverse_root
-from ips2_dask.stages import checkpoints, label_parts, sample_operator
-from ips2_dask.stages.block_operator import chunk_partitions
-from ips2_dask.stages.block_rounds import with_recovery
-from ips2_dask.stages.block_space import ChunkedSpace
-from ips2_dask.stages.chunk_rows import ROWS
+from ips2_dask.stages import checkpoints, fused_rows, label_parts
+from ips2_dask.stages.block_tasks import Halo, Rows
+from ips2_dask.stages.chunk_levels import ChunkedGraph, CoarseChunk, Nodes, field, needed_rows, sources_of
+from ips2_dask.stages.chunks import chunk_partitions, sample_bounds
+from ips2_dask.stages.near import lists_of, reverse_at
+from ips2_dask.stages.views import component_division, components_of
 from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -28,68 +31,111 @@ RANDOM_SEED = 5
 """Tells the random columns that fill up a start from other random numbers of a run."""
 
 
-def is_small(n: int, columns: int, components: int) -> bool:
-    """Whether a matrix of n samples is solved as a whole: by LAPACK, or since it has hardly more rows than columns."""
-    return n <= eigen.DENSE_BELOW or n < 4 * eigen.block_width(columns) + components
+def open_graph(
+    context: Context, executor: Executor, name: str, chunk_of: Callable[[Context, int], CoarseChunk], count: int
+) -> ChunkedGraph:
+    """A graph of samples, whose chunks are results of tasks.
+
+    Parameters
+    ----------
+    context : Context
+    executor : Executor
+    name : str
+        The beginning of the names of its tasks.
+    chunk_of : callable
+        A function of a module that gives chunk g.
+    count : int
+        Number of large components.
+    """
+    shared, bounds = executor.share(context), sample_bounds(context)
+    with executor.batch():
+        chunks = [executor.submit(f"{name}-chunk-{g}", chunk_of, shared, g) for g in range(len(bounds) - 1)]
+        rows, nodes, needed = (
+            [executor.submit(f"{name}-{part}-{g}", field, chunk, part) for g, chunk in enumerate(chunks)]
+            for part in CoarseChunk._fields
+        )
+        asked = [executor.submit(f"{name}-sources-{g}", sources_of, some) for g, some in enumerate(needed)]
+    halo = Halo(executor, bounds, needed, executor.results(asked))
+    return ChunkedGraph(name, halo, rows, nodes, count, context.params.random_state)
 
 
-# ---- the start of the pairs' solve
+def nodes_of(context: Context, g: int, degrees: Float64, label: NDArray[np.integer]) -> Nodes:
+    """The nodes of a chunk of samples."""
+    first, last = chunk_partitions(context)[g]
+    users = np.concatenate([np.asarray(context.user_numbers(b)) for b in range(first, last)])
+    return Nodes(degrees, label.astype(np.int32), users.astype(np.int64))
 
 
-def store_start_rows(context: Context, g: int, columns: int, y: Float32) -> dict[str, Receipt]:
+# ---- the sample graph
+
+
+def graph_chunk(context: Context, g: int) -> CoarseChunk:
+    """The rows of chunk g of the symmetric neighbour graph: 1 where i is in the list of j, or j in that of i."""
+    bounds = sample_bounds(context)
+    low, high = bounds[g : g + 2]
+    own, k = np.arange(low, high), context.params.n_neighbors
+    lists, (start, centers) = lists_of(context, own, k), reverse_at(context, own, k)
+    i = np.concatenate([np.repeat(own, lists.shape[1]), np.repeat(own, np.diff(start))])
+    keys = np.unique(i * context.m + np.concatenate([lists.ravel(), centers]))
+    i, j = keys // context.m, keys % context.m
+    among = np.unique(j)  # a sample is in its own list, so that all rows are among them
+    indptr = np.searchsorted(i, np.arange(low, high + 1)).astype(np.int32)
+    indices = np.searchsorted(among, j).astype(np.int32)
+    matrix = sp.csr_array((np.ones(len(j), np.float32), indices, indptr), shape=(high - low, len(among)))
+    divided = components_of(context, own)
+    degrees = np.where(divided.inside, np.diff(indptr), 0).astype(np.float64)  # of islands, which take no part
+    cuts = np.searchsorted(among, bounds).tolist()
+    nodes = nodes_of(context, g, degrees, divided.of_vectors)
+    return CoarseChunk(Rows(matrix, cuts[g]), nodes, needed_rows(among, cuts, bounds, g))
+
+
+def store_start_rows(context: Context, g: int, columns: int, nodes: Nodes, y: Float32) -> dict[str, Receipt]:
     """Store w = D^-1/2 u of chunk g's eigenvectors u (n_g, width) by partition, as (rows, columns) float32.
 
-    Where the solve gives fewer columns than that, random ones follow. Returns the receipts of the parts.
+    Returns the receipts of the parts.
     """
     first, last = chunk_partitions(context)[g]
     low = context.bounds[first]
-    degrees = sample_operator.GRAPH.degrees(context, np.arange(low, context.bounds[last]))
-    w = np.asarray(y[:, :columns] * inverse_root(degrees)[:, None], np.float32)
+    w = np.asarray(y[:, :columns] * inverse_root(nodes.degrees)[:, None], np.float32)
     written: dict[str, Receipt] = {}
     for b in range(first, last):
-        rows = w[context.bounds[b] - low : context.bounds[b + 1] - low]
-        if rows.shape[1] < columns:
-            rng = np.random.default_rng([context.params.random_state, RANDOM_SEED, b])
-            more = rng.standard_normal((len(rows), columns - rows.shape[1]), np.float32)
-            rows = np.concatenate([rows, more], axis=1)
-        part, arrays = checkpoints.start_part(b), {"start": np.ascontiguousarray(rows)}
-        written[part] = context.store.write(context.folders["eigen"], part, arrays, {})
+        part = checkpoints.start_part(b)
+        rows = np.ascontiguousarray(w[context.bounds[b] - low : context.bounds[b + 1] - low])
+        written[part] = context.store.write(context.folders["eigen"], part, {"start": rows}, {})
     return written
 
 
 def store_start(context: Context, executor: Executor, report: Report, columns: int) -> None:
-    """Store the start of the pairs' solve by partition, from the sample graph's leading eigenvectors.
+    """Store the sample graph's leading eigenvectors times D^-1/2 by partition. Parts that are stored already stay.
 
-    See `warm_start.graph_start`, which does the same in one process. Parts that are stored already stay.
+    See `warm_start.graph_start`, which does the same in one process.
     """
-    folder = context.folders["eigen"]
+    del report
     names = [checkpoints.start_part(b) for b in range(context.n_partitions)]
-    if len(present(context.store, folder, names)) == len(names):
+    if len(present(context.store, context.folders["eigen"], names)) == len(names):
         return
-    sample_operator.store_graph(context, executor, report)
-    width = eigen.block_width(columns)
-    space = ChunkedSpace(context, executor, width, "graph")
-
-    def solve(state: eigen.State | None) -> eigen.Solution:
-        solution = eigen.leading_eigenpairs(
-            space, max(1, columns * 2 // 3), lambda: space.random(width, context.params.random_state),
-            tol=warm_start.GRAPH_TOL, seed=context.params.random_state, most_products=80, state=state,
-            checkpoint=space.copy,
-        )  # fmt: skip
-        context.cache_receipts("eigen", space.for_each(solution.vectors, store_start_rows, columns))
-        return solution
-
-    with_recovery(space, space.copied, solve)  # it is short: nothing of it is stored
-    space.finish()
-    parts = [sample_operator.GRAPH.part(g) for g in range(len(chunk_partitions(context)))]
-    parts += [f"{sample_operator.GRAPH.degrees_prefix}{part_name(b)}" for b in range(context.n_partitions)]
-    context.store.drop_many(folder, parts)
+    seed = context.params.random_state
+    graph = open_graph(context, executor, "graph", graph_chunk, component_division(context).large)
+    found, wanted = levels.start(graph, columns, columns * 2 // 3, seed), columns * 2 // 3
+    y = graph.solved(columns, wanted, seed)[0] if found is None else found.y
+    written = graph.for_each(store_start_rows, y, context, columns)
+    context.cache_receipts("eigen", written)
 
 
 # ---- the embedding of U
 
 
-def store_embedded_rows(context: Context, g: int, columns: int, volumes: Float64, y: Float32) -> dict[str, Receipt]:
+def fused_chunk(context: Context, g: int) -> CoarseChunk:
+    """The stored rows of chunk g of U as it is embedded."""
+    bounds, among = sample_bounds(context), fused_rows.touched(context, g)
+    own = np.arange(*bounds[g : g + 2])
+    matrix, divided = fused_rows.rows(context, g), fused_rows.components(context, own)
+    cuts = np.searchsorted(among, bounds).tolist()
+    nodes = nodes_of(context, g, fused_rows.degrees(context, own), divided.of_vectors)
+    return CoarseChunk(Rows(matrix, cuts[g]), nodes, needed_rows(among, cuts, bounds, g))
+
+
+def store_embedded_rows(context: Context, g: int, columns: int, known: Known, y: Float32) -> dict[str, Receipt]:
     """Store chunk g's rows of the leading eigenvectors of U by partition: component vectors, then the solver's.
 
     Parameters
@@ -98,8 +144,8 @@ def store_embedded_rows(context: Context, g: int, columns: int, volumes: Float64
     g : int
     columns : int
         Of all of them, at most.
-    volumes : (components,) float64
-        Of the large components.
+    known : Known
+        The component vectors.
     y : (n_g, width) float32
 
     Returns
@@ -108,7 +154,6 @@ def store_embedded_rows(context: Context, g: int, columns: int, volumes: Float64
         The receipts of the parts, by name.
     """
     first, last = chunk_partitions(context)[g]
-    known = ROWS["fused"].known(context, g, volumes)
     vectors = np.concatenate([known.leading(columns, np.float32), y], axis=1)[:, :columns]
     low = context.bounds[first]
     written: dict[str, Receipt] = {}
@@ -130,7 +175,7 @@ def solve_fused(context: Context, executor: Executor, report: Report) -> dict[st
     """
     asked = context.finished("label", label_parts.DIVISION)["facts"]
     columns, count = asked["columns"], asked["large"]
-    sample_operator.store_fused(context, executor, report)
+    fused_rows.store_all(context, executor, report)
     more, wanted = max(0, columns - count), max(0, min(asked["wanted"], columns) - count)
     solution = _solved(context, executor, columns, max(wanted, more), wanted, asked)
     values = np.concatenate([np.ones(min(count, columns)), solution.values])[:columns]
@@ -148,45 +193,48 @@ def solve_fused(context: Context, executor: Executor, report: Report) -> dict[st
 def _solved(
     context: Context, executor: Executor, columns: int, most: int, wanted: int, asked: dict[str, Any]
 ) -> eigen.Solution:
-    """The solution outside the components' eigenvectors, whose rows are stored; in one process where U is small."""
+    """The solution outside the components' eigenvectors, whose rows are stored; in this process where U is small."""
     seed, width = context.params.random_state, eigen.block_width(most)
-    if most == 0 or is_small(context.m, most, asked["large"]):
-        rows = [sample_operator.FUSED.rows(context, g) for g in range(len(chunk_partitions(context)))]
-        touched = [sample_operator.FUSED.touched(context, g) for g in range(len(rows))]
-        bounds = sample_operator.sample_bounds(context)
-        entries = [
-            (one.data, (np.repeat(np.arange(low, high), np.diff(one.indptr)), samples[one.indices]))
-            for one, samples, low, high in zip(rows, touched, bounds, bounds[1:], strict=False)
-        ]
-        data = np.concatenate([values for values, _ in entries])
-        i, j = (np.concatenate([places[axis] for _, places in entries]) for axis in (0, 1))
-        U = sp.csr_array(sp.coo_array((data, (i, j)), shape=(context.m, context.m)))
-        samples = np.arange(context.m)
-        components = sample_operator.fused_components(context, samples)
-        inside = np.flatnonzero(components.inside)
-        eigenpairs = kernel.spectrum(
-            sp.csr_array(U[inside][:, inside]), asked["wanted"], asked["tol"], seed, columns=columns,
-            settled=asked["settled"],
+    if most == 0 or context.m <= levels.COARSEST:
+        return _solved_here(context, columns, asked)
+    graph = open_graph(context, executor, "fused", fused_chunk, asked["large"])
+    states = checkpoints.Chunked(context, executor, len(graph.known))
+    state = states.latest()
+    found = None
+    if state is None and asked["settled"] is not None:
+        found = levels.start(graph, width, max(wanted, 1), seed)
+    if state is not None or found is not None:
+        solution = levels.leading(
+            graph.space, found, wanted, tol=asked["tol"], settled=asked["settled"], seed=seed, state=state,
+            checkpoint=states.keep,
         )  # fmt: skip
-        vectors = np.zeros((context.m, eigenpairs.vectors.shape[1]), np.float32)
-        vectors[inside] = eigenpairs.vectors
-        for b in range(context.n_partitions):
-            part = {"vectors": vectors[slice(*context.span(b))]}
-            context.store.write(context.folders["label"], label_parts.VECTORS + part_name(b), part, {})
-        return eigenpairs.solution
-    space = ChunkedSpace(context, executor, width, "fused", "label")
-    solve_checkpoints = checkpoints.Chunked(context, space, "label")
-
-    def solve(state: eigen.State | None) -> eigen.Solution:
+    else:
         solution = eigen.leading_eigenpairs(
-            space, max(wanted, 1), lambda: space.random(width, seed), tol=asked["tol"], seed=seed,
-            settled=asked["settled"], state=state, checkpoint=solve_checkpoints.keep,
+            graph.space, max(wanted, 1), lambda: graph.space.random(width, seed), tol=asked["tol"], seed=seed,
+            settled=asked["settled"], checkpoint=states.keep,
         )  # fmt: skip
-        written = space.for_each(solution.vectors, store_embedded_rows, columns, space.volumes)
-        context.cache_receipts("label", written)
-        return solution
-
-    solution = with_recovery(space, solve_checkpoints.latest, solve)
-    space.finish()
+    written = graph.for_each(store_embedded_rows, solution.vectors, context, columns, of=graph.known)
+    context.cache_receipts("label", written)
     solution.values = solution.values[:most]
     return solution
+
+
+def _solved_here(context: Context, columns: int, asked: dict[str, Any]) -> eigen.Solution:
+    """Solve for the eigenvectors of a small U as a whole, and store their rows by partition."""
+    chunks = range(len(chunk_partitions(context)))
+    entries = [(one.data, one.indptr, fused_rows.touched(context, g)[one.indices])
+               for g in chunks for one in [fused_rows.rows(context, g)]]  # fmt: skip
+    data, indices = np.concatenate([one for one, _, _ in entries]), np.concatenate([one for _, _, one in entries])
+    indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(one) for _, one, _ in entries]))])
+    U = sp.csr_array((data, indices.astype(np.int32), indptr.astype(np.int32)), shape=(context.m, context.m))
+    inside = np.flatnonzero(fused_rows.components(context, np.arange(context.m)).inside)
+    eigenpairs = kernel.spectrum(
+        sp.csr_array(U[inside][:, inside]), asked["wanted"], asked["tol"], context.params.random_state,
+        columns=columns, settled=asked["settled"],
+    )  # fmt: skip
+    vectors = np.zeros((context.m, eigenpairs.vectors.shape[1]), np.float32)
+    vectors[inside] = eigenpairs.vectors
+    for b in range(context.n_partitions):
+        part = {"vectors": vectors[slice(*context.span(b))]}
+        context.store.write(context.folders["label"], label_parts.VECTORS + part_name(b), part, {})
+    return eigenpairs.solution

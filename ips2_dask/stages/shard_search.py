@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.executors.placement import Item
 from ips2_dask.kernels import duplicates, projection, shards, two_level
 from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import DENSE_MAX_SAMPLES
@@ -54,11 +53,6 @@ def is_divided(context: Context, members: int) -> bool:
 def cell_at(context: Context, samples: NDArray[np.integer]) -> Int64:
     """The nearest cell of samples, by the run's numbers."""
     return np.searchsorted(context.facts["neighbors"]["starts"], samples, side="right") - 1
-
-
-def shard_of(context: Context, b: int) -> Item:
-    """The shard whose search has written X of partition b, or of its first samples."""
-    return "shards", int(cell_at(context, np.array([context.bounds[b]]))[0])
 
 
 def _cells_of(context: Context, b: int) -> Iterator[tuple[int, int, int]]:

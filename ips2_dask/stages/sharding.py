@@ -34,7 +34,6 @@ from ips2_dask.stages.shard_search import (
     rank,
     samples,
     search,
-    shard_of,
 )
 from ips2_dask.store.base import AnyArray, TaskResult, present
 from ips2_dask.store.context import DISTINCT, ORDER, Context, part_name
@@ -164,8 +163,8 @@ def run(context: Context, executor: Executor, report: Report) -> tuple[dict[str,
     if receipt is None or not _all_finished(sharded, receipt["facts"]["rounds"]):
         _search_shards(inner, executor, report)
         parts = range(sharded.n_partitions)
-        executor.map(Job("neighbors", samples, SAMPLES, placed_with=shard_of), sharded, parts, report)
-        executor.map(Job("neighbors", numbers, ORDER, placed_with=shard_of), sharded, parts, report)
+        executor.map(Job("neighbors", samples, SAMPLES), sharded, parts, report)
+        executor.map(Job("neighbors", numbers, ORDER), sharded, parts, report)
         _store_queries(sharded)
         graph_refinement.true_reach(sharded, executor, report)
         receipt = graph_refinement.refined(sharded, executor, report)

@@ -12,7 +12,7 @@ from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import tensor as kernel
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.stages import block_operator, metric_views
+from ips2_dask.stages import metric_views
 from ips2_dask.stages.near import graph_near, store_reverse_lists
 from ips2_dask.stages.views import n_pairs, numbered_ids
 from ips2_dask.store.base import AnyArray, TaskResult
@@ -29,7 +29,6 @@ def depends_on(params: Params, choices: Choices) -> dict[str, object]:
     if params.tensor == "indecomposable" and choices.operator == "triplets":
         own |= {"sigma": params.sigma, "epsilon": params.epsilon}
     if choices.vectors == "chunked":
-        own["chunk"] = choices.chunk_samples
         own["reverse_lists"] = "by partition"  # earlier versions stored none
     return own
 
@@ -79,10 +78,4 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
         receipts = executor.map(Job("tensor", blocks), inner, parts, report)
         # of the entries on and above the diagonal one a pair is on it
         facts["nnz"] = 2 * sum(int(r["facts"]["entries"]) for r in receipts) - sum(counts)
-        if context.choices.vectors == "chunked":
-            inner = dataclasses.replace(context, facts={**context.facts, "tensor": facts})
-            chunks = range(len(block_operator.chunk_partitions(inner)))
-            job = Job("tensor", block_operator.prepare_operator, "chunk-", block_operator.CHUNK_KIND)
-            block_operator.assign_chunk_owners(inner, executor)
-            executor.map(job, inner, chunks, report)
     return facts

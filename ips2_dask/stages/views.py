@@ -88,10 +88,8 @@ def n_pairs(context: Context) -> int:
 def triplets_of(context: Context, b: int) -> tuple[Int64, Int64, Float32]:
     """Entries of R that partition b owns: as stored, or made anew from its blocks."""
     if context.choices.operator == "triplets":
-        rows, columns, values = (
-            context.store.read(context.folders["tensor"], part_name(b), name)
-            for name in ("indices_0", "indices_1", "values")
-        )
+        names = ("indices_0", "indices_1", "values")
+        rows, columns, values = (np.asarray(context.read("tensor", b, name)) for name in names)
         return rows, columns, values
     params = context.params
     N, _ = neighborhoods(context, params.n_neighbors)

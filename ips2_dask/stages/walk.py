@@ -1,27 +1,27 @@
 """Random walks on the fused similarity U: in this process if U fits into its memory, else in chunks on the workers.
 
 Labels spread by them to samples that have none, and their ends are a sample's shares of the clusters. In chunks the
-shares are a block that stays on the workers (`ips2_dask.stages.block_rounds`), and a round makes several products. Each
-row is summed in the order of its columns, so that results do not depend on partitions, chunks or workers.
+shares are results of tasks (`ips2_dask.stages.block_tasks`). Each row is summed in the order of its columns, so that
+results do not depend on partitions, chunks or workers.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
-from ips2_dask.executors.base import Executor, Report
+from ips2_dask.executors.base import Executor, Handle, Report
 from ips2_dask.kernels import rounding as kernel
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.sparse import Matrix
-from ips2_dask.stages import label_parts
-from ips2_dask.stages.block_operator import CHUNK_KIND, chunk_partitions
-from ips2_dask.stages.block_rounds import Block, ChunkedBlocks, with_recovery
-from ips2_dask.stages.sample_operator import FUSED, affinity_rows, sample_bounds, store_fused
+from ips2_dask.stages import fused_rows, label_parts
+from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, touched
+from ips2_dask.stages.chunk_levels import Needed, needed_rows, sources_of
+from ips2_dask.stages.chunks import chunk_partitions, sample_bounds
 from ips2_dask.store.base import AnyArray, present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
@@ -31,8 +31,8 @@ Float32 = NDArray[np.float32]
 Int32 = NDArray[np.int32]
 
 STEPS = 5
-"""Products of one round on workers. After each the blocks of a spread are stored: a run that is stopped, or loses a
-worker, goes on from these."""
+"""Products after which the blocks of a spread are stored: a run that is stopped, or loses a worker, goes on from
+these."""
 
 MARK = "walk"
 """The part that says after how many products the stored blocks were made; it is written when all are stored."""
@@ -81,6 +81,31 @@ def shares_part(b: int) -> str:
 
 
 # ---- what walks in chunks do on a chunk. Chunk g has n_g samples
+
+
+def walk_rows(context: Context, g: int) -> sp.csr_array:
+    """The rows of P = D^-1 U of chunk g, without edges that the solve alone has: CSR (n_g, touched) float32."""
+    return kernel.walk_matrix(fused_rows.affinity_rows(context, g))
+
+
+def walk_needed(context: Context, g: int) -> dict[int, Int32]:
+    """The rows of every other chunk that chunk g touches."""
+    bounds, among = sample_bounds(context), fused_rows.touched(context, g)
+    return needed_rows(among, np.searchsorted(among, bounds).tolist(), bounds, g)
+
+
+def step(
+    context: Context, g: int, leaves: str, matrix: sp.csr_array, own: Float32, around: Around, needed: Needed,
+    *others: Float32,
+) -> Float32:  # fmt: skip
+    """The shares (n_g, c) after one more product; rows that are known from the leaves of a tree are set back.
+
+    Each row is summed by ascending columns, without fused additions: the bits are those of the whole matrix.
+    """
+    F = np.asarray(matrix @ touched(own, around, needed, others), np.float32)
+    if leaves:
+        set_leaves(context, g, leaves, F)
+    return F
 
 
 def first_shares(context: Context, g: int, prefix: str, numbers: Int32) -> Float32:
@@ -173,28 +198,15 @@ def store_shares(context: Context, g: int, prefix: str, numbers: Int32, F: Float
 
 def largest_degree(context: Context, g: int) -> float:
     """The largest degree in U of chunk g's samples."""
-    return float(np.asarray(affinity_rows(context, g).sum(axis=1)).max(initial=0.0))
+    return float(np.asarray(fused_rows.affinity_rows(context, g).sum(axis=1)).max(initial=0.0))
 
 
 def cut_sums(context: Context, g: int, prefix: str, scale: float) -> kernel.CutSums:
     """The share of chunk g's rows of U in the normalised cut, as whole numbers, from the labels with this prefix."""
-    touched, (cuts,) = FUSED.touched(context, g), FUSED.cuts(context, [g])
-    labels = np.asarray(context.rows_of("label", "labels", touched, prefix))
-    return kernel.cut_sums(
-        affinity_rows(context, g), labels, labels[cuts[g] : cuts[g + 1]], context.params.n_clusters, scale
-    )
-
-
-class _Spread(NamedTuple):
-    """A stored state of a spread: the shares after so many products."""
-
-    products: int
-    F: Block
-
-    @property
-    def reached(self) -> int:
-        """As of `ips2_dask.stages.block_rounds.Reached`."""
-        return self.products
+    among, (low, high) = fused_rows.touched(context, g), sample_bounds(context)[g : g + 2]
+    labels = np.asarray(context.rows_of("label", "labels", among, prefix))
+    own = labels[slice(*np.searchsorted(among, (low, high)))]
+    return kernel.cut_sums(fused_rows.affinity_rows(context, g), labels, own, context.params.n_clusters, scale)
 
 
 class ChunkedWalk:
@@ -210,23 +222,62 @@ class ChunkedWalk:
     """
 
     def __init__(self, context: Context, executor: Executor, report: Report) -> None:
-        store_fused(context, executor, report)
+        fused_rows.store_all(context, executor, report)
         self._context, self._executor = context, executor
+        self._shared = executor.share(context)
         self._chunks = range(len(chunk_partitions(context)))
-        self._blocks: ChunkedBlocks | None = None
+        self._matrix: list[Handle] = []
+        self._halo: Halo | None = None
         self._scale: float | None = None
 
     def close(self) -> None:
-        """Free the workers' memory."""
-        if self._blocks is not None:
-            self._blocks.close()
-            self._blocks = None
+        """Let go of the matrix."""
+        self._matrix, self._halo = [], None
 
-    def _opened(self) -> ChunkedBlocks:
-        """The blocks on the workers, not sooner than a product is made: with them the matrix is in their memory."""
-        if self._blocks is None:
-            self._blocks = ChunkedBlocks(self._context, self._executor, "walk", "label")
-        return self._blocks
+    def _each(self, function: Callable[..., Any], *arguments: object, blocks: Block | None = None) -> Block:
+        """Tasks ``function(context, g, *arguments)`` for each chunk g, the last argument its block if there are any."""
+        with self._executor.batch():
+            return [
+                self._executor.submit(
+                    f"label-{function.__name__}-{g}", function, self._shared, g, *arguments,
+                    *(() if blocks is None else (blocks[g],)),
+                )
+                for g in self._chunks
+            ]  # fmt: skip
+
+    def _of_chunks(self, function: Callable[..., Any], *arguments: object, blocks: Block | None = None) -> list[Any]:
+        """The results of such tasks."""
+        return self._executor.results(self._each(function, *arguments, blocks=blocks))
+
+    def _opened(self) -> Halo:
+        """The matrix and its halo, not sooner than a product is made."""
+        if self._halo is None:
+            needed = self._each(walk_needed)
+            with self._executor.batch():
+                asked = [self._executor.submit(f"label-sources-{g}", sources_of, needed[g]) for g in self._chunks]
+            bounds = sample_bounds(self._context)
+            self._halo = Halo(self._executor, bounds, needed, self._executor.results(asked))
+            self._matrix = self._each(walk_rows)
+        return self._halo
+
+    def _walked(self, F: Block, products: int, leaves: str = "") -> Block:
+        """The block after some products, which are sent together."""
+        halo = self._opened()
+        at_once = max(1, MOST_TASKS // halo.n_tasks)
+        for begin in range(0, products, at_once):
+            with self._executor.batch():
+                for _ in range(begin, min(begin + at_once, products)):
+                    made = []
+                    for g in self._chunks:
+                        task = self._executor.submit(
+                            f"label-step-{g}", step, self._shared, g, leaves, self._matrix[g], F[g],
+                            *halo.around("label", F, g),
+                        )  # fmt: skip
+                        made.append(task)
+                    F = made
+            if begin + at_once < products:
+                self._executor.wait(F)
+        return F
 
     # ---- labels of all samples
 
@@ -242,56 +293,46 @@ class ChunkedWalk:
         prefix : str
             Of the parts to store.
         """
-        space = self._opened()
-
-        def work(state: _Spread | None) -> int:
-            products, F = (
-                (0, space.make(self._context.params.n_clusters, leaf_shares, leaves)) if state is None else state
-            )
-            n_before = -1
-            while True:
-                for _ in range(STEPS - products % STEPS if products < kernel.SPREAD_PRODUCTS else 1):
-                    F = space.product(F)
-                    space.change(F, set_leaves, leaves)
-                    products += 1
-                if products % STEPS == 0:
-                    self._store(space, F, products)
-                if products >= kernel.SPREAD_PRODUCTS:
-                    n_reached = sum(space.for_each(F, reached))
-                    if n_reached in (n_before, self._context.m):
-                        break
-                    n_before = n_reached
-            self._context.cache_receipts("label", space.for_each(F, store_walked, leaves, prefix))
-            return products
-
-        products = with_recovery(space, lambda: self._latest(space), work)
-        self._context.store.drop_many(
-            self._context.folders["label"], [MARK, *self._block_parts(products - products % STEPS)]
-        )
+        products, F = self._latest() or (0, self._each(leaf_shares, leaves))
+        n_before = -1
+        while True:
+            more = STEPS - products % STEPS if products < kernel.SPREAD_PRODUCTS else 1
+            F, products = self._walked(F, more, leaves), products + more
+            if products % STEPS == 0:
+                F = self._store(F, products)
+            if products >= kernel.SPREAD_PRODUCTS:
+                n_reached = sum(self._of_chunks(reached, blocks=F))
+                if n_reached in (n_before, self._context.m):
+                    break
+                n_before = n_reached
+        self._context.cache_receipts("label", self._of_chunks(store_walked, leaves, prefix, blocks=F))
+        folder = self._context.folders["label"]
+        self._context.store.drop_many(folder, [MARK, *self._block_parts(products - products % STEPS)])
 
     def _block_parts(self, products: int) -> list[str]:
         return [block_part(products, g) for g in self._chunks]
 
-    def _store(self, space: ChunkedBlocks, F: Block, products: int) -> None:
-        """Store the blocks and then `MARK`, and delete the blocks stored before."""
+    def _store(self, F: Block, products: int) -> Block:
+        """Store the blocks and then `MARK`, delete the blocks stored before, and return the ones that are stored."""
         context = self._context
         if isinstance(context.store, MemoryStore):
-            return
+            return F
         folder = context.folders["label"]
-        context.cache_receipts("label", space.for_each(F, store_block, products))
+        context.cache_receipts("label", self._of_chunks(store_block, products, blocks=F))
         context.store.drop(folder, MARK)
         context.store.write(folder, MARK, {}, {"products": products})
         context.store.drop_many(folder, self._block_parts(products - STEPS))
+        return self._each(read_block, products)
 
-    def _latest(self, space: ChunkedBlocks) -> _Spread | None:
-        """The blocks that were stored last."""
+    def _latest(self) -> tuple[int, Block] | None:
+        """The blocks that were stored last, after so many products."""
         context = self._context
         mark = context.receipt("label", MARK)
         products = 0 if mark is None else int(mark["facts"]["products"])
         parts = self._block_parts(products)
         if not products or len(present(context.store, context.folders["label"], parts)) < len(parts):
             return None
-        return _Spread(products, space.make(context.params.n_clusters, read_block, products))
+        return products, self._each(read_block, products)
 
     # ---- cuts
 
@@ -305,18 +346,6 @@ class ChunkedWalk:
         )
         return kernel.normalized_cut(within, volume)
 
-    def _of_chunks(self, function: Callable[..., Any], *arguments: object) -> list[Any]:
-        """What ``function(context, g, *arguments)`` returns for each chunk, as a task each: it needs no blocks."""
-        executor, shared = self._executor, self._executor.share(self._context)
-        with executor.batch():
-            handles = [
-                executor.submit(
-                    f"label-{function.__name__}-{g}", function, shared, g, *arguments, placed_with=(CHUNK_KIND, g)
-                )
-                for g in self._chunks
-            ]
-        return executor.results(handles)
-
     # ---- shares
 
     def finish(self, prefix: str, numbers: Int32) -> None:
@@ -324,13 +353,5 @@ class ChunkedWalk:
 
         ``numbers``, (c,) int32, are the final numbers of the clusters.
         """
-        space = self._opened()
-
-        def work(state: None) -> None:
-            del state
-            F = space.make(self._context.params.n_clusters, first_shares, prefix, numbers)
-            for _ in range(kernel.WALK):
-                F = space.product(F)
-            self._context.cache_receipts("label", space.for_each(F, store_shares, prefix, numbers))
-
-        with_recovery(space, lambda: None, work)
+        F = self._walked(self._each(first_shares, prefix, numbers), kernel.WALK)
+        self._context.cache_receipts("label", self._of_chunks(store_shares, prefix, numbers, blocks=F))

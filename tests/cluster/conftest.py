@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -98,8 +100,12 @@ def _skip_without(reason: str | None) -> None:
 
 
 def _common(folder: Path) -> str:
+    # SSH hands no variables on, and OpenBLAS rounds otherwise with the kernels of another processor
+    kernels = {
+        name: value for name, value in os.environ.items() if name.startswith("OPENBLAS_") and "THREADS" not in name
+    }
     return f"""
-worker: {{threads: 1, memory: 2GiB, scratch: {folder}/scratch}}
+worker: {{threads: 1, memory: 2GiB, scratch: {folder}/scratch, environment: {json.dumps(kernels)}}}
 bind: {{host: 127.0.0.1}}
 shared: {folder}
 timeout: 120

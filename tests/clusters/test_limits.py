@@ -73,16 +73,16 @@ def test_local_workers_without_a_limit_keep_blocks_in_half_of_the_machine_s_memo
     assert limit_for_blocks(Resources(scheduler="tcp://127.0.0.1:1")) is None
 
 
-def test_ten_million_samples_keep_blocks_in_files_on_a_machine_of_24_gigabytes(
+def test_forty_million_samples_have_results_on_disk_on_a_machine_of_24_gigabytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ips2_dask.clusters.limits.usable_cores", lambda: 2)
     monkeypatch.setattr("psutil.virtual_memory", lambda: SimpleNamespace(total=24 * GIB))
     blocks = []
-    for m in (1_000_000, 10_000_000):
+    for m in (1_000_000, 40_000_000):
         source = SimpleNamespace(shape=(m, 16), name="a table", resident_bytes=0)
         blocks.append(plan_run(source, Params(n_clusters=10), Resources(n_workers=2, vectors="chunked")).blocks)
-    assert blocks == ["memory", "scratch"]
+    assert blocks == ["memory", "disk"]
 
 
 @pytest.mark.parametrize("role", ["worker", "driver"])

@@ -167,5 +167,8 @@ KINDS = {
     "batches": Kind(("--shards", "6", *CHUNKED), _write_cloud, {"stages.sharding.MOST_BATCHES": 3}),
     "islands": Kind(("--clusters", "3", *CHUNKED), _write_island),
     "pieces": Kind(CHUNKED, _write_pieces),
+    "levels": Kind(
+        ("--vectors", "chunked"), _write_cloud, {"plan.choices.EXACT_PAIRS": 0, "kernels.levels.COARSEST": 20}
+    ),
 }
 """Kinds of runs, the plainest first: a job is tried in the first one that has it."""

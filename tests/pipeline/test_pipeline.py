@@ -709,14 +709,10 @@ def test_an_unknown_similarity_is_refused(blobs: Array) -> None:
         run(blobs, Params(n_clusters=3)).similarity("higher")
 
 
-@pytest.mark.parametrize("vectors", ["in-core", "chunked"])
-def test_large_blocks_are_filtered_in_panels_to_the_same_labels(
-    digits: Array, vectors: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    resources = Resources(vectors=vectors, partition_rows=300)
-    whole = run(digits, Params(n_clusters=10, tol=1e-5), resources)
-    monkeypatch.setitem(eigen.PANELS_ABOVE, vectors, 0)
-    found = run(digits, Params(n_clusters=10, tol=1e-5), resources)
+def test_large_blocks_are_filtered_in_panels_to_the_same_labels(digits: Array, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run(digits, Params(n_clusters=10, tol=1e-5))
+    monkeypatch.setattr(eigen, "PANELS_ABOVE", 0)
+    found = run(digits, Params(n_clusters=10, tol=1e-5))
     np.testing.assert_allclose(found.eigenvalues, whole.eigenvalues, atol=1e-6)
     assert adjusted_rand_score(whole.labels, found.labels) > 0.999
 

@@ -19,14 +19,12 @@ from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.params import parse_bytes
 from ips2_dask.pipeline.prepare import memory_limits, plan_run
-from ips2_dask.plan import memory_chunked
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds
 from ips2_dask.plan.document import document
-from ips2_dask.plan.plan import Plan, StagePlan, make_plan
-from ips2_dask.plan.sizes import Sizes
+from ips2_dask.plan.plan import Plan, make_plan
 from ips2_dask.plan.tasks import MAX_TASKS
-from ips2_dask.plan.terms import SPILL, Phase, Role
+from ips2_dask.plan.terms import USABLE, Role
 from ips2_dask.readers import open_source
 
 GIB = 1 << 30
@@ -41,9 +39,9 @@ def _terms(plan: Plan, stage: str, role: Role, name: str) -> dict[str, int]:
 
 
 @pytest.mark.parametrize(
-    ("m", "workers", "worker", "driver", "hours"), [(10**8, 200, 8, 4, 1.0), (10**9, 1000, 16, 8, 3.0)]
+    ("m", "workers", "worker", "driver", "hours"), [(10**8, 200, 3, 1.5, 0.3), (10**9, 1000, 6, 2.5, 0.7)]
 )
-def test_large_runs_fit_into_common_machines(m: int, workers: int, worker: int, driver: int, hours: float) -> None:
+def test_large_runs_fit_into_common_machines(m: int, workers: int, worker: int, driver: float, hours: float) -> None:
     plan = make_plan(m, 64, TWENTY, n_workers=workers)
     assert plan.worker_bytes <= worker * GIB
     assert plan.client_bytes <= driver * GIB
@@ -52,30 +50,74 @@ def test_large_runs_fit_into_common_machines(m: int, workers: int, worker: int, 
 
 
 def test_terms_of_a_large_solve_are_those_that_a_pencil_gives() -> None:
-    """100,000,000 samples at k = 5: 11 pairs each, 32 columns in two panels, chunks of 262,144 to 302,144 samples."""
+    """100,000,000 samples at k = 5, 32 columns, 191 chunks of 524,288 to 564,288 samples on 200 workers."""
     plan = make_plan(10**8, 64, TWENTY, n_workers=200)
-    filter_ = _terms(plan, "eigen", "worker", "filter of pairs")
-    # 382 chunks on 200 workers: two on one, 604,288 samples, 6,647,168 pairs; a panel has 16 columns of 4 bytes
-    panel = 425.4e6
-    assert filter_["other panels of the block"] == pytest.approx(panel, rel=0.01)
-    assert filter_["blocks of the filter"] == pytest.approx(2 * panel, rel=0.01)
-    # 114 bytes of neighbourhood a sample, 24 a pair, a quarter more for those that two chunks hold
-    assert filter_["operators of its chunks"] == pytest.approx(1.25 * 604_288 * (114 + 11 * 24), rel=0.02)
-    assert filter_["rows from other workers"] == pytest.approx(0.9 * panel, rel=0.02)
+    chunk, block = 564_288, 564_288 * 32 * 4
+    filter_ = _terms(plan, "eigen", "worker", "filter of the sample graph")
+    assert filter_["blocks of the filter"] == pytest.approx(3 * block, rel=0.01)
+    # y, the one before it and the result, and twice the rows that are touched: as they come, and side by side
+    assert filter_["product of a chunk"] == pytest.approx((3 + 2 * 1.75) * block, rel=0.01)
+    # nine entries of a row, each an int32 and a float32, and 40 bytes of a node
+    assert filter_["matrix of its chunks"] == pytest.approx(chunk * (9 * 8 + 40), rel=0.01)
+    pairs = _terms(plan, "eigen", "worker", "sums of pairs")
+    # 11 pairs of a sample at most: X, L X and what they are made of, of 16,384 samples
+    assert pairs["columns of its pairs"] == pytest.approx(16_384 * 11 * 3 * 32 * 4, rel=0.01)
     (eigen,) = (stage for stage in plan.stages if stage.name == "eigen")
-    # a checkpoint of 1.1e9 pairs x 32 columns x 4 bytes and half of it more, twice; the start of 1e8 samples
-    assert eigen.transient_bytes == pytest.approx(2 * 1.5 * 140.8e9 + 12.8e9, rel=0.01)
-    assert eigen.disk_bytes == 20 * 4 * 1_100_000_000
+    assert eigen.disk_bytes == 32 * 4 * 10**8
     # 65,524 members of a mean shard, four times that in the largest; two copies of 64 features, 64 values of lists
     search = _terms(plan, "neighbors", "worker", "search")
     assert search["shard"] == pytest.approx(4 * 65_524 * 4 * 192, rel=0.01)
+
+
+def test_no_task_and_no_process_holds_vectors_of_all_pairs() -> None:
+    """Of a million samples at k = 5 they would be 1.3 GiB."""
+    for vectors in ("in-core", "chunked"):
+        plan = make_plan(10**6, 64, TWENTY, vectors=vectors)
+        assert not plan.choices.exact
+        (eigen,) = (stage for stage in plan.stages if stage.name == "eigen")
+        assert all(size < GIB for phase in eigen.phases for _, size in phase.terms)
+
+
+def test_results_that_do_not_fit_go_to_disk_and_change_no_choice() -> None:
+    free = make_plan(10**7, 16, TWENTY, n_workers=2)
+    assert make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=2 * free.worker_bytes).blocks == "memory"
+    tight = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=3 * GIB)
+    assert (free.blocks, tight.blocks) == ("memory", "disk")
+    assert free.scratch_bytes == 0
+    assert tight.scratch_bytes > 3 * 4 * 32 * 10**7 // 2  # three blocks, of which a worker has half
+    assert tight.worker_bytes < free.worker_bytes
+    assert tight.choices == free.choices
+    check_memory(tight, 3 * GIB, 3 * GIB)
+    assert make_plan(10**5, 16, TWENTY).blocks == "driver"
+
+
+def test_a_limit_is_of_a_role_and_its_message_names_stage_phase_and_term() -> None:
+    plan = make_plan(10**8, 64, TWENTY, n_workers=200)
+    check_memory(plan, 3 * GIB, 2 * GIB)
+    with pytest.raises(Refused, match=r"stage label needs 1\.\d\d GiB in a worker \(") as caught:
+        check_memory(plan, GIB, 2 * GIB)
+    with pytest.raises(Refused, match=r"stage label needs 1\.\d\d GiB in the driver .* driver\.memory") as caught:
+        check_memory(plan, 4 * GIB, GIB)
+    assert len(str(caught.value).splitlines()) == 1
+    assert keeps_limits(plan, None, None)
+    assert not keeps_limits(plan, GIB, None)
+
+
+def test_a_solve_on_pairs_that_does_not_fit_is_refused_with_what_it_takes_and_that_labels_need_none() -> None:
+    params = dataclasses.replace(TWENTY, tol=1e-3)
+    plan = make_plan(10**7, 16, params)
+    assert plan.choices.exact
+    with pytest.raises(Refused, match=r"stage eigen needs \d+\.\d\d GiB in the driver .*labels do not need") as caught:
+        check_memory(plan, None, 8 * GIB)
+    assert "tol" in str(caught.value)
+    check_memory(make_plan(10**7, 16, TWENTY), None, 8 * GIB)  # the remedy
 
 
 def test_workers_and_samples_in_proportion_leave_a_worker_as_it_is() -> None:
     """At fixed rows of a partition, and samples a worker, no term of a worker grows but by rounding."""
     plans = [
         make_plan(m, 64, Params(n_clusters=20, shards=m // 4_000), rows=16_384, vectors="chunked", n_workers=m // 10**6)
-        for m in (512 * 10**6, 1024 * 10**6, 2048 * 10**6)  # all blocks in two panels: larger than `PANELS_TO`
+        for m in (512 * 10**6, 1024 * 10**6, 2048 * 10**6)
     ]
     few = plans[0]
     for more in plans[1:]:
@@ -139,18 +181,18 @@ def test_every_peak_is_the_sum_of_its_terms(m: int, f: int, k: int, w: int) -> N
 
 
 CHOSEN = [
-    (10**5, 64, 7, 25, "in-core", 16_384),
-    (10**6, 64, 62, 245, "in-core", 25_000),
-    (3 * 10**6, 784, 561, 1954, "chunked", 75_000),
-    (2 * 10**7, 16, 1221, 2500, "chunked", 262_144),
-    (2 * 10**7, 64, 1221, 2500, "chunked", 262_144),
-    (8 * 10**7, 64, 2500, 2500, "chunked", 262_144),
+    (10**5, 64, 7, 49, "in-core", 16_384),
+    (10**6, 64, 62, 489, "in-core", 62_500),
+    (3 * 10**6, 784, 561, 1954, "chunked", 187_500),
+    (2 * 10**7, 16, 1221, 2500, "chunked", 524_288),
+    (2 * 10**7, 64, 1221, 2500, "chunked", 524_288),
+    (8 * 10**7, 64, 2500, 2500, "chunked", 524_288),
 ]
-"""Choices of before partitions, shards and chunks became more for large data: (m, f) and what was chosen."""
+"""Choices for data of fewer than eighty million samples: (m, f) and what is chosen."""
 
 
 @pytest.mark.parametrize(("m", "f", "partitions", "shards", "vectors", "chunk"), CHOSEN)
-def test_choices_below_eighty_million_samples_are_those_of_before(
+def test_choices_below_eighty_million_samples(
     m: int, f: int, partitions: int, shards: int, vectors: str, chunk: int
 ) -> None:
     choices = choose(m, f, TWENTY)
@@ -162,83 +204,9 @@ def test_larger_data_have_more_partitions_shards_and_chunks_and_workers_enough_t
     billion, choices = make_plan(10**9, 64, TWENTY, n_workers=1000), choose(10**9, 64, TWENTY)
     assert len(billion.bounds) - 1 == 5000
     assert choices.n_shards == 4096
-    assert choices.chunk_samples == 500_000
+    assert choices.chunk_samples == 1_000_000
     assert billion.warnings == ()
     assert choices == make_plan(10**9, 64, TWENTY, n_workers=3).choices
-
-
-def test_a_filter_has_wide_panels_where_the_memory_is_known_to_suffice() -> None:
-    free = make_plan(10**7, 16, TWENTY, n_workers=2)
-    filter_ = _terms(free, "eigen", "worker", "filter of pairs")
-    block = 4 * filter_["other panels of the block"] / 3  # of 32 columns: three parts of eight, and one of the filter's
-    assert filter_["blocks of the filter"] == pytest.approx(2 * block / 4, rel=0.01)
-    ample = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=1 << 40)
-    wide = _terms(ample, "eigen", "worker", "filter of pairs")
-    assert "other panels of the block" not in wide
-    assert wide["blocks of the filter"] == pytest.approx(2 * block, rel=0.01)
-    (eigen, before) = (next(stage for stage in plan.stages if stage.name == "eigen") for plan in (ample, free))
-    # of two checkpoints the block before the last product: 24 more of 1.1e8 pairs' columns
-    assert eigen.transient_bytes - before.transient_bytes == 2 * 24 * 4 * 110_000_000
-    # whatever the limit, a run whose filter is as wide as it allows stays below it, and no plan asks for more
-    least = math.ceil(free.worker_bytes / SPILL)
-    for limit in np.linspace(least + 1, ample.worker_bytes * 1.2, 12).astype(int).tolist():
-        plan = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=limit)
-        assert plan.blocks == "memory"
-        assert free.worker_bytes <= plan.worker_bytes <= limit
-
-
-def test_wide_panels_leave_room_for_the_copies_of_a_lost_workers_blocks() -> None:
-    ample = make_plan(10**8, 64, TWENTY, n_workers=50, worker_limit=1 << 40)
-    least = make_plan(10**8, 64, TWENTY, n_workers=50).worker_bytes
-    found = []
-    for limit in np.linspace(least * 1.2, ample.worker_bytes * 1.2, 16).astype(int).tolist():
-        plan = make_plan(10**8, 64, TWENTY, n_workers=50, worker_limit=limit)
-        assert plan.worker_bytes <= limit
-        (eigen,) = (stage for stage in plan.stages if stage.name == "eigen")
-        found += [phase for phase in eigen.phases if phase.name == "filter of pairs in wide panels"]
-    assert any("copies for a lost worker" in dict(phase.terms) for phase in found)
-
-
-def test_blocks_that_do_not_fit_beside_a_filter_go_to_scratch_and_change_no_choice() -> None:
-    free = make_plan(10**7, 16, TWENTY, n_workers=4)
-    least = math.ceil(free.worker_bytes / SPILL)
-    assert make_plan(10**7, 16, TWENTY, n_workers=4, worker_limit=least + 1).blocks == "memory"
-    tight = make_plan(10**7, 16, TWENTY, n_workers=4, worker_limit=least - 2)
-    assert (free.blocks, tight.blocks) == ("memory", "scratch")
-    assert free.scratch_bytes == 0
-    assert tight.scratch_bytes > 2 * 4 * 32 * 110_000_000 // 4  # two blocks, of which a worker has a fourth
-    assert tight.worker_bytes < free.worker_bytes
-    assert tight.choices == free.choices
-    filter_, filter_on_scratch = (_terms(plan, "eigen", "worker", "filter of pairs") for plan in (free, tight))
-    assert "other panels of the block" not in filter_on_scratch
-    # the one before y is in files as well
-    assert filter_["blocks of the filter"] == pytest.approx(2 * filter_on_scratch["blocks of the filter"], rel=1e-6)
-    assert make_plan(10**5, 16, TWENTY).blocks == "driver"
-
-
-@pytest.mark.parametrize("limit", [6 * GIB, 12 * GIB])
-def test_a_run_with_fewer_pairs_than_the_bound_takes_no_more_than_is_planned(limit: int) -> None:
-    """A run of 10 million samples had 77 million pairs of at most 110: its blocks may fit where the plan's do not."""
-    plan = make_plan(10**7, 16, TWENTY, n_workers=2, worker_limit=limit)
-    assert plan.blocks == "scratch"
-    (planned,) = (stage.worker_bytes for stage in plan.stages if stage.name == "eigen")
-    sizes = Sizes(10**7, 16, TWENTY, plan.choices, plan.bounds, 2, limit)
-    solve = memory_chunked.solve_of_pairs(sizes)
-    of_runs = [dataclasses.replace(solve, rows=rows) for rows in range(10**6, solve.rows, 10**6)]  # a run knows it
-    in_memory = [one for one in of_runs if not one.needs_scratch(sizes)]
-    assert 0 < len(in_memory) < len(of_runs)
-    for of_run in in_memory:
-        assert max(phase.bytes for phase in of_run.workers(sizes, held=True)) <= planned
-    assert planned > 0.95 * SPILL * limit
-
-
-def test_four_million_samples_are_planned_with_two_workers_of_three_gigabytes() -> None:
-    params = Params(n_clusters=10)
-    assert make_plan(4_000_000, 16, params, n_workers=2).worker_bytes > 4 << 30
-    plan = make_plan(4_000_000, 16, params, n_workers=2, worker_limit=3 << 30)
-    assert plan.blocks == "scratch"
-    check_memory(plan, 3 << 30, 3 << 30)
-    assert plan.worker_bytes <= SPILL * (3 << 30)  # Dask begins to write results to disk there
 
 
 def test_a_scheduler_of_its_own_takes_its_terms_from_the_driver() -> None:
@@ -253,52 +221,9 @@ def test_a_scheduler_of_its_own_takes_its_terms_from_the_driver() -> None:
     assert slurm.scheduler_bytes == 0
 
 
-def test_a_limit_is_of_a_role_and_its_message_names_stage_phase_and_term() -> None:
-    plan = make_plan(10**8, 64, TWENTY, n_workers=200)
-    check_memory(plan, 4 * GIB, 2 * GIB)
-    with pytest.raises(Refused, match=r"stage eigen needs 3\.\d\d GiB in a worker \(filter of pairs; blocks of"):
-        check_memory(plan, 3 * GIB, 2 * GIB)
-    with pytest.raises(Refused, match=r"stage label needs 1\.\d\d GiB in the driver .* driver\.memory") as caught:
-        check_memory(plan, 4 * GIB, GIB)
-    assert len(str(caught.value).splitlines()) == 1
-    assert keeps_limits(plan, None, None)
-    assert not keeps_limits(plan, GIB, None)
-
-
-def test_ten_million_samples_fit_where_operators_and_panels_are_read_chunk_by_chunk() -> None:
-    params = Params(n_clusters=10)
-    plan = make_plan(10**7, 16, params, n_workers=2, worker_limit=3 * GIB)
-    check_memory(plan, 3 * GIB, 3 * GIB)
-    assert plan.blocks == "scratch"
-    terms = {name: {t for t, _ in phase.terms} for stage in plan.stages for name, phase in _phases(stage)}
-    assert "operator of a chunk" in terms["filter of pairs"]
-    assert "operators of its chunks" not in terms["filter of pairs"]
-    wider = make_plan(10**7, 16, params, n_workers=2, worker_limit=8 * GIB)
-    terms = {name: {t for t, _ in phase.terms} for stage in wider.stages for name, phase in _phases(stage)}
-    assert "operators of its chunks" in terms["filter of pairs"]
-
-
-def _phases(stage: StagePlan) -> list[tuple[str, Phase]]:
-    return [(phase.name, phase) for phase in stage.phases]
-
-
-def test_copies_for_a_lost_worker_are_made_of_memory_that_is_left() -> None:
-    def terms(limit: int | None, workers: int = 200) -> set[str]:
-        plan = make_plan(10**8, 64, TWENTY, n_workers=workers, worker_limit=limit)
-        assert plan.copies_bytes > 0
-        check_memory(plan, limit, None)
-        phases = (phase for stage in plan.stages for phase in stage.phases if phase.name == "filter of pairs")
-        return {name for phase in phases for name, _ in phase.terms}
-
-    assert "copies for a lost worker" in terms(8 * GIB)
-    assert "copies for a lost worker" not in terms(4 * GIB)
-    assert "copies for a lost worker" not in terms(None)
-    assert make_plan(10**7, 16, TWENTY, n_workers=4, worker_limit=64 * GIB).copies_bytes == 0
-
-
 def test_a_worker_s_limit_is_planned_with_up_to_where_dask_writes_results_to_disk() -> None:
     plan = make_plan(10**8, 64, TWENTY, n_workers=200)
-    least = math.ceil(plan.worker_bytes / SPILL)
+    least = math.ceil(plan.worker_bytes / USABLE)
     check_memory(plan, least + 1, None)
     with pytest.raises(Refused, match=r"0\.9 of which a plan counts on") as caught:
         check_memory(plan, plan.worker_bytes, None)
@@ -414,14 +339,6 @@ def test_a_plan_for_distinct_samples_keeps_limits_and_roles() -> None:
     assert fewer.scheduler_bytes > 0
 
 
-def test_a_solve_that_reads_what_does_not_fit_is_planned_to_take_longer() -> None:
-    recorded = json.loads((Path(__file__).parents[2] / "notebooks" / "results" / "ten-million-3gib.json").read_text())
-    (taken,) = (record["seconds"] for record in recorded["results"] if record["stage"] == "eigen")
-    free, on_scratch, streamed = (
-        make_plan(10**7, 16, Params(n_clusters=10), worker_limit=limit) for limit in (None, 5 * 2**30, 3 * 2**30)
-    )
-    seconds = [
-        next(stage.seconds for stage in plan.stages if stage.name == "eigen") for plan in (free, on_scratch, streamed)
-    ]
-    assert seconds[0] < seconds[1] < seconds[2]
-    assert taken / 3 < seconds[2] < 3 * taken
+def test_a_solve_whose_results_go_to_disk_is_planned_to_take_longer() -> None:
+    free, spilled = (make_plan(10**7, 16, Params(n_clusters=10), worker_limit=limit) for limit in (None, 3 * 2**30))
+    assert spilled.seconds > 1.1 * free.seconds

@@ -10,6 +10,7 @@ import pytest
 from numpy.typing import NDArray
 
 from ips2_dask.executors.base import SerialExecutor
+from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import parallel
 from ips2_dask.store.context import Context
 
@@ -52,6 +53,14 @@ def test_what_a_task_gives_to_another_thread_is_of_the_task() -> None:
     assert sorted(entry.role for entry in recorder.sizes if entry.what == "made") == ["driver", "task"]
 
 
+def test_the_result_of_a_task_that_stays_with_its_worker_is_seen() -> None:
+    recorder = gathers.Recorder()
+    with gathers.workers_here() as client, gathers.recording(recorder):
+        executor = DaskExecutor(client)
+        executor.wait([executor.submit("made-0", np.zeros, 7)])
+    assert recorder.sizes[gathers.Entry("prepare", "task", "result of made-#")] == gathers.Size(7, 56)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_nothing_grows_with_the_samples_in_a_run_of_one_process() -> None:
@@ -88,7 +97,7 @@ def test_nothing_grows_with_the_samples_in_a_run_on_workers() -> None:
 
 def _compare(found: dict[gathers.Entry, float], *, on_workers: bool) -> None:
     """Assert that nothing grows but what is bounded in a large run; of one process all of that must be found too."""
-    reasons = {entry: gathers.reason(entry, on_workers=on_workers) for entry in found}
+    reasons = {entry: gathers.reason(entry) for entry in found}
     assert sorted(str(entry) for entry, why in reasons.items() if why is None) == []
     if not on_workers:
         unused = sorted(set(gathers.ALLOWED.values()) - set(reasons.values()))

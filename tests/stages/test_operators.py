@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels.sparse import rows_between
 from ips2_dask.plan.choices import choose
 from ips2_dask.plan.plan import make_plan
-from ips2_dask.stages import block_operator
+from ips2_dask.stages import pair_rows
 
 Array = npt.NDArray[Any]
 OPERATORS = ("triplets", "elements", "matrix-free")
@@ -48,15 +49,14 @@ def test_chunks_of_any_operator_have_the_oracles_rows_and_degrees(operator: str,
     np.testing.assert_array_equal(found.pairs, pairs)
     np.testing.assert_allclose(found.tensor().toarray(), R, rtol=1e-4, atol=1e-6)
     np.testing.assert_allclose(found.degrees, reference.degrees(R, pairs), rtol=1e-4)
-    context, bounds = found._context, block_operator.chunk_bounds(found._context)
-    assert len(bounds) > 3
     x = np.random.default_rng(k).normal(size=(len(pairs), 3))
-    for g, low in enumerate(bounds[:-1]):
-        made = block_operator.operator(context, g)
-        touched = np.asarray(block_operator.touched_pairs(context, g))
-        np.testing.assert_array_equal(touched[made.own], np.arange(low, bounds[g + 1]))
-        product = made.product(x[touched], np.ones(len(touched)))
-        np.testing.assert_allclose(product, R[low : bounds[g + 1]] @ x, rtol=1e-4, atol=1e-5)
+    for low, high in itertools.pairwise([0, 7, 50, 51, 120, 150]):  # of samples, whatever the partitions are
+        near = pair_rows.near_pairs(found._context, low, high)
+        span = np.flatnonzero((pairs[:, 0] >= low) & (pairs[:, 0] < high))
+        np.testing.assert_array_equal(near.touched[near.own], span)
+        np.testing.assert_array_equal(near.pairs, pairs[near.touched])
+        product = near.operator.product(x[near.touched], np.ones(len(near.touched)))
+        np.testing.assert_allclose(product, R[span] @ x, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -78,15 +78,14 @@ def test_workers_give_the_bits_of_one_process(dask_executor: DaskExecutor, tmp_p
         assert getattr(one, name).tobytes() == getattr(other, name).tobytes(), name
 
 
-def test_triplets_are_stored_with_their_chunks_and_read_again(tmp_path: Path) -> None:
+def test_triplets_are_stored_by_partition_and_read_again(tmp_path: Path) -> None:
     found = found_with("triplets", store=tmp_path / "run")
     context = open_run(tmp_path / "run")._context
-    folder, n_chunks = context.folders["tensor"], len(block_operator.chunk_bounds(context)) - 1
+    entries = 0
     for b in range(context.n_partitions):
-        rows, columns = (context.store.read(folder, f"p{b:06d}", name) for name in ("indices_0", "indices_1"))
+        rows, columns = (context.store.read(context.folders["tensor"], f"p{b:06d}", f"indices_{i}") for i in (0, 1))
         assert (rows <= columns).all()
-        assert len(rows)
-    entries = sum(len(context.store.read(folder, f"chunk-p{g:06d}", "near_values")) for g in range(n_chunks))
+        entries += len(rows) + np.count_nonzero(rows != columns)
     assert entries == found.tensor().nnz
     again = found_with("triplets", store=tmp_path / "run")
     assert all(stage["skipped"] for stage in again.manifest["stages"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from sklearn.datasets import load_digits, make_blobs
 from sklearn.metrics import normalized_mutual_info_score
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
-from ips2_dask.executors import exchange
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import density, rounding
-from ips2_dask.stages import chunked_label, kmeans, resident_blocks, roundings, sample_operator, walk
+from ips2_dask.stages import chunks, fused_rows, kmeans, roundings, walk
 
 Array = npt.NDArray[Any]
 
@@ -109,7 +107,7 @@ def test_walks_in_chunks_are_those_in_one_piece(X: Array, tmp_path: Path, monkey
     np.testing.assert_allclose(found.shares(), local.shares, atol=1e-6)
     assert chosen(found)["cut"] == rounding.cut_of(U, found.labels, 10)
     seen = []
-    for module in (chunked_label, kmeans, sample_operator, walk):
+    for module in (chunks, fused_rows, kmeans, walk):
         monkeypatch.setattr(
             module, "chunk_partitions", lambda context: seen.append(1) or [(b, b + 1) for b in range(10)]
         )
@@ -155,48 +153,23 @@ def test_a_walk_on_workers_that_was_stopped_goes_on_from_its_last_blocks(
 ) -> None:
     undisturbed = results(run(X, PARAMS, CHUNKED))
     steps: list[int] = []
+    last, step = 12, walk.step
 
-    def stopped_at(last: int) -> Callable[..., None]:
-        def multiply(self: Any, store: Any, context: Any, label: Any) -> None:
-            steps.append(1)
-            if len(steps) > last:
-                raise Killed
-            resident_blocks.Multiplication.all_chunks(self, store, context, label)
+    def stopped(context: Any, g: int, *arguments: Any) -> Array:
+        steps.append(g)
+        if steps.count(g) > last:
+            raise Killed
+        return step(context, g, *arguments)
 
-        return multiply
-
-    monkeypatch.setattr(resident_blocks.Product, "all_chunks", stopped_at(12))
+    monkeypatch.setattr(walk, "step", stopped)
     with pytest.raises(Killed):
         run(X, PARAMS, CHUNKED, store=tmp_path / "run")
     assert list((tmp_path / "run").glob("label-*/walk-0010-c*"))
     steps.clear()
-    monkeypatch.setattr(resident_blocks.Product, "all_chunks", stopped_at(10**9))
+    last = 10**9
     found = run(X, PARAMS, CHUNKED, store=tmp_path / "run")
-    assert len(steps) < rounding.SPREAD_PRODUCTS + 2 + rounding.WALK  # ten were there
+    assert steps.count(0) < rounding.SPREAD_PRODUCTS + 2 + rounding.WALK  # ten were there
     assert results(found) == undisturbed
-    assert not list((tmp_path / "run").glob("label-*/walk*"))
-
-
-@pytest.mark.slow
-def test_a_walk_that_loses_its_blocks_goes_on_from_those_stored_last(
-    X: Array, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    steps: list[int] = []
-    losses: tuple[int, ...] = ()
-
-    def multiply(self: Any, store: Any, context: Any, label: Any) -> None:
-        steps.append(1)
-        if len(steps) in losses:
-            raise exchange.BlocksLost("a worker has left")
-        resident_blocks.Multiplication.all_chunks(self, store, context, label)
-
-    monkeypatch.setattr(resident_blocks.Product, "all_chunks", multiply)
-    undisturbed = results(run(X, PARAMS, CHUNKED))
-    products = len(steps)
-    steps.clear()
-    losses = 8, 12, products + 5  # twice within a round of the spread, and in that of the certainty
-    assert results(run(X, PARAMS, CHUNKED, store=tmp_path / "run")) == undisturbed
-    assert products + len(losses) < len(steps) <= products + len(losses) * walk.STEPS
     assert not list((tmp_path / "run").glob("label-*/walk*"))
 
 

@@ -126,7 +126,7 @@ def test_verify_finds_a_run_sound_and_lists_every_damaged_chunk_of_it(finished: 
 
 def test_a_chunk_of_zeros_that_vanished_is_no_chunk_of_zeros(tmp_path: Path) -> None:
     store = ZarrStore(str(tmp_path))
-    for name, dtype in (("owned", np.uint8), ("near_ids", np.int32), ("values", np.float32)):
+    for name, dtype in (("owned", np.uint8), ("pairs", np.int32), ("values", np.float32)):
         store.write("tensor-x", name, {name: np.zeros((4, 2), dtype)}, {})
         (chunk,) = (tmp_path / "tensor-x").glob(f"{name}.*/{name}/c/0/0")
         chunk.unlink()

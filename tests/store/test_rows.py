@@ -25,7 +25,7 @@ def bytes_kept(array: Array) -> int:
 def test_few_rows_do_not_keep_their_chunk_in_memory(low: int, high: int, tmp_path: Path) -> None:
     """A task that reads some rows of each partition would hold them all."""
     store, values = ZarrStore(str(tmp_path)), np.arange(2000, dtype=np.int32).reshape(1000, 2)
-    store.write("tensor-x", "p000000", {"near_ids": values}, {})
-    rows = store.read_rows("tensor-x", "p000000", "near_ids", low, high)
+    store.write("tensor-x", "p000000", {"pairs": values}, {})
+    rows = store.read_rows("tensor-x", "p000000", "pairs", low, high)
     np.testing.assert_array_equal(rows, values[low:high])
     assert bytes_kept(rows) <= 2 * rows.nbytes

@@ -143,7 +143,7 @@ def watch_solver(module: Any) -> None:
 
 
 def watch_chunks(module: Any) -> None:
-    module.BlockStore.multiply_chunk = watched_call(module.BlockStore.multiply_chunk, "product")
+    module.multiply = watched_call(module.multiply, "product")
 
 
 def set_bounds(module: Any) -> None:
@@ -155,7 +155,7 @@ def set_bounds(module: Any) -> None:
 WATCHED: dict[str, Callable[[Any], None]] = {
     "ips2_dask.store.zarr_store": watch_store,
     "ips2_dask.kernels.eigen": watch_solver,
-    "ips2_dask.stages.resident_blocks": watch_chunks,
+    "ips2_dask.stages.block_tasks": watch_chunks,
 }
 
 

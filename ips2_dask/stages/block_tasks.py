@@ -1,0 +1,288 @@
+"""Block vectors of samples in chunks, as results of the executor's tasks: a `ips2_dask.kernels.eigen.Space`.
+
+A block vector is a list of handles, one of the rows of each chunk. What a product needs of other chunks, its halo, are
+results of tasks, too: the rows that one chunk asks another for. So Dask moves, spills and computes again what it does
+with any result. Partial sums come back and are added in the order of the chunks, which follow the partitions alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from ips2_dask.executors.base import Executor, Handle
+from ips2_dask.kernels.eigen import CHUNK, Known, Step
+from ips2_dask.kernels.llvm import recur_rows
+from ips2_dask.kernels.parallel import map_chunks
+from ips2_dask.kernels.product import combine
+
+Float32 = NDArray[np.float32]
+Float64 = NDArray[np.float64]
+Int32 = NDArray[np.int32]
+Values = NDArray[Any]
+
+Block = list[Handle]
+"""A handle of the rows (n_g, columns) of each chunk."""
+
+ROWS = 1 << 14
+
+MOST_TASKS = 16_000
+"""Tasks that are sent before the ones sent earlier have ended: the scheduler takes some 9 KB for each that it knows."""
+
+
+SMALL, WHOLE_FROM = 1 << 15, 4
+"""Chunks of at most so many rows, or of which a quarter or more is needed, go to other chunks as they are: a task that
+takes rows out would cost more."""
+
+
+class Rows(NamedTuple):
+    """The rows of a matrix that one chunk owns, over the rows that they touch."""
+
+    matrix: sp.csr_array
+    """(own, touched), columns ascending."""
+    first: int
+    """Place of the first own row among the touched."""
+
+
+# ---- tasks
+
+
+def take(values: Values, needed: dict[int, Int32], g: int) -> Values:
+    """The rows of chunk g that another chunk needs."""
+    return values[needed[g]]
+
+
+class Around(NamedTuple):
+    """Where a chunk's own rows are among those that it touches, and what it is given of other chunks."""
+
+    before: int
+    """How many of the other chunks come before it."""
+    whole: dict[int, int]
+    """Which of the arrays that it is given are whole chunks, by their place: the number of the chunk."""
+
+
+def touched(own: Values, around: Around, needed: dict[int, Int32], others: Sequence[Values]) -> Values:
+    """Values of all rows that a chunk touches: its own between those of chunks before and after it."""
+    if not others:
+        return own
+    pieces = [one[needed[around.whole[n]]] if n in around.whole else one for n, one in enumerate(others)]
+    return np.concatenate([*pieces[: around.before], own, *pieces[around.before :]])
+
+
+def multiply(
+    rows: Rows, own: Float32, previous: Float32 | None, abc: Step, around: Around, needed: dict[int, Int32],
+    *others: Float32,
+) -> Float32:  # fmt: skip
+    """a M y + b y + c previous on the own rows: (own, columns) float32. Each row is summed by ascending columns."""
+    x, m = touched(own, around, needed, others), rows.matrix
+    a, b, c = (np.float32(one) for one in abc)
+    earlier = own[:0] if previous is None else previous
+    if x.shape[1] % 8 or m.indices.dtype != np.int32:
+        out = np.asarray(m @ x, np.float32)
+        combine(out, np.ones(len(out), np.float32), own, earlier, a, b, c)
+        return out
+    out = np.empty(own.shape, np.float32)
+    map_chunks(
+        lambda low, high: recur_rows(m.indptr, m.indices, m.data, x, own, earlier, a, b, c, out, low, high),
+        len(out),
+        ROWS,
+    )
+    return out
+
+
+def random_rows(first: int, n: int, columns: int, seed: int) -> Float32:
+    """Standard normal rows first .. first + n - 1, which depend on the seed and ``first`` alone."""
+    return np.random.default_rng([seed, first]).standard_normal((n, columns), np.float32)
+
+
+def _gram(x: Float32, y: Float32) -> Float64:
+    """x' y of a chunk, summed in float64 over fixed runs of rows."""
+    parts = map_chunks(lambda a, b: x[a:b].astype(np.float64).T @ y[a:b].astype(np.float64), len(x), CHUNK)
+    return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros((x.shape[1], y.shape[1]))
+
+
+def _rotated(y: Float32, C: Float32) -> Float32:
+    return y @ C
+
+
+def _coefficients(known: Known, y: Float32) -> tuple[NDArray[np.integer], Float64]:
+    return known.coefficients(y)
+
+
+def _freed(known: Known, y: Float32, coefficients: Float64) -> Float32:
+    return np.asarray(known.subtract(y.copy(), coefficients), np.float32)
+
+
+def _residual_squares(Ly: Float32, y: Float32, values: Float32) -> Float64:
+    parts = map_chunks(
+        lambda a, b: np.square((Ly[a:b] - y[a:b] * values).astype(np.float64)).sum(axis=0), len(y), CHUNK
+    )
+    return np.asarray(np.sum(parts, axis=0)) if parts else np.zeros(y.shape[1])
+
+
+# ---- the halo, and the space
+
+
+@dataclasses.dataclass(frozen=True)
+class Halo:
+    """What each chunk needs of others, and how values at these rows are brought to it.
+
+    Attributes
+    ----------
+    executor : Executor
+    bounds : list of int
+        First row of each chunk, and the number of rows.
+    needed : list of Handle
+        Of each chunk the rows of every other chunk that it touches, by that chunk's number.
+    sources : list of dict
+        The chunks that each one needs rows of, ascending, and how many.
+    """
+
+    executor: Executor
+    bounds: list[int]
+    needed: list[Handle]
+    sources: list[dict[int, int]]
+
+    def __len__(self) -> int:
+        return len(self.needed)
+
+    @property
+    def n_tasks(self) -> int:
+        """Tasks of one product."""
+        return sum(1 + sum(not self._is_whole(h, n) for h, n in some.items()) for some in self.sources)
+
+    def _is_whole(self, h: int, n: int) -> bool:
+        """Whether chunk h is given as a whole where n of its rows are needed."""
+        rows = self.bounds[h + 1] - self.bounds[h]
+        return rows <= SMALL or n * WHOLE_FROM >= rows
+
+    def around(self, name: str, values: Sequence[Handle], g: int, *, small: bool = False) -> list[Any]:
+        """What a task of chunk g gets for `touched` beside its own values: the arguments after these.
+
+        Arrays of a few bytes a row, which are ``small``, are given whole: nine of ten tasks of a coarsening less.
+        """
+        others, whole = [], {}
+        for place, (h, n) in enumerate(self.sources[g].items()):
+            if small or self._is_whole(h, n):
+                whole[place] = h
+                others.append(values[h])
+            else:
+                others.append(self.executor.submit(f"{name}-rows-{g}", take, values[h], self.needed[g], h))
+        return [Around(sum(h < g for h in self.sources[g]), whole), self.needed[g], *others]
+
+    def of_touched(self, name: str, values: Sequence[Handle]) -> list[Handle]:
+        """Numbers at all rows that each chunk touches."""
+        with self.executor.batch():
+            return [
+                self.executor.submit(f"{name}-touched-{g}", all_touched, own, *self.around(name, values, g, small=True))
+                for g, own in enumerate(values)
+            ]
+
+
+def all_touched(own: Values, around: Around, needed: dict[int, Int32], *others: Values) -> Values:
+    """As of `touched`."""
+    return touched(own, around, needed, others)
+
+
+class TaskSpace:
+    """Block vectors in chunks: a `ips2_dask.kernels.eigen.Space` whose operations are tasks.
+
+    Parameters
+    ----------
+    name : str
+        The beginning of the names of its tasks.
+    halo : Halo
+    rows : list of Handle
+        `Rows` of each chunk.
+    known : list of Handle
+        The known eigenvectors on each chunk's rows (`eigen.Known`).
+    """
+
+    whole_products: bool = True
+
+    def __init__(self, name: str, halo: Halo, rows: list[Handle], known: list[Handle], count: int) -> None:
+        self.halo, self._name, self._rows, self._known, self._count = halo, name, rows, known, count
+        self._executor = halo.executor
+
+    def _each(
+        self, function: Callable[..., object], *arguments: Sequence[Handle], also: tuple[object, ...] = ()
+    ) -> Block:
+        """One task for each chunk, on its item of each argument, and on what all of them get."""
+        name = f"{self._name}-{function.__name__.strip('_')}"
+        with self._executor.batch():
+            return [
+                self._executor.submit(f"{name}-{g}", function, *items, *also)
+                for g, items in enumerate(zip(*arguments, strict=True))
+            ]
+
+    def _products(self, y: Block, previous: Block | None, step: Step) -> Block:
+        made = []
+        for g in range(len(self.halo)):
+            earlier, others = None if previous is None else previous[g], self.halo.around(self._name, y, g)
+            task = self._executor.submit(
+                f"{self._name}-product-{g}", multiply, self._rows[g], y[g], earlier, step, *others
+            )
+            made.append(task)
+        return made
+
+    def random(self, columns: int, seed: int) -> Block:
+        """As of `Space`."""
+        bounds = self.halo.bounds
+        spans = [(low, high - low) for low, high in itertools.pairwise(bounds)]
+        return self._each(random_rows, *zip(*spans, strict=True), also=(columns, seed))
+
+    def apply(self, y: Block) -> Block:
+        """As of `Space`."""
+        return self.recur(y, None, 1.0, 0.0, 0.0)
+
+    def recur(self, y: Block, previous: Block | None, a: float, b: float, c: float) -> Block:
+        """As of `Space`."""
+        with self._executor.batch():
+            return self._products(y, previous, (a, b, c))
+
+    def filter(self, y: Block, steps: Sequence[Step]) -> Block:
+        """As of `Space`: the products of some steps are sent together."""
+        at_once = max(1, MOST_TASKS // self.halo.n_tasks)
+        previous: Block | None = None
+        for begin in range(0, len(steps), at_once):
+            with self._executor.batch():
+                for step in steps[begin : begin + at_once]:
+                    previous, y = y, self._products(y, previous, step)
+            if begin + at_once < len(steps):
+                self._executor.wait(y)
+        return y
+
+    def split(self, y: Block) -> list[Block]:
+        """As of `Space`."""
+        return [y]
+
+    def join(self, parts: list[Block]) -> Block:
+        """As of `Space`."""
+        return parts.pop()
+
+    def deflate(self, y: Block) -> Block:
+        """As of `Space`."""
+        found = self._executor.results(self._each(_coefficients, self._known, y))
+        total = np.zeros((self._count, found[0][1].shape[1]))
+        for components, coefficients in found:
+            total[components] += coefficients
+        return self._each(_freed, self._known, y, also=(total,))
+
+    def gram(self, x: Block, y: Block) -> Float64:
+        """As of `Space`."""
+        return np.asarray(np.sum(self._executor.results(self._each(_gram, x, y)), axis=0))
+
+    def rotate(self, y: Block, C: Float64) -> Block:
+        """As of `Space`."""
+        return self._each(_rotated, y, also=(np.ascontiguousarray(C, np.float32),))
+
+    def residuals(self, Ly: Block, y: Block, values: Float64) -> Float64:
+        """As of `Space`."""
+        squares = self._executor.results(self._each(_residual_squares, Ly, y, also=(values.astype(np.float32),)))
+        return np.asarray(np.sqrt(np.sum(squares, axis=0)))
