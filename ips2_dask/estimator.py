@@ -229,10 +229,25 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
 
     def _params(self) -> Params:
         names = (
-            "n_clusters", "n_neighbors", "sigma", "epsilon", "tensor", "metric", "affinity", "bandwidth", "high_order",
-            "fusion", "fusion_weight", "n_components", "embedding", "assign_labels", "resolution", "duplicates",
-            "operator", "tol",
-        )  # fmt: skip
+            "n_clusters",
+            "n_neighbors",
+            "sigma",
+            "epsilon",
+            "tensor",
+            "metric",
+            "affinity",
+            "bandwidth",
+            "high_order",
+            "fusion",
+            "fusion_weight",
+            "n_components",
+            "embedding",
+            "assign_labels",
+            "resolution",
+            "duplicates",
+            "operator",
+            "tol",
+        )
         chosen = {name: getattr(self, name) for name in names}
         if isinstance(self.n_clusters, str):  # with a number ``max_clusters``, which has a default here, is not read
             chosen["max_clusters"] = self.max_clusters

@@ -18,9 +18,7 @@ from scipy.spatial.distance import pdist, squareform
 
 from ips2_dask.errors import BadInput
 from ips2_dask.readers.objects import refuse_masked
-
-Array = npt.NDArray[np.float64]
-Indices = npt.NDArray[np.int64]
+from ips2_dask.typing import Float64, Int64
 
 MOST_SAMPLES = 100  # a tensor takes m^4 * 8 bytes, then 0.8 GB, and a call holds up to four of them
 HEAT_NEIGHBORS = 5
@@ -31,7 +29,7 @@ def pairwise_similarity(
     X: npt.ArrayLike,
     affinity: Literal["heat-knn", "gaussian"] = "heat-knn",
     bandwidth: Literal["mean", "median"] | float = "mean",
-) -> Array:
+) -> Float64:
     """The pairwise similarity S.
 
     Parameters
@@ -71,7 +69,7 @@ def tensor_similarity(
     n_neighbors: int | None = None,
     sigma: float = 1.0,
     epsilon: float = 1e-4,
-) -> Array:
+) -> Float64:
     """The similarity of pairs of samples.
 
     ``indecomposable``: ``T_ijkl = exp(-sigma (d_ij + d_kl) / (d_ik + d_jl + epsilon))``, of all quadruples or, as in
@@ -109,7 +107,7 @@ def tensor_similarity(
     _check_numbers(sigma, epsilon)
     _check_size(len(np.asarray(data)))
     d = _distances(data)
-    T: Array = d[:, None, :, None] + d[None, :, None, :]  # d_ik + d_jl
+    T: Float64 = d[:, None, :, None] + d[None, :, None, :]  # d_ik + d_jl
     T += epsilon
     np.divide(d[:, :, None, None] + d[None, None, :, :], T, out=T)  # (d_ij + d_kl) over it
     np.exp(np.multiply(T, -sigma, out=T), out=T)
@@ -124,7 +122,7 @@ def tensor_similarity(
 # fastest, so it folds to the transpose of what Definition 3.1 unfolds. The paper's V is symmetric, so both agree there.
 
 
-def unfold(T: npt.ArrayLike) -> Array:
+def unfold(T: npt.ArrayLike) -> Float64:
     """The unfolding T-hat (Definition 3.1), ``T_hat[m j + i, m l + k] = T[i, j, k, l]`` counted from 0.
 
     Parameters
@@ -148,7 +146,7 @@ def unfold(T: npt.ArrayLike) -> Array:
     return T.reshape((len(T) ** 2,) * (T.ndim // 2), order="F")
 
 
-def fold(v: npt.ArrayLike) -> Array:
+def fold(v: npt.ArrayLike) -> Float64:
     """The inverse of `unfold`: an eigenvector as a matrix (Definition 3.3), an unfolding as a tensor.
 
     Parameters
@@ -174,7 +172,7 @@ def fold(v: npt.ArrayLike) -> Array:
     return v.reshape((m, m) * v.ndim, order="F")
 
 
-def laplacian(M: npt.ArrayLike) -> Array:
+def laplacian(M: npt.ArrayLike) -> Float64:
     """The paper's Laplacian ``D^-1/2 M D^-1/2``, D the row sums: L of S, and L-hat of T-hat.
 
     Parameters
@@ -202,7 +200,7 @@ def laplacian(M: npt.ArrayLike) -> Array:
     return np.asarray(M * inverse[:, None] * inverse[None, :])
 
 
-def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms", "abs", "signed"] = "rms") -> Array:
+def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms", "abs", "signed"] = "rms") -> Float64:
     """The high-order similarity V of the top c eigenvectors of L-hat (Definition 3.3 and step 4 of Algorithm 1).
 
     V is a similarity and therefore symmetric: eigenvectors that change sign under (i, j) -> (j, i) are left out. Those
@@ -259,7 +257,7 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     return np.asarray(V / V.max())
 
 
-def _one_matrix(stack: Array, rule: str) -> Array:
+def _one_matrix(stack: Float64, rule: str) -> Float64:
     if rule == "rms":
         return np.asarray(np.sqrt(np.mean(stack**2, axis=0)))
     if rule == "abs":
@@ -269,7 +267,7 @@ def _one_matrix(stack: Array, rule: str) -> Array:
     raise _unknown("rule", rule, "'rms', 'abs' or 'signed'", "there would be no rule for V")
 
 
-def _symmetric_spectrum(L_hat: Array, m: int) -> tuple[Array, Array, list[Indices]]:
+def _symmetric_spectrum(L_hat: Float64, m: int) -> tuple[Float64, Float64, list[Int64]]:
     """Swap-symmetric eigenpairs of L-hat: one of eigenvalue 1 for each component, then the rest, descending.
 
     Also the rows of each component.
@@ -279,8 +277,8 @@ def _symmetric_spectrum(L_hat: Array, m: int) -> tuple[Array, Array, list[Indice
     """
     swap = np.arange(m * m).reshape(m, m).T.ravel()
     components = _components(L_hat, swap)
-    first: list[Array] = []
-    rest: list[tuple[float, Array]] = []
+    first: list[Float64] = []
+    rest: list[tuple[float, Float64]] = []
     for rows in components:
         B = _symmetric_basis(rows, swap)
         values, vectors = eigh(B.T @ (B.T @ L_hat).T)
@@ -292,7 +290,7 @@ def _symmetric_spectrum(L_hat: Array, m: int) -> tuple[Array, Array, list[Indice
     return values, np.array(first + [v for _, v in rest]), components
 
 
-def _components(M: Array, swap: Indices) -> list[Indices]:
+def _components(M: Float64, swap: Int64) -> list[Int64]:
     """Rows of each component of the pairs that M joins; (i, j) and (j, i) count as one, zero rows belong to none."""
     active = np.flatnonzero(M.any(axis=1))
     graph = csr_array(M != 0) + csr_array((np.ones(len(swap), dtype=bool), (np.arange(len(swap)), swap)))
@@ -300,7 +298,7 @@ def _components(M: Array, swap: Indices) -> list[Indices]:
     return [active[label == r] for r in range(int(label.max(initial=-1)) + 1)]
 
 
-def _symmetric_basis(rows: Indices, swap: Indices) -> csr_array:
+def _symmetric_basis(rows: Int64, swap: Int64) -> csr_array:
     """Columns (e_ij + e_ji) / sqrt(2) for i < j and e_ii, of the ordered pairs in ``rows``, (m^2, columns)."""
     one, other = rows[rows <= swap[rows]], swap[rows[rows <= swap[rows]]]
     half = np.where(one == other, 0.5, math.sqrt(0.5))  # e_ii is written twice and summed
@@ -309,7 +307,7 @@ def _symmetric_basis(rows: Indices, swap: Indices) -> csr_array:
     return csr_array(entries, shape=(len(swap), len(one)))
 
 
-def _through_ties(values: Array, n: int) -> int:
+def _through_ties(values: Float64, n: int) -> int:
     while 0 < n < len(values) and values[n - 1] - values[n] < TIE:
         n += 1
     return min(n, len(values))
@@ -322,7 +320,7 @@ def _together(member: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     return np.asarray(pair.T @ pair > 0).reshape(m, m, m, m)
 
 
-def _membership(d: Array, k: int) -> npt.NDArray[np.bool_]:
+def _membership(d: Float64, k: int) -> npt.NDArray[np.bool_]:
     """``member[p, i]``: i is in N(p), the sample itself and its k - 1 nearest others, ties broken by id."""
     m = len(d)
     others = d + np.diag(np.full(m, -1.0))  # the sample itself before its duplicates
@@ -331,7 +329,7 @@ def _membership(d: Array, k: int) -> npt.NDArray[np.bool_]:
     return member
 
 
-def _decomposable(S: npt.ArrayLike, n_neighbors: int | None) -> Array:
+def _decomposable(S: npt.ArrayLike, n_neighbors: int | None) -> Float64:
     if n_neighbors is not None:
         otherwise = "the unfolding would not be S kron S"
         raise BadInput("n_neighbors", str(n_neighbors), "None for a decomposable tensor", otherwise, "leave it out")
@@ -340,7 +338,7 @@ def _decomposable(S: npt.ArrayLike, n_neighbors: int | None) -> Array:
     return np.asarray(np.einsum("ik,jl->ijkl", S, S))
 
 
-def _distances(X: npt.ArrayLike) -> Array:
+def _distances(X: npt.ArrayLike) -> Float64:
     refuse_masked(X, "X")
     X = np.asarray(X)
     if X.ndim != 2 or len(X) < 2 or X.dtype.kind not in "fiub":
@@ -356,12 +354,12 @@ def _distances(X: npt.ArrayLike) -> Array:
     return np.asarray(squareform(pdist(X)))
 
 
-def _kernel(d: Array, t: float) -> Array:
+def _kernel(d: Float64, t: float) -> Float64:
     """exp(-d^2 / 2 t^2); for t = 0 its limit, 1 where d = 0 and 0 elsewhere."""
     return np.exp(-0.5 * (d / t) ** 2) if t > 0 else np.asarray(d == 0, dtype=np.float64)
 
 
-def _bandwidth(d: Array, bandwidth: str | float) -> float:
+def _bandwidth(d: Float64, bandwidth: str | float) -> float:
     above = squareform(d, checks=False)
     if bandwidth == "mean":
         return float(above.mean())
@@ -397,7 +395,7 @@ def _check_size(m: int) -> None:
         raise BadInput("samples", f"m = {m}", allowed, otherwise, remedy)
 
 
-def _square(M: npt.ArrayLike, name: str) -> Array:
+def _square(M: npt.ArrayLike, name: str) -> Float64:
     refuse_masked(M, name)
     M = np.asarray(M, dtype=np.float64)
     if M.ndim != 2 or M.shape[0] != M.shape[1]:

@@ -12,8 +12,8 @@ from scipy.stats import entropy
 from sklearn.metrics import adjusted_rand_score, mutual_info_score, normalized_mutual_info_score
 
 from ips2_dask.errors import BadInput
+from ips2_dask.typing import Int64
 
-Codes = npt.NDArray[np.int64]
 Average = Literal["arithmetic", "geometric", "max", "min"]
 
 
@@ -134,7 +134,7 @@ def _adjusted_rand(together: int, classed: int, clustered: int, pairs: int) -> f
     return 2.0 * (together * apart - missed * wrong) / expected
 
 
-def _nmi(counts: csr_array, classes: Codes, clusters: Codes) -> float:
+def _nmi(counts: csr_array, classes: Int64, clusters: Int64) -> float:
     """NMI from a contingency table and its sums, divided by the mean of both entropies; as scikit-learn's."""
     if len(classes) == len(clusters) == 1:
         return 1.0
@@ -153,7 +153,7 @@ def contingency(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> csr_a
     return table
 
 
-def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple[Codes, Codes]:
+def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple[Int64, Int64]:
     """Return both labellings as `_codes`, after checking that they are equally long."""
     true, pred = _codes(labels_true, "labels_true"), _codes(labels_pred, "labels_pred")
     if len(true) != len(pred):
@@ -164,7 +164,7 @@ def _both_codes(labels_true: npt.ArrayLike, labels_pred: npt.ArrayLike) -> tuple
     return true, pred
 
 
-def _codes(labels: npt.ArrayLike, name: str) -> Codes:
+def _codes(labels: npt.ArrayLike, name: str) -> Int64:
     """Return labels as integers 0, 1, 2, ..., int64 (m,), in sorted order, objects in the order they appear in."""
     labels = np.asarray(labels)
     if labels.ndim != 1 or len(labels) == 0:

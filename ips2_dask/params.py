@@ -26,9 +26,13 @@ DENSE_MAX_SAMPLES = 5000
 """Samples up to which a Gaussian affinity is kept for all pairs; above, it is kept for the active pairs alone."""
 
 PAPER: dict[str, Any] = {
-    "n_neighbors": 10, "affinity": "gaussian", "embedding": "none", "assign_labels": "kmeans", "tol": 1e-3,
+    "n_neighbors": 10,
+    "affinity": "gaussian",
+    "embedding": "none",
+    "assign_labels": "kmeans",
+    "tol": 1e-3,
     "duplicates": "keep",
-}  # fmt: skip
+}
 """The paper's settings, for ``IPS2(**PAPER, n_clusters=4)``; all other parameters keep their defaults."""
 
 EMBEDDED_BEYOND = 8
@@ -258,42 +262,57 @@ class Params:
             self.metric == "jaccard" and self.scale in ("zscore", "minmax")
         ):
             raise BadInput(
-                "scale", f"{self.scale!r} with metric={self.metric!r}",
+                "scale",
+                f"{self.scale!r} with metric={self.metric!r}",
                 "none or l2" if self.metric == "jaccard" else "none, minmax or l2",
-                "scaling would change which features are 0" if self.metric == "jaccard"
+                "scaling would change which features are 0"
+                if self.metric == "jaccard"
                 else "about half of all values would be negative, and have no square root",
                 "leave scale out, or use metric='euclidean'",
-            )  # fmt: skip
+            )
         if self.embedding == "none" and self.assign_labels == "density":
             raise BadInput(
-                "assign_labels", "'density' with embedding='none'", "auto or kmeans without an embedding",
+                "assign_labels",
+                "'density' with embedding='none'",
+                "auto or kmeans without an embedding",
                 "no density would show clusters: rows of U are as far apart within a cluster as between two",
                 "use embedding='spectral'",
-            )  # fmt: skip
+            )
         if self.embedding != "spectral" and self.assign_labels == "leiden":
             raise BadInput(
-                "assign_labels", f"'leiden' with embedding={self.embedding!r}", "embedding='spectral'",
-                "two graphs would be at odds: Leiden's communities are those of U itself", "use embedding='spectral'",
-            )  # fmt: skip
+                "assign_labels",
+                f"'leiden' with embedding={self.embedding!r}",
+                "embedding='spectral'",
+                "two graphs would be at odds: Leiden's communities are those of U itself",
+                "use embedding='spectral'",
+            )
         if self.n_eigenpairs is not None and self.tensor == "decomposable":
             raise BadInput(
-                "n_eigenpairs", f"{self.n_eigenpairs} with tensor='decomposable'", "an indecomposable tensor",
+                "n_eigenpairs",
+                f"{self.n_eigenpairs} with tensor='decomposable'",
+                "an indecomposable tensor",
                 "it would have no effect: the tensor's eigenpairs follow from those of the samples' own Laplacian",
                 "leave it out",
-            )  # fmt: skip
+            )
 
     def _check_precomputed(self) -> None:
         """Refuse options that need the samples, where only their distances are given."""
         if self.scale != "none":
             raise BadInput(
-                "scale", f"{self.scale!r} with metric='precomputed'", "none, as there are no columns to scale",
-                "the distances would no longer be those given", "scale the samples before you measure their distances",
-            )  # fmt: skip
+                "scale",
+                f"{self.scale!r} with metric='precomputed'",
+                "none, as there are no columns to scale",
+                "the distances would no longer be those given",
+                "scale the samples before you measure their distances",
+            )
         if self.graph not in ("auto", "exact"):
             raise BadInput(
-                "graph", f"{self.graph!r} with metric='precomputed'", "auto or exact",
-                "the search would have no samples to look at", "leave graph out",
-            )  # fmt: skip
+                "graph",
+                f"{self.graph!r} with metric='precomputed'",
+                "auto or exact",
+                "the search would have no samples to look at",
+                "leave graph out",
+            )
 
     @property
     def clusters_rows(self) -> bool:

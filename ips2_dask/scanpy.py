@@ -142,15 +142,21 @@ def ips2(
     """
     if not is_anndata(adata):
         raise BadInput(
-            "adata", f"something of type {type(adata).__name__}", "an AnnData", "there would be nowhere to write",
+            "adata",
+            f"something of type {type(adata).__name__}",
+            "an AnnData",
+            "there would be nowhere to write",
             "use ips2_dask.run or IPS2 for other data",
-        )  # fmt: skip
+        )
     backed = bool(adata.isbacked)
     if copy and backed:
         raise BadInput(
-            "copy", "True with a backed AnnData", "copy=False, or an AnnData in memory",
-            "its file would have to be copied", "give adata.copy(filename)",
-        )  # fmt: skip
+            "copy",
+            "True with a backed AnnData",
+            "copy=False, or an AnnData in memory",
+            "its file would have to be copied",
+            "give adata.copy(filename)",
+        )
     matrices = {
         "knn_graph": _pairs(adata, "knn_graph", knn_graph),
         "similarity": _pairs(adata, "similarity", similarity),
@@ -212,9 +218,12 @@ def _check_apart(key: str, use_rep: str | None, knn_graph: str | None, similarit
         if name in read:
             part, _, name = name.partition("/")
             raise BadInput(
-                "key_added", f"{key!r}, by which {part}[{name!r}] would be written", "a name that is not read from",
-                "the next call would cluster what this one has written", f"give another key, such as 'ips2_{key}'",
-            )  # fmt: skip
+                "key_added",
+                f"{key!r}, by which {part}[{name!r}] would be written",
+                "a name that is not read from",
+                "the next call would cluster what this one has written",
+                f"give another key, such as 'ips2_{key}'",
+            )
 
 
 def _check_names(adata: Any, key: str) -> list[str]:
@@ -236,10 +245,12 @@ def _check_room(file: Path) -> None:
     if free > size and os.access(file.parent, os.W_OK):
         return
     raise BadInput(
-        str(file), f"{free >> 20} MiB free beside it" if free <= size else "a folder that can't be written to",
+        str(file),
+        f"{free >> 20} MiB free beside it" if free <= size else "a folder that can't be written to",
         f"room for a copy of its {(size >> 20) + 1} MiB, which takes its place at the end",
-        "results could be written half", "make room, or open it by backed='r', which leaves results in memory",
-    )  # fmt: skip
+        "results could be written half",
+        "make room, or open it by backed='r', which leaves results in memory",
+    )
 
 
 def _pairs(adata: Any, name: str, key: str | None) -> Any:
@@ -335,10 +346,12 @@ def _telling(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise BadInput(
-            str(path), f"a file that can't be written ({error.strerror or error})",
-            "a place with room for a copy of it", "results would be written half; it stays as it was",
+            str(path),
+            f"a file that can't be written ({error.strerror or error})",
+            "a place with room for a copy of it",
+            "results would be written half; it stays as it was",
             "make room, or open it by backed='r'",
-        ) from None  # fmt: skip
+        ) from None
 
 
 def _plain(value: Any) -> Any:
@@ -368,6 +381,9 @@ def _writer() -> Callable[[Any, str, Any], None]:
         if found is not None:
             return found
     raise BadInput(
-        "anndata", "a version without write_elem", "anndata 0.10 or later", "results could not be written to the file",
+        "anndata",
+        "a version without write_elem",
+        "anndata 0.10 or later",
+        "results could not be written to the file",
         "run pip install 'ips2-dask[anndata]'",
-    )  # fmt: skip
+    )

@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 OPTION_NAMES = {
-    "n_clusters": "clusters", "n_neighbors": "neighbors", "assign_labels": "labels", "random_state": "seed",
-    "n_workers": "workers", "n_eigenpairs": "eigenpairs", "n_components": "components",
-}  # fmt: skip
+    "n_clusters": "clusters",
+    "n_neighbors": "neighbors",
+    "assign_labels": "labels",
+    "random_state": "seed",
+    "n_workers": "workers",
+    "n_eigenpairs": "eigenpairs",
+    "n_components": "components",
+}
 """The names of options that are not the parameter's."""
 
 

@@ -155,7 +155,7 @@ if (folder / "readings.json").exists():
         }
         for dataset, of in readings["draws"].items()
         for reading, result in of.items()
-    ]  # fmt: skip
+    ]
     drawn = pd.DataFrame(drawn).set_index(["data set", "reading"]).round(3)
     display(drawn)
 
@@ -168,7 +168,7 @@ if (folder / "readings.json").exists():
         ]
         for base in ("printed", "later code")
         for kind in ("mean", "least_inertia")
-    }  # fmt: skip
+    }
     assert has["printed", "mean"] == has["printed", "least_inertia"] == []
     print("The printed reading has the paper's figure on no data set.")
     assert has["later code", "least_inertia"] == ["scadi57", "yale5"]

@@ -19,9 +19,16 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 QUIET = (
-    "--headless", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--remote-debugging-port=0",
-)  # fmt: skip
+    "--headless",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--remote-debugging-port=0",
+)
 
 WAIT = 60.0
 """Seconds in which the browser has to come up, or answer."""

@@ -66,8 +66,9 @@ def damage(data: bytes, rng: np.random.Generator) -> bytes:
         else:
             other = int(rng.integers(0, max(1, len(changed))))
             changed[at : at + size], changed[other : other + size] = (
-                changed[other : other + size], changed[at : at + size],
-            )  # fmt: skip
+                changed[other : other + size],
+                changed[at : at + size],
+            )
     return bytes(changed)
 
 
@@ -121,11 +122,47 @@ def manifest_case(rng: np.random.Generator, folder: Path) -> None:
 
 
 ODD = (
-    "", "~", "null", "true", "-1", "0", "1e400", ".nan", "4GiB", "4 ZiB", "1:30:00", '"01:00:00"', "2001-99-99", "0x",
-    "[]", "{}", "[[1]]", "{a: {b: 1}}", "&a [*a]", "*a", "!!set {a}", "!!map [1]", "!!binary x", "!!timestamp x",
-    "!!int x", "!!python/name:os.system", "? [a]", "<<: 3", "'\\0'", '"\\ud800"', "\u2028", "1" * 5000, "[" * 2000,
-    "tls://h:99999", "http://u:p@h", "0.0.0.0", "${HOME}", "~root", "/dev/null", "|",
-)  # fmt: skip
+    "",
+    "~",
+    "null",
+    "true",
+    "-1",
+    "0",
+    "1e400",
+    ".nan",
+    "4GiB",
+    "4 ZiB",
+    "1:30:00",
+    '"01:00:00"',
+    "2001-99-99",
+    "0x",
+    "[]",
+    "{}",
+    "[[1]]",
+    "{a: {b: 1}}",
+    "&a [*a]",
+    "*a",
+    "!!set {a}",
+    "!!map [1]",
+    "!!binary x",
+    "!!timestamp x",
+    "!!int x",
+    "!!python/name:os.system",
+    "? [a]",
+    "<<: 3",
+    "'\\0'",
+    '"\\ud800"',
+    "\u2028",
+    "1" * 5000,
+    "[" * 2000,
+    "tls://h:99999",
+    "http://u:p@h",
+    "0.0.0.0",
+    "${HOME}",
+    "~root",
+    "/dev/null",
+    "|",
+)
 """Values that a YAML file may have where another one belongs."""
 
 
@@ -150,16 +187,25 @@ def yaml_case(rng: np.random.Generator, folder: Path) -> None:
 
 
 CASES = {name: reader_case(name) for name in FORMATS if name != "zarr-url"} | {
-    "manifest": manifest_case, "yaml": yaml_case
-}  # fmt: skip
+    "manifest": manifest_case,
+    "yaml": yaml_case,
+}
 GROUPS = {
     ending: [name for name in CASES if name.split("-")[0] in kinds]
     for ending, kinds in {
-        "npy": ["npy"], "npz": ["npz"], "csv": ["csv", "csv.gz", "tsv", "blanks"], "parquet": ["parquet"],
-        "h5": ["h5"], "mat": ["mat", "mat73"], "mtx": ["mtx", "mtx.gz"], "h5ad": ["h5ad"], "zarr": ["zarr"],
-        "manifest": ["manifest"], "yaml": ["yaml"],
+        "npy": ["npy"],
+        "npz": ["npz"],
+        "csv": ["csv", "csv.gz", "tsv", "blanks"],
+        "parquet": ["parquet"],
+        "h5": ["h5"],
+        "mat": ["mat", "mat73"],
+        "mtx": ["mtx", "mtx.gz"],
+        "h5ad": ["h5ad"],
+        "zarr": ["zarr"],
+        "manifest": ["manifest"],
+        "yaml": ["yaml"],
     }.items()
-}  # fmt: skip
+}
 """The formats of the command line, and the kinds of files that each is tried with."""
 
 

@@ -79,23 +79,27 @@ BOUNDS = {
     "stages.views.PAIRS_AT_ONCE": 8000,
     "kernels.levels.COARSEST": 60,
     "stages.chunk_levels.WHOLE": 120,
-}  # fmt: skip
+}
 """Bounds of the package that only large runs reach, and what they are here, so that both runs reach them."""
 
 ALLOWED = {
-    r"neighbors task (made in|returned by) stages\.sharding\.cells":
-        "200 rows a shard decide the cells (plan.memory.SAMPLE_PER_SHARD), and there are at most 2,500 shards",
-    r"neighbors driver made in stages\.graph_refinement\.true_reach":
-        "some numbers a partition for each of the recall's rows, and there are at most 2,500 partitions",
-    r"assemble driver made in stages\.component_labels\._contract":
-        "a few numbers a connected piece of a partition, and a partition has few pieces",
-}  # fmt: skip
+    r"neighbors task (made in|returned by) stages\.sharding\.cells": (
+        "200 rows a shard decide the cells (plan.memory.SAMPLE_PER_SHARD), and there are at most 2,500 shards"
+    ),
+    r"neighbors driver made in stages\.graph_refinement\.true_reach": (
+        "some numbers a partition for each of the recall's rows, and there are at most 2,500 partitions"
+    ),
+    r"assemble driver made in stages\.component_labels\._contract": (
+        "a few numbers a connected piece of a partition, and a partition has few pieces"
+    ),
+}
 """Arrays that grow at both of these sizes and are bounded in a large run, with what bounds them."""
 
 BOUNDED = {
-    r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|solve_whole)|kernels\.levels\.|(graph|fused)-(last|coarsest)-#).*":
-        "a graph of at most stages.chunk_levels.WHOLE nodes, which one task solves",
-}  # fmt: skip
+    r"(eigen|label) \w+ .*(chunk_levels\.(WholeGraph|solve_whole)|kernels\.levels\.|(graph|fused)-(last|coarsest)-#).*": (
+        "a graph of at most stages.chunk_levels.WHOLE nodes, which one task solves"
+    )
+}
 """The same of arrays that grow in some of the cases, as it happens."""
 
 EQUAL, LABELLED, AUTO, NORMALIZED, ISLANDS = "equal rows", "known labels", "auto", "normalized", "islands"
@@ -412,18 +416,25 @@ def record(partitions: int, client: Client | None = None, case: str = "") -> dic
     """The arrays of a chunked, sharded run of so many partitions."""
     recorder = Recorder()
     params = Params(
-        n_clusters=4, max_clusters=8 if case == AUTO else None, shards=partitions,
+        n_clusters=4,
+        max_clusters=8 if case == AUTO else None,
+        shards=partitions,
         fusion="normalized" if case == NORMALIZED else "average",
-    )  # fmt: skip
+    )
     with tempfile.TemporaryDirectory(prefix="ips2-gathers-") as folder:
         np.save(f"{folder}/X.npy", data(ROWS * partitions, case))
         with recording(recorder), threads(1):
             run(
-                f"{folder}/X.npy", params, Resources(partition_rows=ROWS, vectors="chunked"), store=f"{folder}/run",
-                client=client, progress=recorder, own_cluster=False,
+                f"{folder}/X.npy",
+                params,
+                Resources(partition_rows=ROWS, vectors="chunked"),
+                store=f"{folder}/run",
+                client=client,
+                progress=recorder,
+                own_cluster=False,
                 labels_column=-1 if case == LABELLED else None,
                 features=Features(missing="drop") if case == EQUAL else None,
-            )  # fmt: skip
+            )
     return recorder.sizes
 
 

@@ -48,9 +48,20 @@ def _calls(page: str) -> list[str]:
 
 
 NAMES = (
-    "bench", "bench choosing", "bench graph", "cluster check", "plan", "plan --json", "plan --out DIR", "plan TABLE",
-    "run", "run --cluster", "submit", "sweep", "run wine.csv --clusters 3 --metric minkowski3 --out cubed",
-)  # fmt: skip
+    "bench",
+    "bench choosing",
+    "bench graph",
+    "cluster check",
+    "plan",
+    "plan --json",
+    "plan --out DIR",
+    "plan TABLE",
+    "run",
+    "run --cluster",
+    "submit",
+    "sweep",
+    "run wine.csv --clusters 3 --metric minkowski3 --out cubed",
+)
 """Commands and options that running text speaks of by their names, and one of a metric that is yet to be written."""
 
 

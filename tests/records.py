@@ -11,7 +11,7 @@ ALL_MAY_BE_OLDER = "inputs, solver and house are being changed; every record is 
 """Why any record may be older than its code for now; empty where none may but those below."""
 
 EXCEPTIONS = {
-    "ten-million": "made before tasks were sent in windows and one of them placed the cells of shards: the same arrays",
+    "ten-million": "made before tasks were sent in windows and one of them placed the cells of shards: the same arrays"
 }
 """Records that may be older than their code, and why. A line goes when its record has been made again."""
 

@@ -232,8 +232,12 @@ class Leading(NamedTuple):
 
 def is_island(label: Ints, pairs: Ints, c: int) -> Ints:
     """Which components have fewer than m / (10 c) samples, (r,); none where they would hold more than m / 2."""
-    samples = np.array([sum(1 for (i, j), own in zip(pairs, label, strict=True) if i == j and own == r)
-                        for r in range(int(label.max()) + 1)])  # fmt: skip
+    samples = np.array(
+        [
+            sum(1 for (i, j), own in zip(pairs, label, strict=True) if i == j and own == r)
+            for r in range(int(label.max()) + 1)
+        ]
+    )
     small = samples < samples.sum() / (10 * c)
     return small & (samples[small].sum() <= samples.sum() / 2)
 

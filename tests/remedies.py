@@ -16,9 +16,14 @@ from ips2_dask.cli.main import _with_options
 PACKAGE = Path(ips2_dask.__file__).parent
 
 KINDS = {
-    "BadInput": ("remedy", 4), "Unreachable": ("remedy", 4), "Lost": ("remedy", 1), "Refused": ("message", 0),
-    "StoreFailure": ("message", 0), "WorkersKilled": ("message", 0), "Damaged": ("message", 0),
-}  # fmt: skip
+    "BadInput": ("remedy", 4),
+    "Unreachable": ("remedy", 4),
+    "Lost": ("remedy", 1),
+    "Refused": ("message", 0),
+    "StoreFailure": ("message", 0),
+    "WorkersKilled": ("message", 0),
+    "Damaged": ("message", 0),
+}
 """The kinds of errors: name and position of the argument with the remedy, which may be the whole message."""
 
 NAMES = re.compile(

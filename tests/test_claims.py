@@ -22,8 +22,21 @@ from ips2_dask.wording import size
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "notebooks" / "results"
 WORDS = (
-    "no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
-)  # fmt: skip
+    "no",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+)
 
 Record = dict[str, Any]
 Figures = Callable[[], list[str]]
@@ -101,10 +114,13 @@ def k_means_of_columns() -> list[str]:
     """Mean NMI of k-means over the open sets: on c + 8 columns, their number, and on c."""
     tables = {"htru2", "satimage"}
     found = {
-        name: [r["nmi"] for r in results("roundings")
-               if r["draw"] == 0 and r["variant"] == name and r["data"] not in tables]
+        name: [
+            r["nmi"]
+            for r in results("roundings")
+            if r["draw"] == 0 and r["variant"] == name and r["data"] not in tables
+        ]
         for name in ("kmeans c+8", "kmeans c")
-    }  # fmt: skip
+    }
     more, fewer = (three_digits(float(np.mean(values))) for values in found.values())
     return [more, str(len(found["kmeans c"])), fewer]
 
@@ -118,9 +134,13 @@ def rules_for_c() -> list[str]:
     right = {name: sum(r["n_clusters"] == r["known"] for r in records) for name, records in of.items()}
     ari = {name: two_digits(float(np.mean([r["ari"] for r in records]))) for name, records in of.items()}
     return [
-        str(len(of["default"])), str(right["default"]), ari["default"], str(right["eigengap"]), ari["eigengap"],
+        str(len(of["default"])),
+        str(right["default"]),
+        ari["default"],
+        str(right["eigengap"]),
+        ari["eigengap"],
         ari["known"],
-    ]  # fmt: skip
+    ]
 
 
 def others() -> list[str]:
@@ -177,10 +197,17 @@ def strong_scaling() -> list[str]:
 def two_workers() -> list[str]:
     """Medians of all stages' seconds with one worker and with two, their ratio, and that of tensor and eigenpairs."""
     times = [
-        float(np.median([r["seconds"] for r in results("two-workers") if r["kind"] == "time"
-                         and r["stage"] == "stages" and r["workers"] == workers]))
+        float(
+            np.median(
+                [
+                    r["seconds"]
+                    for r in results("two-workers")
+                    if r["kind"] == "time" and r["stage"] == "stages" and r["workers"] == workers
+                ]
+            )
+        )
         for workers in (1, 2)
-    ]  # fmt: skip
+    ]
     ratios = [one("two-workers", kind="speedup", stage=name)["ratio"] for name in ("stages", "tensor and eigen")]
     return [*(f"{seconds:.0f}" for seconds in times), *(f"{ratio:.2f}" for ratio in ratios)]
 
@@ -313,27 +340,28 @@ def copies_of_kdd() -> list[str]:
 
 CLAIMS = {
     "README, large sets": Claim(
-        "README.md", r"On (\w+) open sets of that size IPS2, told the number of clusters, has a mean ARI of "
+        "README.md",
+        r"On (\w+) open sets of that size IPS2, told the number of clusters, has a mean ARI of "
         r"(\.\d+); EVoC, told it too, has (\.\d+), scikit-learn's spectral clustering (\.\d+), k-means (\.\d+)\.",
         lambda: means_over_draws(lambda m: m >= 1000),
     ),
     "README, small sets": Claim(
-        "README.md", r"on (\w+) such sets IPS2 has (\.\d+), spectral clustering (\.\d+), EVoC (\.\d+), "
+        "README.md",
+        r"on (\w+) such sets IPS2 has (\.\d+), spectral clustering (\.\d+), EVoC (\.\d+), "
         r"k-means (\.\d+)\.",
         lambda: [means_over_draws(lambda m: m < 1000)[at] for at in (0, 1, 3, 2, 4)],
     ),
-    "README, k-means": Claim(
-        "README.md", r"k-means will do, in a (\w+) of the time",
-        share_of_k_means,
-    ),
+    "README, k-means": Claim("README.md", r"k-means will do, in a (\w+) of the time", share_of_k_means),
     "README, choosing c": Claim(
-        "README.md", r"On (\d+) open sets this rule finds the number of known classes on (\d+), and its labels have a "
+        "README.md",
+        r"On (\d+) open sets this rule finds the number of known classes on (\d+), and its labels have a "
         r"mean ARI of (\.\d+)\. The eigengap finds it on (\d+), with (\.\d+); told the number of classes, a run has "
         r"(\.\d+)\.",
         rules_for_c,
     ),
     "README, when to use what": Claim(
-        "README.md", r"has the best means, (\.\d+) of ARI; Leiden at a resolution sought for c clusters follows with "
+        "README.md",
+        r"has the best means, (\.\d+) of ARI; Leiden at a resolution sought for c clusters follows with "
         r"(\.\d+), and k-means is (\.\d+) behind\. If you don't, `IPS2\(.auto.\)` has them, (\.\d+) of ARI where "
         r"Leiden at its default resolution has (\.\d+); only where there are dozens of classes, as in letter, does "
         r"Leiden's larger number serve better \((\.\d+) against (\.\d+)\)\. Where one of two classes is small, as in "
@@ -341,7 +369,8 @@ CLAIMS = {
         when_to_use_what,
     ),
     "README, what the tensor adds": Claim(
-        "README.md", r"in the same way: (\.\d+) against (\.\d+) of ARI\. It is above by more than \.01 on (\d+) of the "
+        "README.md",
+        r"in the same way: (\.\d+) against (\.\d+) of ARI\. It is above by more than \.01 on (\d+) of the "
         r"(\d+) sets and below by as much on (\d+);",
         gain_of_the_tensor,
     ),
@@ -352,37 +381,50 @@ CLAIMS = {
         "README.md", r"it has an NMI of (\.\d+) where scikit-learn's best has (\.\d+)\.", with_as_many_columns
     ),
     "README, two workers": Claim(
-        "README.md", r"an Intel processor ([\d,]+) samples took one worker (\d+) s and two workers (\d+) s",
+        "README.md",
+        r"an Intel processor ([\d,]+) samples took one worker (\d+) s and two workers (\d+) s",
         strong_scaling,
     ),
     "README, two workers of one thread": Claim(
-        "README.md", r"Medians of three: (\d+) s and (\d+) s, ([\d.]+) times as fast; tensor and eigenpairs together "
-        r"([\d.]+) times\.", two_workers,
+        "README.md",
+        r"Medians of three: (\d+) s and (\d+) s, ([\d.]+) times as fast; tensor and eigenpairs together "
+        r"([\d.]+) times\.",
+        two_workers,
     ),
     "README, a million": Claim(
-        "README.md", r"a million samples have (\d+) million pairs: `[^`]+` takes (\d+) minutes, (\d+) of them for the "
-        r"eigenpairs, and at most ([\d.]+) GiB; recall (\.\d+), residual ([\de.-]+)\.", million_with_ten_neighbors,
+        "README.md",
+        r"a million samples have (\d+) million pairs: `[^`]+` takes (\d+) minutes, (\d+) of them for the "
+        r"eigenpairs, and at most ([\d.]+) GiB; recall (\.\d+), residual ([\de.-]+)\.",
+        million_with_ten_neighbors,
     ),
     "README, ten million": Claim(
-        "README.md", r"`[^`]+ --keep DIR` took (\d+) minutes, (\d+) of them for the eigenpairs, and at most ([\d.]+) "
-        r"GiB for all processes together; recall (\.\d+), residual ([\de.-]+), NMI (\.\d+)\.", ten_million,
+        "README.md",
+        r"`[^`]+ --keep DIR` took (\d+) minutes, (\d+) of them for the eigenpairs, and at most ([\d.]+) "
+        r"GiB for all processes together; recall (\.\d+), residual ([\de.-]+), NMI (\.\d+)\.",
+        ten_million,
     ),
     "README, ten million from disk": Claim(
-        "README.md", r"14400 --keep DIR` took (\d+) minutes on an (\w+) processor, (\d+) of them for the "
-        r"eigenpairs, and at most ([\d.]+) GiB; NMI (\.\d+)\.", ten_million_from_disk,
+        "README.md",
+        r"14400 --keep DIR` took (\d+) minutes on an (\w+) processor, (\d+) of them for the "
+        r"eigenpairs, and at most ([\d.]+) GiB; NMI (\.\d+)\.",
+        ten_million_from_disk,
     ),
     "README, compiled": Claim(
-        "README.md", r"With everything compiled before, EVoC takes ([\d.]+) s and IPS2 ([\d.]+) ",
+        "README.md",
+        r"With everything compiled before, EVoC takes ([\d.]+) s and IPS2 ([\d.]+) ",
         lambda: [f"{one('peers-compiled', system=name)['seconds']:.1f}" for name in ("evoc", "ips2")],
     ),
     "README, recall on MNIST": Claim(
-        "README.md", r"where IPS2's has a recall of (\.\d+)\.",
+        "README.md",
+        r"where IPS2's has a recall of (\.\d+)\.",
         lambda: [two_digits(one("graph-mnist", kind="cheapest", builder="shards")["recall"])],
     ),
     "README, others' graphs": Claim(
-        "README.md", r"once compiled, takes less than (a third) of our time; that makes up for compiling from some "
+        "README.md",
+        r"once compiled, takes less than (a third) of our time; that makes up for compiling from some "
         r"([\d.]+) million samples on \(`--graph pynndescent`\)\. faiss' HNSW takes (\.\d+) of our time, at a "
-        r"recall of (\.\d+) instead of (\.\d+)\.", graphs_of_others,
+        r"recall of (\.\d+) instead of (\.\d+)\.",
+        graphs_of_others,
     ),
     "README, exact graphs": Claim(
         "README.md", r"is exact up to some ([\d,]+) samples of 784 features, or ([\d,]+) of 64", exact_up_to
@@ -390,20 +432,24 @@ CLAIMS = {
     "README, sharded search": Claim(
         "README.md", r"is the default above some ([\d,]+) samples of 784 features, or ([\d,]+) of 64", exact_up_to
     ),
-    "README, chunks": Claim(
-        "README.md", r"by itself above some (\w+) million samples at 20 clusters", chunked_from
-    ),
+    "README, chunks": Claim("README.md", r"by itself above some (\w+) million samples at 20 clusters", chunked_from),
     "README, a large plan": Claim(
-        "README.md", r"here at most ([\d.]+) GiB in a worker, and about (\d+) minutes",
+        "README.md",
+        r"here at most ([\d.]+) GiB in a worker, and about (\d+) minutes",
         lambda: [gib(plan(10**8, 200).worker_bytes), minutes(plan(10**8, 200).seconds)],
     ),
     "plan, a billion": Claim(
-        "docs/plan.md", r"has ([\d.]+) GiB in a worker, ([\d.]+) GiB in the driver, and (\d+) minutes",
-        lambda: [gib(plan(10**9, 1000).worker_bytes), gib(plan(10**9, 1000).client_bytes),
-                 minutes(plan(10**9, 1000).seconds)],
+        "docs/plan.md",
+        r"has ([\d.]+) GiB in a worker, ([\d.]+) GiB in the driver, and (\d+) minutes",
+        lambda: [
+            gib(plan(10**9, 1000).worker_bytes),
+            gib(plan(10**9, 1000).client_bytes),
+            minutes(plan(10**9, 1000).seconds),
+        ],
     ),
     "plan, a million": Claim(
-        "docs/plan.md", r"are planned to take (\d+) s, and took (\d+) s",
+        "docs/plan.md",
+        r"are planned to take (\d+) s, and took (\d+) s",
         lambda: [f"{plan(10**6, 2).seconds:.0f}", f"{one('scaling', stage='stages', m=10**6)['seconds']:.0f}"],
     ),
     "plan, triplets": Claim("docs/plan.md", r"are stored up to ([\d,]+) samples", triplets_up_to),
@@ -414,7 +460,8 @@ CLAIMS = {
         "docs/plan.md", r"curved clusters of `scaling.json` ([\d.]+) to ([\d.]+)\.", pairs_of_growth
     ),
     "choosing, one set": Claim(
-        "docs/choosing.md", r"USPS with (\d+) clusters instead of (\d+) moves the mean ARI by (\.\d+)",
+        "docs/choosing.md",
+        r"USPS with (\d+) clusters instead of (\d+) moves the mean ARI by (\.\d+)",
         change_by_one_set,
     ),
     "choosing, letters": Claim("docs/choosing.md", r"`letter`, where it takes (\d+) clusters of (\d+)", letters),
@@ -422,22 +469,26 @@ CLAIMS = {
         "docs/labels.md", r"whose own cut is ([\d.]+) times the better k-means' in the median", cut_of_the_known_classes
     ),
     "method, exact after all": Claim(
-        "docs/method.md", r"for 100,000 x 64 `ips2 plan` counts (\d+) s more",
+        "docs/method.md",
+        r"for 100,000 x 64 `ips2 plan` counts (\d+) s more",
         lambda: [f"{plan(10**5, 2).exact_seconds:.0f}"],
     ),
     "method, pairs": Claim(
-        "docs/method.md", r"are not zero: ([\d.]+) to ([\d.]+) a sample where that was counted at k = 5, "
-        r"([\d.]+) to ([\d.]+) at k = 10\.", pairs_of_all,
+        "docs/method.md",
+        r"are not zero: ([\d.]+) to ([\d.]+) a sample where that was counted at k = 5, "
+        r"([\d.]+) to ([\d.]+) at k = 10\.",
+        pairs_of_all,
     ),
     "method, columns": Claim(
-        "docs/method.md", r"k-means on c \+ 8 columns has a mean NMI of (\.\d+) on (\d+) open sets, on c columns "
+        "docs/method.md",
+        r"k-means on c \+ 8 columns has a mean NMI of (\.\d+) on (\d+) open sets, on c columns "
         r"(\.\d+)",
         k_means_of_columns,
     ),
     "tables, equal rows": Claim(
         "docs/tables.md", r"numeric columns of KDD's ([\d,]+) rows ([\d,]+) are distinct", copies_of_kdd
     ),
-}  # fmt: skip
+}
 
 
 @functools.cache
@@ -474,9 +525,10 @@ def test_a_figure_that_is_changed_is_noticed(name: str) -> None:
 def test_records_made_before_labels_were_cut_from_density_are_said_to_be() -> None:
     said = re.findall(r"<!-- before density: (.*?) -->", text_of("README.md"))
     made_before = {
-        path.stem for path in RECORDS.glob("*.json")
+        path.stem
+        for path in RECORDS.glob("*.json")
         if "fast-plscan" not in document(path.stem)["versions"] and any("nmi" in r for r in results(path.stem))
-    }  # fmt: skip
+    }
     assert set(" ".join(said).split()) == made_before
 
 

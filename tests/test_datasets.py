@@ -98,9 +98,13 @@ def test_kddcup_keeps_the_first_of_each_distinct_row() -> None:
 def test_values_are_raw() -> None:
     assert load("yale").X.max() <= 1  # the paper's pixels are divided by 255
     ranges = {
-        "soybean": (0, 6), "scadi": (0, 22), "mnist10k": (0, 255), "pendigits": (0, 100), "letter": (0, 15),
+        "soybean": (0, 6),
+        "scadi": (0, 22),
+        "mnist10k": (0, 255),
+        "pendigits": (0, 100),
+        "letter": (0, 15),
         "satimage": (27, 157),
-    }  # fmt: skip
+    }
     for name, span in ranges.items():
         X = load(name).X
         assert (X.min(), X.max()) == span

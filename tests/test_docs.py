@@ -146,10 +146,13 @@ def test_no_code_points_to_a_document_that_is_not_here() -> None:
 @pytest.mark.parametrize(
     ("page", "name", "module"),
     [
-        ("labels", "roundings", roundings), ("labels", "copies", copies), ("labels", "certainty", certainty),
-        ("choosing", "numbers", numbers), ("choosing", "noise", numbers),
+        ("labels", "roundings", roundings),
+        ("labels", "copies", copies),
+        ("labels", "certainty", certainty),
+        ("choosing", "numbers", numbers),
+        ("choosing", "noise", numbers),
     ],
-)  # fmt: skip
+)
 def test_tables_are_those_of_their_records(page: str, name: str, module: ModuleType) -> None:
     text = text_of(ROOT / "docs" / f"{page}.md")
     shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)

@@ -206,7 +206,7 @@ def _at(shape: tuple[int, ...], row: int, column: int) -> Any:
         pytest.param(lambda x: x[:1], "n_samples = 1", id="one-sample"),
         pytest.param(lambda x: x.to_delayed()[0, 0], "a Dask Delayed", id="delayed"),
     ],
-)  # fmt: skip
+)
 def test_a_dask_array_that_is_no_matrix_of_numbers_is_refused(spoil: Callable[[Any], Any], said: str) -> None:
     x = da.from_array(np.random.default_rng(5).normal(size=(200, 3)), chunks=(40, 3))
     with pytest.raises(ValueError, match=said):
@@ -358,8 +358,14 @@ def test_verbose_says_a_line_a_stage(X: Array, capsys: pytest.CaptureFixture[str
     IPS2(n_clusters=4, verbose=True).fit(X)
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[1].rstrip(":") for line in lines] == [
-        "ingest", "neighbors", "tensor", "assemble", "eigen", "fuse", "label",
-    ]  # fmt: skip
+        "ingest",
+        "neighbors",
+        "tensor",
+        "assemble",
+        "eigen",
+        "fuse",
+        "label",
+    ]
 
 
 def test_a_fitted_estimator_can_be_pickled(X: Array, labels: Array) -> None:

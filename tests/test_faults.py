@@ -405,11 +405,15 @@ def test_a_store_that_becomes_read_only_is_said_and_the_run_goes_on_when_it_is_n
 
 
 WRITTEN = {
-    "ingest": ("ingest/p", "samples"), "neighbors": ("neighbors/p", "indices"), "tensor": ("tensor/pairs-p", "pairs"),
-    "assemble": ("assemble/p", "degrees"), "eigen": ("assemble/p", "degrees"),
-    "fuse": ("fuse/fused-p", "fused"), "label": ("label/embedding", "embedding"),
+    "ingest": ("ingest/p", "samples"),
+    "neighbors": ("neighbors/p", "indices"),
+    "tensor": ("tensor/pairs-p", "pairs"),
+    "assemble": ("assemble/p", "degrees"),
+    "eigen": ("assemble/p", "degrees"),
+    "fuse": ("fuse/fused-p", "fused"),
+    "label": ("label/embedding", "embedding"),
     "eigen-in-client": ("assemble/p", "degrees"),
-}  # fmt: skip
+}
 """An array that is there when the point is reached, and which a later stage, or the rest of this one, reads."""
 
 

@@ -41,10 +41,16 @@ SHARES = max(8, EXAMPLES // 10)
 def check(examples: int, *, found: int | None = None, shrink: bool = True) -> None:
     """Try so many sequences of commands, drawn by a seed, or always the same ones."""
     chosen = settings(
-        max_examples=examples, stateful_step_count=STEPS, deadline=None, database=None, derandomize=found is None,
-        suppress_health_check=list(HealthCheck), print_blob=False, report_multiple_bugs=False,
+        max_examples=examples,
+        stateful_step_count=STEPS,
+        deadline=None,
+        database=None,
+        derandomize=found is None,
+        suppress_health_check=list(HealthCheck),
+        print_blob=False,
+        report_multiple_bugs=False,
         phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
-    )  # fmt: skip
+    )
     machine = type("RunDirectory", (RunDirectory,), {})
     if found is not None:
         machine = seed(found)(machine)
@@ -82,9 +88,11 @@ def unchecked(patch: pytest.MonkeyPatch) -> None:
         patch.setattr(module, "crc32c", lambda octets: 0)
     patch.setattr(Crc32cCodec, "_decode_single", decoded)
     patch.setattr(
-        Crc32cCodec, "_decode_sync", lambda self, chunk, spec: type(chunk).from_bytes(chunk.to_bytes()[:-4]),
+        Crc32cCodec,
+        "_decode_sync",
+        lambda self, chunk, spec: type(chunk).from_bytes(chunk.to_bytes()[:-4]),
         raising=False,
-    )  # fmt: skip
+    )
 
 
 def torn(patch: pytest.MonkeyPatch) -> None:

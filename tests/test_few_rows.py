@@ -22,14 +22,29 @@ from ips2_dask.cli.main import main
 Array = npt.NDArray[Any]
 
 SETTINGS: dict[str, dict[str, Any]] = {
-    "default": {}, "paper": PAPER, "ppc": {"method": "ppc"}, "keep": {"duplicates": "keep"},
-    "decomposable": {"tensor": "decomposable"}, "gaussian": {"affinity": "gaussian"}, "rows": {"embedding": "rows"},
-    "density": {"assign_labels": "density"}, "leiden": {"assign_labels": "leiden"}, "hamming": {"metric": "hamming"},
-    "cosine": {"metric": "cosine"}, "jaccard": {"metric": "jaccard"}, "zscore": {"scale": "zscore"},
-    "pairs": {"n_neighbors": 2}, "shards": {"graph": "shards"}, "descent": {"graph": "pynndescent"},
-    "signed": {"high_order": "signed"}, "normalized": {"fusion": "normalized"}, "elements": {"operator": "elements"},
-    "matrix-free": {"operator": "matrix-free"}, "exactly": {"tol": 1e-6}, "few columns": {"n_components": 2},
-}  # fmt: skip
+    "default": {},
+    "paper": PAPER,
+    "ppc": {"method": "ppc"},
+    "keep": {"duplicates": "keep"},
+    "decomposable": {"tensor": "decomposable"},
+    "gaussian": {"affinity": "gaussian"},
+    "rows": {"embedding": "rows"},
+    "density": {"assign_labels": "density"},
+    "leiden": {"assign_labels": "leiden"},
+    "hamming": {"metric": "hamming"},
+    "cosine": {"metric": "cosine"},
+    "jaccard": {"metric": "jaccard"},
+    "zscore": {"scale": "zscore"},
+    "pairs": {"n_neighbors": 2},
+    "shards": {"graph": "shards"},
+    "descent": {"graph": "pynndescent"},
+    "signed": {"high_order": "signed"},
+    "normalized": {"fusion": "normalized"},
+    "elements": {"operator": "elements"},
+    "matrix-free": {"operator": "matrix-free"},
+    "exactly": {"tol": 1e-6},
+    "few columns": {"n_components": 2},
+}
 
 
 class Few(NamedTuple):
@@ -173,9 +188,11 @@ def test_a_sweep_works_or_says_why_not(few: Few, name: str, tmp_path_factory: py
 
 
 ANSWERS = {
-    "all equal": [3] * 6, "yes and no": [0, 1, 1, 0, 1, 1], "three": [0, 1, 2] * 3,
+    "all equal": [3] * 6,
+    "yes and no": [0, 1, 1, 0, 1, 1],
+    "three": [0, 1, 2] * 3,
     "one to five": [1] * 9 + [2] * 3 + [3] * 4 + [4] * 2 + [5],
-}  # fmt: skip
+}
 
 
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("all equal", "yes and no", "three")]

@@ -59,9 +59,10 @@ def _plane(rng: np.random.Generator, m: int) -> Array:
 
 GEOMETRIES = {f.__name__[1:]: f for f in (_duplicates, _collinear, _far_one, _denormal, _equal, _twins, _plane)}
 TYPES = {
-    "duplicates": ("f8", "f4", "i1", "i8", "f2"), "collinear": ("f8", "f4", "i2", "i4", ">f8"),
+    "duplicates": ("f8", "f4", "i1", "i8", "f2"),
+    "collinear": ("f8", "f4", "i2", "i4", ">f8"),
     "plane": ("f8", "f4", "u1", "u4", "i8", ">i4"),
-}  # fmt: skip
+}
 """Types that hold a geometry's values as they are; float64 holds all of them."""
 
 
@@ -106,9 +107,14 @@ def assert_is_a_clustering(found: Run, m: int, c: int) -> None:
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")  # scikit-learn's k-means says it of equal rows
 @pytest.mark.parametrize("name", GEOMETRIES)
 @given(
-    seed=st.integers(0, 2**32 - 1), m=st.integers(4, 22), k=st.integers(2, 8), c=st.integers(2, 4),
-    rows=st.integers(1, 22), sigma=st.sampled_from([0.1, 1.0, 3.0]), data=st.data(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32 - 1),
+    m=st.integers(4, 22),
+    k=st.integers(2, 8),
+    c=st.integers(2, 4),
+    rows=st.integers(1, 22),
+    sigma=st.sampled_from([0.1, 1.0, 3.0]),
+    data=st.data(),
+)
 @settings(deadline=None, max_examples=12)
 def test_degenerate_geometry_meets_the_oracle(
     name: str, seed: int, m: int, k: int, c: int, rows: int, sigma: float, data: st.DataObject

@@ -25,13 +25,20 @@ SMALL: dict[str, dict[str, Any]] = {
     "01_quickstart": {"n_clusters": 10, "n_new": 1197},
     "02_paper": {"only": ["tensors", "similarities"]},
     "03_scaling_study": {
-        "name": "small", "sizes": [300, 600, 1200], "features": 8, "clusters": 4, "workers": 0, "strong_samples": 0,
-        "weak_samples": 0, "warm_up": False, "results": "small",
+        "name": "small",
+        "sizes": [300, 600, 1200],
+        "features": 8,
+        "clusters": 4,
+        "workers": 0,
+        "strong_samples": 0,
+        "weak_samples": 0,
+        "warm_up": False,
+        "results": "small",
     },
     "04_on_a_cluster": {"samples": 400, "workers": 1},
     "05_choosing_parameters": {"samples": 200, "clusters": [8, 10], "neighbors": [5], "sigma": [1.0], "resamples": 1},
     "06_single_cells": {"n_clusters": 4},
-}  # fmt: skip
+}
 MACHINE = re.compile(r"/(?:home|root|tmp|work|Users|usr|private)/|[A-Z]:\\\\Users|127\.0\.0\.1:\d|Traceback")
 """What an output must not hold: folders of somebody's machine, ports, errors."""
 
@@ -96,9 +103,13 @@ def executed(name: str, folder: Path, **parameters: Any) -> list[dict[str, Any]]
 
     out = folder / f"{name}.ipynb"
     papermill.execute_notebook(
-        str(FOLDER / f"{name}.ipynb"), str(out), {**SMALL[name], **parameters}, kernel_name="python3",
-        progress_bar=False, cwd=str(folder),
-    )  # fmt: skip
+        str(FOLDER / f"{name}.ipynb"),
+        str(out),
+        {**SMALL[name], **parameters},
+        kernel_name="python3",
+        progress_bar=False,
+        cwd=str(folder),
+    )
     found: list[dict[str, Any]] = json.loads(out.read_text(encoding="utf-8"))["cells"]
     return found
 

@@ -41,11 +41,25 @@ def test_a_value_outside_its_range_is_named_with_what_is_allowed(name: str, valu
 
 
 ALLOWED: list[tuple[str, Any]] = [
-    ("n_clusters", 1), ("n_clusters", 10**6), ("n_neighbors", 2), ("n_neighbors", 64), ("sigma", 1e-6), ("sigma", 50),
-    ("epsilon", 1e-29), ("epsilon", 9.9e-4), ("fusion_weight", 0), ("fusion_weight", 1), ("tol", 1e-12), ("tol", 0.99),
-    ("random_state", 0), ("random_state", 2**40), ("bandwidth", "median"), ("bandwidth", 0.25), ("bandwidth", 3),
+    ("n_clusters", 1),
+    ("n_clusters", 10**6),
+    ("n_neighbors", 2),
+    ("n_neighbors", 64),
+    ("sigma", 1e-6),
+    ("sigma", 50),
+    ("epsilon", 1e-29),
+    ("epsilon", 9.9e-4),
+    ("fusion_weight", 0),
+    ("fusion_weight", 1),
+    ("tol", 1e-12),
+    ("tol", 0.99),
+    ("random_state", 0),
+    ("random_state", 2**40),
+    ("bandwidth", "median"),
+    ("bandwidth", 0.25),
+    ("bandwidth", 3),
     *[(name, word) for name, words in WORDS.items() for word in words],
-]  # fmt: skip
+]
 
 
 def test_the_remedy_of_a_whole_number_is_on_its_own_side() -> None:
@@ -123,10 +137,18 @@ def test_the_stored_graph_serves_the_tensor_and_the_heat_kernel(k: int, stored: 
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("4GiB", 4 << 30), ("4 gib", 4 << 30), ("512MB", 512 * 10**6), ("1.5k", 1500), ("2000000000", 2 * 10**9),
-        (123, 123), ("1TiB", 1 << 40), ("7b", 7), ("3M", 3 * 10**6), (None, None),
+        ("4GiB", 4 << 30),
+        ("4 gib", 4 << 30),
+        ("512MB", 512 * 10**6),
+        ("1.5k", 1500),
+        ("2000000000", 2 * 10**9),
+        (123, 123),
+        ("1TiB", 1 << 40),
+        ("7b", 7),
+        ("3M", 3 * 10**6),
+        (None, None),
     ],
-)  # fmt: skip
+)
 def test_sizes_are_read_with_their_units(text: Any, size: int | None) -> None:
     assert parse_bytes(text) == size
 

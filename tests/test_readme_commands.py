@@ -22,9 +22,7 @@ from readme import ALL, PAGES, README, ROOT, TEXTS, blocks
 from ips2_dask import cluster
 from ips2_dask.cli.main import _parser
 
-ON_A_RUN = (
-    "run wine.csv", "status wine-run", "verify wine-run", "gc wine-run", "predict wine-run", "report wine-run",
-)  # fmt: skip
+ON_A_RUN = ("run wine.csv", "status wine-run", "verify wine-run", "gc wine-run", "predict wine-run", "report wine-run")
 """What commands begin with that make the run of the README's example, or look into it."""
 
 ON_A_TABLE = ("run --help", "bench graph --help", "plan wine.csv", "sweep wine.csv", "plan --shape", "demo")
@@ -78,9 +76,12 @@ def ips2(folder: Path, words: list[str], environment: Mapping[str, str] | None =
     """Run a command in a folder, and return what it prints."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
-        [sys.executable, "-m", "ips2_dask.cli", *words], cwd=folder, capture_output=True, text=True,
+        [sys.executable, "-m", "ips2_dask.cli", *words],
+        cwd=folder,
+        capture_output=True,
+        text=True,
         env={**os.environ, "PYTHONPATH": path, **(environment or {})},
-    )  # fmt: skip
+    )
     assert done.returncode == 0, (words, done.stderr)
     return done.stdout
 
@@ -89,8 +90,12 @@ def python(folder: Path, text: str, environment: Mapping[str, str] | None = None
     """Run a script in a folder."""
     path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
     (folder / "example.py").write_text(text)
-    subprocess.run([sys.executable, "example.py"], cwd=folder, check=True,
-                   env={**os.environ, "PYTHONPATH": path, **(environment or {})})  # fmt: skip
+    subprocess.run(
+        [sys.executable, "example.py"],
+        cwd=folder,
+        check=True,
+        env={**os.environ, "PYTHONPATH": path, **(environment or {})},
+    )
 
 
 @pytest.mark.parametrize("words", ALL, ids=[text[:60] for text in TEXTS])
@@ -104,9 +109,10 @@ def test_every_command_is_one_that_there_is(words: list[str]) -> None:
 @pytest.mark.parametrize("text", TEXTS, ids=[text[:60] for text in TEXTS])
 def test_every_command_is_run_by_a_test(text: str) -> None:
     ways = [
-        beginning for beginning in (*ON_A_RUN, *ON_A_TABLE, *ON_TEXT, *ON_A_CLUSTER, *SMALLER, STUDY, *ELSEWHERE)
+        beginning
+        for beginning in (*ON_A_RUN, *ON_A_TABLE, *ON_TEXT, *ON_A_CLUSTER, *SMALLER, STUDY, *ELSEWHERE)
         if text.startswith(beginning)
-    ]  # fmt: skip
+    ]
     assert len(ways) == 1, ways
     if ways[0] in ELSEWHERE:
         assert re.search(rf'"{ways[0].split()[0]}"', (ROOT / ELSEWHERE[ways[0]]).read_text())
@@ -251,11 +257,16 @@ def test_the_python_examples_run_as_they_stand(tmp_path: Path) -> None:
     assert whole  # scripts that need nothing that they don't make
     _samples(tmp_path)
     begin = [
-        "import dask.array", "import numpy as np", "import ips2_dask", "from ips2_dask import IPS2, cluster",
-        "if __name__ == '__main__':", "    X = np.random.default_rng(0).normal(size=(200, 4))",
-        "    X += 6 * (np.arange(200) % 10)[:, None]", "    X_new, dask_array = X[:5], dask.array.from_array(X)",
+        "import dask.array",
+        "import numpy as np",
+        "import ips2_dask",
+        "from ips2_dask import IPS2, cluster",
+        "if __name__ == '__main__':",
+        "    X = np.random.default_rng(0).normal(size=(200, 4))",
+        "    X += 6 * (np.arange(200) % 10)[:, None]",
+        "    X_new, dask_array = X[:5], dask.array.from_array(X)",
         "    with cluster('local', workers=2) as client:",
-    ]  # fmt: skip
+    ]
     lines = [line for line in first.splitlines() if line]
     python(tmp_path, "\n".join([*begin, *(f"        {line}" for line in [*lines, *second.splitlines()])]))
     for text in whole:

@@ -163,8 +163,7 @@ PYNNDESCENTS = ("manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.* columns are constant")
 @pytest.mark.parametrize(
-    ("metric", "how"),
-    [(name, "shards") for name in PYNNDESCENTS] + [("canberra", "whole"), ("hellinger", "whole")],
+    ("metric", "how"), [(name, "shards") for name in PYNNDESCENTS] + [("canberra", "whole"), ("hellinger", "whole")]
 )
 def test_pynndescents_graph_of_images_has_the_recall_that_is_promised_by_scipys_distances(
     metric: str, how: str

@@ -266,8 +266,10 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (f"{PARAMS}: {{}}: give {{}}={{}} or more", {"shards": 0}),
     (f"{PARAMS}: {{}}: give {{}}={{}} or more", {"n_components": 1}),
     (f"{PARAMS}: bandwidth: give bandwidth='mean'", {"bandwidth": "mode"}),
-    (f"{PARAMS}: scale: leave scale out, or use metric='euclidean'",
-     {"X": SHARES, "metric": "hellinger", "scale": "zscore"}),
+    (
+        f"{PARAMS}: scale: leave scale out, or use metric='euclidean'",
+        {"X": SHARES, "metric": "hellinger", "scale": "zscore"},
+    ),
     (f"{PARAMS}: scale: leave scale out, or use metric='euclidean'", {"metric": "jaccard", "scale": "minmax"}),
     (f"{PARAMS}: assign_labels: use embedding='spectral'", {"embedding": "none", "assign_labels": "density"}),
     (f"{PARAMS}: assign_labels: use embedding='spectral'", {"embedding": "rows", "assign_labels": "leiden"}),
@@ -285,8 +287,10 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (LEAVE, {"tensor": "decomposable", "vectors": "chunked"}),
     (LEAVE, {"scratch": "/tmp"}),
     (LEAVE, {"cluster": "slurm"}),
-    (f"{CHECKS}: resolution: give n_clusters='auto', or leave resolution out",
-     {"assign_labels": "leiden", "resolution": 2.0}),
+    (
+        f"{CHECKS}: resolution: give n_clusters='auto', or leave resolution out",
+        {"assign_labels": "leiden", "resolution": 2.0},
+    ),
     (f"{SHAPE}: n_eigenpairs: give n_eigenpairs={{}} or less", {"n_eigenpairs": 25}),
     (f"{SHAPE}: n_components: give n_components={{}} or less", {"n_components": 25}),
     (f"{SHAPE}: n_clusters: give n_clusters={{}} or less", {"n_clusters": 25}),
@@ -294,7 +298,7 @@ ASKED: list[tuple[str, dict[str, Any]]] = [
     (f"{BESIDE}: similarity: give affinity='precomputed', or leave similarity out", {"similarity": S}),
     (f"{BESIDE}: knn_graph: leave graph out", {"knn_graph": GRAPH, "graph": "exact"}),
     ("stages/row_checks.py: {}: use metric='euclidean'", {"metric": "hellinger"}),
-]  # fmt: skip
+]
 
 
 @pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")
@@ -396,8 +400,12 @@ def commas(line: str) -> Callable[[Desk], Any]:
         frame.to_csv(desk.folder / "commas.csv", index=False, sep=";", decimal=",")
         frame.to_csv(desk.folder / "points.csv", index=False)
         if not (desk.folder / "commas").exists():
-            run(desk.folder / "commas.csv", THREE, store=desk.folder / "commas",
-                text=TextFormat(decimal=",", delimiter=";"))  # fmt: skip
+            run(
+                desk.folder / "commas.csv",
+                THREE,
+                store=desk.folder / "commas",
+                text=TextFormat(decimal=",", delimiter=";"),
+            )
         return desk.ips2(line)
 
     return step
@@ -530,197 +538,395 @@ FILE = "ips2 run"
 
 CASES: list[Case] = [
     Case(f"{PARAMS}: {{}}: give {{}} inside that range", fit(sigma=0), (fit(sigma=0.1),)),
-    Case(f"{PARAMS}: {{}}: give {{}}={{}} or less, but no more than there are samples", fit(n_neighbors=65),
-         (fit(n_neighbors=24),)),
-    Case("stages/ingest.py: {}: give distances, such as 1 - similarity, and np.fill_diagonal(D, 0) where their "
-         "rounding is more than that", fit(X=D + 0.01 * np.eye(24), metric="precomputed"),
-         (fit(X=np.sqrt(2 * (1 - np.corrcoef(X)).clip(0)), metric="precomputed"),
-          fit(X=D * (1 - np.eye(24)), metric="precomputed"))),
-    Case("stages/neighbors.py: metric='precomputed': give the distances of more neighbours, or duplicates='keep'",
-         fit(X=TWICE, metric="precomputed"),
-         (fit(X=sparse.csr_array(cdist(np.repeat(X, 2, axis=0), np.repeat(X, 2, axis=0))), metric="precomputed"),
-          fit(X=TWICE, metric="precomputed", duplicates="keep"))),
+    Case(
+        f"{PARAMS}: {{}}: give {{}}={{}} or less, but no more than there are samples",
+        fit(n_neighbors=65),
+        (fit(n_neighbors=24),),
+    ),
+    Case(
+        "stages/ingest.py: {}: give distances, such as 1 - similarity, and np.fill_diagonal(D, 0) where their "
+        "rounding is more than that",
+        fit(X=D + 0.01 * np.eye(24), metric="precomputed"),
+        (
+            fit(X=np.sqrt(2 * (1 - np.corrcoef(X)).clip(0)), metric="precomputed"),
+            fit(X=D * (1 - np.eye(24)), metric="precomputed"),
+        ),
+    ),
+    Case(
+        "stages/neighbors.py: metric='precomputed': give the distances of more neighbours, or duplicates='keep'",
+        fit(X=TWICE, metric="precomputed"),
+        (
+            fit(X=sparse.csr_array(cdist(np.repeat(X, 2, axis=0), np.repeat(X, 2, axis=0))), metric="precomputed"),
+            fit(X=TWICE, metric="precomputed", duplicates="keep"),
+        ),
+    ),
     Case("sweeps/grid.py: n_clusters: leave 1 out", swept((1, 2)), (swept((2,)),)),
-    Case(f"{PARAMS}: {{}}: choose one of them", fit(fusion="both"),
-         tuple(fit(fusion=one) for one in CHOICES["fusion"])),
-    Case(f"{SHAPE}: {{}}: give fewer samples, such as every second one, and label the others with `ips2 predict`",
-         lambda desk: check_shape(2**31, 4, THREE, "data"),
-         (lambda desk: check_shape(2**30, 4, THREE, "data"), "predict {at}/run {at}/x.npy --out {out}.csv")),
-    Case(f"{SHAPE}: {{}}: give the samples, and a metric or a knn_graph",
-         "plan --shape 20001x20001 --metric precomputed --clusters 3",
-         ("plan --shape 20001x64 --metric cosine --clusters 3",
-          lambda desk: plan_run(TableShape((20001, 64)), THREE, Resources(), knn_graph=True))),
+    Case(
+        f"{PARAMS}: {{}}: choose one of them", fit(fusion="both"), tuple(fit(fusion=one) for one in CHOICES["fusion"])
+    ),
+    Case(
+        f"{SHAPE}: {{}}: give fewer samples, such as every second one, and label the others with `ips2 predict`",
+        lambda desk: check_shape(2**31, 4, THREE, "data"),
+        (lambda desk: check_shape(2**30, 4, THREE, "data"), "predict {at}/run {at}/x.npy --out {out}.csv"),
+    ),
+    Case(
+        f"{SHAPE}: {{}}: give the samples, and a metric or a knn_graph",
+        "plan --shape 20001x20001 --metric precomputed --clusters 3",
+        (
+            "plan --shape 20001x64 --metric cosine --clusters 3",
+            lambda desk: plan_run(TableShape((20001, 64)), THREE, Resources(), knn_graph=True),
+        ),
+    ),
     Case(f"{SHAPE}: vectors: give vectors='chunked'", "plan --shape 1000000000x4 --vectors in-core --clusters 3"),
-    Case(f"{SHAPE}: vectors: give fewer samples, or tensor='indecomposable' with vectors='chunked'",
-         "plan --shape 1000000000x4 --tensor decomposable --clusters 3",
-         ("plan --shape 1000000x4 --tensor decomposable --clusters 3",
-          "plan --shape 1000000000x4 --tensor indecomposable --vectors chunked --clusters 3")),
-    Case("pipeline/prepare.py: {}: take the incomplete rows out of both beforehand",
-         fit(X=np.vstack([X[:-1], [[np.nan, 0, 0]]]), knn_graph=GRAPH, features=Features(missing="drop")),
-         (fit(X=X[:-1], knn_graph=GRAPH[:-1, :-1]),)),
-    Case("pipeline/prepare.py: {}: leave them out, or give the samples and another metric",
-         fit(X=D, metric="precomputed", features=Features(missing="median")),
-         (fit(X=D, metric="precomputed"), fit(features=Features(missing="median")))),
+    Case(
+        f"{SHAPE}: vectors: give fewer samples, or tensor='indecomposable' with vectors='chunked'",
+        "plan --shape 1000000000x4 --tensor decomposable --clusters 3",
+        (
+            "plan --shape 1000000x4 --tensor decomposable --clusters 3",
+            "plan --shape 1000000000x4 --tensor indecomposable --vectors chunked --clusters 3",
+        ),
+    ),
+    Case(
+        "pipeline/prepare.py: {}: take the incomplete rows out of both beforehand",
+        fit(X=np.vstack([X[:-1], [[np.nan, 0, 0]]]), knn_graph=GRAPH, features=Features(missing="drop")),
+        (fit(X=X[:-1], knn_graph=GRAPH[:-1, :-1]),),
+    ),
+    Case(
+        "pipeline/prepare.py: {}: leave them out, or give the samples and another metric",
+        fit(X=D, metric="precomputed", features=Features(missing="median")),
+        (fit(X=D, metric="precomputed"), fit(features=Features(missing="median"))),
+    ),
     # beside
-    Case(f"{BESIDE}: similarity: give the samples as the input and similarity=S", fit(X=S, affinity="precomputed"),
-         (fit(affinity="precomputed", similarity=S),)),
-    Case(f"{BESIDE}: knn_graph: leave it out, or give the samples and the metric that measures them",
-         fit(X=D, metric="precomputed", knn_graph=GRAPH), (fit(X=D, metric="precomputed"), fit(knn_graph=GRAPH))),
-    Case(f"{BESIDE}: similarity: give a similarity, such as exp(-distance)", fit(similarity=-D, affinity="precomputed"),
-         (fit(similarity=np.exp(-D), affinity="precomputed"),)),
-    Case(f"{BESIDE}: similarity: give (S + S.T) / 2, or the larger of both",
-         fit(similarity=np.triu(S), affinity="precomputed"),
-         (fit(similarity=(np.triu(S) + np.triu(S).T) / 2, affinity="precomputed"),
-          fit(similarity=np.maximum(np.triu(S), np.triu(S).T), affinity="precomputed"))),
-    Case(f"{BESIDE}: knn_graph: build it with {{}} neighbours or more", fit(knn_graph=sparse.csr_array(np.eye(24))),
-         (fit(knn_graph=GRAPH),)),
+    Case(
+        f"{BESIDE}: similarity: give the samples as the input and similarity=S",
+        fit(X=S, affinity="precomputed"),
+        (fit(affinity="precomputed", similarity=S),),
+    ),
+    Case(
+        f"{BESIDE}: knn_graph: leave it out, or give the samples and the metric that measures them",
+        fit(X=D, metric="precomputed", knn_graph=GRAPH),
+        (fit(X=D, metric="precomputed"), fit(knn_graph=GRAPH)),
+    ),
+    Case(
+        f"{BESIDE}: similarity: give a similarity, such as exp(-distance)",
+        fit(similarity=-D, affinity="precomputed"),
+        (fit(similarity=np.exp(-D), affinity="precomputed"),),
+    ),
+    Case(
+        f"{BESIDE}: similarity: give (S + S.T) / 2, or the larger of both",
+        fit(similarity=np.triu(S), affinity="precomputed"),
+        (
+            fit(similarity=(np.triu(S) + np.triu(S).T) / 2, affinity="precomputed"),
+            fit(similarity=np.maximum(np.triu(S), np.triu(S).T), affinity="precomputed"),
+        ),
+    ),
+    Case(
+        f"{BESIDE}: knn_graph: build it with {{}} neighbours or more",
+        fit(knn_graph=sparse.csr_array(np.eye(24))),
+        (fit(knn_graph=GRAPH),),
+    ),
     # stages
-    Case("stages/embedding.py: embedding: use embedding='spectral'",
-         small("stages.embedding", "ROWS_MAX_SAMPLES", 9, fit(embedding="rows")), (fit(embedding="spectral"),)),
-    Case("stages/ingest.py: {}: drop columns (--drop-columns), or fill gaps with medians (--missing median)",
-         "run {at}/gaps.csv --clusters 3 --missing drop --out {out} --serial",
-         ("run {at}/gaps.csv --clusters 3 --missing drop --drop-columns none --out {out} --serial --quiet",
-          "run {at}/gaps.csv --clusters 3 --missing median --columns a,b,c --out {out} --serial --quiet")),
-    Case("stages/ingest_missing.py: {}: drop the column (drop_columns, --drop-columns)",
-         "run {at}/gaps.csv --clusters 3 --missing median --out {out} --serial --quiet",
-         ("run {at}/gaps.csv --clusters 3 --missing median --drop-columns none --out {out} --serial --quiet",)),
-    Case("stages/ingest.py: {}: give (D + D.T) / 2 where both directions mean the same",
-         fit(X=D + np.triu(D), metric="precomputed"), (fit(X=(3 * D) / 2, metric="precomputed"),)),
-    Case("stages/row_checks.py: {}: drop such rows, or use metric='euclidean'",
-         fit(X=np.vstack([X, np.zeros(3)]), metric="cosine"),
-         (fit(metric="cosine"), fit(X=np.vstack([X, np.zeros(3)]), metric="euclidean"))),
+    Case(
+        "stages/embedding.py: embedding: use embedding='spectral'",
+        small("stages.embedding", "ROWS_MAX_SAMPLES", 9, fit(embedding="rows")),
+        (fit(embedding="spectral"),),
+    ),
+    Case(
+        "stages/ingest.py: {}: drop columns (--drop-columns), or fill gaps with medians (--missing median)",
+        "run {at}/gaps.csv --clusters 3 --missing drop --out {out} --serial",
+        (
+            "run {at}/gaps.csv --clusters 3 --missing drop --drop-columns none --out {out} --serial --quiet",
+            "run {at}/gaps.csv --clusters 3 --missing median --columns a,b,c --out {out} --serial --quiet",
+        ),
+    ),
+    Case(
+        "stages/ingest_missing.py: {}: drop the column (drop_columns, --drop-columns)",
+        "run {at}/gaps.csv --clusters 3 --missing median --out {out} --serial --quiet",
+        ("run {at}/gaps.csv --clusters 3 --missing median --drop-columns none --out {out} --serial --quiet",),
+    ),
+    Case(
+        "stages/ingest.py: {}: give (D + D.T) / 2 where both directions mean the same",
+        fit(X=D + np.triu(D), metric="precomputed"),
+        (fit(X=(3 * D) / 2, metric="precomputed"),),
+    ),
+    Case(
+        "stages/row_checks.py: {}: drop such rows, or use metric='euclidean'",
+        fit(X=np.vstack([X, np.zeros(3)]), metric="cosine"),
+        (fit(metric="cosine"), fit(X=np.vstack([X, np.zeros(3)]), metric="euclidean")),
+    ),
     # a run, opened
-    Case(f"{PREDICT}: embedding: run it with embedding='spectral'", predicted(embedding="rows"),
-         (predicted(embedding="spectral"),)),
-    Case(f"{PREDICT}: metric: run it with metric='euclidean' on the samples themselves",
-         of("distances-run", lambda found, _: found.predict(D)), (predicted(metric="euclidean"),)),
-    Case(f"{PREDICT}: affinity: run it with affinity='heat-knn', and leave similarity out",
-         of("given-run", lambda found, _: found.predict(X)), (predicted(affinity="heat-knn"),)),
-    Case(f"{DIRECTORY}: {{}}: {AGAIN}", earlier(lambda found: found.predict(X), "shares-p000000"),
-         (again(lambda found: found.predict(X)),)),
-    Case(f"{DIRECTORY}: {{}}: {AGAIN}", earlier(lambda found: found.certainty, "whole"),
-         (again(lambda found: found.certainty),)),
-    Case(f"{RAN}: {{}}: repeat the `ips2 run` or the call that made it, which continues it", stopped,
-         (lambda desk: (run(X, THREE, store=desk.folder / "unfinished"),
-          open_run(desk.folder / "unfinished").labels),)),
-    Case(f"{RAN}: {{}}: {{}}; if it is not written as the run's input was, give {{}} as of this file",
-         commas("predict {here}/commas {here}/points.csv --out {out}.csv --quiet"),
-         (commas("predict {here}/commas {here}/points.csv --out {out}.csv --quiet --decimal . --delimiter ,"),)),
-    Case(f"{DIRECTORY}: {{}}: give another --out", "run {at}/x.npy --clusters 3 --serial --quiet --out {at}",
-         ("run {at}/x.npy --clusters 3 --serial --quiet --out {out}",)),
-    Case(f"{DIRECTORY}: {{}}: make the directory that it leads to, or give another --out",
-         linked("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/link"),
-         (made("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/link"),
-          "run {at}/x.npy --clusters 3 --serial --quiet --out {out}")),
+    Case(
+        f"{PREDICT}: embedding: run it with embedding='spectral'",
+        predicted(embedding="rows"),
+        (predicted(embedding="spectral"),),
+    ),
+    Case(
+        f"{PREDICT}: metric: run it with metric='euclidean' on the samples themselves",
+        of("distances-run", lambda found, _: found.predict(D)),
+        (predicted(metric="euclidean"),),
+    ),
+    Case(
+        f"{PREDICT}: affinity: run it with affinity='heat-knn', and leave similarity out",
+        of("given-run", lambda found, _: found.predict(X)),
+        (predicted(affinity="heat-knn"),),
+    ),
+    Case(
+        f"{DIRECTORY}: {{}}: {AGAIN}",
+        earlier(lambda found: found.predict(X), "shares-p000000"),
+        (again(lambda found: found.predict(X)),),
+    ),
+    Case(
+        f"{DIRECTORY}: {{}}: {AGAIN}",
+        earlier(lambda found: found.certainty, "whole"),
+        (again(lambda found: found.certainty),),
+    ),
+    Case(
+        f"{RAN}: {{}}: repeat the `ips2 run` or the call that made it, which continues it",
+        stopped,
+        (lambda desk: (run(X, THREE, store=desk.folder / "unfinished"), open_run(desk.folder / "unfinished").labels),),
+    ),
+    Case(
+        f"{RAN}: {{}}: {{}}; if it is not written as the run's input was, give {{}} as of this file",
+        commas("predict {here}/commas {here}/points.csv --out {out}.csv --quiet"),
+        (commas("predict {here}/commas {here}/points.csv --out {out}.csv --quiet --decimal . --delimiter ,"),),
+    ),
+    Case(
+        f"{DIRECTORY}: {{}}: give another --out",
+        "run {at}/x.npy --clusters 3 --serial --quiet --out {at}",
+        ("run {at}/x.npy --clusters 3 --serial --quiet --out {out}",),
+    ),
+    Case(
+        f"{DIRECTORY}: {{}}: make the directory that it leads to, or give another --out",
+        linked("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/link"),
+        (
+            made("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/link"),
+            "run {at}/x.npy --clusters 3 --serial --quiet --out {out}",
+        ),
+    ),
     Case(f"{DIRECTORY}: {{}}: give the directory that was --out of `ips2 run`", "status {here}", ("status {at}/run",)),
-    Case(f"{DIRECTORY}: {{}}: open it where it is now, with ips2_dask.open_run, or run it again", moved,
-         (lambda desk: open_run(desk.folder / "moved").predict(X),
-          lambda desk: run(X, THREE, store=desk.folder / "there").predict(X))),
-    Case(f"{DIRECTORY}: {{}}: open it with the version of ips2_dask that wrote it, or start over with "
-         "`ips2 run --fresh`", of_another_format("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/old"),
-         (of_another_format("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/old --fresh"),)),
-    Case("cli/main.py: {}: put the pattern in quotes, as in '{}', or name the folder, {}",
-         in_parts(["{here}/parts/0.parquet", "{here}/parts/1.parquet"]),
-         (in_parts(["{here}/parts/*.parquet"]), in_parts(["{here}/parts"]))),
+    Case(
+        f"{DIRECTORY}: {{}}: open it where it is now, with ips2_dask.open_run, or run it again",
+        moved,
+        (
+            lambda desk: open_run(desk.folder / "moved").predict(X),
+            lambda desk: run(X, THREE, store=desk.folder / "there").predict(X),
+        ),
+    ),
+    Case(
+        f"{DIRECTORY}: {{}}: open it with the version of ips2_dask that wrote it, or start over with "
+        "`ips2 run --fresh`",
+        of_another_format("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/old"),
+        (of_another_format("run {at}/x.npy --clusters 3 --serial --quiet --out {here}/old --fresh"),),
+    ),
+    Case(
+        "cli/main.py: {}: put the pattern in quotes, as in '{}', or name the folder, {}",
+        in_parts(["{here}/parts/0.parquet", "{here}/parts/1.parquet"]),
+        (in_parts(["{here}/parts/*.parquet"]), in_parts(["{here}/parts"])),
+    ),
     # an AnnData
-    Case(f"{SCANPY}: adata: use ips2_dask.run or IPS2 for other data", lambda _: ips2(X, 3),
-         (lambda _: run(X, THREE), lambda _: IPS2(3).fit(X))),
-    Case(f"{SCANPY}: copy: give adata.copy(filename)", lambda desk: ips2(backed(desk), 3, copy=True),
-         (lambda desk: ips2(backed(desk).copy(desk.folder / "copy.h5ad"), 3),)),
-    Case(f"{SCANPY}: key_added: give another key, such as 'ips2_{{}}'",
-         lambda _: ips2(cells(), 3, use_rep="X_rep", key_added="rep"),
-         (lambda _: ips2(cells(), 3, use_rep="X_rep", key_added="ips2_rep"),)),
-    Case(f"{SCANPY}: {{}}: give another key, such as 'ips2_{{}}', or remove or rename what is there",
-         lambda _: ips2(cells(), 3, key_added="kind"),
-         (lambda _: ips2(cells(), 3, key_added="ips2_kind"),
-          lambda _: ips2(without(cells(), "kind"), 3, key_added="kind"))),
-    Case(f"{SCANPY}: {{}}: make room, or open it by backed='r', which leaves results in memory",
-         full_disk(lambda desk: ips2(backed(desk), 3)),
-         (lambda desk: ips2(backed(desk), 3), full_disk(lambda desk: ips2(backed(desk, "r"), 3)))),
-    Case(f"{SCANPY}: {{}}: make room, or open it by backed='r'", failing_disk(lambda desk: ips2(backed(desk), 3)),
-         (lambda desk: ips2(backed(desk), 3), failing_disk(lambda desk: ips2(backed(desk, "r"), 3)))),
-    Case(f"{SCANPY}: {{}}: run scanpy.pp.neighbors, or leave it out",
-         lambda _: ips2(cells(), 3, knn_graph="connectivities"),
-         (lambda _: ips2(cells(obsp={"connectivities": GRAPH}), 3, knn_graph="connectivities"),
-          lambda _: ips2(cells(), 3))),
-    Case("readers/objects.py: layer: leave one of them out", lambda _: ips2(cells(), 3, use_rep="X_rep", layer="again"),
-         (lambda _: ips2(cells(), 3, use_rep="X_rep"), lambda _: ips2(cells(), 3, layer="again"))),
-    Case("readers/objects.py: {}: name one of them, or compute it first", lambda _: ips2(cells(), 3, use_rep="X_pca"),
-         (lambda _: ips2(cells(), 3, use_rep="X_rep"),
-          lambda _: ips2(cells(obsm={"X_pca": X}), 3, use_rep="X_pca"))),
-    Case(f"{RAN}: rows: leave it out", of("run", lambda found, _: list(found.iter_labels(rows=0))),
-         (of("run", lambda found, _: list(found.iter_labels())),)),
-    Case(f"{RAN}: kind: choose one of them", of("run", lambda found, _: found.similarity("best")),
-         tuple(of("run", lambda found, _, kind=kind: found.similarity(kind)) for kind in ("pairwise", "high_order",
-             "fused"))),  # type: ignore[misc]
-    Case(f"{RAN}: similarity: ask for similarity(..., distinct=True)",
-         small("runs.run", "MOST_ENTRIES", 9, lambda desk: run(np.vstack([X, X]), THREE).similarity("fused")),
-         (lambda desk: run(np.vstack([X, X]), THREE).similarity("fused", distinct=True),)),
-    Case(f"{RAN}: embedding: run it with embedding='spectral'", of("none-run", lambda found, _: found.transform(X)),
-         (of("run", lambda found, _: found.transform(X)),)),
-    Case(f"{RAN}: embedding: run it with embedding='spectral'",
-         "predict {at}/none-run {at}/x.npy --embedding --out {out}.csv",
-         ("predict {at}/run {at}/x.npy --embedding --out {out}.csv",)),
-    Case(f"{RAN}: {{}}: use ips2_dask.explicit.tensor_similarity(S, kind='decomposable') on the S of few samples",
-         of("decomposable-run", lambda found, _: found.eigenvectors),
-         (lambda desk: explicit.tensor_similarity(explicit.pairwise_similarity(X[:9]), kind="decomposable"),)),
-    Case("runs/cuts.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
-         of("none-run", lambda found, _: found.cut(3)),
-         (lambda desk: run(X,
-          dataclasses.replace(RUNS["none-run"][1], embedding="spectral", assign_labels="auto")).cut(3),)),
-    Case("runs/cuts.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
-         of("kmeans-run", lambda found, _: found.layers), (lambda desk: run(X, THREE).layers,)),
-    Case("runs/cuts.py: n_clusters: give one of these, or {}", of("run", lambda found, _: found.cut(20)),
-         (of("run", lambda found, _: [found.cut(number) for number in numbers_of(found)]),
-          lambda desk: run(X, dataclasses.replace(THREE, n_clusters=20), store=desk.folder / "again"))),
-    Case("runs/cuts.py: {}: run it again with this number of clusters into the same directory, which computes the last "
-         "stages alone",
-         small("runs.cuts", "MOST_SAMPLES", 9,
-             lambda desk: run(X, THREE, Resources(vectors="chunked"), store=desk.folder / "big").cut(2)),
-         (lambda desk: run(X, Params(n_clusters=2), Resources(vectors="chunked"), store=desk.folder / "big").labels,)),
-    Case("runs/layout.py: layout: run it with embedding='spectral'",
-         small("runs.layout", "MOST_SAMPLES", 9, of("none-run", lambda found, _: found.layout)),
-         (of("run", lambda found, _: found.layout),)),
-    Case("runs/export.py: input: leave it out", "export {at}/run --to {out}.csv --input {at}/x.npy",
-         ("export {at}/run --to {out}.csv",)),
-    Case("runs/export.py: {}: give one of these", "predict {at}/run {at}/x.npy --out {out}.txt",
-         tuple("predict {at}/run {at}/x.npy --out {out}" + ending for ending in (".csv", ".tsv", ".parquet", ".npy"))),
-    Case("runs/h5ad.py: {}: check the path, or leave --input out",
-         "export {at}/run --to {out}.h5ad --input {here}/none.h5ad",
-         ("export {at}/run --to {out}.h5ad",)),
+    Case(
+        f"{SCANPY}: adata: use ips2_dask.run or IPS2 for other data",
+        lambda _: ips2(X, 3),
+        (lambda _: run(X, THREE), lambda _: IPS2(3).fit(X)),
+    ),
+    Case(
+        f"{SCANPY}: copy: give adata.copy(filename)",
+        lambda desk: ips2(backed(desk), 3, copy=True),
+        (lambda desk: ips2(backed(desk).copy(desk.folder / "copy.h5ad"), 3),),
+    ),
+    Case(
+        f"{SCANPY}: key_added: give another key, such as 'ips2_{{}}'",
+        lambda _: ips2(cells(), 3, use_rep="X_rep", key_added="rep"),
+        (lambda _: ips2(cells(), 3, use_rep="X_rep", key_added="ips2_rep"),),
+    ),
+    Case(
+        f"{SCANPY}: {{}}: give another key, such as 'ips2_{{}}', or remove or rename what is there",
+        lambda _: ips2(cells(), 3, key_added="kind"),
+        (
+            lambda _: ips2(cells(), 3, key_added="ips2_kind"),
+            lambda _: ips2(without(cells(), "kind"), 3, key_added="kind"),
+        ),
+    ),
+    Case(
+        f"{SCANPY}: {{}}: make room, or open it by backed='r', which leaves results in memory",
+        full_disk(lambda desk: ips2(backed(desk), 3)),
+        (lambda desk: ips2(backed(desk), 3), full_disk(lambda desk: ips2(backed(desk, "r"), 3))),
+    ),
+    Case(
+        f"{SCANPY}: {{}}: make room, or open it by backed='r'",
+        failing_disk(lambda desk: ips2(backed(desk), 3)),
+        (lambda desk: ips2(backed(desk), 3), failing_disk(lambda desk: ips2(backed(desk, "r"), 3))),
+    ),
+    Case(
+        f"{SCANPY}: {{}}: run scanpy.pp.neighbors, or leave it out",
+        lambda _: ips2(cells(), 3, knn_graph="connectivities"),
+        (
+            lambda _: ips2(cells(obsp={"connectivities": GRAPH}), 3, knn_graph="connectivities"),
+            lambda _: ips2(cells(), 3),
+        ),
+    ),
+    Case(
+        "readers/objects.py: layer: leave one of them out",
+        lambda _: ips2(cells(), 3, use_rep="X_rep", layer="again"),
+        (lambda _: ips2(cells(), 3, use_rep="X_rep"), lambda _: ips2(cells(), 3, layer="again")),
+    ),
+    Case(
+        "readers/objects.py: {}: name one of them, or compute it first",
+        lambda _: ips2(cells(), 3, use_rep="X_pca"),
+        (lambda _: ips2(cells(), 3, use_rep="X_rep"), lambda _: ips2(cells(obsm={"X_pca": X}), 3, use_rep="X_pca")),
+    ),
+    Case(
+        f"{RAN}: rows: leave it out",
+        of("run", lambda found, _: list(found.iter_labels(rows=0))),
+        (of("run", lambda found, _: list(found.iter_labels())),),
+    ),
+    Case(
+        f"{RAN}: kind: choose one of them",
+        of("run", lambda found, _: found.similarity("best")),
+        tuple(
+            of("run", lambda found, _, kind=kind: found.similarity(kind))
+            for kind in ("pairwise", "high_order", "fused")
+        ),
+    ),  # type: ignore[misc]
+    Case(
+        f"{RAN}: similarity: ask for similarity(..., distinct=True)",
+        small("runs.run", "MOST_ENTRIES", 9, lambda desk: run(np.vstack([X, X]), THREE).similarity("fused")),
+        (lambda desk: run(np.vstack([X, X]), THREE).similarity("fused", distinct=True),),
+    ),
+    Case(
+        f"{RAN}: embedding: run it with embedding='spectral'",
+        of("none-run", lambda found, _: found.transform(X)),
+        (of("run", lambda found, _: found.transform(X)),),
+    ),
+    Case(
+        f"{RAN}: embedding: run it with embedding='spectral'",
+        "predict {at}/none-run {at}/x.npy --embedding --out {out}.csv",
+        ("predict {at}/run {at}/x.npy --embedding --out {out}.csv",),
+    ),
+    Case(
+        f"{RAN}: {{}}: use ips2_dask.explicit.tensor_similarity(S, kind='decomposable') on the S of few samples",
+        of("decomposable-run", lambda found, _: found.eigenvectors),
+        (lambda desk: explicit.tensor_similarity(explicit.pairwise_similarity(X[:9]), kind="decomposable"),),
+    ),
+    Case(
+        "runs/cuts.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
+        of("none-run", lambda found, _: found.cut(3)),
+        (
+            lambda desk: run(
+                X, dataclasses.replace(RUNS["none-run"][1], embedding="spectral", assign_labels="auto")
+            ).cut(3),
+        ),
+    ),
+    Case(
+        "runs/cuts.py: {}: run it again with embedding='spectral' and assign_labels='auto'",
+        of("kmeans-run", lambda found, _: found.layers),
+        (lambda desk: run(X, THREE).layers,),
+    ),
+    Case(
+        "runs/cuts.py: n_clusters: give one of these, or {}",
+        of("run", lambda found, _: found.cut(20)),
+        (
+            of("run", lambda found, _: [found.cut(number) for number in numbers_of(found)]),
+            lambda desk: run(X, dataclasses.replace(THREE, n_clusters=20), store=desk.folder / "again"),
+        ),
+    ),
+    Case(
+        "runs/cuts.py: {}: run it again with this number of clusters into the same directory, which computes the last "
+        "stages alone",
+        small(
+            "runs.cuts",
+            "MOST_SAMPLES",
+            9,
+            lambda desk: run(X, THREE, Resources(vectors="chunked"), store=desk.folder / "big").cut(2),
+        ),
+        (lambda desk: run(X, Params(n_clusters=2), Resources(vectors="chunked"), store=desk.folder / "big").labels,),
+    ),
+    Case(
+        "runs/layout.py: layout: run it with embedding='spectral'",
+        small("runs.layout", "MOST_SAMPLES", 9, of("none-run", lambda found, _: found.layout)),
+        (of("run", lambda found, _: found.layout),),
+    ),
+    Case(
+        "runs/export.py: input: leave it out",
+        "export {at}/run --to {out}.csv --input {at}/x.npy",
+        ("export {at}/run --to {out}.csv",),
+    ),
+    Case(
+        "runs/export.py: {}: give one of these",
+        "predict {at}/run {at}/x.npy --out {out}.txt",
+        tuple("predict {at}/run {at}/x.npy --out {out}" + ending for ending in (".csv", ".tsv", ".parquet", ".npy")),
+    ),
+    Case(
+        "runs/h5ad.py: {}: check the path, or leave --input out",
+        "export {at}/run --to {out}.h5ad --input {here}/none.h5ad",
+        ("export {at}/run --to {out}.h5ad",),
+    ),
     # sweeps
     Case(f"{SWEPT}: embedding: leave it out", swept([2, 3], params=Params(embedding="rows")), (swept([2, 3]),)),
-    Case(f"{SWEPT}: sigma: leave it out", swept([2, 3], None, [0.5, 1], params=Params(tensor="decomposable")),
-         (swept([2, 3], params=Params(tensor="decomposable")),)),
+    Case(
+        f"{SWEPT}: sigma: leave it out",
+        swept([2, 3], None, [0.5, 1], params=Params(tensor="decomposable")),
+        (swept([2, 3], params=Params(tensor="decomposable")),),
+    ),
     Case(f"{SWEPT}: {{}}: give {{}}", swept([]), (swept([2]),)),
     Case(f"{SWEPT}: {{}}: leave it out", swept([2], [4, 6], params=Params(n_neighbors=7)), (swept([2], [4, 6]),)),
     Case(f"{SWEPT}: max_clusters: leave it out", swept([2], params=Params(max_clusters=5)), (swept([2]),)),
     Case(f"{SWEPT}: n_eigenpairs: leave it out", swept([2, 3], params=Params(n_eigenpairs=9)), (swept([2, 3]),)),
-    Case("sweeps/result.py: rank: give one of the table's", lambda desk: swept([2])(desk).run(2),
-         (lambda desk: swept([2])(desk).run(1),)),
-    Case("sweeps/result.py: {}: run the sweep, which continues what is there",
-         lambda desk: open_sweep(desk.folder / "sweep"),
-         (lambda desk: (sweep(X, [2], store=desk.folder / "sweep", files=False), open_sweep(desk.folder / "sweep")),)),
+    Case(
+        "sweeps/result.py: rank: give one of the table's",
+        lambda desk: swept([2])(desk).run(2),
+        (lambda desk: swept([2])(desk).run(1),),
+    ),
+    Case(
+        "sweeps/result.py: {}: run the sweep, which continues what is there",
+        lambda desk: open_sweep(desk.folder / "sweep"),
+        (lambda desk: (sweep(X, [2], store=desk.folder / "sweep", files=False), open_sweep(desk.folder / "sweep")),),
+    ),
     # commands
-    Case("cli/options.py: --max-clusters: give --clusters auto, or leave --max-clusters out",
-         "plan {at}/x.npy --clusters 3 --max-clusters 5"),
-    Case("cli/options.py: --max-clusters: give --clusters auto, or leave --max-clusters out",
-         "plan {at}/x.npy --max-clusters 5"),
-    Case("cli/options.py: --workers: leave out --workers or {}", "plan {at}/x.npy --clusters 3 --workers 2 --serial",
-         ("plan {at}/x.npy --clusters 3 --serial", "plan {at}/x.npy --clusters 3 --workers 2")),
-    Case("cli/plan.py: --shape: name a file, or give --shape 1000000x64", "plan --clusters 3",
-         ("plan {at}/x.npy --clusters 3", "plan --shape 1000000x64 --clusters 3")),
-    Case("cli/plan.py: --shape: name a file, or give --shape 1000000x64", "plan {at}/x.npy --shape 24x3 --clusters 3",
-         ("plan {at}/x.npy --clusters 3", "plan --shape 24x3 --clusters 3")),
-    Case("cli/plan.py: --shape: write it as 1000000x64", "plan --shape 1000000,64 --clusters 3",
-         ("plan --shape 1000000x64 --clusters 3",)),
-    Case("cli/maintenance.py: --out: give {}/report.html", "report {at}/run --out {here}",
-         ("report {at}/run --out {here}/report.html",)),
-    Case("cli/maintenance.py: --out: give --out report.html", "report file://{at}/run",
-         ("report file://{at}/run --out {here}/report.html",)),
-    Case("cli/cluster.py: --store: add --start, or leave --store out", "cluster check local --store {out}",
-         ("cluster check local",)),
-]  # fmt: skip
+    Case(
+        "cli/options.py: --max-clusters: give --clusters auto, or leave --max-clusters out",
+        "plan {at}/x.npy --clusters 3 --max-clusters 5",
+    ),
+    Case(
+        "cli/options.py: --max-clusters: give --clusters auto, or leave --max-clusters out",
+        "plan {at}/x.npy --max-clusters 5",
+    ),
+    Case(
+        "cli/options.py: --workers: leave out --workers or {}",
+        "plan {at}/x.npy --clusters 3 --workers 2 --serial",
+        ("plan {at}/x.npy --clusters 3 --serial", "plan {at}/x.npy --clusters 3 --workers 2"),
+    ),
+    Case(
+        "cli/plan.py: --shape: name a file, or give --shape 1000000x64",
+        "plan --clusters 3",
+        ("plan {at}/x.npy --clusters 3", "plan --shape 1000000x64 --clusters 3"),
+    ),
+    Case(
+        "cli/plan.py: --shape: name a file, or give --shape 1000000x64",
+        "plan {at}/x.npy --shape 24x3 --clusters 3",
+        ("plan {at}/x.npy --clusters 3", "plan --shape 24x3 --clusters 3"),
+    ),
+    Case(
+        "cli/plan.py: --shape: write it as 1000000x64",
+        "plan --shape 1000000,64 --clusters 3",
+        ("plan --shape 1000000x64 --clusters 3",),
+    ),
+    Case(
+        "cli/maintenance.py: --out: give {}/report.html",
+        "report {at}/run --out {here}",
+        ("report {at}/run --out {here}/report.html",),
+    ),
+    Case(
+        "cli/maintenance.py: --out: give --out report.html",
+        "report file://{at}/run",
+        ("report file://{at}/run --out {here}/report.html",),
+    ),
+    Case(
+        "cli/cluster.py: --store: add --start, or leave --store out",
+        "cluster check local --store {out}",
+        ("cluster check local",),
+    ),
+]
 
 
 def config(text: str, options: str = "") -> Callable[[Desk], Any]:
@@ -872,220 +1078,434 @@ LOCAL, SLURM = "manager: local\n", "manager: slurm\nworker: {memory: 4GiB}\n"
 RECORDS = Path(__file__).parent.parent / "notebooks" / "results"
 
 CASES += [
-    Case(f"{CHECK}: {{}}: give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's "
-         "agent, Kubernetes' secrets; or the environment of the command",
-         config(LOCAL + "worker: {environment: {AWS_SECRET_ACCESS_KEY: x}}"), (config(LOCAL),)),
+    Case(
+        f"{CHECK}: {{}}: give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's "
+        "agent, Kubernetes' secrets; or the environment of the command",
+        config(LOCAL + "worker: {environment: {AWS_SECRET_ACCESS_KEY: x}}"),
+        (config(LOCAL),),
+    ),
     Case(f"{CHECK}: {{}}: write {{}}: {{}}", config(LOCAL + "workers: many"), (config(LOCAL + "workers: 1"),)),
-    Case(f"{CHECK}: {{}}: write {{}}: {{}}", config(LOCAL + "bind: {port: 70000}"),
-         (config(LOCAL + "bind: {port: 1}"),)),
-    Case(f"{CHECK}: {{}}: write {{}}: 0", lambda _: load({**POD, "kubernetes": {"idle_timeout": 3}}),
-         (lambda _: load({**POD, "kubernetes": {"idle_timeout": 0}}),)),
-    Case(f"{CHECK}: {{}}: write one of them, without quotes", config(LOCAL + "insecure: 'true'"),
-         (config(LOCAL + "insecure: true"),)),
-    Case(f'{CHECK}: {{}}: write it as ["...", "..."]', config(LOCAL + "worker: {preload: json}"),
-         (config(LOCAL + 'worker: {preload: ["json", "csv"]}'),)),
-    Case(f'{CHECK}: {{}}: write it as ["node1", "node2"]', lambda _: load({"manager": "ssh", "ssh": {"hosts": []}}),
-         (lambda _: load({"manager": "ssh", "ssh": {"hosts": ["node1", "node2"]}}),)),
-    Case(f'{CHECK}: {{}}: write it as {{NAME: "value"}}', config(LOCAL + "worker: {environment: A=1}"),
-         (config(LOCAL + 'worker: {environment: {NAME: "value"}}'),)),
-    Case(f"{CHECK}: {{}}: write it as {{name: value}}",
-         lambda _: load({"manager": "gateway", "gateway": {"options": 3}}),
-         (lambda _: load({"manager": "gateway", "gateway": {"options": {"name": "value"}}}),)),
-    Case(f"{CHECK}: {{}}: choose one of them", lambda _: load({"manager": "gateway", "gateway": {"auth": "none"}}),
-         tuple((lambda _, auth=auth: load({"manager": "gateway", "gateway": {"auth": auth}})) for auth in ("kerberos",
-             "basic"))),
-    Case(f"{CHECK}: {{}}: {{}}", config(LOCAL + "bind: {dashboard: here}"),
-         (config(LOCAL + "bind: {dashboard: '127.0.0.1:0'}"),)),
-    Case(f"{CHECK}: {{}}: {{}}", lambda _: load({"manager": "scheduler", "scheduler": {"address": "host"}}),
-         (lambda _: load({"manager": "scheduler", "scheduler": {"address": "tls://HOST:8786"}}),)),
-    Case("clusters/config.py: {}: leave one of them out", config(LOCAL + "bind: {host: 127.0.0.1, interface: lo}"),
-         (config(LOCAL + "bind: {host: 127.0.0.1}"), config(LOCAL + "bind: {interface: lo}"))),
-    Case("clusters/config.py: {}: leave one of them out, or write null",
-         config(LOCAL + "workers: 2\nadaptive: {maximum: 4}"),
-         (config(LOCAL + "workers: 2"), config(LOCAL + "workers: null\nadaptive: {maximum: 4}"))),
-    Case("clusters/connect.py: tls: leave tls out, and write insecure: true", lambda _: settled({**POD, "tls": "x"}),
-         (lambda _: settled({**POD, "insecure": True}),)),
-    Case("clusters/tls.py: bind: write insecure: true", lambda _: settled(POD),
-         (lambda _: settled({**POD, "insecure": True}),)),
+    Case(
+        f"{CHECK}: {{}}: write {{}}: {{}}", config(LOCAL + "bind: {port: 70000}"), (config(LOCAL + "bind: {port: 1}"),)
+    ),
+    Case(
+        f"{CHECK}: {{}}: write {{}}: 0",
+        lambda _: load({**POD, "kubernetes": {"idle_timeout": 3}}),
+        (lambda _: load({**POD, "kubernetes": {"idle_timeout": 0}}),),
+    ),
+    Case(
+        f"{CHECK}: {{}}: write one of them, without quotes",
+        config(LOCAL + "insecure: 'true'"),
+        (config(LOCAL + "insecure: true"),),
+    ),
+    Case(
+        f'{CHECK}: {{}}: write it as ["...", "..."]',
+        config(LOCAL + "worker: {preload: json}"),
+        (config(LOCAL + 'worker: {preload: ["json", "csv"]}'),),
+    ),
+    Case(
+        f'{CHECK}: {{}}: write it as ["node1", "node2"]',
+        lambda _: load({"manager": "ssh", "ssh": {"hosts": []}}),
+        (lambda _: load({"manager": "ssh", "ssh": {"hosts": ["node1", "node2"]}}),),
+    ),
+    Case(
+        f'{CHECK}: {{}}: write it as {{NAME: "value"}}',
+        config(LOCAL + "worker: {environment: A=1}"),
+        (config(LOCAL + 'worker: {environment: {NAME: "value"}}'),),
+    ),
+    Case(
+        f"{CHECK}: {{}}: write it as {{name: value}}",
+        lambda _: load({"manager": "gateway", "gateway": {"options": 3}}),
+        (lambda _: load({"manager": "gateway", "gateway": {"options": {"name": "value"}}}),),
+    ),
+    Case(
+        f"{CHECK}: {{}}: choose one of them",
+        lambda _: load({"manager": "gateway", "gateway": {"auth": "none"}}),
+        tuple(
+            (lambda _, auth=auth: load({"manager": "gateway", "gateway": {"auth": auth}}))
+            for auth in ("kerberos", "basic")
+        ),
+    ),
+    Case(
+        f"{CHECK}: {{}}: {{}}",
+        config(LOCAL + "bind: {dashboard: here}"),
+        (config(LOCAL + "bind: {dashboard: '127.0.0.1:0'}"),),
+    ),
+    Case(
+        f"{CHECK}: {{}}: {{}}",
+        lambda _: load({"manager": "scheduler", "scheduler": {"address": "host"}}),
+        (lambda _: load({"manager": "scheduler", "scheduler": {"address": "tls://HOST:8786"}}),),
+    ),
+    Case(
+        "clusters/config.py: {}: leave one of them out",
+        config(LOCAL + "bind: {host: 127.0.0.1, interface: lo}"),
+        (config(LOCAL + "bind: {host: 127.0.0.1}"), config(LOCAL + "bind: {interface: lo}")),
+    ),
+    Case(
+        "clusters/config.py: {}: leave one of them out, or write null",
+        config(LOCAL + "workers: 2\nadaptive: {maximum: 4}"),
+        (config(LOCAL + "workers: 2"), config(LOCAL + "workers: null\nadaptive: {maximum: 4}")),
+    ),
+    Case(
+        "clusters/connect.py: tls: leave tls out, and write insecure: true",
+        lambda _: settled({**POD, "tls": "x"}),
+        (lambda _: settled({**POD, "insecure": True}),),
+    ),
+    Case(
+        "clusters/tls.py: bind: write insecure: true",
+        lambda _: settled(POD),
+        (lambda _: settled({**POD, "insecure": True}),),
+    ),
     Case("clusters/connect.py: {}: leave it out", "cluster check gateway --insecure", ()),
-    Case("clusters/diagnostics.py: performance_report: leave out --serial or the report",
-         "run {at}/x.npy --clusters 3 --out {out} --serial --quiet --performance-report {here}/report.html",
-         ("run {at}/x.npy --clusters 3 --out {out} --serial --quiet",)),
-    Case("clusters/jobs/detached.py: job: run `ips2 cancel {}` on {}", elsewhere,
-         (lambda desk: elsewhere(desk, socket.gethostname()),)),
-    Case("clusters/jobs/record.py: IPS2_STATE: set {} to another folder",
-         state_at(lambda desk: desk.file("state.txt", ""), lambda: record.new("local", ["run"], "out")),
-         (state_at(lambda desk: desk.out, lambda: record.new("local", ["run"], "out")),)),
+    Case(
+        "clusters/diagnostics.py: performance_report: leave out --serial or the report",
+        "run {at}/x.npy --clusters 3 --out {out} --serial --quiet --performance-report {here}/report.html",
+        ("run {at}/x.npy --clusters 3 --out {out} --serial --quiet",),
+    ),
+    Case(
+        "clusters/jobs/detached.py: job: run `ips2 cancel {}` on {}",
+        elsewhere,
+        (lambda desk: elsewhere(desk, socket.gethostname()),),
+    ),
+    Case(
+        "clusters/jobs/record.py: IPS2_STATE: set {} to another folder",
+        state_at(lambda desk: desk.file("state.txt", ""), lambda: record.new("local", ["run"], "out")),
+        (state_at(lambda desk: desk.out, lambda: record.new("local", ["run"], "out")),),
+    ),
     Case("clusters/jobs/record.py: job: look at `ips2 jobs`", "cancel nothing", (found_first,)),
     Case(f"{LOAD}: cluster: give {{}}", "cluster check locl", ("cluster check local",)),
-    Case(f"{LOAD}: cluster: copy one from cluster_configs and give its path", "cluster check zzz",
-         (lambda desk: config(shipped()["local"].read_text())(desk),)),
-    Case(f"{LOAD}: {{}}: mend that line, or start from a file of cluster_configs", config(LOCAL + "workers: ["),
-         (config(LOCAL),)),
-    Case(f"{LOAD}: {{}}: start from a file of cluster_configs", config("- local"),
-         (lambda desk: config(shipped()["local"].read_text())(desk),)),
+    Case(
+        f"{LOAD}: cluster: copy one from cluster_configs and give its path",
+        "cluster check zzz",
+        (lambda desk: config(shipped()["local"].read_text())(desk),),
+    ),
+    Case(
+        f"{LOAD}: {{}}: mend that line, or start from a file of cluster_configs",
+        config(LOCAL + "workers: ["),
+        (config(LOCAL),),
+    ),
+    Case(
+        f"{LOAD}: {{}}: start from a file of cluster_configs",
+        config("- local"),
+        (lambda desk: config(shipped()["local"].read_text())(desk),),
+    ),
     Case(f"{LOAD}: {{}}: manager: write manager: {{}}", config("manager: loca"), (config(LOCAL),)),
     Case(f"{LOAD}: {{}}: leave it out", config(LOCAL + "slurm: {queue: a}"), (config(LOCAL),)),
-    Case(f"{LOAD}: {{}}: {{}}: write them below {{}}: with two spaces before each", config(LOCAL + "worker: 3"),
-         (config(LOCAL + "worker:\n  threads: 3"),)),
-    Case(f"{LOAD}: {{}}: {{}}{{}}: {{}} (nested keys stand below their section)", config(LOCAL + "threads: 2"),
-         (config(LOCAL + "worker: {threads: 2}"),)),
-    Case(f"{LOAD}: {{}}: {{}}{{}}: write {{}}{{}}", config(LOCAL + "worker: {thread: 2}"),
-         (config(LOCAL + "worker: {threads: 2}"),)),
-    Case(f"{LOAD}: {{}}: {{}}{{}}: write {{}}", config(LOCAL + "worker: {workers: 2}"),
-         (config(LOCAL + "workers: 2"),)),
+    Case(
+        f"{LOAD}: {{}}: {{}}: write them below {{}}: with two spaces before each",
+        config(LOCAL + "worker: 3"),
+        (config(LOCAL + "worker:\n  threads: 3"),),
+    ),
+    Case(
+        f"{LOAD}: {{}}: {{}}{{}}: {{}} (nested keys stand below their section)",
+        config(LOCAL + "threads: 2"),
+        (config(LOCAL + "worker: {threads: 2}"),),
+    ),
+    Case(
+        f"{LOAD}: {{}}: {{}}{{}}: write {{}}{{}}",
+        config(LOCAL + "worker: {thread: 2}"),
+        (config(LOCAL + "worker: {threads: 2}"),),
+    ),
+    Case(
+        f"{LOAD}: {{}}: {{}}{{}}: write {{}}", config(LOCAL + "worker: {workers: 2}"), (config(LOCAL + "workers: 2"),)
+    ),
     Case(f"{LOAD}: {{}}: {{}}{{}}: leave it out", config(LOCAL + "qqqqqq: 2"), (config(LOCAL),)),
-    Case("clusters/scheduler.py: scheduler: start `dask scheduler`, or leave the option out",
-         "run {at}/x.npy --clusters 3 --out {out} --quiet --scheduler tcp://127.0.0.1:1",
-         ("run {at}/x.npy --clusters 3 --out {out} --quiet --serial",)),
-    Case("clusters/tls.py: tls: run: ips2 certs {}", lambda desk: security(str(desk.folder / "tls")),
-         ("certs {here}/tls", lambda desk: security(str(desk.folder / "tls")))),
-    Case("clusters/tls.py: tls: run: ips2 certs DIR, with a new DIR, and give tls=DIR",
-         lambda desk: security(str(desk.file("mine.txt", "").parent)),
-         ("certs {here}/tls", lambda desk: security(str(desk.folder / "tls")))),
-    Case("clusters/tls.py: bind: run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)",
-         config(LOCAL + "bind: {host: 0.0.0.0}"),
-         ("certs {here}/tls", lambda desk: config(LOCAL + f"bind: {{host: 0.0.0.0}}\ntls: {desk.folder}/tls")(desk),
-          config(LOCAL + "bind: {host: 0.0.0.0}", "--insecure"),
-              config(LOCAL + "bind: {host: 0.0.0.0}\ninsecure: true"))),
-    Case("clusters/tls.py: bind.dashboard: write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
-         config(LOCAL + "bind: {dashboard: '0.0.0.0:8787'}"),
-         (config(LOCAL + "bind: {dashboard: '127.0.0.1:8787'}"),
-          config(LOCAL + "bind: {dashboard: '0.0.0.0:8787'}", "--insecure"))),
-    Case("clusters/waiting.py: timeout: look at the jobs' logs and the queue, raise timeout or worker.memory, and run "
-         "the same command again", waited, (lambda desk: waited(desk, each=2 << 30),)),
-    Case("clusters/workers.py: scratch: give another one, or leave it out",
-         lambda desk: local_scratch(str(desk.file("file", "") / "scratch")),
-         (lambda desk: local_scratch(str(desk.out)), lambda desk: local_scratch(None))),
-    Case("clusters/scheduler.py: tls: give --tls DIR (in a config: tls: DIR)",
-         "run {at}/x.npy --clusters 3 --out {out} --scheduler tls://127.0.0.1:1",
-         ("certs {here}/tls",
-          nobody_answers("run {at}/x.npy --clusters 3 --out {out} --scheduler tls://127.0.0.1:1 --tls {here}/tls"))),
-    Case("cli/run.py: --memory-limit: add --workers, or leave it out",
-         "predict {at}/run {at}/x.npy --out {out}.csv --memory-limit 4GiB",
-         ("predict {at}/run {at}/x.npy --out {out}.csv",
-          "predict {at}/run {at}/x.npy --out {out}.csv --memory-limit 4GiB --workers 1")),
+    Case(
+        "clusters/scheduler.py: scheduler: start `dask scheduler`, or leave the option out",
+        "run {at}/x.npy --clusters 3 --out {out} --quiet --scheduler tcp://127.0.0.1:1",
+        ("run {at}/x.npy --clusters 3 --out {out} --quiet --serial",),
+    ),
+    Case(
+        "clusters/tls.py: tls: run: ips2 certs {}",
+        lambda desk: security(str(desk.folder / "tls")),
+        ("certs {here}/tls", lambda desk: security(str(desk.folder / "tls"))),
+    ),
+    Case(
+        "clusters/tls.py: tls: run: ips2 certs DIR, with a new DIR, and give tls=DIR",
+        lambda desk: security(str(desk.file("mine.txt", "").parent)),
+        ("certs {here}/tls", lambda desk: security(str(desk.folder / "tls"))),
+    ),
+    Case(
+        "clusters/tls.py: bind: run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)",
+        config(LOCAL + "bind: {host: 0.0.0.0}"),
+        (
+            "certs {here}/tls",
+            lambda desk: config(LOCAL + f"bind: {{host: 0.0.0.0}}\ntls: {desk.folder}/tls")(desk),
+            config(LOCAL + "bind: {host: 0.0.0.0}", "--insecure"),
+            config(LOCAL + "bind: {host: 0.0.0.0}\ninsecure: true"),
+        ),
+    ),
+    Case(
+        "clusters/tls.py: bind.dashboard: write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
+        config(LOCAL + "bind: {dashboard: '0.0.0.0:8787'}"),
+        (
+            config(LOCAL + "bind: {dashboard: '127.0.0.1:8787'}"),
+            config(LOCAL + "bind: {dashboard: '0.0.0.0:8787'}", "--insecure"),
+        ),
+    ),
+    Case(
+        "clusters/waiting.py: timeout: look at the jobs' logs and the queue, raise timeout or worker.memory, and run "
+        "the same command again",
+        waited,
+        (lambda desk: waited(desk, each=2 << 30),),
+    ),
+    Case(
+        "clusters/workers.py: scratch: give another one, or leave it out",
+        lambda desk: local_scratch(str(desk.file("file", "") / "scratch")),
+        (lambda desk: local_scratch(str(desk.out)), lambda desk: local_scratch(None)),
+    ),
+    Case(
+        "clusters/scheduler.py: tls: give --tls DIR (in a config: tls: DIR)",
+        "run {at}/x.npy --clusters 3 --out {out} --scheduler tls://127.0.0.1:1",
+        (
+            "certs {here}/tls",
+            nobody_answers("run {at}/x.npy --clusters 3 --out {out} --scheduler tls://127.0.0.1:1 --tls {here}/tls"),
+        ),
+    ),
+    Case(
+        "cli/run.py: --memory-limit: add --workers, or leave it out",
+        "predict {at}/run {at}/x.npy --out {out}.csv --memory-limit 4GiB",
+        (
+            "predict {at}/run {at}/x.npy --out {out}.csv",
+            "predict {at}/run {at}/x.npy --out {out}.csv --memory-limit 4GiB --workers 1",
+        ),
+    ),
     # stores
-    Case("store/lock.py: {}: wait until it has ended, or give another --out", held,
-         (lambda desk: run(X, THREE, store=desk.folder / "held"), lambda desk: run(X, THREE, store=desk.out))),
+    Case(
+        "store/lock.py: {}: wait until it has ended, or give another --out",
+        held,
+        (lambda desk: run(X, THREE, store=desk.folder / "held"), lambda desk: run(X, THREE, store=desk.out)),
+    ),
     Case("store/integrity.py: {}: {}", damaged, (repaired("--verify"),)),
-    Case("store/files.py: {}: {}, and run the same command again, which continues", read_only,
-         (lambda desk: run(X, THREE, store=desk.out),)),
-    Case("store/remote.py: {}: leave them out, and put them where the tools of that store look for them (environment "
-         "variables, ~/.aws)", "run {at}/x.npy --clusters 3 --out memory://me:word@bucket/run --serial",
-         ("run {at}/x.npy --clusters 3 --out memory://bucket/run --serial --quiet",)),
+    Case(
+        "store/files.py: {}: {}, and run the same command again, which continues",
+        read_only,
+        (lambda desk: run(X, THREE, store=desk.out),),
+    ),
+    Case(
+        "store/remote.py: {}: leave them out, and put them where the tools of that store look for them (environment "
+        "variables, ~/.aws)",
+        "run {at}/x.npy --clusters 3 --out memory://me:word@bucket/run --serial",
+        ("run {at}/x.npy --clusters 3 --out memory://bucket/run --serial --quiet",),
+    ),
     # data sets, explicit tensors, scores, baselines
-    Case("datasets/files.py: {}: fetch the publisher's file, {}, or load yours as a file of your own",
-         with_published("3,4"),
-         (with_published(), lambda desk: open_source(str(desk.file("mine.csv", "1,2\n3,5\n"))))),
-    Case("datasets/files.py: {}: fetch {} and put it there, or pass download=True (needs pooch and a network)",
-         published(put=False), (with_published(),)),
-    Case("datasets/files.py: data: give data=, or set {}, to a directory with {} (from {}), or download=True",
-         published(),
-         (with_published(), lambda desk: published(data=desk.folder / "data")(desk))),
-    Case("datasets/loaders.py: data set: give one of these names", lambda _: datasets.load("digit"),
-         (lambda _: datasets.load("digits"),)),
-    Case("datasets/manifold.py: {}: raise {}", lambda _: curved_gaussians(0, 3, 2),
-         (lambda _: curved_gaussians(9, 3, 2),)),
-    Case("datasets/manifold.py: rows: take [::step] of the result",
-         lambda _: curved_gaussians(9, 3, 2, rows=slice(0, 9, 2)),
-         (lambda _: curved_gaussians(9, 3, 2)[0][::2],)),
-    Case("datasets/synthetic.py: level: give the paper's level=0.5", lambda _: datasets.usdata1(9, level=-1),
-         (lambda _: datasets.usdata1(9, level=0.5),)),
-    Case("datasets/synthetic.py: noise: give one of these", lambda _: datasets.usdata1(9, noise="pink"),
-         tuple((lambda _, noise=noise: datasets.usdata1(9, noise=noise)) for noise in ("gaussian", "uniform",
-             "rayleigh", "gamma", "none"))),
-    Case("explicit.py: n_clusters: raise n_clusters", lambda _: explicit.high_order_similarity(T, 0),
-         (lambda _: explicit.high_order_similarity(T, 1),)),
-    Case("explicit.py: n_neighbors: leave it out",
-         lambda _: explicit.tensor_similarity(S[:5, :5], kind="decomposable", n_neighbors=3),
-         (lambda _: explicit.tensor_similarity(S[:5, :5], kind="decomposable"),)),
-    Case("explicit.py: sigma: give sigma=1", lambda _: explicit.tensor_similarity(X[:5], sigma=0),
-         (lambda _: explicit.tensor_similarity(X[:5], sigma=1),)),
-    Case("explicit.py: epsilon: give epsilon=1e-4", lambda _: explicit.tensor_similarity(X[:5], epsilon=1),
-         (lambda _: explicit.tensor_similarity(X[:5], epsilon=1e-4),)),
-    Case("explicit.py: n_neighbors: give n_neighbors={}", lambda _: explicit.tensor_similarity(X[:4], n_neighbors=9),
-         (lambda _: explicit.tensor_similarity(X[:4], n_neighbors=4),)),
-    Case("explicit.py: samples: use ips2_dask.IPS2 or ips2_dask.run, whose sparse tensor keeps active pairs alone",
-         lambda _: explicit.tensor_similarity(np.vstack([X] * 9)), (lambda _: IPS2(3).fit(X), fit())),
-    Case("explicit.py: {}: give {} as one of these", lambda _: explicit.high_order_similarity(T, 2, rule="best"),
-         tuple((lambda _, rule=rule: explicit.high_order_similarity(T, 2, rule=rule)) for rule in ("rms", "abs",
-             "signed"))),
-    Case("metrics.py: average: leave it out", lambda _: metrics.nmi([0, 1], [0, 1], average="none"),
-         (lambda _: metrics.nmi([0, 1], [0, 1]),)),
-    Case("paper/baselines/_common.py: {}: take one", lambda _: SSC(3, solver="lasso").fit(X),
-         (lambda _: SSC(3, solver="admm").fit(X),)),
+    Case(
+        "datasets/files.py: {}: fetch the publisher's file, {}, or load yours as a file of your own",
+        with_published("3,4"),
+        (with_published(), lambda desk: open_source(str(desk.file("mine.csv", "1,2\n3,5\n")))),
+    ),
+    Case(
+        "datasets/files.py: {}: fetch {} and put it there, or pass download=True (needs pooch and a network)",
+        published(put=False),
+        (with_published(),),
+    ),
+    Case(
+        "datasets/files.py: data: give data=, or set {}, to a directory with {} (from {}), or download=True",
+        published(),
+        (with_published(), lambda desk: published(data=desk.folder / "data")(desk)),
+    ),
+    Case(
+        "datasets/loaders.py: data set: give one of these names",
+        lambda _: datasets.load("digit"),
+        (lambda _: datasets.load("digits"),),
+    ),
+    Case(
+        "datasets/manifold.py: {}: raise {}",
+        lambda _: curved_gaussians(0, 3, 2),
+        (lambda _: curved_gaussians(9, 3, 2),),
+    ),
+    Case(
+        "datasets/manifold.py: rows: take [::step] of the result",
+        lambda _: curved_gaussians(9, 3, 2, rows=slice(0, 9, 2)),
+        (lambda _: curved_gaussians(9, 3, 2)[0][::2],),
+    ),
+    Case(
+        "datasets/synthetic.py: level: give the paper's level=0.5",
+        lambda _: datasets.usdata1(9, level=-1),
+        (lambda _: datasets.usdata1(9, level=0.5),),
+    ),
+    Case(
+        "datasets/synthetic.py: noise: give one of these",
+        lambda _: datasets.usdata1(9, noise="pink"),
+        tuple(
+            (lambda _, noise=noise: datasets.usdata1(9, noise=noise))
+            for noise in ("gaussian", "uniform", "rayleigh", "gamma", "none")
+        ),
+    ),
+    Case(
+        "explicit.py: n_clusters: raise n_clusters",
+        lambda _: explicit.high_order_similarity(T, 0),
+        (lambda _: explicit.high_order_similarity(T, 1),),
+    ),
+    Case(
+        "explicit.py: n_neighbors: leave it out",
+        lambda _: explicit.tensor_similarity(S[:5, :5], kind="decomposable", n_neighbors=3),
+        (lambda _: explicit.tensor_similarity(S[:5, :5], kind="decomposable"),),
+    ),
+    Case(
+        "explicit.py: sigma: give sigma=1",
+        lambda _: explicit.tensor_similarity(X[:5], sigma=0),
+        (lambda _: explicit.tensor_similarity(X[:5], sigma=1),),
+    ),
+    Case(
+        "explicit.py: epsilon: give epsilon=1e-4",
+        lambda _: explicit.tensor_similarity(X[:5], epsilon=1),
+        (lambda _: explicit.tensor_similarity(X[:5], epsilon=1e-4),),
+    ),
+    Case(
+        "explicit.py: n_neighbors: give n_neighbors={}",
+        lambda _: explicit.tensor_similarity(X[:4], n_neighbors=9),
+        (lambda _: explicit.tensor_similarity(X[:4], n_neighbors=4),),
+    ),
+    Case(
+        "explicit.py: samples: use ips2_dask.IPS2 or ips2_dask.run, whose sparse tensor keeps active pairs alone",
+        lambda _: explicit.tensor_similarity(np.vstack([X] * 9)),
+        (lambda _: IPS2(3).fit(X), fit()),
+    ),
+    Case(
+        "explicit.py: {}: give {} as one of these",
+        lambda _: explicit.high_order_similarity(T, 2, rule="best"),
+        tuple(
+            (lambda _, rule=rule: explicit.high_order_similarity(T, 2, rule=rule)) for rule in ("rms", "abs", "signed")
+        ),
+    ),
+    Case(
+        "metrics.py: average: leave it out",
+        lambda _: metrics.nmi([0, 1], [0, 1], average="none"),
+        (lambda _: metrics.nmi([0, 1], [0, 1]),),
+    ),
+    Case(
+        "paper/baselines/_common.py: {}: take one",
+        lambda _: SSC(3, solver="lasso").fit(X),
+        (lambda _: SSC(3, solver="admm").fit(X),),
+    ),
     Case("paper/baselines/_common.py: {}: give {} in that range", lambda _: SC(0).fit(X), (lambda _: SC(1).fit(X),)),
-    Case("paper/baselines/ssc.py: solver='omp': take solver='admm'", lambda _: SSC(3, solver="omp", affine=True).fit(X),
-         (lambda _: SSC(3, solver="admm", affine=True).fit(X),)),
+    Case(
+        "paper/baselines/ssc.py: solver='omp': take solver='admm'",
+        lambda _: SSC(3, solver="omp", affine=True).fit(X),
+        (lambda _: SSC(3, solver="admm", affine=True).fit(X),),
+    ),
     # benchmarks and studies
-    Case("bench/activity.py: --json: wait until they are done, or give --busy: then the record says that the machine "
-         "was busy",
-         lambda _: check_idle(0.5), (lambda _: check_idle(0.0), f"{QUICK} --busy --json {{here}}/record.json")),
-    Case("bench/choosing.py: {}: give such a file, or --markdown alone to measure",
-         "bench choosing --markdown {at}/x.npy",
-         (f"bench choosing --markdown {RECORDS}/choosing.json",)),
-    Case("bench/cluster.py: --near: give fewer --near, or more --chunks",
-         lambda desk: setting(10_000, 4, 9, 2, desk.folder / "a"),
-         (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "b"),
-          lambda desk: setting(10_000, 12, 9, 2, desk.folder / "c"))),
-    Case("bench/cluster.py: --samples: give more --samples",
-         lambda desk: setting(100, 4, 3, 2, desk.folder / "d"),
-         (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "e"),)),
-    Case(f"{BENCH}: {{}}: {{}} {{}}", f"bench scaling --from {RECORDS}/scaling.json",
-         (f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/figure.svg",)),
-    Case(f"{BENCH}: {{}}: {{}} {{}}",
-         f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/a.svg --json {{here}}/b.json",
-         (f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/a.svg",)),
-    Case(f"{BENCH}: --json: leave --json out, or give --markdown alone",
-         f"bench choosing --markdown {RECORDS}/choosing.json --json {{here}}/b.json",
-         (f"bench choosing --markdown {RECORDS}/choosing.json",)),
-    Case(f"{BENCH}: --resume: name the file with --json, or leave --resume out", earlier_records(json=None),
-         (earlier_records(json=Path("none.json")), earlier_records(json=None, resume=False))),
-    Case(f"{BENCH}: --resume: name a new file, or leave --resume out", earlier_records(),
-         (earlier_records(json=Path("none.json")), earlier_records(resume=False))),
-    Case("bench/document.py: {}: give another --json", f"{QUICK} --busy --json {{here}}",
-         (f"{QUICK} --busy --json {{here}}/record.json",)),
-    Case("bench/process.py: --threads: give --threads {}", lambda _: check_cores(10**6),
-         (lambda _: check_cores(len(os.sched_getaffinity(0))),)),
+    Case(
+        "bench/activity.py: --json: wait until they are done, or give --busy: then the record says that the machine "
+        "was busy",
+        lambda _: check_idle(0.5),
+        (lambda _: check_idle(0.0), f"{QUICK} --busy --json {{here}}/record.json"),
+    ),
+    Case(
+        "bench/choosing.py: {}: give such a file, or --markdown alone to measure",
+        "bench choosing --markdown {at}/x.npy",
+        (f"bench choosing --markdown {RECORDS}/choosing.json",),
+    ),
+    Case(
+        "bench/cluster.py: --near: give fewer --near, or more --chunks",
+        lambda desk: setting(10_000, 4, 9, 2, desk.folder / "a"),
+        (
+            lambda desk: setting(10_000, 4, 3, 2, desk.folder / "b"),
+            lambda desk: setting(10_000, 12, 9, 2, desk.folder / "c"),
+        ),
+    ),
+    Case(
+        "bench/cluster.py: --samples: give more --samples",
+        lambda desk: setting(100, 4, 3, 2, desk.folder / "d"),
+        (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "e"),),
+    ),
+    Case(
+        f"{BENCH}: {{}}: {{}} {{}}",
+        f"bench scaling --from {RECORDS}/scaling.json",
+        (f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/figure.svg",),
+    ),
+    Case(
+        f"{BENCH}: {{}}: {{}} {{}}",
+        f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/a.svg --json {{here}}/b.json",
+        (f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/a.svg",),
+    ),
+    Case(
+        f"{BENCH}: --json: leave --json out, or give --markdown alone",
+        f"bench choosing --markdown {RECORDS}/choosing.json --json {{here}}/b.json",
+        (f"bench choosing --markdown {RECORDS}/choosing.json",),
+    ),
+    Case(
+        f"{BENCH}: --resume: name the file with --json, or leave --resume out",
+        earlier_records(json=None),
+        (earlier_records(json=Path("none.json")), earlier_records(json=None, resume=False)),
+    ),
+    Case(
+        f"{BENCH}: --resume: name a new file, or leave --resume out",
+        earlier_records(),
+        (earlier_records(json=Path("none.json")), earlier_records(resume=False)),
+    ),
+    Case(
+        "bench/document.py: {}: give another --json",
+        f"{QUICK} --busy --json {{here}}",
+        (f"{QUICK} --busy --json {{here}}/record.json",),
+    ),
+    Case(
+        "bench/process.py: --threads: give --threads {}",
+        lambda _: check_cores(10**6),
+        (lambda _: check_cores(len(os.sched_getaffinity(0))),),
+    ),
     Case(f"{BENCH}: {{}}: leave {{}} out", "bench end-to-end --samples 300 --serial --transpose"),
-    Case(f"{BENCH}: --features: leave --features out",
-         "bench end-to-end --input {at}/x.npy --serial --features 3 --clusters 3"),
-    Case(f"{BENCH}: --keep: leave --keep out",
-         "bench end-to-end --samples 300 --serial --keep {here}/kept --repeats 2"),
-    Case(f"{BENCH}: {{}}: leave {{}} out, or give --samples", "bench graph --data digits --seed 3",
-         (lambda _: bench_command._check_named(argparse.Namespace(data="digits", benchmark="graph", features=64,
-          random_state=0)),
-          f"{QUICK} --seed 3")),
-    Case("bench/everything.py: IPS2_DATA: set it, or name others with --only", all_of(None, "graph-mnist"),
-         (all_of("{here}", "graph-mnist"), all_of(None, "product"))),
-    Case("bench/choosing_systems.py: --systems: {}, or leave {} out", without_package,
-         (lambda _: available(["kmeans"]),)),
-    Case(f"{STUDY}: cluster and scheduler: leave one of them out", study("cluster: slurm\nscheduler: tcp://a:1"),
-         (study("cluster: slurm"), study("scheduler: tcp://a:1"))),
+    Case(
+        f"{BENCH}: --features: leave --features out",
+        "bench end-to-end --input {at}/x.npy --serial --features 3 --clusters 3",
+    ),
+    Case(
+        f"{BENCH}: --keep: leave --keep out", "bench end-to-end --samples 300 --serial --keep {here}/kept --repeats 2"
+    ),
+    Case(
+        f"{BENCH}: {{}}: leave {{}} out, or give --samples",
+        "bench graph --data digits --seed 3",
+        (
+            lambda _: bench_command._check_named(
+                argparse.Namespace(data="digits", benchmark="graph", features=64, random_state=0)
+            ),
+            f"{QUICK} --seed 3",
+        ),
+    ),
+    Case(
+        "bench/everything.py: IPS2_DATA: set it, or name others with --only",
+        all_of(None, "graph-mnist"),
+        (all_of("{here}", "graph-mnist"), all_of(None, "product")),
+    ),
+    Case(
+        "bench/choosing_systems.py: --systems: {}, or leave {} out", without_package, (lambda _: available(["kmeans"]),)
+    ),
+    Case(
+        f"{STUDY}: cluster and scheduler: leave one of them out",
+        study("cluster: slurm\nscheduler: tcp://a:1"),
+        (study("cluster: slurm"), study("scheduler: tcp://a:1")),
+    ),
     Case(f"{STUDY}: {{}}: mend {{}}", study("sizes: [1000"), (study("sizes: [1000]"),)),
-    Case(f"{STUDY}: {{}}: write lines such as `sizes: [2000, 20000]`", study("- 1000"),
-         (study("sizes: [2000, 20000]"),)),
+    Case(
+        f"{STUDY}: {{}}: write lines such as `sizes: [2000, 20000]`", study("- 1000"), (study("sizes: [2000, 20000]"),)
+    ),
     Case(f"{STUDY}: {{}}: {{}}: write {{}}", study("sizs: [1000]"), (study("sizes: [1000]"),)),
     Case(f"{STUDY}: {{}}: {{}}: take it out", study("qqqqqq: 1"), (study(""),)),
-    Case("bench/study/measure.py: {}: take that line out", lambda desk: _by_run(desk.file("records.jsonl", "{}\n")),
-         (lambda desk: _by_run(desk.file("records.jsonl", "")),)),
-]  # fmt: skip
+    Case(
+        "bench/study/measure.py: {}: take that line out",
+        lambda desk: _by_run(desk.file("records.jsonl", "{}\n")),
+        (lambda desk: _by_run(desk.file("records.jsonl", "")),),
+    ),
+]
 
 
 SLOW = {
     "runs/cuts.py: {}: run it again with this number of clusters into the same directory, which computes the last "
     "stages alone",
-    "cli/maintenance.py: --out: give --out report.html", "cli/maintenance.py: --out: give {}/report.html",
+    "cli/maintenance.py: --out: give --out report.html",
+    "cli/maintenance.py: --out: give {}/report.html",
     "runs/layout.py: layout: run it with embedding='spectral'",
     "cli/run.py: --memory-limit: add --workers, or leave it out",
-    f"{BENCH}: {{}}: leave {{}} out", f"{BENCH}: --features: leave --features out",
+    f"{BENCH}: {{}}: leave {{}} out",
+    f"{BENCH}: --features: leave --features out",
     f"{BENCH}: --keep: leave --keep out",
-    f"{BENCH}: {{}}: leave {{}} out, or give --samples", "bench/document.py: {}: give another --json",
+    f"{BENCH}: {{}}: leave {{}} out, or give --samples",
+    "bench/document.py: {}: give another --json",
     f"{BENCH}: {{}}: {{}} {{}}",
     "bench/activity.py: --json: wait until they are done, or give --busy: then the record says that the machine was "
     "busy",
-}  # fmt: skip
+}
 """Messages whose remedies start processes or draw figures."""
 
 
@@ -1125,10 +1545,18 @@ def test_a_limit_that_a_refusal_names_suffices_and_so_does_the_option_beside_it(
     offered = set()
     asked = itertools.product(
         [(5_000, 64), (200_000, 64), (1_000_000, 64), (10_000_000, 64)],
-        [{}, {"n_neighbors": 20}, {"graph": "exact"}, {"tensor": "decomposable"}, {"vectors": "chunked"},
-         {"vectors": "in-core"}, {"partition_rows": 10**7}, {"n_clusters": 200, "vectors": "chunked", "n_workers": 2}],
+        [
+            {},
+            {"n_neighbors": 20},
+            {"graph": "exact"},
+            {"tensor": "decomposable"},
+            {"vectors": "chunked"},
+            {"vectors": "in-core"},
+            {"partition_rows": 10**7},
+            {"n_clusters": 200, "vectors": "chunked", "n_workers": 2},
+        ],
         ["300MiB", "2GiB", "3GiB"],
-    )  # fmt: skip
+    )
     for shape, given, limit in [*asked, ((10**8, 64), {"n_clusters": 20, "n_workers": 200}, "2GiB")]:
         values = {**given, "memory_limit": limit}
         message = limited(shape, values)
@@ -1179,15 +1607,13 @@ EXCUSED: dict[str, str] = {
     "paper/reproduce.py: --out: give another --out": OF_HOURS,
     "bench/slope.py: bench slope: run it on Linux": "needs another system",
     "bench/process.py: --threads: leave --threads out": "needs another system",
-    "clusters/jobs/batch.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`":
-        OF_A_SERVER,
+    "clusters/jobs/batch.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (
+        OF_A_SERVER
+    ),
     "clusters/jobs/daskjob.py: job: look at `ips2 jobs`": OF_A_SERVER,
-    "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart":
-        OF_A_SERVER,
-    "clusters/ssh.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config":
-        OF_A_SERVER,
-    "readers/dask_array.py: the Dask array given: give client=, as in IPS2(client=client)":
-        "tests/readers/test_readers_dask.py gives the client of a persisted array",
+    "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart": OF_A_SERVER,
+    "clusters/ssh.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config": OF_A_SERVER,
+    "readers/dask_array.py: the Dask array given: give client=, as in IPS2(client=client)": "tests/readers/test_readers_dask.py gives the client of a persisted array",
     "executors/failures.py: workers: a task got no memory in each of {} tries ({}): give each worker more memory, by "
     "a larger memory_limit or fewer workers": "tests/executors/test_process_memory.py asks for more than the limit, "
     "and for less",
@@ -1206,7 +1632,7 @@ EXCUSED: dict[str, str] = {
     "AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers": OF_A_SERVER,
     "store/remote.py: {}: check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, and run the same "
     "command again, which continues": OF_A_SERVER,
-}  # fmt: skip
+}
 """Messages whose remedies no test of this file follows, and why."""
 
 

@@ -110,8 +110,10 @@ def test_categories_are_in_natural_order_and_the_key_names_everything() -> None:
     assert adata.obs["mine"].cat.categories.tolist() == [str(c) for c in range(12)]
     assert list(adata.obs) == ["type", "mine", "mine_certainty"]
     assert (list(adata.obsm), list(adata.obsp), list(adata.uns)) == (
-        ["X_pca", "X_mine"], ["mine_connectivities", "mine_distances"], ["note", "mine"],
-    )  # fmt: skip
+        ["X_pca", "X_mine"],
+        ["mine_connectivities", "mine_distances"],
+        ["note", "mine"],
+    )
 
 
 def test_a_copy_leaves_the_original_and_a_result_is_written_and_read(tmp_path: Path) -> None:

@@ -147,10 +147,14 @@ def test_a_users_file_passes_strict_mypy_and_a_wrong_one_does_not(tmp_path: Path
     shown = {
         name: subprocess.run(
             [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=", f"{name}.py"],
-            cwd=tmp_path, env={**os.environ, "MYPYPATH": package}, capture_output=True, text=True, check=False,
+            cwd=tmp_path,
+            env={**os.environ, "MYPYPATH": package},
+            capture_output=True,
+            text=True,
+            check=False,
         )
         for name in ("user", "wrong")
-    }  # fmt: skip
+    }
     assert shown["user"].returncode == 0, shown["user"].stdout
     assert "wrong.py" in shown["wrong"].stdout
     assert "n_clusters" in shown["wrong"].stdout

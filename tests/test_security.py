@@ -138,9 +138,15 @@ def test_parts_with_names_outside_are_not_removed(stranger: Path) -> None:
 def test_no_name_leads_out_of_a_store(name: str, kind: type[Any], tmp_path: Path) -> None:
     files = kind(str(tmp_path / "run") if kind is LocalFiles else "memory://security/run")
     uses: list[Callable[[str], object]] = [
-        files.read, files.names, files.sizes, files.remove, lambda at: files.write(at, "x"),
-        lambda at: files.create(at, "x"), lambda at: files.read_many([at]), lambda at: files.remove_many([at]),
-    ]  # fmt: skip
+        files.read,
+        files.names,
+        files.sizes,
+        files.remove,
+        lambda at: files.write(at, "x"),
+        lambda at: files.create(at, "x"),
+        lambda at: files.read_many([at]),
+        lambda at: files.remove_many([at]),
+    ]
     for use in uses:
         with pytest.raises(BadInput, match="leads out of the run directory"):
             use(name)

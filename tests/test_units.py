@@ -35,10 +35,13 @@ def results(found: Run) -> dict[str, bytes]:
     """Everything that has no unit, as bytes."""
     context = found._context
     arrays = {
-        "labels": found.labels, "certainty": found.certainty, "indices": found.neighbors.indices,
-        "eigenvalues": found.eigenvalues, "samples": context.all_samples(),
+        "labels": found.labels,
+        "certainty": found.certainty,
+        "indices": found.neighbors.indices,
+        "eigenvalues": found.eigenvalues,
+        "samples": context.all_samples(),
         "bandwidths": np.asarray(context.read("neighbors", "whole", "bandwidths")),
-    }  # fmt: skip
+    }
     if found.embedding is not None:
         arrays["embedding"] = found.embedding
     return {name: np.ascontiguousarray(a).tobytes() for name, a in arrays.items()}
@@ -60,11 +63,17 @@ def test_a_power_of_two_changes_no_bit(power: int, metric: str, scale: str) -> N
 
 
 KINDS: list[dict[str, Any]] = [
-    {"affinity": "gaussian"}, {"affinity": "gaussian", "bandwidth": "median"}, {"bandwidth": 2.5},
-    {"affinity": "gaussian", "bandwidth": 700.0}, {"affinity": "gaussian", "tensor": "decomposable"},
-    {"tensor": "decomposable"}, {"operator": "matrix-free", "epsilon": 9e-4},
-    {"embedding": "rows"}, {"embedding": "none"}, {"duplicates": "merge"},
-]  # fmt: skip
+    {"affinity": "gaussian"},
+    {"affinity": "gaussian", "bandwidth": "median"},
+    {"bandwidth": 2.5},
+    {"affinity": "gaussian", "bandwidth": 700.0},
+    {"affinity": "gaussian", "tensor": "decomposable"},
+    {"tensor": "decomposable"},
+    {"operator": "matrix-free", "epsilon": 9e-4},
+    {"embedding": "rows"},
+    {"embedding": "none"},
+    {"duplicates": "merge"},
+]
 
 
 @pytest.mark.parametrize("power", POWERS)

@@ -79,7 +79,9 @@ def check_idle(others: float) -> None:
     """
     if others > MOST:
         raise BadInput(
-            "--json", f"a machine on which other processes take {others:.2f} of a core", f"at most {MOST:g}",
+            "--json",
+            f"a machine on which other processes take {others:.2f} of a core",
+            f"at most {MOST:g}",
             "the record's seconds would hold theirs",
             "wait until they are done, or give --busy: then the record says that the machine was busy",
-        )  # fmt: skip
+        )

@@ -57,10 +57,16 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
         for tenth, rows in enumerate(np.array_split(np.argsort(certainty, kind="stable"), 10), start=1):
             if len(rows):
                 yield {
-                    "data": name, "m": len(hit), "classes": data.classes, "tenth": tenth,
-                    "least": float(certainty[rows[0]]), "most": float(certainty[rows[-1]]), "samples": len(rows),
-                    "accuracy": float(hit[rows].mean()), "auc": auc,
-                }  # fmt: skip
+                    "data": name,
+                    "m": len(hit),
+                    "classes": data.classes,
+                    "tenth": tenth,
+                    "least": float(certainty[rows[0]]),
+                    "most": float(certainty[rows[-1]]),
+                    "samples": len(rows),
+                    "accuracy": float(hit[rows].mean()),
+                    "auc": auc,
+                }
 
 
 def draw(records: Sequence[Record]) -> Figure:
@@ -88,9 +94,11 @@ def markdown(records: Sequence[Record]) -> str:
         of = [r for r in records if r["data"] == name]
         area = "" if of[0]["auc"] is None else f"; right above wrong with probability {of[0]['auc']:.3f}"
         lines = [
-            f"{name}, {of[0]['m']:,} samples{area}", "",
-            "| tenth of the samples | certainty | accuracy |", "|---|---|---|",
-        ]  # fmt: skip
+            f"{name}, {of[0]['m']:,} samples{area}",
+            "",
+            "| tenth of the samples | certainty | accuracy |",
+            "|---|---|---|",
+        ]
         lines += [f"| {r['tenth']} | {r['least']:.3f} to {r['most']:.3f} | {r['accuracy']:.3f} |" for r in of]
         parts.append("\n".join(lines) + "\n")
     return "\n".join(parts)

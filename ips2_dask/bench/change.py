@@ -83,7 +83,11 @@ def _command(data: Data, c: int, out: Path, limit: float, seed: int) -> Record:
     stages: list[dict[str, Any]] = json.loads(ended.stdout.splitlines()[-1])["stages"]
     measures = scores(np.load(data.labels), open_run(out).labels)
     return {
-        "c": c, "outcome": "finished", "seconds": seconds,
+        "c": c,
+        "outcome": "finished",
+        "seconds": seconds,
         "stage_seconds": float(sum(s["seconds"] for s in stages if not s["skipped"])),
-        "reused": sum(s["skipped"] for s in stages), "nmi": measures["nmi"], "ari": measures["ari"],
-    }  # fmt: skip
+        "reused": sum(s["skipped"] for s in stages),
+        "nmi": measures["nmi"],
+        "ari": measures["ari"],
+    }

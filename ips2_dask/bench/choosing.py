@@ -21,16 +21,28 @@ from ips2_dask.bench.labelled_data import labelled_data
 from ips2_dask.bench.process import FINISHED, work_apart
 from ips2_dask.errors import BadInput
 from ips2_dask.metrics import accuracy, adjusted_rand, nmi
+from ips2_dask.typing import Integer
 
 COLUMNS = (
-    "data", "m", "classes", "system", "outcome", "clusters", "left_out", "k", "sigma", "nmi", "acc", "ari", "threads",
-    "seconds", "cold_seconds",
-)  # fmt: skip
+    "data",
+    "m",
+    "classes",
+    "system",
+    "outcome",
+    "clusters",
+    "left_out",
+    "k",
+    "sigma",
+    "nmi",
+    "acc",
+    "ari",
+    "threads",
+    "seconds",
+    "cold_seconds",
+)
 
 FITS = 3
 """Of each system: the second may still compile a part that the first had no need of."""
-
-Labels = NDArray[np.integer]
 
 
 class Job(TypedDict):
@@ -82,7 +94,7 @@ def measure(
                 yield {**facts, **described, **measured}
 
 
-def _in_this_process(name: str, problem: Problem, true_labels: Labels) -> Record:
+def _in_this_process(name: str, problem: Problem, true_labels: Integer) -> Record:
     try:
         measured = _measured(name, problem, true_labels)
     except Exception as error:
@@ -93,7 +105,7 @@ def _in_this_process(name: str, problem: Problem, true_labels: Labels) -> Record
     return {"outcome": FINISHED, **measured}
 
 
-def _in_a_fresh_process(name: str, X: NDArray[np.floating], true_labels: Labels, folder: Path, seed: int) -> Record:
+def _in_a_fresh_process(name: str, X: NDArray[np.floating], true_labels: Integer, folder: Path, seed: int) -> Record:
     files = {"X": folder / "X.npy", "labels": folder / "labels.npy"}
     for path, array in zip(files.values(), (X, true_labels), strict=True):
         if not path.exists():
@@ -110,7 +122,7 @@ def work(job: Job) -> Record:
     return _measured(job["system"], problem, true_labels)
 
 
-def _measured(name: str, problem: Problem, true_labels: Labels) -> Record:
+def _measured(name: str, problem: Problem, true_labels: Integer) -> Record:
     """Scores of a system's last fit, and the seconds of its first one and of the others."""
     system = SYSTEMS[name]
     with warnings.catch_warnings():
@@ -123,12 +135,16 @@ def _measured(name: str, problem: Problem, true_labels: Labels) -> Record:
             labels, facts = system.fit(problem)
             seconds.append(time.perf_counter() - begun)
     return {
-        "clusters": len(np.unique(labels[labels >= 0])), **facts, **scores_with_noise(true_labels, labels),
-        "threads": threads, "seconds": min(seconds[1:]), "cold_seconds": seconds[0],
-    }  # fmt: skip
+        "clusters": len(np.unique(labels[labels >= 0])),
+        **facts,
+        **scores_with_noise(true_labels, labels),
+        "threads": threads,
+        "seconds": min(seconds[1:]),
+        "cold_seconds": seconds[0],
+    }
 
 
-def scores_with_noise(true_labels: Labels, labels: Labels) -> dict[str, float]:
+def scores_with_noise(true_labels: Integer, labels: Integer) -> dict[str, float]:
     """NMI, ACC and ARI, where labels below 0 say that a sample is in no cluster, and the share of these samples.
 
     For NMI and ARI they are one cluster of their own; for ACC each of them is wrong.
@@ -137,10 +153,11 @@ def scores_with_noise(true_labels: Labels, labels: Labels) -> dict[str, float]:
     labelled = labels >= 0
     share = float(np.mean(labelled))
     return {
-        "left_out": 1 - share, "nmi": nmi(true_labels, labels),
+        "left_out": 1 - share,
+        "nmi": nmi(true_labels, labels),
         "acc": share * accuracy(true_labels[labelled], labels[labelled]) if share else 0.0,
         "ari": adjusted_rand(true_labels, labels),
-    }  # fmt: skip
+    }
 
 
 # ---- tables
@@ -174,9 +191,12 @@ def read(path: Path) -> list[Record]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"no record ({type(error).__name__})"
     raise BadInput(
-        str(path), problem, "a file of `ips2 bench choosing --json FILE`", "there would be no table to print",
+        str(path),
+        problem,
+        "a file of `ips2 bench choosing --json FILE`",
+        "there would be no table to print",
         "give such a file, or --markdown alone to measure",
-    )  # fmt: skip
+    )
 
 
 def markdown(records: Sequence[Record]) -> str:
@@ -203,10 +223,11 @@ def each_set(records: Sequence[Record]) -> str:
     systems = list(dict.fromkeys(str(r["system"]) for r in records))
     found = {(r["data"], r["system"]): r for r in records}
     lines = [
-        "ARI on each set, with the number of clusters where the system is not told it:", "",
+        "ARI on each set, with the number of clusters where the system is not told it:",
+        "",
         "| data, samples x features, classes | " + " | ".join(f"`{name}`" for name in systems) + " |",
         "|---|" + "---|" * len(systems),
-    ]  # fmt: skip
+    ]
     for data in dict.fromkeys(r["data"] for r in records):
         of = [found.get((data, name)) for name in systems]
         shape = next(r for r in of if r is not None)
@@ -229,17 +250,25 @@ def _table(records: Sequence[Record]) -> str:
     rivals = [of for of in rows.values() if _count(of) == most]
     best = {column: max((_mean(of, column.field) or 0.0 for of in rivals), default=0.0) for column in SCORES}
     lines = [
-        "| system | call | " + " | ".join(column.head for column in SCORES) + " | left out | sets | threads | "
-        + " | ".join(column.head for column in seconds) + " |",
+        "| system | call | "
+        + " | ".join(column.head for column in SCORES)
+        + " | left out | sets | threads | "
+        + " | ".join(column.head for column in seconds)
+        + " |",
         "|---|---|" + "---|" * (len(SCORES) + 3 + len(seconds)),
-    ]  # fmt: skip
+    ]
     for name, of in rows.items():
         scores = [_score(_mean(of, column.field), best[column] if of in rivals else None) for column in SCORES]
         left_out = _mean(of, "left_out")
         cells = [
-            f"`{name}`", f"`{of[0]['call']}`", *scores, "–" if left_out is None else f"{left_out:.0%}",
-            str(_count(of)), _threads(of), *(_short(_mean(of, column.field)) for column in seconds),
-        ]  # fmt: skip
+            f"`{name}`",
+            f"`{of[0]['call']}`",
+            *scores,
+            "–" if left_out is None else f"{left_out:.0%}",
+            str(_count(of)),
+            _threads(of),
+            *(_short(_mean(of, column.field)) for column in seconds),
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -240,17 +240,23 @@ SYSTEMS = {
         f'IPS2("auto", max_clusters={MOST}, assign_labels="leiden")', _ips2_leiden, False, usable_cores, ("igraph",)
     ),
     "sweep": System(
-        f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}", _sweep, False,
+        f"sweep(X, range(2, {MOST + 1}), {NEIGHBORS}), above {FEW:,} samples {NEIGHBORS[:1]}",
+        _sweep,
+        False,
         usable_cores,
     ),
     "hdbscan": System("HDBSCAN()", _hdbscan, False, _one),
     "umap": System(
         "HDBSCAN(min_samples=10, min_cluster_size=max(5, m / 140)) on UMAP(n_neighbors=30, min_dist=0, "
-        "n_components=10)", _umap, False, _of_numba, ("umap",),
+        "n_components=10)",
+        _umap,
+        False,
+        _of_numba,
+        ("umap",),
     ),
     "evoc": System("EVoC()", _evoc, False, _of_numba, ("evoc",)),
     "leiden": System(f"{_SCANPY}, resolution 1", _leiden, False, _of_libraries, ("igraph", "umap")),
-}  # fmt: skip
+}
 
 
 def available(names: Sequence[str] | None, note: Callable[[str], None] = lambda _: None) -> tuple[str, ...]:
@@ -273,9 +279,12 @@ def available(names: Sequence[str] | None, note: Callable[[str], None] = lambda 
         missing = ", ".join(SYSTEMS[name].missing)
         if missing and names is not None:
             raise BadInput(
-                "--systems", f"{name}, which needs {missing}", "a system whose packages are installed",
-                f"{name} would be left out", f"{INSTALL}, or leave {name} out",
-            )  # fmt: skip
+                "--systems",
+                f"{name}, which needs {missing}",
+                "a system whose packages are installed",
+                f"{name} would be left out",
+                f"{INSTALL}, or leave {name} out",
+            )
         if missing:
             note(f"{name} is left out, for {missing} is not installed: {INSTALL}")
         else:

@@ -44,9 +44,19 @@ from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
 COLUMNS = (
-    "kind", "workers", "chunks", "near", "products", "tasks", "scheduler_cpu", "client_cpu", "scheduler_us_a_task",
-    "scheduler_peak_bytes", "again", "products_again",
-)  # fmt: skip
+    "kind",
+    "workers",
+    "chunks",
+    "near",
+    "products",
+    "tasks",
+    "scheduler_cpu",
+    "client_cpu",
+    "scheduler_us_a_task",
+    "scheduler_peak_bytes",
+    "again",
+    "products_again",
+)
 
 FEATURES = 64
 """Features of the simulated samples, on which the plan's number of chunks depends."""
@@ -92,9 +102,13 @@ def measure(workers: int, chunks: int | None, near: int, samples: int, clusters:
     """
     context, solve = setting(samples, chunks, near, clusters, folder)
     shape: Record = {
-        "workers": workers, "chunks": solve.chunks, "near": near, "samples": samples, "c": clusters,
+        "workers": workers,
+        "chunks": solve.chunks,
+        "near": near,
+        "samples": samples,
+        "c": clusters,
         "columns": solve.columns,
-    }  # fmt: skip
+    }
     with simulated_cluster(workers, solve, folder) as cluster:
         run = _Run(context, DaskExecutor(cluster.client, 1, PATIENCE), solve)
         found = []
@@ -114,20 +128,29 @@ def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: 
     n = chunks or math.ceil(samples / planned.chunk_samples)
     if n < 2 or near >= n:
         raise BadInput(
-            "--near", f"{near} with {n} chunks", "a number below that of chunks, of which there are two or more",
-            "a chunk would need rows of chunks that are not there", "give fewer --near, or more --chunks",
-        )  # fmt: skip
+            "--near",
+            f"{near} with {n} chunks",
+            "a number below that of chunks, of which there are two or more",
+            "a chunk would need rows of chunks that are not there",
+            "give fewer --near, or more --chunks",
+        )
     if samples <= levels.COARSEST:
         raise BadInput(
-            "--samples", str(samples), f"more than {levels.COARSEST}", "their graph would have no levels",
+            "--samples",
+            str(samples),
+            f"more than {levels.COARSEST}",
+            "their graph would have no levels",
             "give more --samples",
-        )  # fmt: skip
+        )
     rows = samples // n
     context = Context(
-        store=ZarrStore(str(folder / "run")), params=params, bounds=tuple(rows * g for g in range(n + 1)),
-        n_features=FEATURES, choices=Choices("shards", n, "matrix-free", "chunked", chunk_samples=rows),
+        store=ZarrStore(str(folder / "run")),
+        params=params,
+        bounds=tuple(rows * g for g in range(n + 1)),
+        n_features=FEATURES,
+        choices=Choices("shards", n, "matrix-free", "chunked", chunk_samples=rows),
         folders={stage: f"{stage}-{0:016x}" for stage in STAGES},
-    )  # fmt: skip
+    )
     columns = eigen.block_width(solved_pairs(context.choices.n_solved(params), False, 1))
     return context, Solve(n, rows, near, columns)
 
@@ -181,9 +204,14 @@ class _Run:
 
         with contextlib.suppress(_Enough):
             levels.leading(
-                graph.space, self._start(graph), self._solve.columns, tol=0.0, settled=-1.0, seed=0,
+                graph.space,
+                self._start(graph),
+                self._solve.columns,
+                tol=0.0,
+                settled=-1.0,
+                seed=0,
                 checkpoint=checkpoint,
-            )  # fmt: skip
+            )
         return made[-1]
 
     def walk(self) -> int:
@@ -233,12 +261,17 @@ class Spent(NamedTuple):
 def _record(spent: Spent) -> Record:
     """The figures of what was measured, by product and as a whole."""
     return {
-        "products": spent.products, "tasks": spent.done, "tasks_a_product": round(spent.done / spent.products),
-        "seconds": spent.seconds, "scheduler_cpu": spent.scheduler_cpu, "client_cpu": spent.client_cpu,
+        "products": spent.products,
+        "tasks": spent.done,
+        "tasks_a_product": round(spent.done / spent.products),
+        "seconds": spent.seconds,
+        "scheduler_cpu": spent.scheduler_cpu,
+        "client_cpu": spent.client_cpu,
         "scheduler_us_a_task": spent.scheduler_cpu / spent.done * 1e6,
-        "scheduler_peak_bytes": spent.scheduler_peak_bytes, "again": spent.again,
+        "scheduler_peak_bytes": spent.scheduler_peak_bytes,
+        "again": spent.again,
         "products_again": spent.products_again,
-    }  # fmt: skip
+    }
 
 
 # ---- the processes: a scheduler, and one for all workers
@@ -325,18 +358,32 @@ def simulated_cluster(n: int, solve: Solve, folder: Path) -> Iterator[SimulatedC
         with (folder / "scheduler.log").open("wb") as log:
             scheduler = subprocess.Popen(
                 [
-                    sys.executable, "-m", "dask", "scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard",
-                    "--scheduler-file", str(file),
+                    sys.executable,
+                    "-m",
+                    "dask",
+                    "scheduler",
+                    "--host",
+                    "127.0.0.1",
+                    "--port",
+                    "0",
+                    "--no-dashboard",
+                    "--scheduler-file",
+                    str(file),
                 ],
-                env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-            )  # fmt: skip
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
         stack.callback(_end, scheduler)
         address = _address(file, scheduler)
         arguments = [address, str(n), json.dumps(solve)]
         workers = subprocess.Popen(
             [sys.executable, "-m", simulated_workers.__name__, *arguments],
-            env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-        )  # fmt: skip
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
         stack.callback(_end, workers)
         stack.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "60s"}))
         client = stack.enter_context(Client(address, set_as_default=False, timeout="60s"))

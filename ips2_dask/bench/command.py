@@ -111,18 +111,24 @@ def _draw_recorded(options: argparse.Namespace, path: Path) -> int:
     for name, value, needed in (("--figure", options.figure, True), ("--json", options.json, False)):
         if (value is not None) != needed:
             raise BadInput(
-                name, f"{'none' if needed else 'one'} beside --from {path}", "--figure FILE --from RECORD",
-                "there would be nothing new to write", f"{'give' if needed else 'leave out'} {name}",
-            )  # fmt: skip
+                name,
+                f"{'none' if needed else 'one'} beside --from {path}",
+                "--figure FILE --from RECORD",
+                "there would be nothing new to write",
+                f"{'give' if needed else 'leave out'} {name}",
+            )
     figures.check(options.figure)
     results = document.read(path)
     try:
         figure = MODULES[options.benchmark].draw(results)
     except (KeyError, ValueError, TypeError):
         raise BadInput(
-            str(path), "records of another benchmark", f"a file of `ips2 bench {options.benchmark} --json FILE`",
-            "the figure would show something else", "give such a file",
-        ) from None  # fmt: skip
+            str(path),
+            "records of another benchmark",
+            f"a file of `ips2 bench {options.benchmark} --json FILE`",
+            "the figure would show something else",
+            "give such a file",
+        ) from None
     figures.save(figure, options.figure, results)
     return 0
 
@@ -131,9 +137,12 @@ def _print_recorded(options: argparse.Namespace, path: Path) -> int:
     """Print the tables of a file of ``--json``, and measure nothing."""
     if options.json is not None:
         raise BadInput(
-            "--json", f"one beside --markdown {path}", "one of them", "there would be nothing new to write",
+            "--json",
+            f"one beside --markdown {path}",
+            "one of them",
+            "there would be nothing new to write",
             "leave --json out, or give --markdown alone",
-        )  # fmt: skip
+        )
     module = MODULES[options.benchmark]
     print(module.markdown(module.read(path)), end="")
     return 0
@@ -145,18 +154,23 @@ def _earlier(options: argparse.Namespace) -> list[Record]:
         return []
     if options.json is None:
         raise BadInput(
-            "--resume", "no --json", "one with the file of --json", "there would be nothing to go on with",
+            "--resume",
+            "no --json",
+            "one with the file of --json",
+            "there would be nothing to go on with",
             "name the file with --json, or leave --resume out",
-        )  # fmt: skip
+        )
     if not options.json.exists():
         return []
     made_by = document.head(options.json)
     if (made_by.get("commit"), made_by.get("changes")) != tuple(origin.present()):
         raise BadInput(
-            "--resume", f"records of {made_by.get('commit') or 'an unknown commit'} in {options.json}",
+            "--resume",
+            f"records of {made_by.get('commit') or 'an unknown commit'} in {options.json}",
             f"those of this code, {origin.present().commit or 'of no checkout'}",
-            "one file would hold records of two versions", "name a new file, or leave --resume out",
-        )  # fmt: skip
+            "one file would hold records of two versions",
+            "name a new file, or leave --resume out",
+        )
     return numbers.complete(numbers.read(options.json))
 
 
@@ -189,9 +203,14 @@ def _records(
     if options.benchmark == "certainty":
         return certainty.measure(options.data, options.random_state)
     parts = {
-        "product": _product, "graph": _graph, "solve": _solve, "peers": _peers, "sweep": _sweep, "change": _change,
+        "product": _product,
+        "graph": _graph,
+        "solve": _solve,
+        "peers": _peers,
+        "sweep": _sweep,
+        "change": _change,
         "cluster": _cluster,
-    }  # fmt: skip
+    }
     return parts[options.benchmark](options, folder)
 
 
@@ -209,9 +228,15 @@ def _numbers(options: argparse.Namespace, folder: Path, earlier: Sequence[Record
 def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     del folder
     return product.measure(
-        options.samples, options.features, options.neighbors, options.columns, options.operators, options.repeats,
-        options.threads, options.random_state,
-    )  # fmt: skip
+        options.samples,
+        options.features,
+        options.neighbors,
+        options.columns,
+        options.operators,
+        options.repeats,
+        options.threads,
+        options.random_state,
+    )
 
 
 def _graph(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
@@ -224,18 +249,32 @@ def _graph(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
 def _solve(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     data = _data(options, folder)
     return solve.measure(
-        data, folder, options.neighbors, options.clusters, options.tol, options.solvers, options.limit,
+        data,
+        folder,
+        options.neighbors,
+        options.clusters,
+        options.tol,
+        options.solvers,
+        options.limit,
         options.random_state,
-    )  # fmt: skip
+    )
 
 
 def _peers(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
     data = _data(options, folder)
     return peers.measure(
-        data, folder, options.systems, options.clusters, options.workers or 0, options.limit, options.repeats,
-        options.random_state, cold=not options.compiled, threads=options.threads,
+        data,
+        folder,
+        options.systems,
+        options.clusters,
+        options.workers or 0,
+        options.limit,
+        options.repeats,
+        options.random_state,
+        cold=not options.compiled,
+        threads=options.threads,
         report=lambda text: print(text, file=sys.stderr),
-    )  # fmt: skip
+    )
 
 
 def _sweep(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
@@ -259,9 +298,12 @@ def _cluster(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
 def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
     if options.keep is not None and (options.repeats > 1 or options.against is not None):
         raise BadInput(
-            "--keep", "more than one run", "one, without --repeats and --against",
-            "later runs would find the stages of the first", "leave --keep out",
-        )  # fmt: skip
+            "--keep",
+            "more than one run",
+            "one, without --repeats and --against",
+            "later runs would find the stages of the first",
+            "leave --keep out",
+        )
     for name, value in (("--labels-column", options.labels_column), ("--transpose", options.transpose or None)):
         if value is not None and options.input is None:
             raise BadInput(
@@ -269,9 +311,12 @@ def _end_to_end(options: argparse.Namespace, params: Params, resources: Resource
             )
     if options.input is not None and options.features != FEATURES:
         raise BadInput(
-            "--features", "one with --input", "generated data (--samples)", "it would count for nothing",
+            "--features",
+            "one with --input",
+            "generated data (--samples)",
+            "it would count for nothing",
             "leave --features out",
-        )  # fmt: skip
+        )
     if options.input is not None:
         source = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
     else:
@@ -281,18 +326,31 @@ def _end_to_end(options: argparse.Namespace, params: Params, resources: Resource
         if options.n_clusters is None:
             params = dataclasses.replace(params, n_clusters=data.c)
     return end_to_end.measure(
-        source, params, resources, folder, options.serial, options.repeats, options.limit, options.against,
+        source,
+        params,
+        resources,
+        folder,
+        options.serial,
+        options.repeats,
+        options.limit,
+        options.against,
         None if options.keep is None else options.keep / "run",
-    )  # fmt: skip
+    )
 
 
 def _scaling(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
     if options.n_clusters is None:
         params = dataclasses.replace(params, n_clusters=CLUSTERS)
     return scaling.measure(
-        options.sizes, options.features, params, resources, folder, options.serial, options.limit,
+        options.sizes,
+        options.features,
+        params,
+        resources,
+        folder,
+        options.serial,
+        options.limit,
         warm_up=not options.no_warm_up,
-    )  # fmt: skip
+    )
 
 
 def _slope(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
@@ -300,9 +358,12 @@ def _slope(options: argparse.Namespace, params: Params, resources: Resources, fo
         params = dataclasses.replace(params, n_clusters=CLUSTERS)
     if options.scheduler or options.cluster or options.serial:
         raise BadInput(
-            "bench slope", "another cluster than its own", "workers of this machine, with --workers",
-            "their memory could not be measured", "leave --scheduler, --cluster and --serial out",
-        )  # fmt: skip
+            "bench slope",
+            "another cluster than its own",
+            "workers of this machine, with --workers",
+            "their memory could not be measured",
+            "leave --scheduler, --cluster and --serial out",
+        )
     driver_limit = parse_bytes(options.driver_limit, "--driver-limit")
     return slope.measure(options.sizes, options.features, params, resources, driver_limit, folder, options.limit)
 
@@ -327,9 +388,12 @@ def _check_named(options: argparse.Namespace) -> None:
     for name, wrong in conflicts.items():
         if wrong:
             raise BadInput(
-                name, f"one with the data set {options.data}", "generated data (--samples)",
-                "it would count for nothing, as these data are what they are", f"leave {name} out, or give --samples",
-            )  # fmt: skip
+                name,
+                f"one with the data set {options.data}",
+                "generated data (--samples)",
+                "it would count for nothing, as these data are what they are",
+                f"leave {name} out, or give --samples",
+            )
 
 
 def _data(options: argparse.Namespace, folder: Path, seed: int | None = None) -> Data:

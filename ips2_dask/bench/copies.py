@@ -14,7 +14,7 @@ import scipy.sparse as sp
 from sklearn.cluster import KMeans
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.labelled_data import SCORES, LabelledData, Labels, labelled_data, measuring
+from ips2_dask.bench.labelled_data import SCORES, LabelledData, labelled_data, measuring
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels import rounding
 from ips2_dask.metrics import scores
@@ -22,6 +22,7 @@ from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
 from ips2_dask.stages import embedding
 from ips2_dask.stages.similarity_views import read_similarity, weighed
+from ips2_dask.typing import Integer
 
 COLUMNS = ("data", "m", "distinct", "variant", "outcome", "nmi", "acc", "ari", "columns", "cut", "seconds")
 
@@ -33,9 +34,10 @@ VARIANTS = {
     "keep": "run(X, Params(n_clusters=c, duplicates='keep'))",
     **{
         f"edges {edges}, k-means {means}": "the better of k-means on c + 8 and on c columns, by the normalised cut"
-        for edges in POWERS for means in POWERS
+        for edges in POWERS
+        for means in POWERS
     },
-}  # fmt: skip
+}
 
 KEPT_UP_TO = 30_000
 """Samples up to which equal rows are also kept apart, for comparison: with many copies that takes long."""
@@ -62,12 +64,16 @@ def rounded(name: str, seed: int = 0) -> LabelledData:
     return LabelledData(name, 0, X, true_labels, dataset.scale)
 
 
-def _record(data: LabelledData, variant: str, labels: Labels) -> Record:
+def _record(data: LabelledData, variant: str, labels: Integer) -> Record:
     measures = scores(data.known, labels)
     return {
-        "data": data.name, "m": len(data.X), "variant": variant, "call": VARIANTS[variant], "outcome": "finished",
+        "data": data.name,
+        "m": len(data.X),
+        "variant": variant,
+        "call": VARIANTS[variant],
+        "outcome": "finished",
         **{name: measures[name] for name in SCORES},
-    }  # fmt: skip
+    }
 
 
 def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
@@ -91,7 +97,7 @@ def _variants(data: LabelledData, seed: int) -> Iterator[Record]:
         solved = kernel.spectrum(affinity, c, kernel.EMBEDDING_TOL, seed, columns=c + 8, settled=kernel.SETTLED)
         points = kernel.embedding(solved, c)
         for means, other in POWERS.items():
-            best: tuple[float, int, Labels] | None = None
+            best: tuple[float, int, Integer] | None = None
             for columns in (c + 8, c):
                 model = KMeans(c, n_init=rounding.RESTARTS, random_state=seed)
                 weights = copies.astype(np.float64) ** other
@@ -129,8 +135,9 @@ def markdown(records: Sequence[Record]) -> str:
     of = {(str(r["data"]), str(r["variant"])): np.array([float(str(r[name])) for name in SCORES]) for r in records}
     names = list(dict.fromkeys(name for name, _ in of))
     lines = [
-        "| a sample of n rows counts | mean NMI / ACC / ARI | largest loss of NMI to counting once |", "|---|---|---|"
-    ]  # fmt: skip
+        "| a sample of n rows counts | mean NMI / ACC / ARI | largest loss of NMI to counting once |",
+        "|---|---|---|",
+    ]
     plain = "edges one, k-means one"
     for variant in VARIANTS:
         have = [name for name in names if (name, variant) in of]

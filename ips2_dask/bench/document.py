@@ -92,9 +92,12 @@ def check_writable(path: Path) -> None:
         obstacle = "a file in a directory where this user may not write"
     if obstacle:
         raise BadInput(
-            str(path), obstacle, "a file, new or to be replaced, in a directory that exists",
-            "the results would be lost", "give another --json",
-        )  # fmt: skip
+            str(path),
+            obstacle,
+            "a file, new or to be replaced, in a directory that exists",
+            "the results would be lost",
+            "give another --json",
+        )
 
 
 def write(path: Path, facts: Mapping[str, object], results: Sequence[Record]) -> None:
@@ -127,9 +130,12 @@ def _document(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         problem = f"no record ({type(error).__name__})"
     raise BadInput(
-        str(path), problem, "a file of `ips2 bench ... --json FILE`", "there would be nothing to read",
+        str(path),
+        problem,
+        "a file of `ips2 bench ... --json FILE`",
+        "there would be nothing to read",
         "give such a file",
-    )  # fmt: skip
+    )
 
 
 def read(path: Path) -> list[Record]:
@@ -240,22 +246,35 @@ def _graph_and_k(record: Results) -> str | None:
 
 def _peers(document: Results) -> str:
     """Threads, graph, seconds, their ratio to the fastest spectral clustering that finished, and scores."""
-    return _columns(document["results"], (
-        ("call", lambda r: f"`{r['call']}`"), ("threads", _whole("threads")), ("graph, k", _graph_and_k),
-        ("seconds", _seconds), ("ratio", _number("ratio", 2)), ("NMI", _number("nmi", 3)), ("ACC", _number("acc", 3)),
-        ("ARI", _number("ari", 3)), ("memory", _bytes),
-    ))  # fmt: skip
+    return _columns(
+        document["results"],
+        (
+            ("call", lambda r: f"`{r['call']}`"),
+            ("threads", _whole("threads")),
+            ("graph, k", _graph_and_k),
+            ("seconds", _seconds),
+            ("ratio", _number("ratio", 2)),
+            ("NMI", _number("nmi", 3)),
+            ("ACC", _number("acc", 3)),
+            ("ARI", _number("ari", 3)),
+            ("memory", _bytes),
+        ),
+    )
 
 
 def _product(document: Results) -> str:
     """Microseconds a sample of one product, beside SciPy's on the stored matrix."""
     rows = [
         [
-            r["operator"], str(r["k"]), str(r["threads"]), f"{r['us_per_sample']:.1f}",
-            f"{r['csr_us_per_sample']:.1f}", f"{r['ratio']:.2f}",
+            r["operator"],
+            str(r["k"]),
+            str(r["threads"]),
+            f"{r['us_per_sample']:.1f}",
+            f"{r['csr_us_per_sample']:.1f}",
+            f"{r['ratio']:.2f}",
         ]
         for r in document["results"]
-    ]  # fmt: skip
+    ]
     return _markdown(["operator", "k", "threads", "us a sample", "SciPy's CSR, one thread", "times as fast"], rows)
 
 
@@ -272,10 +291,18 @@ def _fresh(record: Results) -> str | None:
 
 def _graph(document: Results) -> str:
     """Seconds of each builder's cheapest setting, once compiled and in a fresh process, its recall and its memory."""
-    return _columns([r for r in document["results"] if r.get("kind") != "tried"], (
-        ("builder", _whole("builder")), ("index", _whole("build")), ("threads", _whole("threads")),
-        ("seconds", _seconds), ("in a fresh process", _fresh), ("recall", _recall), ("memory", _bytes),
-    ))  # fmt: skip
+    return _columns(
+        [r for r in document["results"] if r.get("kind") != "tried"],
+        (
+            ("builder", _whole("builder")),
+            ("index", _whole("build")),
+            ("threads", _whole("threads")),
+            ("seconds", _seconds),
+            ("in a fresh process", _fresh),
+            ("recall", _recall),
+            ("memory", _bytes),
+        ),
+    )
 
 
 def _sweep(document: Results) -> str:
@@ -293,6 +320,11 @@ def _sweep(document: Results) -> str:
 
 
 TABLES: dict[str, Callable[[Results], str]] = {
-    "scaling": _scaling, "peers": _peers, "peers-compiled": _peers, "graph-mnist": _graph, "graph-500k": _graph,
-    "product": _product, "sweep": _sweep,
-}  # fmt: skip
+    "scaling": _scaling,
+    "peers": _peers,
+    "peers-compiled": _peers,
+    "graph-mnist": _graph,
+    "graph-500k": _graph,
+    "product": _product,
+    "sweep": _sweep,
+}

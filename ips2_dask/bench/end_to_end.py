@@ -12,9 +12,21 @@ from ips2_dask.bench.runs import Input, records, run_apart
 from ips2_dask.params import Params, Resources
 
 COLUMNS = (
-    "kind", "workers", "stage", "outcome", "seconds", "peak_bytes", "projected_bytes", "builder", "recall", "residual",
-    "nmi", "acc", "against", "ratio",
-)  # fmt: skip
+    "kind",
+    "workers",
+    "stage",
+    "outcome",
+    "seconds",
+    "peak_bytes",
+    "projected_bytes",
+    "builder",
+    "recall",
+    "residual",
+    "nmi",
+    "acc",
+    "against",
+    "ratio",
+)
 TOGETHER = ("tensor", "eigen")
 """The stages that build and multiply the tensor: they also get a speedup of their summed time."""
 
@@ -67,9 +79,14 @@ def measure(
         for stage, ratio in speedups(times[against], times[resources.n_workers]).items():
             shape: Record = {"data": source.name, "c": params.n_clusters, "k": params.n_neighbors}
             yield {
-                "kind": "speedup", **shape, "workers": resources.n_workers, "stage": stage, "against": against,
-                "ratio": ratio, "repeats": repeats,
-            }  # fmt: skip
+                "kind": "speedup",
+                **shape,
+                "workers": resources.n_workers,
+                "stage": stage,
+                "against": against,
+                "ratio": ratio,
+                "repeats": repeats,
+            }
 
 
 def speedups(slow: Sequence[Mapping[str, float]], fast: Sequence[Mapping[str, float]]) -> dict[str, float]:

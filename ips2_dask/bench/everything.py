@@ -112,8 +112,11 @@ def make_all(options: argparse.Namespace) -> int:
         return 0
     todo = [step for step in steps if not is_there(step, root, code())]
     _check(todo)
-    print(f"{len(steps) - len(todo)} of {len(steps)} are there; the others take about "
-          f"{shown.spelled(sum(step.seconds for step in todo))}", file=sys.stderr)  # fmt: skip
+    print(
+        f"{len(steps) - len(todo)} of {len(steps)} are there; the others take about "
+        f"{shown.spelled(sum(step.seconds for step in todo))}",
+        file=sys.stderr,
+    )
     for number, step in enumerate(todo, 1):
         print(f"{number}/{len(todo)} {step.name}: {step.command}", file=sys.stderr, flush=True)
         make(step, root, busy=options.busy)
@@ -127,21 +130,29 @@ def _check(steps: Sequence[Step]) -> None:
     if missing:
         names = ", ".join(PIP.get(module, module) for module in missing)
         raise BadInput(
-            "bench all", f"no {names}", "all packages that the benchmarks compare with or draw by",
+            "bench all",
+            f"no {names}",
+            "all packages that the benchmarks compare with or draw by",
             f"{' and '.join(dict.fromkeys(needed[module] for module in missing))} would lack rows or fail",
             "pip install scanpy 'ips2-dask[bench,notebooks]', or leave these steps out with --only",
-        )  # fmt: skip
+        )
     folder = _data()
     if any(step.needs_data for step in steps) and (folder is None or not folder.is_dir()):
         raise BadInput(
-            "IPS2_DATA", "no folder" if folder is None else f"{folder}, which is none",
-            "the folder of the data sets", "half of the records would be missing", "set it, or name others with --only",
-        )  # fmt: skip
+            "IPS2_DATA",
+            "no folder" if folder is None else f"{folder}, which is none",
+            "the folder of the data sets",
+            "half of the records would be missing",
+            "set it, or name others with --only",
+        )
     if any(step.record.endswith(".ipynb") for step in steps) and not (PACKAGE.parent / "notebooks").is_dir():
         raise BadInput(
-            "bench all", "no folder of notebooks", "a checkout, which has them", "there would be nothing to execute",
+            "bench all",
+            "no folder of notebooks",
+            "a checkout, which has them",
+            "there would be nothing to execute",
             "run it in a checkout, or leave the notebooks out with --only",
-        )  # fmt: skip
+        )
 
 
 def _data() -> Path | None:

@@ -30,9 +30,12 @@ def check(path: Path) -> None:
     check_matplotlib()
     if path.suffix.lower() not in KINDS or not path.absolute().parent.is_dir():
         raise BadInput(
-            "--figure", str(path), f"a file in a folder that exists, ending in {', '.join(KINDS)}",
-            "the figure would be lost", "name another file",
-        )  # fmt: skip
+            "--figure",
+            str(path),
+            f"a file in a folder that exists, ending in {', '.join(KINDS)}",
+            "the figure would be lost",
+            "name another file",
+        )
 
 
 def save(figure: Figure, path: Path, records: Sequence[Record]) -> None:

@@ -26,9 +26,7 @@ from ips2_dask.readers import open_source
 from ips2_dask.stages import ingest, sharding
 from ips2_dask.store.context import Context
 from ips2_dask.store.memory_store import MemoryStore
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float32, Int32
 
 Index: TypeAlias = Any
 """A library's index, of which only that library knows the type."""
@@ -210,9 +208,7 @@ def _search_usearch(index: Index, X: Float32, n: int, effort: int, n_threads: in
 
 
 SEARCHES = (8, 12, 16, 24, 32, 64, 128, 256)
-LAYERED = tuple(
-    {"M": M, "ef_construction": ef} for M, ef in ((8, 30), (8, 60), (16, 40), (16, 100), (32, 200))
-)  # fmt: skip
+LAYERED = tuple({"M": M, "ef_construction": ef} for M, ef in ((8, 30), (8, 60), (16, 40), (16, 100), (32, 200)))
 """Settings of the libraries that search a hierarchy of graphs (HNSW)."""
 
 BUILDERS = {
@@ -222,13 +218,17 @@ BUILDERS = {
         "pynndescent", "pynndescent", tuple({"extra": extra} for extra in (0, 2, 4, 8)), (0,), _longer, _pynndescent
     ),
     "faiss-ivf": Builder(
-        "faiss-cpu", "faiss", tuple({"cells": cells} for cells in (1, 2, 4, 8)), (1, 2, 4, 8, 16, 32, 64), _build_ivf,
+        "faiss-cpu",
+        "faiss",
+        tuple({"cells": cells} for cells in (1, 2, 4, 8)),
+        (1, 2, 4, 8, 16, 32, 64),
+        _build_ivf,
         _search_ivf,
     ),
     "faiss-hnsw": Builder("faiss-cpu", "faiss", LAYERED, SEARCHES, _build_faiss_hnsw, _search_faiss_hnsw),
     "hnswlib": Builder("hnswlib", "hnswlib", LAYERED, SEARCHES, _build_hnswlib, _search_hnswlib),
     "usearch": Builder("usearch", "usearch", LAYERED, SEARCHES, _build_usearch, _search_usearch),
-}  # fmt: skip
+}
 
 
 def lists_of(name: str, X: Float32, n: int) -> NeighborLists:
@@ -243,9 +243,19 @@ LEAST_NEIGHBORS = N_AFFINITY_NEIGHBORS + 1
 
 
 COLUMNS = (
-    "kind", "builder", "build", "outcome", "threads", "seconds", "recall", "reached", "compile_seconds",
-    "build_seconds", "search_seconds", "effort",
-)  # fmt: skip
+    "kind",
+    "builder",
+    "build",
+    "outcome",
+    "threads",
+    "seconds",
+    "recall",
+    "reached",
+    "compile_seconds",
+    "build_seconds",
+    "search_seconds",
+    "effort",
+)
 RECALL = 0.95
 
 TRIED, CHEAPEST = "tried", "cheapest"
@@ -312,9 +322,14 @@ def measure(
             )
             most = peak(ended.samples)
             record: Record = {
-                **shape, "build": spelled(settings), "threads": n_threads or usable_cores(), "outcome": ended.word,
-                "seconds": None, **ended.answer, "peak_bytes": most.tree if most else None,
-            }  # fmt: skip
+                **shape,
+                "build": spelled(settings),
+                "threads": n_threads or usable_cores(),
+                "outcome": ended.word,
+                "seconds": None,
+                **ended.answer,
+                "peak_bytes": most.tree if most else None,
+            }
             yield {"kind": TRIED, **record}
             tried.append(record)
         yield {"kind": CHEAPEST, **cheapest(tried)}

@@ -85,9 +85,12 @@ def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
         raise
     except (OSError, ValueError, TypeError) as error:
         raise BadInput(
-            "--keep", f"{folder}: {error}", "a folder that can be written, or one of a benchmark that was kept",
-            "there would be no data", "name another folder",
-        ) from error  # fmt: skip
+            "--keep",
+            f"{folder}: {error}",
+            "a folder that can be written, or one of a benchmark that was kept",
+            "there would be no data",
+            "name another folder",
+        ) from error
 
 
 def centred(X: NDArray[np.floating]) -> NDArray[np.float32]:

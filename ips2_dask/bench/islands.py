@@ -52,8 +52,14 @@ def measure(m: int, f: int, groups: Sequence[int], seed: int = 0) -> Iterator[Re
         seconds = time.perf_counter() - begun
         facts = {stage["name"]: stage["facts"] for stage in result.manifest["stages"]}
         yield {
-            "m": m, "f": f + 1, "groups": count, "rows": int(np.count_nonzero(moved)),
-            "islands": result.report()["islands"]["fused"], "outcome": "finished", **scores(true_labels, result.labels),
-            "products": facts["eigen"]["products"], "embedding_products": facts["label"]["embedding_products"],
+            "m": m,
+            "f": f + 1,
+            "groups": count,
+            "rows": int(np.count_nonzero(moved)),
+            "islands": result.report()["islands"]["fused"],
+            "outcome": "finished",
+            **scores(true_labels, result.labels),
+            "products": facts["eigen"]["products"],
+            "embedding_products": facts["label"]["embedding_products"],
             "seconds": seconds,
-        }  # fmt: skip
+        }

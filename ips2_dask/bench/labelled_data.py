@@ -8,14 +8,11 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.preprocessing import StandardScaler, normalize
 
 from ips2_dask.datasets import load
 from ips2_dask.kernels.parallel import threads, usable_cores
-
-Floats = NDArray[np.floating]
-Labels = NDArray[np.integer]
+from ips2_dask.typing import Float, Integer
 
 SCALED = ("htru2", "iris", "breast_cancer", "scadi", "wine", "glass", "kddcup-all")
 """Data sets whose columns have other units: they are standardised for every system."""
@@ -34,8 +31,8 @@ class LabelledData(NamedTuple):
 
     name: str
     draw: int  # 0 for the whole
-    X: Floats  # (m, f)
-    known: Labels  # (m,) classes, for scoring
+    X: Float  # (m, f)
+    known: Integer  # (m,) classes, for scoring
     scale: str
 
     @property

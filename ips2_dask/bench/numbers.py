@@ -36,9 +36,24 @@ from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
 
 COLUMNS = (
-    "data", "shape", "draw", "m", "dimension", "seed", "known", "variant", "rule", "n_clusters", "nmi", "acc", "ari",
-    "value", "bound", "warned", "seconds",
-)  # fmt: skip
+    "data",
+    "shape",
+    "draw",
+    "m",
+    "dimension",
+    "seed",
+    "known",
+    "variant",
+    "rule",
+    "n_clusters",
+    "nmi",
+    "acc",
+    "ari",
+    "value",
+    "bound",
+    "warned",
+    "seconds",
+)
 
 MOST = 30
 """Largest number of clusters that is considered: letter has 26 classes."""
@@ -268,11 +283,7 @@ def default_choice(evidence: Evidence) -> tuple[kernel.Choice, float]:
 
 
 def measure(
-    names: Sequence[str],
-    draws: int,
-    folder: Path,
-    seed: int = 0,
-    done: Sequence[Record] = (),
+    names: Sequence[str], draws: int, folder: Path, seed: int = 0, done: Sequence[Record] = ()
 ) -> Iterator[Record]:
     """A record for each data set, draw and variant.
 
@@ -317,9 +328,15 @@ def _of_set(data: LabelledData, folder: Path, seed: int) -> list[Record]:
                 measures = scores(data.known, finished(c).labels)
                 scored[c] = {score: measures[score] for score in SCORES}
             return {
-                "data": data.name, "draw": data.draw, "m": len(data.X), "known": data.classes, "variant": variant,
-                "n_clusters": c, **scored[c], "seconds": seconds,
-            }  # fmt: skip
+                "data": data.name,
+                "draw": data.draw,
+                "m": len(data.X),
+                "known": data.classes,
+                "variant": variant,
+                "n_clusters": c,
+                **scored[c],
+                "seconds": seconds,
+            }
 
         choice, seconds = default_choice(evidence)
         return [
@@ -346,9 +363,11 @@ def _strength(choice: Mapping[str, Any], dimension: float | None) -> Record:
     best = choice["candidates"][0] if choice["candidates"] else {}
     rule = choice["rule"]
     return {
-        "rule": rule, "dimension": dimension, "value": best.get("persistence" if rule == "density" else "score"),
+        "rule": rule,
+        "dimension": dimension,
+        "value": best.get("persistence" if rule == "density" else "score"),
         "bound": kernel.noise_bound(rule, dimension),
-    }  # fmt: skip
+    }
 
 
 # ---- points without clusters
@@ -422,10 +441,15 @@ def _of_points(shape: str, n: int, dimension: int, seed: int) -> Record:
     choice = run(points(shape, n, dimension, seed), params).choice
     assert choice is not None
     return {
-        "shape": shape, "features": dimension, "m": n, "seed": seed, "known": SHAPES[shape],
-        "n_clusters": choice["n_clusters"], **_strength(choice, choice["dimension"]),
+        "shape": shape,
+        "features": dimension,
+        "m": n,
+        "seed": seed,
+        "known": SHAPES[shape],
+        "n_clusters": choice["n_clusters"],
+        **_strength(choice, choice["dimension"]),
         "warned": any(text.startswith("weak evidence") for text in choice["warnings"]),
-    }  # fmt: skip
+    }
 
 
 # ---- records
@@ -447,9 +471,12 @@ def read(path: Path) -> list[Record]:
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         problem = f"no record ({type(error).__name__})"
     raise BadInput(
-        str(path), problem, "a file of `ips2 bench numbers --json FILE`", "it would have no records to read",
+        str(path),
+        problem,
+        "a file of `ips2 bench numbers --json FILE`",
+        "it would have no records to read",
         "give such a file",
-    )  # fmt: skip
+    )
 
 
 def complete(records: Sequence[Record]) -> list[Record]:
@@ -488,10 +515,11 @@ def _variant_table(records: Sequence[Record]) -> str:
     of = _means(records)
     names = list(dict.fromkeys(name for name, _ in of))
     lines = [
-        f"Means over {len(names)} sets, and the largest loss of ARI on one of them.", "",
+        f"Means over {len(names)} sets, and the largest loss of ARI on one of them.",
+        "",
         "| variant | what it is | mean NMI / ACC / ARI | worst loss to eigengap | worst loss to known |",
         "|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     for variant, says in VARIANTS.items():
         have = [of[name, variant] for name in names if (name, variant) in of]
         if have:
@@ -509,9 +537,11 @@ def _set_table(records: Sequence[Record]) -> str:
     """The number of clusters and the ARI by set, of whole sets."""
     whole = {(str(r["data"]), str(r["variant"])): r for r in records if r["draw"] == 0}
     lines = [
-        "Each whole set: number of clusters, and ARI of the labels of a run that is told it.", "",
-        "| data | samples | " + " | ".join(SHOWN) + " |", "|---|---|" + "---|" * len(SHOWN),
-    ]  # fmt: skip
+        "Each whole set: number of clusters, and ARI of the labels of a run that is told it.",
+        "",
+        "| data | samples | " + " | ".join(SHOWN) + " |",
+        "|---|---|" + "---|" * len(SHOWN),
+    ]
     for name in dict.fromkeys(name for name, _ in whole):
         rows = [whole[name, variant] for variant in SHOWN]
         cells = [f"{r['n_clusters']}: {_number(float(str(r['ari'])))}" for r in rows]
@@ -543,11 +573,12 @@ def covering(values: Sequence[float], dimensions: Sequence[float]) -> tuple[floa
 def _noise_table(records: Sequence[Record]) -> str:
     """Largest evidence of noise and least of blobs by rule and dimension, beside the bound, and who was warned of."""
     lines = [
-        "The largest evidence of points without clusters, and the least of blobs, by rule and number of columns.", "",
+        "The largest evidence of points without clusters, and the least of blobs, by rule and number of columns.",
+        "",
         "| rule | columns | local dimension | noise at most | bound | noise with a warning | blobs at least "
         "| blobs without a warning |",
         "|---|---|---|---|---|---|---|---|",
-    ]  # fmt: skip
+    ]
     known = [r for r in records if r["value"] is not None and r["dimension"] is not None]
     groups = sorted({(str(r["rule"]), int(str(r["features"]))) for r in known})
     for rule, features in groups:
@@ -559,18 +590,23 @@ def _noise_table(records: Sequence[Record]) -> str:
         dimensions = [float(str(r["dimension"])) for r in bare]
         bound = "–" if largest["bound"] is None else _number(float(str(largest["bound"])))
         cells = [
-            rule, str(features), f"{min(dimensions):.1f} to {max(dimensions):.1f}",
-            _number(float(str(largest["value"]))), bound, _share([bool(r["warned"]) for r in bare]),
+            rule,
+            str(features),
+            f"{min(dimensions):.1f} to {max(dimensions):.1f}",
+            _number(float(str(largest["value"]))),
+            bound,
+            _share([bool(r["warned"]) for r in bare]),
             _number(min(float(str(r["value"])) for r in blobs)) if blobs else "–",
             _share([not r["warned"] for r in blobs]),
-        ]  # fmt: skip
+        ]
         lines.append("| " + " | ".join(cells) + " |")
     bare, blobs = [r for r in records if not r["known"]], [r for r in records if r["known"]]
     right = [r["n_clusters"] == r["known"] for r in blobs]
     lines += [
-        "", f"In all {_share([bool(r['warned']) for r in bare])} sets of points without clusters have a warning, and "
+        "",
+        f"In all {_share([bool(r['warned']) for r in bare])} sets of points without clusters have a warning, and "
         f"{_share([not r['warned'] for r in blobs])} sets of blobs have none; {_share(right)} have the right number.",
-    ]  # fmt: skip
+    ]
     for rule in dict.fromkeys(rule for rule, _ in groups):
         rows = [r for r in known if r["rule"] == rule and not r["known"]]
         if rows:

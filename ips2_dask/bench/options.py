@@ -48,23 +48,65 @@ OPERATORS = ("matrix-free", "elements", "triplets")
 BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 SYSTEMS = (
-    "ips2", "ips2-auto", "ips2-k10", "ips2-k10-c", "ips2-kmeans", "spectral-lobpcg", "spectral-amg", "spectral-arpack",
-    "kmeans", "evoc",
-)  # fmt: skip
+    "ips2",
+    "ips2-auto",
+    "ips2-k10",
+    "ips2-k10-c",
+    "ips2-kmeans",
+    "spectral-lobpcg",
+    "spectral-amg",
+    "spectral-arpack",
+    "kmeans",
+    "evoc",
+)
 CHOOSING = (
-    "ips2", "plain", "pairwise", "ips2-leiden-c", "spectral", "kmeans", "leiden-c", "evoc-c", "auto", "ips2-leiden",
-    "sweep", "hdbscan", "umap", "evoc", "leiden",
-)  # fmt: skip
+    "ips2",
+    "plain",
+    "pairwise",
+    "ips2-leiden-c",
+    "spectral",
+    "kmeans",
+    "leiden-c",
+    "evoc-c",
+    "auto",
+    "ips2-leiden",
+    "sweep",
+    "hdbscan",
+    "umap",
+    "evoc",
+    "leiden",
+)
 SETS = (
-    "soybean", "scadi", "bbcsport", "yale", "allaml", "lung", "wine", "glass", "usps", "pendigits", "letter",
+    "soybean",
+    "scadi",
+    "bbcsport",
+    "yale",
+    "allaml",
+    "lung",
+    "wine",
+    "glass",
+    "usps",
+    "pendigits",
+    "letter",
     "mnist10k",
-)  # fmt: skip
+)
 OPEN = (*SETS, "digits", "iris", "breast_cancer", "colon", "leukemia", "bbcsport-l2")
 TABLES = ("htru2", "satimage")
 COPIED = (
-    "iris", "breast_cancer:2", "digits:6", "satimage:16", "pendigits:20", "pendigits:34", "htru2:.5", "htru2:1",
-    "letter", "letter:2", "kddcup-all@10000", "kddcup-all@50000", "kddcup-all",
-)  # fmt: skip
+    "iris",
+    "breast_cancer:2",
+    "digits:6",
+    "satimage:16",
+    "pendigits:20",
+    "pendigits:34",
+    "htru2:.5",
+    "htru2:1",
+    "letter",
+    "letter:2",
+    "kddcup-all@10000",
+    "kddcup-all@50000",
+    "kddcup-all",
+)
 """Tables with equal rows: as they are, or rounded down to multiples of a step, or a draw of so many rows."""
 ROUNDING_PEERS = ("kmeans", "spectral", "evoc")
 FEATURES = 64

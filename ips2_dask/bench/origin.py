@@ -118,15 +118,23 @@ class Recording:
     def head(self, complete: bool = True) -> dict[str, object]:
         """The document without its results, as of now."""
         return {
-            **self._code._asdict(), "date": self._date, "seconds": round(time.monotonic() - self._begun, 1),
-            "complete": complete, "busy": self._before > activity.MOST, "seed": self._seed,
-            "machine": document.machine(), "threads": pools(),
+            **self._code._asdict(),
+            "date": self._date,
+            "seconds": round(time.monotonic() - self._begun, 1),
+            "complete": complete,
+            "busy": self._before > activity.MOST,
+            "seed": self._seed,
+            "machine": document.machine(),
+            "threads": pools(),
             "load": {
-                "average_before": self._average, "average_after": _load_average(),
-                "others_before": round(self._before, 3), "others": round(self._watch.others(), 3),
+                "average_before": self._average,
+                "average_after": _load_average(),
+                "others_before": round(self._before, 3),
+                "others": round(self._watch.others(), 3),
             },
-            "versions": document.versions(), "command": self._command,
-        }  # fmt: skip
+            "versions": document.versions(),
+            "command": self._command,
+        }
 
 
 def _load_average() -> float | None:

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.cluster import KMeans, SpectralClustering
 from threadpoolctl import threadpool_info
 
@@ -24,23 +23,34 @@ from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.metrics import scores
 from ips2_dask.params import MAX_CLUSTERS, Params, Resources
 from ips2_dask.pipeline.run import run
+from ips2_dask.typing import Float, Integer
 
 COLUMNS = (
-    "system", "outcome", "threads", "graph", "k", "seconds", "seconds_least", "seconds_most", "ratio", "nmi", "acc",
-    "ari", "clusters", "noise", "peak_bytes",
-)  # fmt: skip
+    "system",
+    "outcome",
+    "threads",
+    "graph",
+    "k",
+    "seconds",
+    "seconds_least",
+    "seconds_most",
+    "ratio",
+    "nmi",
+    "acc",
+    "ari",
+    "clusters",
+    "noise",
+    "peak_bytes",
+)
 MEASURED = ("nmi", "acc", "ari", "clusters", "noise", "threads", "graph", "k", "recall")
 SPECTRAL = "spectral-"
 """Prefix of the names of scikit-learn's SpectralClustering, whose fastest one that finished has ratio 1."""
-
-Floats = NDArray[np.floating]
-Labels = NDArray[np.integer]
 
 
 class Fit(NamedTuple):
     """Labels of a fit, and the graph of nearest neighbours that it was made from: "exact" or "approximate"."""
 
-    labels: Labels
+    labels: Integer
     graph: str | None = None
     k: int | None = None  # neighbours of a sample, as the call counts them
     recall: float | None = None  # of the graph, where it was measured
@@ -50,7 +60,7 @@ class Method(NamedTuple):
     """A way to cluster, as a user would write it, and what it needs besides our dependencies."""
 
     call: str
-    fit: Callable[[Floats, int, int, int], Fit]  # from X, c, seed and workers
+    fit: Callable[[Float, int, int, int], Fit]  # from X, c, seed and workers
     module: str = ""
     threads: Callable[[], int] = usable_cores  # that it may take in this process
 
@@ -66,13 +76,13 @@ def _of_numba() -> int:
 
 def _ips2(
     as_many_columns: bool = False, told_c: bool = True, **arguments: Any
-) -> Callable[[Floats, int, int, int], Fit]:
+) -> Callable[[Float, int, int, int], Fit]:
     """IPS2; with ``as_many_columns`` it embeds into c columns, as scikit-learn does, in place of c + 8.
 
     Without ``told_c`` it chooses c among its default numbers.
     """
 
-    def fit(X: Floats, c: int, seed: int, workers: int) -> Fit:
+    def fit(X: Float, c: int, seed: int, workers: int) -> Fit:
         columns: dict[str, Any] = {"n_components": c} if as_many_columns else {}
         known: dict[str, Any] = {"n_clusters": c} if told_c else {"max_clusters": MAX_CLUSTERS}
         params = Params(**known, random_state=seed, **columns, **arguments)
@@ -90,8 +100,8 @@ def _ips2(
 SPECTRAL_NEIGHBORS = 10
 
 
-def _spectral(solver: str) -> Callable[[Floats, int, int, int], Fit]:
-    def fit(X: Floats, c: int, seed: int, workers: int) -> Fit:
+def _spectral(solver: str) -> Callable[[Float, int, int, int], Fit]:
+    def fit(X: Float, c: int, seed: int, workers: int) -> Fit:
         del workers
         model = SpectralClustering(
             c, affinity="nearest_neighbors", n_neighbors=SPECTRAL_NEIGHBORS, eigen_solver=solver, random_state=seed
@@ -101,12 +111,12 @@ def _spectral(solver: str) -> Callable[[Floats, int, int, int], Fit]:
     return fit
 
 
-def _kmeans(X: Floats, c: int, seed: int, workers: int) -> Fit:
+def _kmeans(X: Float, c: int, seed: int, workers: int) -> Fit:
     del workers
     return Fit(KMeans(c, random_state=seed).fit(X).labels_)
 
 
-def _evoc(X: Floats, c: int, seed: int, workers: int) -> Fit:
+def _evoc(X: Float, c: int, seed: int, workers: int) -> Fit:
     """EVoC with its defaults: a seed would make it take a slower, reproducible path."""
     del c, seed, workers
     model = importlib.import_module("evoc").EVoC()

@@ -186,9 +186,12 @@ def check_cores(cores: int | None) -> None:
     if cores is not None and cores > most:
         allowed = f"1 to {most}" if most else "none: this system holds no process to cores"
         raise BadInput(
-            "--threads", str(cores), allowed, "the record would name threads that nobody had",
+            "--threads",
+            str(cores),
+            allowed,
+            "the record would name threads that nobody had",
             f"give --threads {most}" if most else "leave --threads out",
-        )  # fmt: skip
+        )
 
 
 def _work(
@@ -203,8 +206,12 @@ def _work(
     with (place / "errors").open("wb") as errors:
         process = subprocess.Popen(
             [sys.executable, "-m", __name__, module, str(place)],
-            stdin=subprocess.PIPE, stdout=errors, stderr=errors, env=environment, start_new_session=True,
-        )  # fmt: skip
+            stdin=subprocess.PIPE,
+            stdout=errors,
+            stderr=errors,
+            env=environment,
+            start_new_session=True,
+        )
         try:
             with TreeSampler(process.pid) as sampler:
                 status = process.wait(limit)

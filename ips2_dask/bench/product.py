@@ -19,18 +19,9 @@ from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.kernels.operator import MatrixOperator, NeighborhoodOperator
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.kernels.sparse import assemble, normalized, reverse_lists
-from ips2_dask.kernels.tensor import (
-    block_distances,
-    local_pairs,
-    owned_pairs,
-    owned_subsets,
-    pair_ids,
-    triplets,
-)
+from ips2_dask.kernels.tensor import block_distances, local_pairs, owned_pairs, owned_subsets, pair_ids, triplets
 from ips2_dask.params import Params
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float32, Int32
 
 Operator = MatrixOperator | NeighborhoodOperator
 
@@ -66,9 +57,16 @@ def _neighborhood_operator(
     tensor: Tensor, kind: type[NeighborhoodOperator], *, elements: bool = False, dtype: type = np.float32
 ) -> NeighborhoodOperator:
     return kind(
-        tensor.blocks, tensor.owned, tensor.ids, len(tensor.pairs), tensor.N.shape[1], Params().sigma, Params().epsilon,
-        elements=elements, dtype=dtype,
-    )  # fmt: skip
+        tensor.blocks,
+        tensor.owned,
+        tensor.ids,
+        len(tensor.pairs),
+        tensor.N.shape[1],
+        Params().sigma,
+        Params().epsilon,
+        elements=elements,
+        dtype=dtype,
+    )
 
 
 def laplacian(
@@ -108,10 +106,22 @@ def _by_turns(actions: Mapping[str, Callable[[], object]], repeats: int) -> dict
 
 
 COLUMNS = (
-    "operator", "k", "threads", "us_per_sample", "csr_us_per_sample", "ratio", "error", "bytes_per_sample",
-    "bytes_per_sample_moved", "flops_per_sample", "bandwidth_gb_s", "peak_gflops", "bound_us", "bound_by",
+    "operator",
+    "k",
+    "threads",
+    "us_per_sample",
+    "csr_us_per_sample",
+    "ratio",
+    "error",
+    "bytes_per_sample",
+    "bytes_per_sample_moved",
+    "flops_per_sample",
+    "bandwidth_gb_s",
+    "peak_gflops",
+    "bound_us",
+    "bound_by",
     "share_of_bound",
-)  # fmt: skip
+)
 OPERATORS = ("matrix-free", "elements", "triplets")
 
 Product = Callable[[], NDArray[np.float32]]

@@ -18,7 +18,7 @@ from sklearn.cluster import KMeans, SpectralClustering
 from sklearn.neighbors import KNeighborsClassifier
 
 from ips2_dask.bench.document import Record
-from ips2_dask.bench.labelled_data import SCORES, SHARE, Floats, LabelledData, Labels, labelled_data, measuring
+from ips2_dask.bench.labelled_data import SCORES, SHARE, LabelledData, labelled_data, measuring
 from ips2_dask.bench.options import TABLES
 from ips2_dask.kernels import density, rounding
 from ips2_dask.metrics import scores
@@ -28,10 +28,22 @@ from ips2_dask.runs.run import Run
 from ips2_dask.stages import label, roundings
 from ips2_dask.stages.embedding import Affinity
 from ips2_dask.stages.walk import LocalWalk
+from ips2_dask.typing import Float, Integer
 
 COLUMNS = (
-    "data", "draw", "variant", "outcome", "nmi", "acc", "ari", "rounding", "columns", "cut", "left_out", "seconds",
-)  # fmt: skip
+    "data",
+    "draw",
+    "variant",
+    "outcome",
+    "nmi",
+    "acc",
+    "ari",
+    "rounding",
+    "columns",
+    "cut",
+    "left_out",
+    "seconds",
+)
 
 LARGE = 1_000
 """Samples of a set that has a group of its own in the tables, at least."""
@@ -44,7 +56,7 @@ class Rounded(NamedTuple):
     """A candidate and its labels in the user's numbering."""
 
     candidate: rounding.Candidate
-    labels: Labels  # (m,)
+    labels: Integer  # (m,)
 
 
 class Peer(NamedTuple):
@@ -52,7 +64,7 @@ class Peer(NamedTuple):
 
     name: str
     call: str
-    fit: Callable[[Floats, int, int], Labels]  # from X, c and seed to labels
+    fit: Callable[[Float, int, int], Integer]  # from X, c and seed to labels
     module: str = ""
 
 
@@ -79,7 +91,7 @@ def candidates(finished: Run) -> list[Rounded]:
     return [Rounded(one, context.by_row(its)) for one, its in zip(parts.candidates, labels, strict=True)]
 
 
-def known_cut(finished: Run, known: Labels) -> float:
+def known_cut(finished: Run, known: Integer) -> float:
     """The normalised cut of the known classes on the fused similarity of a run; equal rows have the last one's class.
 
     Parameters
@@ -105,14 +117,17 @@ def _facts(finished: Run, one: rounding.Candidate | None = None) -> Record:
     fields = winner if one is None else one._asdict()
     return {
         **{name: fields[name] for name in ("rounding", "columns", "cut", "left_out", "clusters")},
-        "products": facts["eigen"]["products"], "embedding_products": facts["label"]["embedding_products"],
-    }  # fmt: skip
+        "products": facts["eigen"]["products"],
+        "embedding_products": facts["label"]["embedding_products"],
+    }
 
 
 WAYS = {
-    "kmeans c+8": ("kmeans", 0), "kmeans c": ("kmeans", -1),
-    "density c+8": ("density", 0), "density c": ("density", -1),
-}  # fmt: skip
+    "kmeans c+8": ("kmeans", 0),
+    "kmeans c": ("kmeans", -1),
+    "density c+8": ("density", 0),
+    "density c": ("density", -1),
+}
 """Way and place of the number of columns, the most first."""
 
 
@@ -120,10 +135,14 @@ def _ours(data: LabelledData, seed: int) -> list[Record]:
     begun = time.perf_counter()
     finished = run(data.X, Params(n_clusters=data.classes, random_state=seed))
     seconds = time.perf_counter() - begun
-    records = [{
-        **_record(data, "default", finished.labels), **_facts(finished),
-        "known_cut": known_cut(finished, data.known), "seconds": seconds,
-    }]  # fmt: skip
+    records = [
+        {
+            **_record(data, "default", finished.labels),
+            **_facts(finished),
+            "known_cut": known_cut(finished, data.known),
+            "seconds": seconds,
+        }
+    ]
     all_of_them = candidates(finished)
     by_way = {(one.candidate.rounding, one.candidate.columns): one for one in all_of_them}
     widths = sorted({one.candidate.columns for one in all_of_them}, reverse=True)
@@ -149,38 +168,45 @@ def _tight(data: LabelledData, seed: int) -> list[Record]:
     return [{**_record(data, "tol-1e-3", finished.labels), **_facts(finished), "seconds": seconds}]
 
 
-def _scores(data: LabelledData, labels: Labels) -> dict[str, float]:
+def _scores(data: LabelledData, labels: Integer) -> dict[str, float]:
     measures = scores(data.known, labels)
     return {name: measures[name] for name in SCORES}
 
 
-def _record(data: LabelledData, variant: str, labels: Labels | None = None) -> Record:
+def _record(data: LabelledData, variant: str, labels: Integer | None = None) -> Record:
     m, f = data.X.shape
     return {
-        "data": data.name, "draw": data.draw, "m": m, "f": f, "classes": data.classes, "scale": data.scale,
-        "variant": variant, "call": VARIANTS[variant], "outcome": "finished",
+        "data": data.name,
+        "draw": data.draw,
+        "m": m,
+        "f": f,
+        "classes": data.classes,
+        "scale": data.scale,
+        "variant": variant,
+        "call": VARIANTS[variant],
+        "outcome": "finished",
         **({} if labels is None else _scores(data, labels)),
-    }  # fmt: skip
+    }
 
 
 # ---- peers
 
 
-def _kmeans(X: Floats, c: int, seed: int) -> Labels:
+def _kmeans(X: Float, c: int, seed: int) -> Integer:
     return KMeans(c, n_init=10, random_state=seed).fit(X).labels_
 
 
-def _spectral(X: Floats, c: int, seed: int) -> Labels:
+def _spectral(X: Float, c: int, seed: int) -> Integer:
     k = min(10, len(X) - 1)
     return SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=k, random_state=seed).fit(X).labels_
 
 
-def _evoc(X: Floats, c: int, seed: int) -> Labels:
+def _evoc(X: Float, c: int, seed: int) -> Integer:
     model = importlib.import_module("evoc").EVoC(approx_n_clusters=c, random_state=seed)
     return without_noise(X, model.fit(X.astype(np.float32)).labels_)
 
 
-def without_noise(X: Floats, labels: Labels) -> Labels:
+def without_noise(X: Float, labels: Integer) -> Integer:
     """Labels (m,) in which each sample without one (below 0) gets that of the nearest labelled sample; 0 if none is."""
     labelled = np.asarray(labels) >= 0
     result = np.where(labelled, labels, 0)
@@ -195,10 +221,12 @@ PEERS = {
         "SpectralClustering(c)", 'SpectralClustering(c, affinity="nearest_neighbors", n_neighbors=10)', _spectral
     ),
     "evoc": Peer(
-        "EVoC(c)", "EVoC(approx_n_clusters=c, random_state=seed), noise as the nearest sample that is none", _evoc,
+        "EVoC(c)",
+        "EVoC(approx_n_clusters=c, random_state=seed), noise as the nearest sample that is none",
+        _evoc,
         "evoc",
     ),
-}  # fmt: skip
+}
 
 PEER_NAMES = tuple(peer.name for peer in PEERS.values())
 
@@ -385,10 +413,11 @@ def _groups(records: Sequence[Record]) -> dict[str, list[str]]:
 
 def _means(heading: str, of: Scored, groups: Mapping[str, list[str]], variants: Sequence[str], errors: bool) -> str:
     lines = [
-        heading, "",
+        heading,
+        "",
         "| labels by | " + " | ".join(f"{title} ({len(names)})" for title, names in groups.items()) + " |",
         "|---|" + "---|" * len(groups),
-    ]  # fmt: skip
+    ]
     for variant in variants:
         cells = []
         for names in groups.values():
@@ -423,15 +452,17 @@ def _difference(measured: Mapping[str, Scored], groups: Mapping[str, list[str]])
         "",
         "| | " + " | ".join(f"{title} ({len(names)})" for title, names in groups.items()) + " |",
         "|---|" + "---|" * len(groups),
-    ]  # fmt: skip
+    ]
     for title, of in measured.items():
         if of:
             pairs = [
                 [
-                    of[name, "default"] - of[name, "tol-1e-3"] for name in names
+                    of[name, "default"] - of[name, "tol-1e-3"]
+                    for name in names
                     if {(name, "default"), (name, "tol-1e-3")} <= set(of)
-                ] for names in groups.values()
-            ]  # fmt: skip
+                ]
+                for names in groups.values()
+            ]
             lines.append(f"| {title} | " + " | ".join(_cell(rows, errors=True, signed=True) for rows in pairs) + " |")
     return "\n".join(lines) + "\n"
 
@@ -461,17 +492,21 @@ def _sets(records: Sequence[Record], whole: Scored, drawn: Scored) -> str:
     measured = [whole, drawn] if drawn else [whole]
     titles += ["worst loss, means of draws"] if drawn else []
     lines = [
-        f"The default on each whole set, and its worst loss in one score against the best of {', '.join(RIVALS)}.", "",
-        "| " + " | ".join(titles) + " |", "|---|" + "---|" * (len(titles) - 1),
-    ]  # fmt: skip
+        f"The default on each whole set, and its worst loss in one score against the best of {', '.join(RIVALS)}.",
+        "",
+        "| " + " | ".join(titles) + " |",
+        "|---|" + "---|" * (len(titles) - 1),
+    ]
     for r in records:
         if (r["draw"], r["variant"]) == (0, "default"):
             name, beyond = str(r["data"]), int(str(r["columns"])) - int(str(r["classes"]))
             cells = [
-                f"{name}, {r['m']:,} x {r['f']:,}, {r['classes']}", _cell([whole[name, "default"]], errors=False),
-                f"{r['rounding']} c{beyond:+d}" if beyond else f"{r['rounding']} c", _number(float(str(r["left_out"]))),
+                f"{name}, {r['m']:,} x {r['f']:,}, {r['classes']}",
+                _cell([whole[name, "default"]], errors=False),
+                f"{r['rounding']} c{beyond:+d}" if beyond else f"{r['rounding']} c",
+                _number(float(str(r["left_out"]))),
                 *(_loss(_worst_loss(of, name)) for of in measured),
-            ]  # fmt: skip
+            ]
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 

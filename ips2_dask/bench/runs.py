@@ -153,9 +153,14 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
     plan = plan_run(source, params, resources)
     workers = 0 if serial else resources.n_workers
     shape: Record = {
-        "data": given.name, "m": plan.m, "f": plan.f, "c": params.n_clusters, "k": params.n_neighbors,
-        "workers": workers, "outcome": outcome.word,
-    }  # fmt: skip
+        "data": given.name,
+        "m": plan.m,
+        "f": plan.f,
+        "c": params.n_clusters,
+        "k": params.n_neighbors,
+        "workers": workers,
+        "outcome": outcome.word,
+    }
     if not outcome.finished:
         return [{**shape, "stage": TOTAL, "seconds": None, **_measured(outcome.samples, None)}]
     results = []

@@ -20,9 +20,20 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.figure import Figure
 
 COLUMNS = (
-    "kind", "m", "stage", "outcome", "seconds", "peak_bytes", "projected_bytes", "recall", "residual", "nmi",
-    "exponent", "low", "high",
-)  # fmt: skip
+    "kind",
+    "m",
+    "stage",
+    "outcome",
+    "seconds",
+    "peak_bytes",
+    "projected_bytes",
+    "recall",
+    "residual",
+    "nmi",
+    "exponent",
+    "low",
+    "high",
+)
 SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
 WARM_UP = 2_000
 

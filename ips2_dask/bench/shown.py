@@ -28,9 +28,14 @@ PRODUCT = tuple(
 """Code of a product with the tensor's Laplacian."""
 
 RUN = (
-    "ips2_dask/kernels/*.py", "ips2_dask/stages/*.py", "ips2_dask/executors/*.py", "ips2_dask/pipeline/*.py",
-    "ips2_dask/plan/choices.py", "ips2_dask/plan/sizes.py", "ips2_dask/store/zarr_store.py",
-)  # fmt: skip
+    "ips2_dask/kernels/*.py",
+    "ips2_dask/stages/*.py",
+    "ips2_dask/executors/*.py",
+    "ips2_dask/pipeline/*.py",
+    "ips2_dask/plan/choices.py",
+    "ips2_dask/plan/sizes.py",
+    "ips2_dask/store/zarr_store.py",
+)
 """Code of a whole run."""
 
 MANIFOLD = "ips2_dask/datasets/manifold.py"
@@ -92,10 +97,14 @@ def _bench(name: str, command: str, code: Sequence[str], seconds: int, **more: A
 
 def _notebook(name: str, code: Sequence[str], seconds: int, packages: Sequence[str] = (), **pictures: int) -> Step:
     return Step(
-        f"notebook-{name[:2]}", f"python -m ips2_dask.bench.notebooks {name}", f"notebooks/{name}.ipynb",
-        (f"notebooks/{name}.py", *code), seconds, packages=(*NOTEBOOK_PACKAGES, *packages),
+        f"notebook-{name[:2]}",
+        f"python -m ips2_dask.bench.notebooks {name}",
+        f"notebooks/{name}.ipynb",
+        (f"notebooks/{name}.py", *code),
+        seconds,
+        packages=(*NOTEBOOK_PACKAGES, *packages),
         pictures={f"{IMAGES}/{picture}.png": number for picture, number in pictures.items()},
-    )  # fmt: skip
+    )
 
 
 SIX = "shards,pynndescent,faiss-ivf,faiss-hnsw,hnswlib,usearch"
@@ -109,57 +118,102 @@ STEPS: tuple[Step, ...] = (
     _bench("product", "product", (*PRODUCT, MANIFOLD), 34, measured=True),
     _bench("graph-mnist", "graph --data mnist", GRAPH, 1_125, measured=True, packages=INDEXES, needs_data=True),
     _bench(
-        "graph-500k", f"graph --samples 500000 --builders {SIX}", (*GRAPH, MANIFOLD), 1_756, measured=True,
+        "graph-500k",
+        f"graph --samples 500000 --builders {SIX}",
+        (*GRAPH, MANIFOLD),
+        1_756,
+        measured=True,
         packages=INDEXES,
     ),
     _bench(
-        "peers", f"peers --limit 200 --systems {OURS},evoc,spectral-lobpcg,spectral-amg,kmeans",
-        (*RUN, "ips2_dask/estimator.py"), 1_356, measured=True, packages=("evoc", "pyamg"), needs_data=True,
+        "peers",
+        f"peers --limit 200 --systems {OURS},evoc,spectral-lobpcg,spectral-amg,kmeans",
+        (*RUN, "ips2_dask/estimator.py"),
+        1_356,
+        measured=True,
+        packages=("evoc", "pyamg"),
+        needs_data=True,
     ),
     _bench(
-        "peers-compiled", "peers --compiled --repeats 3 --systems ips2,ips2-auto,evoc",
-        (*RUN, "ips2_dask/estimator.py"), 300, measured=True, packages=("evoc",), needs_data=True,
+        "peers-compiled",
+        "peers --compiled --repeats 3 --systems ips2,ips2-auto,evoc",
+        (*RUN, "ips2_dask/estimator.py"),
+        300,
+        measured=True,
+        packages=("evoc",),
+        needs_data=True,
     ),
     _bench(
-        "scaling", "scaling --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD), 356, measured=True,
-        packages=("matplotlib",), figure=f"{IMAGES}/scaling.png",
+        "scaling",
+        "scaling --clusters 20 --workers 2",
+        (*RUN, RUNS, MANIFOLD),
+        356,
+        measured=True,
+        packages=("matplotlib",),
+        figure=f"{IMAGES}/scaling.png",
     ),
     _bench(
-        "choosing", "choosing",
-        (*RUN, SETS, "ips2_dask/bench/choosing_systems.py", "ips2_dask/estimator.py", "ips2_dask/sweeps/*.py"), 5_168,
-        measured=True, packages=("evoc", "igraph", "umap"), needs_data=True,
+        "choosing",
+        "choosing",
+        (*RUN, SETS, "ips2_dask/bench/choosing_systems.py", "ips2_dask/estimator.py", "ips2_dask/sweeps/*.py"),
+        5_168,
+        measured=True,
+        packages=("evoc", "igraph", "umap"),
+        needs_data=True,
     ),
     _bench("roundings", "roundings", (*RUN, SETS), 311, measured=True, packages=("evoc",), needs_data=True),
-    _bench(
-        "numbers", "numbers", (*RUN, SETS), 123, measured=True, needs_data=True,
-        more=("--resume",),
-    ),
+    _bench("numbers", "numbers", (*RUN, SETS), 123, measured=True, needs_data=True, more=("--resume",)),
     _bench("noise", "numbers --noise", RUN, 142, measured=True, more=("--resume",)),
     _bench("copies", "copies", (*RUN, SETS), 171, measured=True, needs_data=True),
     _bench(
-        "certainty", "certainty --data mnist", (*RUN, SETS), 12, measured=True, packages=("matplotlib",),
-        needs_data=True, figure="docs/images/certainty.png",
+        "certainty",
+        "certainty --data mnist",
+        (*RUN, SETS),
+        12,
+        measured=True,
+        packages=("matplotlib",),
+        needs_data=True,
+        figure="docs/images/certainty.png",
     ),
     _bench("sweep", "sweep", (*RUN, "ips2_dask/sweeps/*.py"), 116, measured=True, needs_data=True),
     _bench(
-        "million-k10", "end-to-end --samples 1000000 --neighbors 10 --clusters 20 --workers 2", (*RUN, RUNS, MANIFOLD),
-        709, measured=True,
+        "million-k10",
+        "end-to-end --samples 1000000 --neighbors 10 --clusters 20 --workers 2",
+        (*RUN, RUNS, MANIFOLD),
+        709,
+        measured=True,
     ),
     _bench(
-        "two-workers", "end-to-end --samples 200000 --features 64 --clusters 10 --vectors chunked --workers 2 "
-        "--against 1 --repeats 3", (*RUN, RUNS, MANIFOLD), 472, measured=True,
+        "two-workers",
+        "end-to-end --samples 200000 --features 64 --clusters 10 --vectors chunked --workers 2 --against 1 --repeats 3",
+        (*RUN, RUNS, MANIFOLD),
+        472,
+        measured=True,
     ),
     _bench(
-        "ten-million", "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 --keep DIR",
-        (*RUN, RUNS, MANIFOLD), 2_725, measured=True,
+        "ten-million",
+        "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 --keep DIR",
+        (*RUN, RUNS, MANIFOLD),
+        2_725,
+        measured=True,
     ),
     _bench(
-        "ten-million-3gib", "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 "
-        "--memory-limit 3GiB --limit 14400 --keep DIR", (*RUN, RUNS, MANIFOLD), 8_548, measured=True,
+        "ten-million-3gib",
+        "end-to-end --samples 10000000 --features 16 --clusters 10 --workers 2 "
+        "--memory-limit 3GiB --limit 14400 --keep DIR",
+        (*RUN, RUNS, MANIFOLD),
+        8_548,
+        measured=True,
     ),
     Step(
-        "paper", "ips2 reproduce --data DIR --out paper", f"{RESULTS}/paper/results.json",
-        (*RUN, "ips2_dask/paper/*/*.py"), 3_601, measured=True, packages=("matplotlib",), needs_data=True,
+        "paper",
+        "ips2 reproduce --data DIR --out paper",
+        f"{RESULTS}/paper/results.json",
+        (*RUN, "ips2_dask/paper/*/*.py"),
+        3_601,
+        measured=True,
+        packages=("matplotlib",),
+        needs_data=True,
     ),
     _notebook("01_quickstart", (*RUN, PLOTS), 31, clusters=1, similarities=2),
     _notebook("02_paper", ("ips2_dask/paper/*/*.py",), 15),
@@ -167,7 +221,7 @@ STEPS: tuple[Step, ...] = (
     _notebook("04_on_a_cluster", ("ips2_dask/clusters/*.py",), 33),
     _notebook("05_choosing_parameters", (*RUN, "ips2_dask/sweeps/*.py", PLOTS), 32, sweep=1),
     _notebook("06_single_cells", (*RUN, "ips2_dask/scanpy.py", PLOTS), 18, packages=("scanpy", "igraph", "umap")),
-)  # fmt: skip
+)
 """In the order in which they are made: notebooks show what is before them."""
 
 

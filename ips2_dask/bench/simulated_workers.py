@@ -41,9 +41,19 @@ ENTRIES = 20
 MATRICES = ("graph_chunk", "fused_chunk", "field", "normalized_rows", "walk_rows", "merge", "coarse_chunk")
 PIECES = ("take", "members_rows", "share_of")
 BLOCKS = (
-    "multiply", "_rotated", "_freed", "random_rows", "from_pieces", "from_whole", "scaled", "read_state", "step",
-    "leaf_shares", "first_shares", "read_block",
-)  # fmt: skip
+    "multiply",
+    "_rotated",
+    "_freed",
+    "random_rows",
+    "from_pieces",
+    "from_whole",
+    "scaled",
+    "read_state",
+    "step",
+    "leaf_shares",
+    "first_shares",
+    "read_block",
+)
 """Functions of tasks by what their results are: rows of a matrix, rows that another chunk needs, and blocks."""
 
 
@@ -198,17 +208,39 @@ class Worker:
 
     def _registration(self) -> Message:
         metrics = {
-            "task_counts": {}, "bandwidth": {"total": 1e8, "workers": {}, "types": {}}, "managed_bytes": 0,
-            "digests_total_since_heartbeat": {}, "spilled_bytes": {"memory": 0, "disk": 0}, "transfer": {},
-            "event_loop_interval": 0.02, "cpu": 0, "memory": 0, "time": time.time(), "host_net_io": {}, "num_fds": 1,
-        }  # fmt: skip
+            "task_counts": {},
+            "bandwidth": {"total": 1e8, "workers": {}, "types": {}},
+            "managed_bytes": 0,
+            "digests_total_since_heartbeat": {},
+            "spilled_bytes": {"memory": 0, "disk": 0},
+            "transfer": {},
+            "event_loop_interval": 0.02,
+            "cpu": 0,
+            "memory": 0,
+            "time": time.time(),
+            "host_net_io": {},
+            "num_fds": 1,
+        }
         return {
-            "op": "register-worker", "reply": False, "address": self.address, "status": "running", "nthreads": 1,
-            "name": f"simulated-{self.number}", "now": time.time(), "resources": {}, "memory_limit": MEMORY,
-            "local_directory": self.cluster.folder, "services": {}, "nanny": None, "pid": os.getpid(),
-            "versions": self.cluster.versions, "metrics": metrics, "extra": {},
-            "stimulus_id": f"simulated-{self.number}", "server_id": f"simulated-{self.number}",
-        }  # fmt: skip
+            "op": "register-worker",
+            "reply": False,
+            "address": self.address,
+            "status": "running",
+            "nthreads": 1,
+            "name": f"simulated-{self.number}",
+            "now": time.time(),
+            "resources": {},
+            "memory_limit": MEMORY,
+            "local_directory": self.cluster.folder,
+            "services": {},
+            "nanny": None,
+            "pid": os.getpid(),
+            "versions": self.cluster.versions,
+            "metrics": metrics,
+            "extra": {},
+            "stimulus_id": f"simulated-{self.number}",
+            "server_id": f"simulated-{self.number}",
+        }
 
     async def _work(self) -> None:
         """Answer the scheduler until the connection ends."""
@@ -240,12 +272,21 @@ class Worker:
         if key not in self.held:
             self.cluster.hold(self, [key])
         now = time.time()
-        answers.append({
-            "op": "task-finished", "status": "OK", "key": key, "run_id": message["run_id"],
-            "nbytes": nbytes, "type": _TYPE, "metadata": {},
-            "typename": "object", "thread": 1, "stimulus_id": f"task-finished-{now}",
-            "startstops": [{"action": "compute", "start": now - 0.01, "stop": now}],
-        })  # fmt: skip
+        answers.append(
+            {
+                "op": "task-finished",
+                "status": "OK",
+                "key": key,
+                "run_id": message["run_id"],
+                "nbytes": nbytes,
+                "type": _TYPE,
+                "metadata": {},
+                "typename": "object",
+                "thread": 1,
+                "stimulus_id": f"task-finished-{now}",
+                "startstops": [{"action": "compute", "start": now - 0.01, "stop": now}],
+            }
+        )
         return answers
 
     async def _serve(self, comm: Comm) -> None:

@@ -35,9 +35,20 @@ from ips2_dask.store.cache import limit_cache
 from ips2_dask.store.layout import STAGES
 
 COLUMNS = (
-    "kind", "m", "stage", "outcome", "seconds", "driver_peak_bytes", "worker_peak_bytes", "planned_worker_bytes",
-    "from", "to", "driver_bytes_a_sample", "worker_bytes_a_sample", "planned_worker_bytes_a_sample",
-)  # fmt: skip
+    "kind",
+    "m",
+    "stage",
+    "outcome",
+    "seconds",
+    "driver_peak_bytes",
+    "worker_peak_bytes",
+    "planned_worker_bytes",
+    "from",
+    "to",
+    "driver_bytes_a_sample",
+    "worker_bytes_a_sample",
+    "planned_worker_bytes_a_sample",
+)
 SIZES = (1_000_000, 2_000_000, 4_000_000)
 STACK_BYTES = 1 << 20
 """Bytes of the stack of each thread of the driver."""
@@ -138,10 +149,13 @@ def work(job: Job) -> dict[str, object]:
         if job["limit"] is not None:
             limit_memory(job["limit"])
         run(
-            job["source"], Params(**job["params"]),
-            dataclasses.replace(resources, n_workers=None, memory_limit=None, scratch=None), store=job["store"],
-            client=client, progress=StagePeaks(os.getpid(), Path(job["stages"])),
-        )  # fmt: skip
+            job["source"],
+            Params(**job["params"]),
+            dataclasses.replace(resources, n_workers=None, memory_limit=None, scratch=None),
+            store=job["store"],
+            client=client,
+            progress=StagePeaks(os.getpid(), Path(job["stages"])),
+        )
     return {}
 
 
@@ -181,14 +195,20 @@ def measure(
     """
     if not Path("/proc/self/clear_refs").exists():
         raise BadInput(
-            "bench slope", f"the system {sys.platform}", "Linux, which resets the peak of a process's memory",
-            "stages would have no peaks of their own", "run it on Linux",
-        )  # fmt: skip
+            "bench slope",
+            f"the system {sys.platform}",
+            "Linux, which resets the peak of a process's memory",
+            "stages would have no peaks of their own",
+            "run it on Linux",
+        )
     if resources.partition_rows is None:
         raise BadInput(
-            "--partition-rows", "nothing", "a number of rows", "partitions of the sizes would differ",
+            "--partition-rows",
+            "nothing",
+            "a number of rows",
+            "partitions of the sizes would differ",
             "give --partition-rows 65536",
-        )  # fmt: skip
+        )
     before: dict[str, Record] = {}
     first: dict[str, Record] = {}
     for m in sizes:
@@ -212,9 +232,13 @@ def _size(
     data = generated(m, f, params.n_clusters, params.random_state, folder)
     stages = folder / f"stages-{m}.jsonl"
     job: dict[str, object] = {
-        "source": data.X, "store": str(folder / f"run-{m}"), "stages": str(stages), "limit": driver_limit,
-        "params": params.as_dict(), "resources": dataclasses.asdict(resources),
-    }  # fmt: skip
+        "source": data.X,
+        "store": str(folder / f"run-{m}"),
+        "stages": str(stages),
+        "limit": driver_limit,
+        "params": params.as_dict(),
+        "resources": dataclasses.asdict(resources),
+    }
     outcome = work_apart("slope", job, folder, limit)
     plan = plan_run(open_source(data.X), params, resources)
     lines = [json.loads(line) for line in stages.read_text().splitlines()] if stages.exists() else []
@@ -222,17 +246,34 @@ def _size(
     for stage in dict.fromkeys(line["stage"] for line in lines):
         line = ended.get(stage, {})
         yield {
-            "kind": "peak", "m": m, "f": f, "c": params.n_clusters, "workers": resources.n_workers, "stage": stage,
-            "outcome": "finished" if line else outcome.word, "seconds": line.get("seconds"),
-            "driver_peak_bytes": line.get("driver"), "worker_peak_bytes": line.get("worker"),
-            "planned_worker_bytes": _planned(plan, stage), "driver_limit_bytes": driver_limit,
-        }  # fmt: skip
+            "kind": "peak",
+            "m": m,
+            "f": f,
+            "c": params.n_clusters,
+            "workers": resources.n_workers,
+            "stage": stage,
+            "outcome": "finished" if line else outcome.word,
+            "seconds": line.get("seconds"),
+            "driver_peak_bytes": line.get("driver"),
+            "worker_peak_bytes": line.get("worker"),
+            "planned_worker_bytes": _planned(plan, stage),
+            "driver_limit_bytes": driver_limit,
+        }
     if not lines:
         yield {
-            "kind": "peak", "m": m, "f": f, "c": params.n_clusters, "workers": resources.n_workers,
-            "stage": STAGES[0], "outcome": outcome.word, "seconds": None, "driver_peak_bytes": None,
-            "worker_peak_bytes": None, "planned_worker_bytes": None, "driver_limit_bytes": driver_limit,
-        }  # fmt: skip
+            "kind": "peak",
+            "m": m,
+            "f": f,
+            "c": params.n_clusters,
+            "workers": resources.n_workers,
+            "stage": STAGES[0],
+            "outcome": outcome.word,
+            "seconds": None,
+            "driver_peak_bytes": None,
+            "worker_peak_bytes": None,
+            "planned_worker_bytes": None,
+            "driver_limit_bytes": driver_limit,
+        }
     for path in (data.X, data.labels):
         Path(path).unlink()
 
@@ -251,7 +292,11 @@ def _slope(small: Mapping[str, Any], large: Mapping[str, Any]) -> Record:
         return None if low is None or high is None else (high - low) / more
 
     return {
-        "kind": "slope", "stage": large["stage"], "from": small["m"], "to": large["m"],
-        "driver_bytes_a_sample": a_sample("driver_peak_bytes"), "worker_bytes_a_sample": a_sample("worker_peak_bytes"),
+        "kind": "slope",
+        "stage": large["stage"],
+        "from": small["m"],
+        "to": large["m"],
+        "driver_bytes_a_sample": a_sample("driver_peak_bytes"),
+        "worker_bytes_a_sample": a_sample("worker_peak_bytes"),
         "planned_worker_bytes_a_sample": a_sample("planned_worker_bytes"),
-    }  # fmt: skip
+    }

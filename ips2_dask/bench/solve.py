@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import scipy.sparse.linalg as spla
-from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from ips2_dask.bench.document import Record
@@ -25,6 +24,7 @@ from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.kernels.warm_start import graph_start, start_on_pairs
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import choose
+from ips2_dask.typing import Float
 
 COLUMNS = (
     "solver",
@@ -39,8 +39,6 @@ COLUMNS = (
 )
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 MOST_ROUNDS = 500
-
-Float = NDArray[np.floating]
 
 
 class Counted(NeighborhoodOperator):
@@ -123,9 +121,15 @@ def measure(
         outcome = work_apart("solve", solver_job, folder, limit)
         most = peak(outcome.samples)
         yield {
-            **shape, "solver": solver, "threads": usable_cores(), "blas_threads": blas, "outcome": outcome.word,
-            "seconds": None, **outcome.answer, "peak_bytes": most.tree if most else None,
-        }  # fmt: skip
+            **shape,
+            "solver": solver,
+            "threads": usable_cores(),
+            "blas_threads": blas,
+            "outcome": outcome.word,
+            "seconds": None,
+            **outcome.answer,
+            "peak_bytes": most.tree if most else None,
+        }
 
 
 def problem_files(data: Data, folder: Path, k: int) -> dict[str, str]:

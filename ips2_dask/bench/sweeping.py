@@ -21,9 +21,18 @@ from ips2_dask.store.layout import STAGES
 from ips2_dask.sweeps import Point, sweep
 
 COLUMNS = (
-    "kind", "stage", "times", "outcome", "points", "seconds", "cpu_seconds", "run_seconds", "ratio", "nmi",
+    "kind",
+    "stage",
+    "times",
+    "outcome",
+    "points",
+    "seconds",
+    "cpu_seconds",
+    "run_seconds",
+    "ratio",
+    "nmi",
     "peak_bytes",
-)  # fmt: skip
+)
 
 
 class SweptValues(NamedTuple):
@@ -85,8 +94,9 @@ def work(job: Job) -> dict[str, object]:
     with tempfile.TemporaryDirectory() as folder:
         begun, store = time.perf_counter(), f"{folder}/run"
         if "swept" in job:
-            result = sweep(job["source"], **job["swept"], params=params, resources=resources, store=store,
-                          own_cluster=True)  # fmt: skip
+            result = sweep(
+                job["source"], **job["swept"], params=params, resources=resources, store=store, own_cluster=True
+            )
             answer = {"points": len(result.points), "times": result.computed, "parts": parts(result.points)}
         else:
             run(job["source"], params, resources, store=store, own_cluster=True)

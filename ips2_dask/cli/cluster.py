@@ -37,9 +37,12 @@ def cluster_command(options: argparse.Namespace) -> int:
 
     if options.store is not None and not options.start:
         raise BadInput(
-            "--store", f"{options.store} without --start", "--store with --start",
-            "no worker would look whether it reaches it", "add --start, or leave --store out",
-        )  # fmt: skip
+            "--store",
+            f"{options.store} without --start",
+            "--store with --start",
+            "no worker would look whether it reaches it",
+            "add --start, or leave --store out",
+        )
     config = load(options.config)
     workers = options.workers or (1 if options.start and "workers" in TAKES[config.manager] else None)
     config = settled(config, workers=workers, tls=options.tls, insecure=options.insecure)

@@ -60,9 +60,12 @@ def _lines(console: Console, rows: dict[str, str | None]) -> None:
             line = f"{name:<15} {text}"
             if console.is_terminal:
                 line = textwrap.fill(
-                    line, max(console.width, 40), subsequent_indent=" " * 16, break_long_words=False,
+                    line,
+                    max(console.width, 40),
+                    subsequent_indent=" " * 16,
+                    break_long_words=False,
                     break_on_hyphens=False,
-                )  # fmt: skip
+                )
             console.print(line, soft_wrap=True, markup=False)
 
 
@@ -213,8 +216,9 @@ def print_plan(plan: Plan, source: Shaped, limits: tuple[int | None, ...]) -> No
     _lines(console, {"disk": f"up to {size(plan.peak_disk_bytes)} in the run directory while the run goes on"})
     needs: tuple[tuple[Role, str, int], ...] = (
         ("worker", f"a worker, {USABLE:g} of which is planned with", plan.worker_bytes),
-        ("driver", "the driver", plan.client_bytes), ("scheduler", "the scheduler", plan.scheduler_bytes),
-    )  # fmt: skip
+        ("driver", "the driver", plan.client_bytes),
+        ("scheduler", "the scheduler", plan.scheduler_bytes),
+    )
     for (role, who, needed), limit in zip(needs, limits, strict=True):
         if limit is not None:
             verdict = "fits" if keeps_limit(needed, limit, role) else f"{size(needed)} are needed"
@@ -235,8 +239,10 @@ def _largest_terms(plan: Plan, role: Role) -> str:
 
 def print_prediction(summary: dict[str, Any]) -> None:
     """Print how many new samples each cluster got, how many have no label, and the scores by known labels."""
-    print(f"{summary['n']:,} samples in {summary['seconds']:.1f} s; samples a cluster: "
-          f"{' '.join(map(str, summary['sizes']))}")  # fmt: skip
+    print(
+        f"{summary['n']:,} samples in {summary['seconds']:.1f} s; samples a cluster: "
+        f"{' '.join(map(str, summary['sizes']))}"
+    )
     if "dropped" in summary:
         print(f"left out        {count(summary['dropped'], 'row')} with a missing value: label -1")
     if "acc" in summary:

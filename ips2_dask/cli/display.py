@@ -258,9 +258,15 @@ class JsonLog(Progress):
         """Write a line."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
         line: dict[str, Any] = {
-            "time": now, "stage": stage, "event": event, "done": None, "total": None, "seconds": None, "facts": None,
+            "time": now,
+            "stage": stage,
+            "event": event,
+            "done": None,
+            "total": None,
+            "seconds": None,
+            "facts": None,
             **values,
-        }  # fmt: skip
+        }
         if line["seconds"] is not None:
             line["seconds"] = round(line["seconds"], 6)
         print(json.dumps(line), file=self._stream, flush=True)
@@ -309,9 +315,12 @@ def _open_log(name: str) -> IO[str]:
         return open(name, "w", encoding="utf-8")
     except OSError as error:
         raise BadInput(
-            "--log-json", f"{name} ({error.strerror})", "a file that can be written, or - for standard output",
-            "nobody could follow the run", "give another one",
-        ) from error  # fmt: skip
+            "--log-json",
+            f"{name} ({error.strerror})",
+            "a file that can be written, or - for standard output",
+            "nobody could follow the run",
+            "give another one",
+        ) from error
 
 
 def _numbered(stage: str) -> str:

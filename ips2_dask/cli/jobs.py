@@ -60,11 +60,15 @@ def jobs_command(options: argparse.Namespace) -> int:
     """Print one line for each submitted job, the oldest first."""
     rows: list[JobRow] = [
         {
-            "id": job.id, "state": state(job), "manager": job.manager, "submitted": job.submitted, "out": job.out,
+            "id": job.id,
+            "state": state(job),
+            "manager": job.manager,
+            "submitted": job.submitted,
+            "out": job.out,
             "native": job.native,
         }
         for job in jobs()
-    ]  # fmt: skip
+    ]
     if options.json:
         print(json.dumps(rows))
         return 0

@@ -66,10 +66,12 @@ def _parser(words: Sequence[str], every: bool = False) -> argparse.ArgumentParse
     """
     called = next((word for word in words if not word.startswith("-")), None)
     parser = _Parser(
-        prog="ips2", description="Clustering by tensor similarity, out of core, on Dask.", allow_abbrev=False,
+        prog="ips2",
+        description="Clustering by tensor similarity, out of core, on Dask.",
+        allow_abbrev=False,
         epilog="exit status: 0 done, 1 damage, a store that fails or a fault of ours, 2 bad input, "
         "3 --strict and a promise was not kept, 4 refused by the plan, 130 interrupted",
-    )  # fmt: skip
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (file, summary) in COMMANDS.items():
@@ -98,9 +100,12 @@ def completion_command(options: argparse.Namespace) -> int:
         import shtab  # noqa: PLC0415  an extra that this command alone needs
     except ImportError:
         raise BadInput(
-            "completion", "no shtab", "shtab, which writes the scripts", "there would be no script",
+            "completion",
+            "no shtab",
+            "shtab, which writes the scripts",
+            "there would be no script",
             "pip install 'ips2-dask[completion]'",
-        ) from None  # fmt: skip
+        ) from None
     parser = _parser([], every=True)
     for action in _actions(parser):
         if action.dest in FILES | FOLDERS and action.choices is None:
@@ -122,10 +127,12 @@ def _check_parts(options: argparse.Namespace, further: Sequence[str]) -> None:
     if all(word.endswith(".parquet") for word in (first, *further)):
         folder = os.path.dirname(first) or "."
         raise BadInput(
-            first, f"{len(further)} more Parquet files after it", "a file, a folder or a pattern",
+            first,
+            f"{len(further)} more Parquet files after it",
+            "a file, a folder or a pattern",
             "they would be left out",
             f"put the pattern in quotes, as in '{os.path.join(folder, '*.parquet')}', or name the folder, {folder}",
-        )  # fmt: skip
+        )
 
 
 def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
@@ -199,8 +206,9 @@ def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
         return 130
     except MemoryError as error:
         remedy = "give a larger --memory-limit, or --vectors chunked; `ips2 plan` shows what each stage needs"
-        print(f"ips2: memory: this process got no more ({error}); what is stored stays. Remedy: {remedy}",
-              file=sys.stderr)  # fmt: skip
+        print(
+            f"ips2: memory: this process got no more ({error}); what is stored stays. Remedy: {remedy}", file=sys.stderr
+        )
         return 1
     except BrokenPipeError:  # whoever read standard output, `head` say, has seen enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

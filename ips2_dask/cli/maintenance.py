@@ -93,9 +93,12 @@ def report_command(options: argparse.Namespace) -> int:
 
     if options.page is None and "://" in options.directory:
         raise BadInput(
-            "--out", f"nothing, and the run is at {options.directory}", "a local file", "the page would have no place",
+            "--out",
+            f"nothing, and the run is at {options.directory}",
+            "a local file",
+            "the page would have no place",
             "give --out report.html",
-        )  # fmt: skip
+        )
     page = Path(options.page or f"{options.directory}/report.html")
     if page.is_dir():
         raise BadInput("--out", f"the directory {page}", "a file", "it can't be written", f"give {page}/report.html")

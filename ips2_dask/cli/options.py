@@ -90,14 +90,17 @@ def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     group.add_argument("--columns", metavar="LIST", help="columns that are features (default: all)")
     group.add_argument("--drop-columns", metavar="LIST", help="columns that are none")
     group.add_argument(
-        "--one-hot", metavar="LIST",
+        "--one-hot",
+        metavar="LIST",
         help=f"columns of text or numbers that become a 0 or 1 for each category, of at most {MOST_CATEGORIES:,}",
-    )  # fmt: skip
+    )
     group.add_argument(
-        "--missing", choices=MISSING, default=MISSING[0],
+        "--missing",
+        choices=MISSING,
+        default=MISSING[0],
         help="what is done about NaN, nulls and, in text files, empty fields, ?, NA and such: refuse them (default), "
         "take the column's median, or drop the row, whose label is then -1",
-    )  # fmt: skip
+    )
     add_text_format(parser)
 
 
@@ -134,9 +137,7 @@ def text_of(options: argparse.Namespace, usual: TextFormat | None = None) -> Tex
 def add_side_inputs(parser: argparse.ArgumentParser) -> None:
     """Add the options for a similarity and a neighbour graph of the user's."""
     parser.add_argument(
-        "--similarity",
-        metavar="FILE",
-        help="S of all samples, for --affinity precomputed: .npz, .npy, a.h5ad::obsp/b",
+        "--similarity", metavar="FILE", help="S of all samples, for --affinity precomputed: .npz, .npy, a.h5ad::obsp/b"
     )
     parser.add_argument(
         "--knn-graph", metavar="FILE", help="sparse matrix whose entries in a row are a sample's candidate neighbours"
@@ -190,9 +191,12 @@ def params_of(options: argparse.Namespace) -> Params:
         values["n_clusters"] = "auto"  # it finds the number
     if values["n_clusters"] != "auto" and values["max_clusters"] is not None:
         raise BadInput(
-            "--max-clusters", "a number of clusters that is not auto", "--max-clusters with --clusters auto",
-            "one of the two would count for nothing", "give --clusters auto, or leave --max-clusters out",
-        )  # fmt: skip
+            "--max-clusters",
+            "a number of clusters that is not auto",
+            "--max-clusters with --clusters auto",
+            "one of the two would count for nothing",
+            "give --clusters auto, or leave --max-clusters out",
+        )
     return Params(**{**PRESETS[options.preset], **{name: value for name, value in values.items() if value is not None}})
 
 
@@ -207,9 +211,12 @@ def resources_of(options: argparse.Namespace) -> Resources:
     if options.workers is not None and (options.scheduler or options.serial):
         other = "--scheduler" if options.scheduler else "--serial"
         raise BadInput(
-            "--workers", f"{options.workers}, not allowed with argument {other}", "workers of a new cluster",
-            "they would not be there", f"leave out --workers or {other}",
-        )  # fmt: skip
+            "--workers",
+            f"{options.workers}, not allowed with argument {other}",
+            "workers of a new cluster",
+            "they would not be there",
+            f"leave out --workers or {other}",
+        )
     return Resources(
         n_workers=options.workers,
         memory_limit=options.memory_limit,

@@ -56,18 +56,27 @@ def _planned_source(options: argparse.Namespace) -> Shaped:
     """The input, or a table of the shape that ``--shape`` gives."""
     if (options.input is None) == (options.shape is None):
         raise BadInput(
-            "--shape", "both an input and a shape" if options.shape else "neither an input nor a shape", "one of them",
-            "there would be nothing to plan", "name a file, or give --shape 1000000x64",
-        )  # fmt: skip
+            "--shape",
+            "both an input and a shape" if options.shape else "neither an input nor a shape",
+            "one of them",
+            "there would be nothing to plan",
+            "name a file, or give --shape 1000000x64",
+        )
     if options.shape is None:
         return open_source(
-            options.input, labels_column=options.labels_column, transpose=options.transpose,
-            features=features_of(options), text=text_of(options),
-        )  # fmt: skip
+            options.input,
+            labels_column=options.labels_column,
+            transpose=options.transpose,
+            features=features_of(options),
+            text=text_of(options),
+        )
     match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
     if match is None:
         raise BadInput(
-            "--shape", repr(options.shape), "samples x features", "there would be nothing to plan",
+            "--shape",
+            repr(options.shape),
+            "samples x features",
+            "there would be nothing to plan",
             "write it as 1000000x64",
-        )  # fmt: skip
+        )
     return TableShape((int(match[1]), int(match[2])))

@@ -104,9 +104,13 @@ def demo_command(options: argparse.Namespace) -> int:
     source = matrix_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
     with progress(options.quiet, options.log_json) as display:
         finished = run(
-            source, Params(n_clusters=10), resources, store=options.out, progress=options.stopping.guard(display),
+            source,
+            Params(n_clusters=10),
+            resources,
+            store=options.out,
+            progress=options.stopping.guard(display),
             own_cluster=True,
-        )  # fmt: skip
+        )
     status = _finish(finished, options)
     if not (options.quiet or options.json or options.log_json == "-"):
         print(f"look into it    ips2 status {options.out}, or ips2_dask.open_run({options.out!r}) in Python")
@@ -121,10 +125,11 @@ def _add_output(parser: argparse.ArgumentParser) -> None:
         "--log-json", metavar="FILE|-", help="progress as JSON lines; - writes them to standard output, and no report"
     )
     parser.add_argument(
-        "--strict", action="store_true",
+        "--strict",
+        action="store_true",
         help=f"exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters "
         "as were asked for and no more components, no empty pair",
-    )  # fmt: skip
+    )
 
 
 def _finish(finished: Run, options: argparse.Namespace) -> int:
@@ -159,9 +164,11 @@ def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
     parser.add_argument("--transpose", action="store_true", help="the new samples are features by samples")
     parser.add_argument(
-        "--handle-unknown", choices=HANDLE_UNKNOWN, default=HANDLE_UNKNOWN[0],
+        "--handle-unknown",
+        choices=HANDLE_UNKNOWN,
+        default=HANDLE_UNKNOWN[0],
         help="a category that the run has not seen: refuse it (default), or make all features of its column 0",
-    )  # fmt: skip
+    )
     add_text_format(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
     parser.add_argument("--quiet", action="store_true", help="no report")
@@ -175,14 +182,20 @@ def predict_command(options: argparse.Namespace) -> int:
     on_workers = not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers))
     if not on_workers and resources.memory_limit is not None:
         raise BadInput(
-            "--memory-limit", "no --workers, --cluster or --scheduler", "a limit of workers",
-            "it would count for nothing, as this process predicts alone", "add --workers, or leave it out",
-        )  # fmt: skip
+            "--memory-limit",
+            "no --workers, --cluster or --scheduler",
+            "a limit of workers",
+            "it would count for nothing, as this process predicts alone",
+            "add --workers, or leave it out",
+        )
     check_machines(resources, client=False, own_cluster=on_workers)
     source = finished.open_new(
-        options.new, labels_column=options.labels_column, transpose=options.transpose,
-        handle_unknown=options.handle_unknown, text=text_of(options, finished.text_format),
-    )  # fmt: skip
+        options.new,
+        labels_column=options.labels_column,
+        transpose=options.transpose,
+        handle_unknown=options.handle_unknown,
+        text=text_of(options, finished.text_format),
+    )
     classes, names = classes_of(source), source.sample_names
     begun = time.perf_counter()
     codes = None if classes is None else CodeReader(classes)

@@ -34,9 +34,13 @@ def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier sweep is continued")
     group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
     group.add_argument(
-        "--clusters", dest="swept_clusters", type=whole_numbers, default=tuple(CLUSTERS), metavar="LIST",
+        "--clusters",
+        dest="swept_clusters",
+        type=whole_numbers,
+        default=tuple(CLUSTERS),
+        metavar="LIST",
         help=f"values of c (default {CLUSTERS[0]}:{CLUSTERS[-1]})",
-    )  # fmt: skip
+    )
     group.add_argument("--neighbors", dest="swept_neighbors", type=whole_numbers, metavar="LIST", help="values of k")
     group.add_argument("--sigma", dest="swept_sigma", type=numbers, metavar="LIST", help="values of sigma")
     group.add_argument(
@@ -132,8 +136,10 @@ def study_command(options: argparse.Namespace) -> int:
                 print(f"growth     k = {row['k']}, operator {row['operator']}: m^{row['exponent']:.2f}{interval}")
         for name in ("strong", "weak"):
             for row in summary[name]:
-                print(f"{name:<10} {row['workers']} workers, {row['m']:,} samples: {row['seconds']:.1f} s, "
-                      f"efficiency {row['efficiency']:.2f}")  # fmt: skip
+                print(
+                    f"{name:<10} {row['workers']} workers, {row['m']:,} samples: {row['seconds']:.1f} s, "
+                    f"efficiency {row['efficiency']:.2f}"
+                )
         for path in (files.notebook, files.page, files.records, files.summary):
             if path is not None:
                 print(f"written    {path}")

@@ -83,14 +83,20 @@ def _empty(folder: Path) -> None:
         names = sorted(path.name for path in folder.iterdir())
     except OSError as error:
         raise BadInput(
-            "certs", f"{str(folder)!r}, which can't be made ({error.strerror})", "a place for a new folder",
-            "there would be nowhere to put the keys", "give another folder",
-        ) from error  # fmt: skip
+            "certs",
+            f"{str(folder)!r}, which can't be made ({error.strerror})",
+            "a place for a new folder",
+            "there would be nowhere to put the keys",
+            "give another folder",
+        ) from error
     if names:
         raise BadInput(
-            "certs", f"{str(folder)!r}, which holds {', '.join(names[:3])}", "a new or an empty folder",
-            "keys that are in use would be lost", "give another folder",
-        )  # fmt: skip
+            "certs",
+            f"{str(folder)!r}, which holds {', '.join(names[:3])}",
+            "a new or an empty folder",
+            "keys that are in use would be lost",
+            "give another folder",
+        )
 
 
 def _put(path: Path, content: bytes) -> Path:
@@ -143,9 +149,16 @@ def _usage(authority: bool) -> KeyUsage:
     from cryptography import x509  # noqa: PLC0415 - an extra
 
     return x509.KeyUsage(
-        digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, content_commitment=False,
-        key_encipherment=False, data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,
-    )  # fmt: skip
+        digital_signature=not authority,
+        key_cert_sign=authority,
+        crl_sign=authority,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
 
 
 def _alternative(name: str) -> GeneralName:

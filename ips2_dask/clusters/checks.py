@@ -33,9 +33,12 @@ def refuse_secrets(where: str, name: str, value: object) -> None:
     """Refuse a key or a value that looks like a credential: configs and records of jobs are read by others."""
     if _SECRET_NAME.search(name) or (isinstance(value, str) and _SECRET_VALUE.search(value)):
         raise BadInput(
-            where, "what looks like a credential", "nothing secret in a config", "it would be shared with the file",
+            where,
+            "what looks like a credential",
+            "nothing secret in a config",
+            "it would be shared with the file",
             _NO_SECRETS,
-        )  # fmt: skip
+        )
 
 
 def whole(low: int, high: int | None = None) -> Check:

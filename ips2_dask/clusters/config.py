@@ -187,9 +187,16 @@ SECTIONS: dict[str, type[Section]] = {"adaptive": Adaptive, "worker": Worker, "b
 _WORKER = ("threads", "memory", "scratch", "environment", "preload", "warm")
 _BIND = ("host", "interface", "port", "dashboard")
 _BATCH: dict[str, tuple[str, ...]] = {
-    "workers": (), "adaptive": ("minimum", "maximum"), "worker": _WORKER, "bind": _BIND,
-    "driver": ("threads", "memory", "walltime"), "tls": (), "insecure": (), "timeout": (), "shared": (),
-}  # fmt: skip
+    "workers": (),
+    "adaptive": ("minimum", "maximum"),
+    "worker": _WORKER,
+    "bind": _BIND,
+    "driver": ("threads", "memory", "walltime"),
+    "tls": (),
+    "insecure": (),
+    "timeout": (),
+    "shared": (),
+}
 
 TAKES: dict[str, dict[str, tuple[str, ...]]] = {
     "local": {key: _BATCH[key] for key in _BATCH if key != "driver"},
@@ -198,10 +205,8 @@ TAKES: dict[str, dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(("slurm", "pbs", "lsf", "sge"), _BATCH),
     # tls with pods is refused with its own reason, see `clusters.connect.settled`
     "kubernetes": {key: _BATCH[key] for key in _BATCH if key != "bind"} | {"driver": ("threads", "memory")},
-    "gateway": {
-        "workers": (), "adaptive": ("minimum", "maximum"), "worker": ("threads",), "timeout": (), "shared": ()
-    },
-}  # fmt: skip
+    "gateway": {"workers": (), "adaptive": ("minimum", "maximum"), "worker": ("threads",), "timeout": (), "shared": ()},
+}
 """The keys that each manager uses, of those that all configs may have, and of the keys in their sections."""
 
 
@@ -236,9 +241,12 @@ class Config:
             )
         if self.manager in ("slurm", "pbs", "lsf", "sge", "kubernetes") and self.worker.memory is None:
             raise BadInput(
-                "worker.memory", "nothing", "a size such as 4GiB", "the batch system would give a job what it likes",
+                "worker.memory",
+                "nothing",
+                "a size such as 4GiB",
+                "the batch system would give a job what it likes",
                 "write worker: {memory: 4GiB}",
-            )  # fmt: skip
+            )
 
     def kind(self, expected: type[Kind]) -> Kind:
         """The manager's own section, which must be of a kind."""

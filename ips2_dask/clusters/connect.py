@@ -25,9 +25,16 @@ from ips2_dask.params import Resources, parse_bytes
 from ips2_dask.plan.checks import keeps_limit
 
 MODULES = {
-    "local": "local", "scheduler": "scheduler", "ssh": "ssh", "slurm": "jobqueue", "pbs": "jobqueue", "lsf": "jobqueue",
-    "sge": "jobqueue", "kubernetes": "kubernetes", "gateway": "gateway",
-}  # fmt: skip
+    "local": "local",
+    "scheduler": "scheduler",
+    "ssh": "ssh",
+    "slurm": "jobqueue",
+    "pbs": "jobqueue",
+    "lsf": "jobqueue",
+    "sge": "jobqueue",
+    "kubernetes": "kubernetes",
+    "gateway": "gateway",
+}
 """The module of this package that starts the clusters of each manager."""
 
 BINDS = ("local", "ssh", "slurm", "pbs", "lsf", "sge", "kubernetes")
@@ -83,9 +90,12 @@ def settled(
         config = dataclasses.replace(config, bind=dataclasses.replace(config.bind, host="127.0.0.1"))
     if config.manager == "kubernetes" and config.tls is not None:
         raise BadInput(
-            "tls", f"{config.tls} with pods of the operator", "insecure: true, and a network policy around the pods",
-            "the operator's own probes of the scheduler would fail", "leave tls out, and write insecure: true",
-        )  # fmt: skip
+            "tls",
+            f"{config.tls} with pods of the operator",
+            "insecure: true, and a network policy around the pods",
+            "the operator's own probes of the scheduler would fail",
+            "leave tls out, and write insecure: true",
+        )
     if config.manager in BINDS:
         certificates.check_bind(config)
     return config
@@ -107,10 +117,12 @@ def _check_taken(config: Config, name: str, value: object, key: str | None = Non
     takes, key = TAKES[config.manager], key or name
     if key not in (takes if section is None else takes.get(section, ())):
         raise BadInput(
-            name, f"{value} with manager {config.manager}",
-            f"what that manager does something with: {taken_by(config.manager)}", "it would count for nothing",
+            name,
+            f"{value} with manager {config.manager}",
+            f"what that manager does something with: {taken_by(config.manager)}",
+            "it would count for nothing",
             "leave it out",
-        )  # fmt: skip
+        )
 
 
 @contextlib.contextmanager
@@ -165,9 +177,12 @@ def _wait(client: Client, config: Config) -> None:
         client.wait_for_workers(1, timeout=config.timeout)
     except TimeoutError as error:
         raise BadInput(
-            "timeout", f"no worker after {config.timeout} s", "at least one", "the run would wait for ever",
+            "timeout",
+            f"no worker after {config.timeout} s",
+            "at least one",
+            "the run would wait for ever",
             "look at the jobs' logs and the queue, or raise timeout in the config",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def config_of(resources: Resources) -> Config:

@@ -34,14 +34,20 @@ def performance_report(executor: Executor, path: str) -> Iterator[None]:
     """
     if not isinstance(executor, DaskExecutor):
         raise BadInput(
-            "performance_report", "a serial run", "a run on a cluster", "there would be no tasks to report",
+            "performance_report",
+            "a serial run",
+            "a run on a cluster",
+            "there would be no tasks to report",
             "leave out --serial or the report",
-        )  # fmt: skip
+        )
     need("bokeh", "dashboard", "Dask's report")
     if not Path(path).absolute().parent.is_dir():
         raise BadInput(
-            "performance_report", f"{path!r}, whose folder is missing", "a file in a folder that is there",
-            "the report would be lost", "make the folder, or give another file",
-        )  # fmt: skip
+            "performance_report",
+            f"{path!r}, whose folder is missing",
+            "a file in a folder that is there",
+            "the report would be lost",
+            "make the folder, or give another file",
+        )
     with executor.client.as_current(), distributed.performance_report(filename=path):
         yield

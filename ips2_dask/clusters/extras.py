@@ -29,6 +29,9 @@ def need(module: str, extra: str, what: str) -> ModuleType:
     except ImportError as error:
         package = module.partition(".")[0].replace("_", "-")
         raise BadInput(
-            what, f"no package {package} that can be imported ({error})", "an installed one",
-            f"{what} would not work", f"run: pip install 'ips2-dask[{extra}]'",
-        ) from error  # fmt: skip
+            what,
+            f"no package {package} that can be imported ({error})",
+            "an installed one",
+            f"{what} would not work",
+            f"run: pip install 'ips2-dask[{extra}]'",
+        ) from error

@@ -40,9 +40,12 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
         cluster = stack.enter_context(module.GatewayCluster(**options(config)))
     except (OSError, ValueError, module.GatewayClusterError, module.GatewayServerError) as error:
         raise BadInput(
-            "gateway.address", f"{machine.address} ({type(error).__name__}: {error})", "a Dask Gateway server",
-            "there would be no workers", "look at address, auth and options in the config",
-        ) from error  # fmt: skip
+            "gateway.address",
+            f"{machine.address} ({type(error).__name__}: {error})",
+            "a Dask Gateway server",
+            "there would be no workers",
+            "look at address, auth and options in the config",
+        ) from error
     if config.adaptive is not None:
         cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
     else:

@@ -98,10 +98,7 @@ def _spec(config: Config, name: str, idle_timeout: int) -> dict[str, object]:
     return {
         "idleTimeout": idle_timeout,
         "worker": {"replicas": replicas, "spec": _worker(config)},
-        "scheduler": {
-            "spec": _scheduler(config),
-            "service": {"type": "ClusterIP", "selector": chosen, "ports": ports},
-        },
+        "scheduler": {"spec": _scheduler(config), "service": {"type": "ClusterIP", "selector": chosen, "ports": ports}},
     }
 
 
@@ -206,6 +203,9 @@ def keep_awake(client: Client, seconds: float, stack: contextlib.ExitStack) -> N
 def no_kubernetes(error: Exception) -> BadInput:
     """The error of a Kubernetes that fails to create or find an object."""
     return BadInput(
-        "kubernetes", f"{type(error).__name__}: {error}", "a Kubernetes that kubectl reaches, with Dask's operator",
-        "no pod would be made", "try `kubectl get daskclusters`, and install the operator's Helm chart",
-    )  # fmt: skip
+        "kubernetes",
+        f"{type(error).__name__}: {error}",
+        "a Kubernetes that kubectl reaches, with Dask's operator",
+        "no pod would be made",
+        "try `kubectl get daskclusters`, and install the operator's Helm chart",
+    )

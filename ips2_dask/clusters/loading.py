@@ -65,9 +65,12 @@ def find(name: str) -> Path:
         return configs[stem]
     near = difflib.get_close_matches(stem, configs, 1)
     raise BadInput(
-        "cluster", f"{name!r}, which is no file and no name", f"a YAML file, or one of {', '.join(configs)}",
-        "there would be no machines", f"give {near[0]}" if near else "copy one from cluster_configs and give its path",
-    )  # fmt: skip
+        "cluster",
+        f"{name!r}, which is no file and no name",
+        f"a YAML file, or one of {', '.join(configs)}",
+        "there would be no machines",
+        f"give {near[0]}" if near else "copy one from cluster_configs and give its path",
+    )
 
 
 def load(source: str | Path | Mapping[str, object]) -> Config:
@@ -89,14 +92,20 @@ def load(source: str | Path | Mapping[str, object]) -> Config:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except Exception as error:  # PyYAML lets through whatever dates, numbers and depths make its parts raise
         raise BadInput(
-            str(path), f"what can't be read as YAML ({_problem(error)})", "a YAML file",
-            "there would be no machines", "mend that line, or start from a file of cluster_configs",
-        ) from error  # fmt: skip
+            str(path),
+            f"what can't be read as YAML ({_problem(error)})",
+            "a YAML file",
+            "there would be no machines",
+            "mend that line, or start from a file of cluster_configs",
+        ) from error
     if not isinstance(content, Mapping):
         raise BadInput(
-            str(path), f"{type(content).__name__}", "keys and values, the first of which is manager",
-            "there would be no machines", "start from a file of cluster_configs",
-        )  # fmt: skip
+            str(path),
+            f"{type(content).__name__}",
+            "keys and values, the first of which is manager",
+            "there would be no machines",
+            "start from a file of cluster_configs",
+        )
     return parse(content, str(path))
 
 
@@ -113,9 +122,12 @@ def parse(content: Mapping[str, object], name: str) -> Config:
     if not isinstance(manager, str) or manager not in MANAGERS:
         near = difflib.get_close_matches(str(manager), MANAGERS, 1)
         raise BadInput(
-            f"{name}: manager", repr(manager), f"one of {', '.join(MANAGERS)}", "nothing could be started",
+            f"{name}: manager",
+            repr(manager),
+            f"one of {', '.join(MANAGERS)}",
+            "nothing could be started",
             f"write manager: {near[0] if near else 'local'}",
-        )  # fmt: skip
+        )
     common = ["manager", *field_names(Config), *SECTIONS, str(manager)]
     _check_names(content, common, "", name, str(manager))
     _check_taken(content, name, str(manager))
@@ -143,18 +155,24 @@ def _check_taken(content: Mapping[str, object], name: str, manager: str) -> None
 
 def _not_taken(key: str, manager: str) -> BadInput:
     return BadInput(
-        key, f"a key that manager {manager} does nothing with", f"one of {taken_by(manager)}",
-        "it would be lost without a word", "leave it out",
-    )  # fmt: skip
+        key,
+        f"a key that manager {manager} does nothing with",
+        f"one of {taken_by(manager)}",
+        "it would be lost without a word",
+        "leave it out",
+    )
 
 
 def _section(kind: type[Kind], content: object, key: str, name: str, manager: str) -> Kind:
     """A section of a config, every key and value checked."""
     if not isinstance(content, Mapping):
         raise BadInput(
-            f"{name}: {key}", repr(content), f"the keys {', '.join(field_names(kind)) or 'of nothing'}",
-            "its values would be lost", f"write them below {key}: with two spaces before each",
-        )  # fmt: skip
+            f"{name}: {key}",
+            repr(content),
+            f"the keys {', '.join(field_names(kind)) or 'of nothing'}",
+            "its values would be lost",
+            f"write them below {key}: with two spaces before each",
+        )
     _check_names(content, field_names(kind), f"{key}.", name, manager)
     return _named(name, kind, {k: _checked(kind, k, value, f"{key}.{k}", name) for k, value in content.items()})
 
@@ -197,6 +215,9 @@ def _check_names(keys: Iterable[object], allowed: list[str], prefix: str, name: 
         near = difflib.get_close_matches(str(key), allowed, 1, 0.5)
         hint = f"write {prefix}{near[0]}" if near and not same else f"write {same[0]}" if same else "leave it out"
         raise BadInput(
-            f"{name}: {prefix}{key}", "an unknown key", f"one of {', '.join(allowed) or 'no key'}",
-            "it would be lost without a word", f"{hint} (nested keys stand below their section)" if same else hint,
-        )  # fmt: skip
+            f"{name}: {prefix}{key}",
+            "an unknown key",
+            f"one of {', '.join(allowed) or 'no key'}",
+            "it would be lost without a word",
+            f"{hint} (nested keys stand below their section)" if same else hint,
+        )

@@ -127,9 +127,12 @@ def _check_main() -> None:
         return
     if not Path(script).is_file():
         raise BadInput(
-            script, "a program that is in no file", "a script, a module or a session", "no worker could import it",
+            script,
+            "a program that is in no file",
+            "a script, a module or a session",
+            "no worker could import it",
             "write it into a file, with a main guard",
-        )  # fmt: skip
+        )
     frame = inspect.currentframe()
     while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != ("<module>", script):
         frame = frame.f_back
@@ -139,10 +142,12 @@ def _check_main() -> None:
     words = {getattr(node, "id", getattr(node, "attr", "")) for part in reached for node in ast.walk(part)}
     if words.isdisjoint({"__name__", "parent_process", "current_process"}):
         raise BadInput(
-            script, f"line {frame.f_lineno}, which starts worker processes, outside of a main guard",
-            "a call in a function, or below the guard", "each worker would run this script, as it imports it",
+            script,
+            f"line {frame.f_lineno}, which starts worker processes, outside of a main guard",
+            "a call in a function, or below the guard",
+            "each worker would run this script, as it imports it",
             "put if __name__ == '__main__': before that line and indent what follows",
-        )  # fmt: skip
+        )
 
 
 def _restore_environment(before: Mapping[str, str | None]) -> None:

@@ -50,9 +50,12 @@ def _configured_security() -> Security:
     security = Security(require_encryption=True)
     if not (security.tls_ca_file and security.tls_client_cert):
         raise BadInput(
-            "tls", "nothing, with an address of tls://", "a folder of `ips2 certs`, or Dask's configuration of TLS",
-            "the scheduler would refuse this client", "give --tls DIR (in a config: tls: DIR)",
-        )  # fmt: skip
+            "tls",
+            "nothing, with an address of tls://",
+            "a folder of `ips2 certs`, or Dask's configuration of TLS",
+            "the scheduler would refuse this client",
+            "give --tls DIR (in a config: tls: DIR)",
+        )
     return security
 
 
@@ -80,6 +83,9 @@ def _check_address(address: str) -> None:
 
 def _no_scheduler(found: str) -> BadInput:
     return BadInput(
-        "scheduler", found, "the address of a running Dask scheduler, such as tcp://127.0.0.1:8786",
-        "the run would wait for a cluster that never comes", "start `dask scheduler`, or leave the option out",
-    )  # fmt: skip
+        "scheduler",
+        found,
+        "the address of a running Dask scheduler, such as tcp://127.0.0.1:8786",
+        "the run would wait for a cluster that never comes",
+        "start `dask scheduler`, or leave the option out",
+    )

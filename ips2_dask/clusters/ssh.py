@@ -97,7 +97,9 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
 def unreachable(machine: Ssh, error: BaseException) -> BadInput:
     """The error of hosts that can't be used."""
     return BadInput(
-        "ssh.hosts", f"{', '.join(machine.hosts)} ({type(error).__name__}: {error})",
-        "hosts where this user may log in without a password and this package runs", "nothing could be started there",
+        "ssh.hosts",
+        f"{', '.join(machine.hosts)} ({type(error).__name__}: {error})",
+        "hosts where this user may log in without a password and this package runs",
+        "nothing could be started there",
         "try `ssh HOST true`, then look at keys, known_hosts and python in the config",
-    )  # fmt: skip
+    )

@@ -49,11 +49,14 @@ def security(tls: str | None) -> Security | None:
     folder, lacking = folder_of(tls), missing(tls)
     if lacking:
         raise BadInput(
-            "tls", f"{folder}, which lacks {', '.join(lacking)}", "a folder of certificates",
+            "tls",
+            f"{folder}, which lacks {', '.join(lacking)}",
+            "a folder of certificates",
             "nobody could connect",
-            "run: ips2 certs DIR, with a new DIR, and give tls=DIR" if folder.is_dir() and any(folder.iterdir())
+            "run: ips2 certs DIR, with a new DIR, and give tls=DIR"
+            if folder.is_dir() and any(folder.iterdir())
             else f"run: ips2 certs {tls}",
-        )  # fmt: skip
+        )
     return named(tls, [role for role in ROLES if (folder / f"{role}.pem").is_file()])
 
 
@@ -100,12 +103,18 @@ def check_bind(config: Config) -> None:
         remedy = "write insecure: true"
     if config.tls is None and not _is_local(config.bind):
         raise BadInput(
-            "bind", f"{config.bind.host or config.bind.interface or 'all interfaces'} without tls",
-            "127.0.0.1, or any interface with tls", "whoever reaches the port could run code as this user", remedy,
-        )  # fmt: skip
+            "bind",
+            f"{config.bind.host or config.bind.interface or 'all interfaces'} without tls",
+            "127.0.0.1, or any interface with tls",
+            "whoever reaches the port could run code as this user",
+            remedy,
+        )
     host = config.bind.dashboard.rpartition(":")[0]
     if not is_loopback(host):
         raise BadInput(
-            "bind.dashboard", config.bind.dashboard, "127.0.0.1 and a port",
-            "the dashboard asks for no password", "write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
-        )  # fmt: skip
+            "bind.dashboard",
+            config.bind.dashboard,
+            "127.0.0.1 and a port",
+            "the dashboard asks for no password",
+            "write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
+        )

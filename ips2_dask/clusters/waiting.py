@@ -93,10 +93,12 @@ def _too_few(there: Present, needed_bytes: Needed, n_workers: int | None, patien
         found += f", which have {there.each / 2**30:.2f} GiB each where so few need {needed}"
     all_need = "" if n_workers is None else f"; all together need {_gib(needed_bytes, n_workers, limit)} each"
     return BadInput(
-        "timeout", found, f"workers whose memory suffices{all_need}",
-        "they would be killed in mid-run", "look at the jobs' logs and the queue, raise timeout or worker.memory, and "
-        "run the same command again",
-    )  # fmt: skip
+        "timeout",
+        found,
+        f"workers whose memory suffices{all_need}",
+        "they would be killed in mid-run",
+        "look at the jobs' logs and the queue, raise timeout or worker.memory, and run the same command again",
+    )
 
 
 def _gib(needed_bytes: Needed, workers: int, limit: int | None) -> str:

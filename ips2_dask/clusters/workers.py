@@ -137,7 +137,10 @@ def local_scratch(scratch: str | None) -> str | None:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise BadInput(
-            "scratch", f"{folder!r}, which can't be made ({error.strerror})", "a folder that this user may write to",
-            "workers would have no place for what memory does not hold", "give another one, or leave it out",
-        ) from error  # fmt: skip
+            "scratch",
+            f"{folder!r}, which can't be made ({error.strerror})",
+            "a folder that this user may write to",
+            "workers would have no place for what memory does not hold",
+            "give another one, or leave it out",
+        ) from error
     return folder

@@ -111,9 +111,12 @@ def _missing(source: PublishedFile, folder: Path | None) -> BadInput:
     if folder is None:
         problem = f"no directory of data to look for {source.path} in"
         return BadInput(
-            "data", problem, "a directory", "there would be nothing to load",
+            "data",
+            problem,
+            "a directory",
+            "there would be nothing to load",
             f"give data=, or set {VARIABLE}, to a directory with {source.path} (from {whence}), or download=True",
-        )  # fmt: skip
+        )
     remedy = f"fetch {whence} and put it there, or pass download=True (needs pooch and a network)"
     return BadInput(
         str(folder / source.path), "no such file", "the publisher's", "there would be nothing to load", remedy

@@ -7,10 +7,9 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow.csv
 from scipy.io import loadmat
 from sklearn.datasets import load_breast_cancer, load_digits, load_iris
@@ -19,11 +18,11 @@ from ips2_dask.datasets import sources
 from ips2_dask.datasets.files import content, directory, find
 from ips2_dask.datasets.sources import PublishedFile
 from ips2_dask.errors import BadInput
+from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
     from sklearn.utils import Bunch
 
-Array = npt.NDArray[Any]  # float64 or float32 where it holds samples, int64 or str where it holds labels
 Data = str | os.PathLike[str] | None
 
 SCADI_SMALLEST = 12  # samples of the smallest class that the paper's 57 have (12 + 29 + 16)
@@ -50,8 +49,8 @@ class Dataset:
     """
 
     name: str
-    X: Array = field(repr=False)
-    labels: Array = field(repr=False)
+    X: AnyArray = field(repr=False)
+    labels: AnyArray = field(repr=False)
     description: str
     addresses: tuple[str, ...] = ()
 
@@ -63,7 +62,7 @@ class Dataset:
 
 class _Entry(NamedTuple):
     sources: tuple[PublishedFile, ...]
-    read: Callable[..., tuple[Array, Array]]  # of the unpacked contents, in the order of the sources
+    read: Callable[..., tuple[AnyArray, AnyArray]]  # of the unpacked contents, in the order of the sources
     description: str
 
 
@@ -121,7 +120,7 @@ def bbcsport_draw(seed: int, data: Data = None, *, download: bool = False) -> Da
     return Dataset(f"bbcsport-draw{seed}", whole.X[chosen], whole.labels[chosen], description, whole.addresses)
 
 
-def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int = 0) -> tuple[Array, Array]:
+def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int = 0) -> tuple[AnyArray, AnyArray]:
     """Read CSV without quotes: X float64 (m, f), and the column ``label``, int64 if all of it are digits, else str."""
     rows = [line.split(",") for text in contents for line in text.decode("ascii").splitlines()[header:] if line]
     cells = np.char.strip(np.array(rows))
@@ -130,53 +129,53 @@ def _table(*contents: bytes, label: int, drop: tuple[int, ...] = (), header: int
     return features, labels.astype(np.int64) if np.char.isdigit(labels).all() else labels
 
 
-def _scadi57(content: bytes) -> tuple[Array, Array]:
+def _scadi57(content: bytes) -> tuple[AnyArray, AnyArray]:
     X, labels = _table(content, label=-1, header=1)
     classes, sizes = np.unique(labels, return_counts=True)
     in_large_class = np.isin(labels, classes[sizes >= SCADI_SMALLEST])
     return X[in_large_class], labels[in_large_class]
 
 
-def _stored(content: bytes) -> dict[str, Array]:
+def _stored(content: bytes) -> dict[str, AnyArray]:
     return dict(loadmat(io.BytesIO(content)))
 
 
-def _matlab(content: bytes) -> tuple[Array, Array]:
+def _matlab(content: bytes) -> tuple[AnyArray, AnyArray]:
     """Read a file of the ASU feature-selection collection: X holds samples by features, Y labels."""
     stored = _stored(content)
     return stored["X"].astype(np.float64), stored["Y"].ravel().astype(np.int64)
 
 
-def _bbcsport(content: bytes) -> tuple[Array, Array]:
+def _bbcsport(content: bytes) -> tuple[AnyArray, AnyArray]:
     stored = _stored(content)
     second_view = stored["X"][0, 1]  # (2544, 282)
     return second_view.T.astype(np.float64), stored["truth"].ravel().astype(np.int64)
 
 
-def _bbcsport60(content: bytes) -> tuple[Array, Array]:
+def _bbcsport60(content: bytes) -> tuple[AnyArray, AnyArray]:
     X, labels = _bbcsport(content)
     first = np.concatenate([np.flatnonzero(labels == c)[:BBCSPORT_EACH] for c in BBCSPORT_CLASSES])
     return X[first], labels[first]
 
 
-def _yale(content: bytes) -> tuple[Array, Array]:
+def _yale(content: bytes) -> tuple[AnyArray, AnyArray]:
     stored = _stored(content)
     return stored["fea"].T / 255.0, stored["gnd"].ravel().astype(np.int64)
 
 
-def _yale5(content: bytes) -> tuple[Array, Array]:
+def _yale5(content: bytes) -> tuple[AnyArray, AnyArray]:
     X, labels = _yale(content)
     return X[labels <= YALE_SUBJECTS], labels[labels <= YALE_SUBJECTS]
 
 
-def _idx(content: bytes) -> Array:
+def _idx(content: bytes) -> AnyArray:
     """Read an array of bytes in IDX: two zero bytes, type 8, the number of axes, their lengths as big-endian int32."""
     axes = content[3]
     shape = np.frombuffer(content, dtype=">i4", count=axes, offset=4)
     return np.frombuffer(content, dtype=np.uint8, offset=4 + 4 * axes).reshape(shape)
 
 
-def _mnist(*contents: bytes) -> tuple[Array, Array]:
+def _mnist(*contents: bytes) -> tuple[AnyArray, AnyArray]:
     """Read files of images and labels in turn; float32, which holds 0 to 255 as they are in half of the memory."""
     images = [_idx(content) for content in contents[::2]]
     labels = [_idx(content) for content in contents[1::2]]
@@ -184,12 +183,12 @@ def _mnist(*contents: bytes) -> tuple[Array, Array]:
     return X, np.concatenate(labels).astype(np.int64)
 
 
-def _usps(*contents: bytes) -> tuple[Array, Array]:
+def _usps(*contents: bytes) -> tuple[AnyArray, AnyArray]:
     rows = np.concatenate([np.loadtxt(io.BytesIO(content)) for content in contents])
     return np.ascontiguousarray(rows[:, 1:]), rows[:, 0].astype(np.int64)
 
 
-def _kddcup_all(content: bytes) -> tuple[Array, Array]:
+def _kddcup_all(content: bytes) -> tuple[AnyArray, AnyArray]:
     options = pyarrow.csv.ReadOptions(autogenerate_column_names=True)
     columns = pyarrow.csv.read_csv(io.BytesIO(content), read_options=options).columns
     texts = (1, 2, 3, 41)  # protocol, service, flag; the class, with a full stop at its end
@@ -197,20 +196,20 @@ def _kddcup_all(content: bytes) -> tuple[Array, Array]:
     return X.astype(np.float64), np.char.rstrip(columns[41].to_numpy().astype(str), ".")
 
 
-def _kddcup(content: bytes) -> tuple[Array, Array]:
+def _kddcup(content: bytes) -> tuple[AnyArray, AnyArray]:
     X, labels = _kddcup_all(content)
     rows = np.ascontiguousarray(X + 0.0).view(np.dtype((np.void, X.shape[1] * X.itemsize))).ravel()
     first = np.sort(np.unique(rows, return_index=True)[1])
     return X[first], labels[first]
 
 
-def _satimage(*contents: bytes) -> tuple[Array, Array]:
+def _satimage(*contents: bytes) -> tuple[AnyArray, AnyArray]:
     """Read columns divided by white space, below one line of header; the last is the class."""
     rows = np.concatenate([np.loadtxt(io.BytesIO(content), skiprows=1) for content in contents])
     return np.ascontiguousarray(rows[:, :-1]), rows[:, -1].astype(np.int64)
 
 
-def _shipped(read: Callable[[], Bunch]) -> tuple[Array, Array]:
+def _shipped(read: Callable[[], Bunch]) -> tuple[AnyArray, AnyArray]:
     """Return a set that comes with scikit-learn."""
     bunch = read()
     return bunch.data, bunch.target

@@ -8,9 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ips2_dask.errors import BadInput
-
-Floats = npt.NDArray[np.float32]
-Labels = npt.NDArray[np.int64]
+from ips2_dask.typing import Float32, Int64
 
 BLOCK = 65_536  # rows that share one Generator; changing it changes the data
 INTRINSIC = 6
@@ -28,17 +26,17 @@ NOISE = 0.01
 class _Shape(NamedTuple):
     """The clusters and waves that all blocks of one seed share."""
 
-    centres: Floats  # (c, INTRINSIC)
-    along: Floats  # (c, INTRINSIC), unit
-    aside: Floats  # (c, INTRINSIC), unit, orthogonal to along
+    centres: Float32  # (c, INTRINSIC)
+    along: Float32  # (c, INTRINSIC), unit
+    aside: Float32  # (c, INTRINSIC), unit, orthogonal to along
     until: npt.NDArray[np.float64]  # (c,), cumulated shares of the clusters
-    wave: Floats  # (INTRINSIC, f)
-    phase: Floats  # (f,)
+    wave: Float32  # (INTRINSIC, f)
+    phase: Float32  # (f,)
 
 
 def curved_gaussians(
     m: int, f: int = 64, n_clusters: int = 20, seed: int = 0, rows: slice = slice(None)
-) -> tuple[Floats, Labels]:
+) -> tuple[Float32, Int64]:
     """Overlapping clusters on a curved manifold of six dimensions in f dimensions, rows by block.
 
     A cluster is a Gaussian bent to a parabola in six dimensions, so that neither k-means nor a linear cut separates it
@@ -105,7 +103,7 @@ def _shape(f: int, c: int, seed: int) -> _Shape:
     )
 
 
-def _block(shape: _Shape, seed: int, number: int, taken: slice) -> tuple[Floats, Labels]:
+def _block(shape: _Shape, seed: int, number: int, taken: slice) -> tuple[Float32, Int64]:
     """Draw a block, and return X (rows, f) and labels (rows,) of the rows of it that are taken."""
     rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(1, number)))
     # every draw is of the whole block, so that a row does not depend on which rows are taken

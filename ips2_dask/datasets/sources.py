@@ -51,9 +51,7 @@ BBCSPORT = PublishedFile(
     T_UMC + "bbcsport3vbigRnSp.mat",
 )
 YALE = PublishedFile(
-    "yale/Yale_64x64.mat",
-    "315433db65209b636ea80f55f921662d6173a5757c9e99ec8b3daea6da2a8233",
-    CAI + "Yale_64x64.mat",
+    "yale/Yale_64x64.mat", "315433db65209b636ea80f55f921662d6173a5757c9e99ec8b3daea6da2a8233", CAI + "Yale_64x64.mat"
 )
 MNIST_TRAIN_IMAGES = PublishedFile(
     "mnist/train-images-idx3-ubyte.gz",
@@ -76,14 +74,10 @@ MNIST_TEST_LABELS = PublishedFile(
     MNIST + "t10k-labels-idx1-ubyte.gz",
 )
 USPS_TRAIN = PublishedFile(
-    "usps/zip.train.gz",
-    "abc9f5c75b997cabe66b5d01727d5a681c69298e1641a8d37b55433a52129dc0",
-    ELEMENTS + "zip.train.gz",
+    "usps/zip.train.gz", "abc9f5c75b997cabe66b5d01727d5a681c69298e1641a8d37b55433a52129dc0", ELEMENTS + "zip.train.gz"
 )
 USPS_TEST = PublishedFile(
-    "usps/zip.test.gz",
-    "6bde17b4f1cd68e0630cd2751d6495b5795d9165ab2dc4a0be8b7002b732f4cc",
-    ELEMENTS + "zip.test.gz",
+    "usps/zip.test.gz", "6bde17b4f1cd68e0630cd2751d6495b5795d9165ab2dc4a0be8b7002b732f4cc", ELEMENTS + "zip.test.gz"
 )
 PENDIGITS_TRAIN = PublishedFile(
     "pendigits/pendigits.tra",
@@ -111,9 +105,7 @@ LEUKEMIA = PublishedFile(
     SCIKIT_FEATURE + "leukemia.mat",
 )
 COLON = PublishedFile(
-    "colon/colon.mat",
-    "ffcdeba03eb67cec403fa1dc9f827c22a6e2c57786bf3e01dfe1b4b3e25e0a2f",
-    SCIKIT_FEATURE + "colon.mat",
+    "colon/colon.mat", "ffcdeba03eb67cec403fa1dc9f827c22a6e2c57786bf3e01dfe1b4b3e25e0a2f", SCIKIT_FEATURE + "colon.mat"
 )
 LUNG = PublishedFile(
     "lung/lung_small.mat",
@@ -126,14 +118,10 @@ KDDCUP = PublishedFile(
     "http://kdd.ics.uci.edu/databases/kddcup99/kddcup.data_10_percent.gz",
 )
 WINE = PublishedFile(
-    "wine/wine.data",
-    "6be6b1203f3d51df0b553a70e57b8a723cd405683958204f96d23d7cd6aea659",
-    UCI + "wine/wine.data",
+    "wine/wine.data", "6be6b1203f3d51df0b553a70e57b8a723cd405683958204f96d23d7cd6aea659", UCI + "wine/wine.data"
 )
 GLASS = PublishedFile(
-    "glass/glass.data",
-    "dd67373f4baf2807345df02cbfef2093d342e61ad0d82a4fb79af43ef8ce449d",
-    UCI + "glass/glass.data",
+    "glass/glass.data", "dd67373f4baf2807345df02cbfef2093d342e61ad0d82a4fb79af43ef8ce449d", UCI + "glass/glass.data"
 )
 HTRU2 = PublishedFile(
     "htru2/HTRU_2.csv",
@@ -142,12 +130,8 @@ HTRU2 = PublishedFile(
     member="HTRU_2.csv",
 )
 SATIMAGE_TRAIN = PublishedFile(
-    "satimage/sat.trn",
-    "8257a4b2da49b394c3de1ec5d76079c0f0b3014916b3bdda23a4dc0cbcec3292",
-    SATIMAGE + "sat.trn",
+    "satimage/sat.trn", "8257a4b2da49b394c3de1ec5d76079c0f0b3014916b3bdda23a4dc0cbcec3292", SATIMAGE + "sat.trn"
 )
 SATIMAGE_TEST = PublishedFile(
-    "satimage/sat.tst",
-    "b2d541f5c3b50ed47c270e8b7de20ac413e2549e6c1c5d6098fadbb111aae342",
-    SATIMAGE + "sat.tst",
+    "satimage/sat.tst", "b2d541f5c3b50ed47c270e8b7de20ac413e2549e6c1c5d6098fadbb111aae342", SATIMAGE + "sat.tst"
 )

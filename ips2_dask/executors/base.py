@@ -21,10 +21,11 @@ from ips2_dask.kernels import buffers
 from ips2_dask.kernels.parallel import hold_openmp, threads
 from ips2_dask.readers import Source
 from ips2_dask.readers.base import LazySource
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
+from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
     from dask.delayed import Delayed

@@ -25,20 +25,28 @@ def check_client(client: object) -> None:
         return
     if not isinstance(client, Client):
         raise BadInput(
-            "client", repr(client) if isinstance(client, str) else f"an object of {type(client).__name__}",
-            "a distributed.Client", "nobody could be given tasks", "give client=Client(that address or cluster)",
-        )  # fmt: skip
+            "client",
+            repr(client) if isinstance(client, str) else f"an object of {type(client).__name__}",
+            "a distributed.Client",
+            "nobody could be given tasks",
+            "give client=Client(that address or cluster)",
+        )
     if client.status in ("closing", "closed"):
         raise BadInput(
-            "client", "a client that was closed, or has lost its scheduler", "one that is connected",
-            "nobody could be given tasks", "give client=Client(address), of a new scheduler if the old one is gone",
-        )  # fmt: skip
+            "client",
+            "a client that was closed, or has lost its scheduler",
+            "one that is connected",
+            "nobody could be given tasks",
+            "give client=Client(address), of a new scheduler if the old one is gone",
+        )
     if client.asynchronous or not client.loop.asyncio_loop.is_running():
         raise BadInput(
-            "client", "a client whose event loop would wait for this call, or has ended", "one with a loop of its own",
+            "client",
+            "a client whose event loop would wait for this call, or has ended",
+            "one with a loop of its own",
             "the call would wait for ever",
             "give client=Client(address), or await asyncio.to_thread(function, ...) while the loop runs",
-        )  # fmt: skip
+        )
 
 
 def known_workers(client: Client) -> dict[str, Any]:

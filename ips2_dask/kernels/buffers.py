@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ips2_dask.kernels.parallel import map_chunks
-
-Float = NDArray[np.floating]
+from ips2_dask.typing import Float
 
 MAX_FREE = 2
 """Free pieces that a process keeps: the oldest goes when another comes."""
@@ -52,8 +51,11 @@ class _Loan:
     def __init__(self, memory: NDArray[np.uint8], shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
         self._memory = memory
         self.__array_interface__ = {
-            "shape": shape, "typestr": dtype.str, "data": (memory.ctypes.data, False), "version": 3,
-        }  # fmt: skip
+            "shape": shape,
+            "typestr": dtype.str,
+            "data": (memory.ctypes.data, False),
+            "version": 3,
+        }
 
     def __del__(self) -> None:
         if _keeps.is_set():

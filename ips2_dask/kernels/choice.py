@@ -23,8 +23,7 @@ from ips2_dask.kernels.density import Level
 from ips2_dask.kernels.labels import kmeans_best
 from ips2_dask.kernels.rounding import RESTARTS
 from ips2_dask.kernels.sparse import Matrix
-
-Float64 = NDArray[np.float64]
+from ips2_dask.typing import Float64
 
 FLOOR = 0.01
 
@@ -120,10 +119,11 @@ def by_density(trees: Sequence[Sequence[Level]], columns: Sequence[int]) -> Choi
         candidates.append(Candidate(c, persistence * (1.0 - 1.0 / c), persistence, span))
     greatest, narrowest = max(candidate.score for candidate in candidates), min(columns)
     close = [
-        candidate for candidate in candidates
+        candidate
+        for candidate in candidates
         if candidate.score == greatest
         or (candidate.score >= CLOSE * greatest and candidate.n_clusters <= narrowest + 1)
-    ]  # fmt: skip
+    ]
     others = sorted((c for c in candidates if c not in close), key=lambda c: (-c.score, c.n_clusters))
     close.sort(key=lambda c: (-(c.span or 0.0), c.n_clusters))
     return Choice(close[0].n_clusters, "density", [*close, *others][:CANDIDATES])

@@ -40,8 +40,9 @@ def _finds_folder() -> bool:
         warnings.warn(
             "no folder for compiled code can be written, so each process compiles for itself, which takes half a "
             "minute: set NUMBA_CACHE_DIR to one that can",
-            IPS2Warning, stacklevel=2,
-        )  # fmt: skip
+            IPS2Warning,
+            stacklevel=2,
+        )
     return False
 
 

@@ -13,11 +13,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Float64, Int32, Int64
 
 MIN_SHARE = 0.1
 """Share of an even cluster's rows (all rows / c) below which a component is an island. Not chosen by labels."""

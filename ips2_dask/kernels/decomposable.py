@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-Float64 = NDArray[np.float64]
-Int = NDArray[np.integer]
+from ips2_dask.typing import Float64, Integer
 
 TIE = 1e-9
 
@@ -32,7 +31,7 @@ def leading_products(values: Float64, wanted: int) -> tuple[Float64, NDArray[np.
     return products[largest], np.stack([a[largest], b[largest]], axis=1)
 
 
-def high_order_at(vectors: Float64, chosen: Int, i: Int, j: Int, rule: str) -> Float64:
+def high_order_at(vectors: Float64, chosen: Integer, i: Integer, j: Integer, rule: str) -> Float64:
     """V at the pairs (i, j) from eigenvectors of L (m, n), not yet scaled to maximum 1.
 
     Each chosen (a, b) gives V_ij = (v_ia v_jb + v_ib v_ja) / sqrt(2), or v_ia v_ja where a = b, in the matrix form of

@@ -16,11 +16,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.neighbors import nearest_in
 from ips2_dask.kernels.projection import spatial_order
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Float64, Int32, Int64
 
 MIN_SAMPLES = 5
 """Neighbours that decide how dense it is at a point (k of the core distance)."""

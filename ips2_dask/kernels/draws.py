@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-UInt64 = NDArray[np.uint64]
+from ips2_dask.typing import UInt64
 
 
 def hashes(numbers: NDArray[np.integer], seed: int, purpose: int) -> UInt64:

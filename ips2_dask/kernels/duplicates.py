@@ -11,10 +11,7 @@ from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.neighbors import Nearest, exact_neighbors, nearest_in
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.projection import Projected, projected_nearest
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Int32, Int64
 
 WORTHWHILE = 0.9
 """Share of different rows below which copies are searched together."""
@@ -193,12 +190,7 @@ def nearest_rows(
 
 
 def neighbors_among_copies(
-    rows: Int64,
-    X: Float32,
-    groups: Groups,
-    n: int,
-    narrow: Projected | None = None,
-    nearest: Nearest = nearest_in,
+    rows: Int64, X: Float32, groups: Groups, n: int, narrow: Projected | None = None, nearest: Nearest = nearest_in
 ) -> tuple[Int32, Float32]:
     """The n nearest of some rows of X, themselves first, from a search among its different rows alone.
 

@@ -18,15 +18,10 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
 from ips2_dask.kernels.operator import Operator
 from ips2_dask.kernels.parallel import map_chunks
-
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Integer = NDArray[np.integer]
+from ips2_dask.typing import Float, Float64, Int32, Integer
 
 Block: TypeAlias = Any
 """A block vector in the form that its space gives it: an array (n, columns), or a list of handles of its chunks."""

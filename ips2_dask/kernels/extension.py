@@ -21,12 +21,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ips2_dask.typing import Float32, Float64, Int32
+
 if TYPE_CHECKING:
     from ips2_dask.kernels.sparse import Matrix
 
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
 
 MIN_EIGENVALUE = 0.01
 """Columns whose eigenvalue is nearer to zero than this are left out: dividing by it would only raise rounding."""

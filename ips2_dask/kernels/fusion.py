@@ -10,10 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
-
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float, Float64, Int32
 
 
 def column_signs(sums: Float64) -> Float64:

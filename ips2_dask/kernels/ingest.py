@@ -9,12 +9,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.metrics import METRICS
-
-Float64 = NDArray[np.float64]
-Float32 = NDArray[np.float32]
-Int64 = NDArray[np.int64]
-UInt64 = NDArray[np.uint64]
-AnyReal = NDArray[np.generic]
+from ips2_dask.typing import AnyArray, Float32, Float64, Int64, UInt64
 
 LARGEST = 1.3e19
 """Square root of half the largest float32: the squared norms of two samples, farther apart, would not add up."""
@@ -230,7 +225,7 @@ def turned_rows(X: Float64, scale: str, metric: str, columns: Columns | None = N
 
 
 def standardize(
-    X: AnyReal,
+    X: AnyArray,
     center: Float64,
     spread: Float64,
     scale: str,

@@ -28,11 +28,7 @@ from ips2_dask.kernels.eigen import (
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import SAMPLE_STARTS_ABOVE, START_SAMPLES, commute_weights
 from ips2_dask.kernels.sparse import Matrix, normalized
-
-Float = NDArray[np.floating]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float, Float32, Float64, Int32
 
 FEW_VALUES = 1 << 20
 """Values of points up to which k-means starts by `_PlusPlus`, which copies them in float64."""

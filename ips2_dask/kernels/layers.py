@@ -6,13 +6,10 @@ import itertools
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from ips2_dask.kernels.density import Leaves
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float64, Int32
 
 MOST_CLUSTERS = 50
 """Clusters of a layer, at most: more could hardly be looked at, and an embedding of some columns does not part them."""

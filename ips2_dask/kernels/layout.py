@@ -10,9 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.parallel import threads
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
+from ips2_dask.typing import Float32, Float64
 
 MIN_DIST, SPREAD = 0.5, 1.0
 """How close points may come, and the scale of their distances: scanpy's defaults. With UMAP's own .1 the groups of
@@ -64,10 +62,24 @@ def of_graph(graph: sp.csr_array | NDArray[np.floating], start: NDArray[np.float
         a, b = umap_.find_ab_params(SPREAD, MIN_DIST)
         with threads(1):
             found, _ = umap_.simplicial_set_embedding(
-                None, sp.coo_matrix(edges), n_components=2, initial_alpha=1.0, a=a, b=b, gamma=1.0,
-                negative_sample_rate=5, n_epochs=None, init=places, random_state=random, metric="euclidean",
-                metric_kwds={}, densmap=False, densmap_kwds={}, output_dens=False, parallel=False,
-            )  # fmt: skip
+                None,
+                sp.coo_matrix(edges),
+                n_components=2,
+                initial_alpha=1.0,
+                a=a,
+                b=b,
+                gamma=1.0,
+                negative_sample_rate=5,
+                n_epochs=None,
+                init=places,
+                random_state=random,
+                metric="euclidean",
+                metric_kwds={},
+                densmap=False,
+                densmap_kwds={},
+                output_dens=False,
+                parallel=False,
+            )
     return np.ascontiguousarray(found, np.float32)
 
 
@@ -92,9 +104,13 @@ def of_vectors(vectors: NDArray[np.floating], seed: int) -> Float32:
         from umap import UMAP  # noqa: PLC0415  an extra, and its import takes seconds
 
         layout = UMAP(
-            n_neighbors=min(NEIGHBORS, len(places) - 1), min_dist=MIN_DIST, spread=SPREAD, init=places,
-            random_state=seed, n_jobs=1,
-        )  # fmt: skip
+            n_neighbors=min(NEIGHBORS, len(places) - 1),
+            min_dist=MIN_DIST,
+            spread=SPREAD,
+            init=places,
+            random_state=seed,
+            n_jobs=1,
+        )
         with threads(1):
             found = layout.fit_transform(np.asarray(vectors, np.float32))
     return np.ascontiguousarray(found, np.float32)

@@ -13,10 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.labels import renumber
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Integer = NDArray[np.integer]
+from ips2_dask.typing import Float64, Int32, Integer
 
 MOST_ITERATIONS = 100
 """Iterations of one search at most; a few are usual."""
@@ -107,9 +104,12 @@ class Graph:
     def _iteration(self, members: list[int] | None, resolution: float) -> tuple[list[int], float]:
         """The community of each vertex after one iteration more, and their modularity, 0 without edges."""
         found: list[int] = self._graph.community_leiden(
-            objective_function="modularity", weights=self._weights, resolution=resolution, n_iterations=1,
+            objective_function="modularity",
+            weights=self._weights,
+            resolution=resolution,
+            n_iterations=1,
             initial_membership=members,
-        ).membership  # fmt: skip
+        ).membership
         quality = float(self._graph.modularity(found, weights=self._weights, resolution=resolution))
         return found, 0.0 if math.isnan(quality) else quality
 

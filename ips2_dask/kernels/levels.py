@@ -37,14 +37,7 @@ from ips2_dask.kernels.eigen import (
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import inverse_root, normalized, sort_together
-
-Float = NDArray[np.floating]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int8 = NDArray[np.int8]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-UInt64 = NDArray[np.uint64]
+from ips2_dask.typing import Float, Float64, Int8, Int32, Int64, UInt64
 
 COARSEST = 1 << 13
 """Nodes of a graph that is solved as it is, by the solver that stops when the wanted gaps have settled."""
@@ -165,8 +158,9 @@ def strongest_seeds(rows: sp.csr_array, scale: Float64, priority: UInt64, state:
     out = np.empty(rows.shape[0], np.int64)
     map_chunks(
         lambda a, b: _join(rows.indptr, rows.indices, rows.data, scale, priority, state, first, a, b, out),
-        len(out), ROWS,
-    )  # fmt: skip
+        len(out),
+        ROWS,
+    )
     return out
 
 
@@ -222,9 +216,21 @@ def merged_rows(rows: sp.csr_array, aggregate: Int64, column: Int64, shape: tupl
         def run(a: int, b: int) -> None:
             seen, place = np.full(shape[1], -1, np.int32), np.empty(shape[1], np.int32)
             _merge_rows(
-                rows.indptr, rows.indices, rows.data, start, members, column, a, b, seen, place, ends, indices, values,
+                rows.indptr,
+                rows.indices,
+                rows.data,
+                start,
+                members,
+                column,
+                a,
+                b,
+                seen,
+                place,
+                ends,
+                indices,
+                values,
                 write,
-            )  # fmt: skip
+            )
 
         return run
 
@@ -325,9 +331,16 @@ class Graph:
     """
 
     def __init__(
-        self, matrix: sp.csr_array, degrees: Float64, label: Int32, count: int, seed: int,
-        samples: NDArray[np.integer] | None = None, depth: int = 0, panels: int = 1,
-    ) -> None:  # fmt: skip
+        self,
+        matrix: sp.csr_array,
+        degrees: Float64,
+        label: Int32,
+        count: int,
+        seed: int,
+        samples: NDArray[np.integer] | None = None,
+        depth: int = 0,
+        panels: int = 1,
+    ) -> None:
         self._matrix, self._degrees, self._label, self._count, self._seed = matrix, degrees, label, count, seed
         self._samples = np.arange(len(degrees)) if samples is None else samples
         self._depth, self._aggregate = depth, np.empty(0, np.int64)
@@ -384,9 +397,16 @@ def solve(space: ArraySpace, width: int, wanted: int, seed: int) -> Solution:
 
 
 def leading(
-    space: Space, found: Start | None, wanted: int, *, tol: float, settled: float, seed: int,
-    state: State | None = None, checkpoint: Callable[[State], None] | None = None,
-) -> Solution:  # fmt: skip
+    space: Space,
+    found: Start | None,
+    wanted: int,
+    *,
+    tol: float,
+    settled: float,
+    seed: int,
+    state: State | None = None,
+    checkpoint: Callable[[State], None] | None = None,
+) -> Solution:
     """Leading eigenpairs from what `start` found, or from a stored ``state``; see `eigen.leading_eigenpairs`."""
     if state is None:
         assert found is not None
@@ -394,6 +414,14 @@ def leading(
         history = [{"products": found.products, "residual": residual}]
         state = State(found.y, found.values, found.residuals, LOWEST, found.products, history)
     return leading_eigenpairs(
-        space, max(wanted, 1), state.y, tol=tol, seed=seed, settled=settled, degree=PRODUCTS,
-        most_degree=MOST_PRODUCTS, state=state, checkpoint=checkpoint,
-    )  # fmt: skip
+        space,
+        max(wanted, 1),
+        state.y,
+        tol=tol,
+        seed=seed,
+        settled=settled,
+        degree=PRODUCTS,
+        most_degree=MOST_PRODUCTS,
+        state=state,
+        checkpoint=checkpoint,
+    )

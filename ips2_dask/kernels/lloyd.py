@@ -10,12 +10,8 @@ from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Float64, Int32, Int64
 
 ROWS = 1 << 14
 """Points whose distances to all centres are in memory at a time."""

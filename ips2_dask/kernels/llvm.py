@@ -91,8 +91,12 @@ def _exp(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
     # the polynomial of degree 5 whose largest relative error to 2^f on |f| <= 1/2 is smallest (7.5e-8)
     p = _splat(1.327647129073739e-3)
     for factor in (
-        9.675540961325169e-3, 5.550713092088699e-2, 2.4022120237350464e-1, 6.931469440460205e-1, 1.0000001192092896,
-    ):  # fmt: skip
+        9.675540961325169e-3,
+        5.550713092088699e-2,
+        2.4022120237350464e-1,
+        6.931469440460205e-1,
+        1.0000001192092896,
+    ):
         p = builder.fadd(builder.fmul(p, f, flags=FUSED), _splat(factor), flags=FUSED)
     integers = ir.VectorType(INT, LANES)
     power = builder.add(builder.fptosi(whole, integers), ir.Constant(integers, [127] * LANES))

@@ -15,10 +15,7 @@ from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.distances import length, squared_distance
 from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Int32, Int64
 
 Nearest = Callable[..., tuple[NDArray[np.int32], Float32]]
 """A search such as `nearest_in`: (queries, own, X, n, first) to indices and distances."""

@@ -23,11 +23,7 @@ from ips2_dask.kernels.product import (
     product_tables,
 )
 from ips2_dask.kernels.sparse import Matrix, inverse_root, sort_together
-
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
-Integer = NDArray[np.integer]
-UInt8 = NDArray[np.uint8]
+from ips2_dask.typing import Float, Float64, Integer, UInt8
 
 ROWS = 1 << 14
 """Rows of one chunk of a product; the chunks are cut by the shape alone."""
@@ -178,9 +174,18 @@ class NeighborhoodOperator:
     """
 
     def __init__(
-        self, blocks: Float, owned: UInt8, ids: Integer, n_pairs: int, k: int, sigma: float, epsilon: float,
-        *, elements: bool = False, dtype: type = np.float32,
-    ) -> None:  # fmt: skip
+        self,
+        blocks: Float,
+        owned: UInt8,
+        ids: Integer,
+        n_pairs: int,
+        k: int,
+        sigma: float,
+        epsilon: float,
+        *,
+        elements: bool = False,
+        dtype: type = np.float32,
+    ) -> None:
         self.shape = (n_pairs, n_pairs)
         self.dtype: np.dtype[np.floating] = np.dtype(dtype)
         self.scale: Float = np.ones(n_pairs, dtype)
@@ -262,9 +267,18 @@ class NeighborhoodOperator:
             a, b, part = wave[number].start, wave[number].stop, parts[number]
             part.fill(0)
             multiply(
-                self._blocks[a:b], self._owned[a:b], self._elements[a:b], self._ids[a:b], self._out_of[a:b],
-                0, self._tables, self.scale, x, y, part,
-            )  # fmt: skip
+                self._blocks[a:b],
+                self._owned[a:b],
+                self._elements[a:b],
+                self._ids[a:b],
+                self._out_of[a:b],
+                0,
+                self._tables,
+                self.scale,
+                x,
+                y,
+                part,
+            )
 
         map_chunks(sums, len(wave), 1)
 
@@ -406,9 +420,18 @@ class ChunkOperator(_Rows):
     """
 
     def __init__(
-        self, blocks: Float, owned: UInt8, ids: Integer, touched: int, own: slice, k: int, sigma: float, epsilon: float,
-        *, elements: bool = False,
-    ) -> None:  # fmt: skip
+        self,
+        blocks: Float,
+        owned: UInt8,
+        ids: Integer,
+        touched: int,
+        own: slice,
+        k: int,
+        sigma: float,
+        epsilon: float,
+        *,
+        elements: bool = False,
+    ) -> None:
         super().__init__(touched, own)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
@@ -422,9 +445,18 @@ class ChunkOperator(_Rows):
         y = buffers.zeros((self.own.stop - self.own.start, x.shape[1]), kind)
         nowhere = np.empty((0, x.shape[1]), kind)
         multiply(
-            self._blocks, self._owned, self._elements, self._ids, self._ids, self.own.start, self._tables,
-            scale.astype(kind, copy=False), np.ascontiguousarray(x, kind), y, nowhere,
-        )  # fmt: skip
+            self._blocks,
+            self._owned,
+            self._elements,
+            self._ids,
+            self._ids,
+            self.own.start,
+            self._tables,
+            scale.astype(kind, copy=False),
+            np.ascontiguousarray(x, kind),
+            y,
+            nowhere,
+        )
         return y
 
 

@@ -74,9 +74,12 @@ def product_tables(k: int, sigma: float, epsilon: float) -> Tables:
     entry[r, s] = entry[s, r] = np.arange(len(r))
     strips = entry.reshape(tiles, ROWS, halves, 2).transpose(0, 2, 3, 1).reshape(tiles, halves, LANES)
     return Tables(
-        np.stack(places, axis=1).astype(np.int32), (basis[r] * basis[s]).astype(np.float32),
-        np.ascontiguousarray(strips, np.int32), np.float32(sigma), np.float32(epsilon),
-    )  # fmt: skip
+        np.stack(places, axis=1).astype(np.int32),
+        (basis[r] * basis[s]).astype(np.float32),
+        np.ascontiguousarray(strips, np.int32),
+        np.float32(sigma),
+        np.float32(epsilon),
+    )
 
 
 @njit(nogil=True, cache=True)
@@ -113,10 +116,15 @@ def element_blocks(blocks, owned, tables, out):  # type: ignore[no-untyped-def]
         count = min(LANES, len(blocks) - p)
         _side_by_side(blocks, owned, p, count, lengths, packed, own)
         evaluate(
-            types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
-            types.uintp(weights.ctypes.data), types.uintp(len(places)), sigma, epsilon,
+            types.uintp(lengths.ctypes.data),
+            types.uintp(own.ctypes.data),
+            types.uintp(places.ctypes.data),
+            types.uintp(weights.ctypes.data),
+            types.uintp(len(places)),
+            sigma,
+            epsilon,
             types.uintp(entries.ctypes.data),
-        )  # fmt: skip
+        )
         for lane in range(count):
             for t in range(len(places)):
                 out[p + lane, t] = entries[t, lane]
@@ -251,16 +259,24 @@ def multiply(blocks, owned, elements, into, out_of, first, tables, scale, x, y, 
         else:
             _side_by_side(blocks, owned, p, count, lengths, packed, own)
             evaluate(
-                types.uintp(lengths.ctypes.data), types.uintp(own.ctypes.data), types.uintp(places.ctypes.data),
-                types.uintp(weights.ctypes.data), types.uintp(n), sigma, epsilon, types.uintp(entries.ctypes.data),
-            )  # fmt: skip
+                types.uintp(lengths.ctypes.data),
+                types.uintp(own.ctypes.data),
+                types.uintp(places.ctypes.data),
+                types.uintp(weights.ctypes.data),
+                types.uintp(n),
+                sigma,
+                epsilon,
+                types.uintp(entries.ctypes.data),
+            )
         for lane in range(count):
             _gather(x, scale, into[p + lane], x_local[lane])
         for tile in range(len(strips)):
             cut_strip(
-                types.uintp(entries.ctypes.data), types.uintp(strips[tile].ctypes.data),
-                types.uintp(strips.shape[1]), types.uintp(strip.ctypes.data),
-            )  # fmt: skip
+                types.uintp(entries.ctypes.data),
+                types.uintp(strips[tile].ctypes.data),
+                types.uintp(strips.shape[1]),
+                types.uintp(strip.ctypes.data),
+            )
             for lane in range(count):
                 _tile_rows(strip[lane], q, x_local[lane], y_local[lane], tile)
         for lane in range(count):

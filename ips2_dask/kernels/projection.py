@@ -14,16 +14,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.distances import squared_distance
 from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
 from ips2_dask.kernels.parallel import map_chunks
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Int32, Int64
 
 DIRECTIONS = 64
 CANDIDATES = 4

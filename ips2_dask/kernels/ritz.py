@@ -21,11 +21,7 @@ from ips2_dask.kernels.eigen import Known
 from ips2_dask.kernels.operator import ChunkMatrix, ChunkOperator
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import inverse_root
-
-Float = NDArray[np.floating]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float, Float32, Float64, Int32
 
 COLUMNS = 32
 """Columns of the span that are in memory at a time for all pairs that a range touches."""
@@ -55,9 +51,14 @@ class Sums(NamedTuple):
 
 
 def sums(
-    operator: ChunkOperator | ChunkMatrix, w: Float32, pairs: Int32, unit: Float64, degrees: Float64, label: Int32,
+    operator: ChunkOperator | ChunkMatrix,
+    w: Float32,
+    pairs: Int32,
+    unit: Float64,
+    degrees: Float64,
+    label: Int32,
     large: int,
-) -> Sums:  # fmt: skip
+) -> Sums:
     """The sums of an operator's own pairs.
 
     Parameters
@@ -92,10 +93,7 @@ def sums(
     components, weighted = known.coefficients(X)
     volumes, units = (known.coefficients(values[own, None])[1][:, 0] for values in (root, unit))
     grams = np.sum(map_chunks(part, len(X), ROWS) or [zeros], axis=0)
-    return Sums(
-        grams, unit[own] @ X.astype(np.float64), components, volumes,
-        units, weighted,
-    )  # fmt: skip
+    return Sums(grams, unit[own] @ X.astype(np.float64), components, volumes, units, weighted)
 
 
 def start_rows(w: Float, pairs: Int32, root: Float64, out: Float) -> None:

@@ -13,14 +13,11 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from ips2_dask.kernels.density import MAX_LEFT_OUT
+from ips2_dask.typing import Float32, Float64, Int32, Int64
 
 if TYPE_CHECKING:
     from ips2_dask.kernels.sparse import Matrix
 
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
 
 MIN_WEIGHT = 0.1
 """Weight that the c-th column has at least: groups that all but fall apart would leave the other columns none."""

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-Float64 = NDArray[np.float64]
+from ips2_dask.typing import Float64
 
 TIE = 1e-6
 """Eigenvalues closer than this to the last wanted one count as tied with it."""

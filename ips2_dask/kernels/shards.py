@@ -15,11 +15,7 @@ from ips2_dask.kernels.distances import length, squared_distance
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.neighbors import EXACT_ROWS, insert_nearest
 from ips2_dask.kernels.parallel import map_chunks
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-
+from ips2_dask.typing import Float32, Int32, Int64
 
 CLOSE = 1e-5
 """Share of their squared norms by which two squared distances by BLAS may differ and be in the other order."""

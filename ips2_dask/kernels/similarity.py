@@ -13,10 +13,7 @@ from ips2_dask.kernels.metrics import EUCLIDEAN, METRICS
 from ips2_dask.kernels.neighbors import COMPARED_ROWS
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import Reverse, sort_together
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float32, Float64, Int32
 
 
 def heat(distances: NDArray[np.floating], t: float) -> Float64:

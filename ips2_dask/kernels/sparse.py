@@ -10,11 +10,7 @@ import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
 
 from ips2_dask.kernels.compiled import njit
-
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float, Float64, Int32, Int64
 
 Part = tuple[NDArray[np.int32], NDArray[np.floating]]
 """Entries (n, 2), i <= j, sorted by (i, j), and their values (n,)."""

@@ -20,11 +20,7 @@ from ips2_dask.kernels.distances import length
 from ips2_dask.kernels.metrics import EUCLIDEAN
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import Reverse, sort_keys
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Bool = NDArray[np.bool_]
+from ips2_dask.typing import Bool, Float32, Int32, Int64
 
 HUB = 256
 """A sample in more neighbourhoods than this is a hub: its reverse list is never walked once for each of its centres."""
@@ -365,7 +361,17 @@ def triplets(
     n = count_entries(owned, k)
     rows, columns, values = np.empty(n, np.int64), np.empty(n, np.int64), np.empty(n, np.float32)
     _triplets(
-        blocks, ids, owned, k, tables.first, tables.second, tables.subset,
-        np.float32(sigma), np.float32(epsilon), rows, columns, values,
-    )  # fmt: skip
+        blocks,
+        ids,
+        owned,
+        k,
+        tables.first,
+        tables.second,
+        tables.subset,
+        np.float32(sigma),
+        np.float32(epsilon),
+        rows,
+        columns,
+        values,
+    )
     return rows, columns, values

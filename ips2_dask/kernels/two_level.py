@@ -10,12 +10,9 @@ import math
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.kernels import shards
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float32, Int32
 
 Search = Callable[[Float32], tuple[Int32, Float32]]
 """From rows X to the places and distances of each one's nearest among them, the row itself first."""

@@ -18,10 +18,8 @@ from ips2_dask.kernels.labels import embedding as embedded
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.rounding import largest_share, spread, thinned, walk_matrix
 from ips2_dask.kernels.sparse import Matrix
+from ips2_dask.typing import Float, Float64, Int32
 
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
 Edges = tuple[NDArray[np.integer], NDArray[np.integer], NDArray[np.floating]]
 
 SHARE = 0.8
@@ -68,9 +66,18 @@ def conductances(parts: Iterable[Edges], labels: Int32, n_clusters: int) -> Floa
 
 
 def replicate(
-    U: Matrix, labels: Int32, n_clusters: int, seed: int, number: int, *, columns: int | None = None,
-    embedding: Float | None = None, rows: bool = False, rounding: str = "kmeans", width: int | None = None,
-) -> float:  # fmt: skip
+    U: Matrix,
+    labels: Int32,
+    n_clusters: int,
+    seed: int,
+    number: int,
+    *,
+    columns: int | None = None,
+    embedding: Float | None = None,
+    rows: bool = False,
+    rounding: str = "kmeans",
+    width: int | None = None,
+) -> float:
     """Agreement (adjusted Rand index) of a partition with one of a seeded subsample, on the samples of both.
 
     U is restricted to the subsample and embedded and clustered anew. Islands of the restricted U, in the

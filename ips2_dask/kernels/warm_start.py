@@ -21,10 +21,7 @@ from ips2_dask.kernels.eigen import (
 from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.sparse import inverse_root, normalized
-
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float, Float64, Int32
 
 GRAPH_TOL = 1e-2
 """Residual of the sample graph's eigenvectors: the pairs' first residual is .1 whatever is gained below this. With

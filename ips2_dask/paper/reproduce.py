@@ -173,9 +173,12 @@ def _check_folder(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if names and "tasks" not in names:
         raise BadInput(
-            "--out", f"{folder}, which holds something else ({', '.join(sorted(names)[:3])})",
-            "a new directory, or one of an earlier call", "files would mix with others", "give another --out",
-        )  # fmt: skip
+            "--out",
+            f"{folder}, which holds something else ({', '.join(sorted(names)[:3])})",
+            "a new directory, or one of an earlier call",
+            "files would mix with others",
+            "give another --out",
+        )
 
 
 def _pretty(records: Sequence[Record]) -> str:

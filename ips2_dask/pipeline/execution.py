@@ -109,9 +109,14 @@ class _Execution:
     """
 
     def __init__(
-        self, prepared: Prepared, store: Store, executor: Executor, progress: Progress, check: Callable[[], None],
+        self,
+        prepared: Prepared,
+        store: Store,
+        executor: Executor,
+        progress: Progress,
+        check: Callable[[], None],
         verify: bool,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._prepared, self._store, self._executor = prepared, store, executor
         self._progress, self._check, self._verify = progress, check, verify
         self._earlier = read_manifest(store)
@@ -252,11 +257,17 @@ class _Execution:
         key = self._prepared.keys[name]
         self._manifest.enter(
             {
-                "name": name, "folder": key.folder, "seconds": document["seconds"], "skipped": state == "reused",
-                "state": state, "why": why, "peak_rss_bytes": document["peak_rss_bytes"], "facts": facts,
+                "name": name,
+                "folder": key.folder,
+                "seconds": document["seconds"],
+                "skipped": state == "reused",
+                "state": state,
+                "why": why,
+                "peak_rss_bytes": document["peak_rss_bytes"],
+                "facts": facts,
             },
             key.content,
-        )  # fmt: skip
+        )
         if name == STAGES[0] and "bounds" in facts:
             self._plan_for_distinct(facts["bounds"][-1])
         self._manifest.write(self._store)
@@ -315,9 +326,15 @@ class _Execution:
         before = STAGES[: STAGES.index(name)]
         prepared, plan = self._prepared, self._prepared.plan
         context = Context(
-            self._store, prepared.params, plan.bounds, plan.f, plan.choices, threads=usable_cores(),
-            source=prepared.source if name == STAGES[0] else None, generation=self._manifest.generation,
-        )  # fmt: skip
+            self._store,
+            prepared.params,
+            plan.bounds,
+            plan.f,
+            plan.choices,
+            threads=usable_cores(),
+            source=prepared.source if name == STAGES[0] else None,
+            generation=self._manifest.generation,
+        )
         for stage in before:
             context.facts[stage] = self._facts[stage]
             context.adopt(self._facts[stage])

@@ -106,8 +106,11 @@ class Manifest:
             created=previous["created"],
             params=prepared.params.as_dict(),
             input={
-                "name": source.name, "shape": [plan.m, plan.f], "fingerprint": source.fingerprint,
-                **prepared.inputs.reading, **({} if label is None else {"label": label}),
+                "name": source.name,
+                "shape": [plan.m, plan.f],
+                "fingerprint": source.fingerprint,
+                **prepared.inputs.reading,
+                **({} if label is None else {"label": label}),
                 **({} if features is None else {"fitted_features": features.as_dict()}),
             },
             bounds=list(plan.bounds),
@@ -122,7 +125,7 @@ class Manifest:
             keys=_described(prepared.keys),
             choice=None,
             done=dict(previous.get("done", {})),
-        )  # fmt: skip
+        )
 
     def as_dict(self) -> Document:
         """The document that is stored."""

@@ -11,13 +11,15 @@ from ips2_dask.params import Params, Resources
 
 NOT_READ: tuple[tuple[str, str, tuple[str, ...], str], ...] = (
     (
-        "tensor", "decomposable", ("sigma", "epsilon", "operator"),
+        "tensor",
+        "decomposable",
+        ("sigma", "epsilon", "operator"),
         "that tensor is made of S alone, and is never assembled",
     ),
     ("method", "ppc", ("fusion", "fusion_weight"), "labels are those of V alone, and nothing is fused"),
     ("affinity", "precomputed", ("bandwidth",), "S is given"),
     ("embedding", "none", ("n_components",), "the rows of U are clustered, without an embedding"),
-)  # fmt: skip
+)
 """A parameter, one of its values, the parameters that no stage reads with that value, and why."""
 
 MACHINES = ("n_workers", "scratch", "scheduler", "cluster", "tls", "insecure")
@@ -57,9 +59,12 @@ def check_params(params: Params, resources: Resources, *, knn_graph: bool = Fals
         _check_leiden(params)
     elif _changed(params, ["resolution"]):
         raise _no_effect(
-            "resolution", params.resolution, f"assign_labels={params.assign_labels!r}", "assign_labels='leiden'",
+            "resolution",
+            params.resolution,
+            f"assign_labels={params.assign_labels!r}",
+            "assign_labels='leiden'",
             "only Leiden's communities have one",
-        )  # fmt: skip
+        )
     if params.shards is not None and params.graph not in ("auto", "shards"):
         raise _no_effect(
             "shards", params.shards, f"graph={params.graph!r}", "graph='auto' or 'shards'", "nothing is in shards"
@@ -72,24 +77,32 @@ def check_params(params: Params, resources: Resources, *, knn_graph: bool = Fals
         raise _no_effect("shards", params.shards, "a knn_graph", "a graph that is searched for", "neighbours are given")
     if resources.vectors == "chunked" and params.tensor == "decomposable":
         raise _no_effect(
-            "vectors", "chunked", "tensor='decomposable'", "an indecomposable tensor",
+            "vectors",
+            "chunked",
+            "tensor='decomposable'",
+            "an indecomposable tensor",
             "its eigenvectors are those of samples, of which one process solves all",
-        )  # fmt: skip
+        )
 
 
 def _check_leiden(params: Params) -> None:
     """Refuse Leiden without igraph, and a resolution together with a number of clusters."""
     if not leiden.available():
         raise BadInput(
-            "assign_labels", "'leiden' without igraph", "'leiden' where igraph is installed",
-            "nothing would find the communities", "run pip install 'ips2-dask[graph]', or choose other labels",
-        )  # fmt: skip
+            "assign_labels",
+            "'leiden' without igraph",
+            "'leiden' where igraph is installed",
+            "nothing would find the communities",
+            "run pip install 'ips2-dask[graph]', or choose other labels",
+        )
     if params.max_clusters is None and _changed(params, ["resolution"]):
         raise BadInput(
-            "resolution", f"{params.resolution!r} with n_clusters={params.n_clusters}", "n_clusters='auto'",
+            "resolution",
+            f"{params.resolution!r} with n_clusters={params.n_clusters}",
+            "n_clusters='auto'",
             "it would count for nothing: for a given number of clusters the resolution is sought",
             "give n_clusters='auto', or leave resolution out",
-        )  # fmt: skip
+        )
 
 
 def check_machines(resources: Resources, *, client: bool, own_cluster: bool) -> None:

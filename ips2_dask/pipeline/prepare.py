@@ -150,9 +150,12 @@ def _check_no_row_is_dropped(source: Source, similarity: GivenMatrix | None, knn
     if fitted is not None and fitted.missing == "drop" and not (similarity is None and knn_graph is None):
         name = "similarity" if similarity is not None else "knn_graph"
         raise BadInput(
-            name, "a matrix of all rows with missing='drop' (--missing drop)", "missing='refuse' or 'median'",
-            "its rows would no longer be those of the samples", "take the incomplete rows out of both beforehand",
-        )  # fmt: skip
+            name,
+            "a matrix of all rows with missing='drop' (--missing drop)",
+            "missing='refuse' or 'median'",
+            "its rows would no longer be those of the samples",
+            "take the incomplete rows out of both beforehand",
+        )
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -305,6 +308,9 @@ def _check_features(source: Source, params: Params) -> None:
     """Refuse to choose, encode or fill columns of a matrix whose columns are the samples."""
     if features_of(source) is not None and params.metric == "precomputed":
         raise BadInput(
-            source.name, "columns, drop_columns, one_hot or missing with metric='precomputed'", "them with features",
-            "distances to some samples would be taken away", "leave them out, or give the samples and another metric",
-        )  # fmt: skip
+            source.name,
+            "columns, drop_columns, one_hot or missing with metric='precomputed'",
+            "them with features",
+            "distances to some samples would be taken away",
+            "leave them out, or give the samples and another metric",
+        )

@@ -132,9 +132,15 @@ def run(
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
     check_client(client)
     inputs = open_inputs(
-        source, labels_column=labels_column, transpose=transpose, features=features, text=text,
-        similarity=similarity, knn_graph=knn_graph, client=client,
-    )  # fmt: skip
+        source,
+        labels_column=labels_column,
+        transpose=transpose,
+        features=features,
+        text=text,
+        similarity=similarity,
+        knn_graph=knn_graph,
+        client=client,
+    )
     prepared = prepare(inputs, params, resources)
     prepared.check()
     folder = None
@@ -161,12 +167,7 @@ def run(
 
 
 def run_each(
-    several: Sequence[Prepared],
-    store: Store,
-    executor: Executor,
-    progress: Progress,
-    *,
-    small_here: bool = False,
+    several: Sequence[Prepared], store: Store, executor: Executor, progress: Progress, *, small_here: bool = False
 ) -> Iterator[Run]:
     """Execute several runs one after another in one store, where they share every stage that they can.
 

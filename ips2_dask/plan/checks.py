@@ -41,39 +41,60 @@ def check_shape(m: int, f: int, params: Params, name: str) -> None:
         raise BadInput(name, "0 feature(s)", "a minimum of 1 feature", "all samples would be equal", "give a column")
     if m >= MAX_INDEX:
         raise BadInput(
-            name, f"{m:,} samples", f"fewer than {MAX_INDEX:,}", "their numbers, which are int32, would overflow",
+            name,
+            f"{m:,} samples",
+            f"fewer than {MAX_INDEX:,}",
+            "their numbers, which are int32, would overflow",
             "give fewer samples, such as every second one, and label the others with `ips2 predict`",
-        )  # fmt: skip
+        )
     if params.n_components is not None and params.n_components > m:
         raise BadInput(
-            "n_components", f"{params.n_components} with {m} samples", "at most one a sample",
-            "there would not be as many eigenvectors", f"give n_components={m} or less",
-        )  # fmt: skip
+            "n_components",
+            f"{params.n_components} with {m} samples",
+            "at most one a sample",
+            "there would not be as many eigenvectors",
+            f"give n_components={m} or less",
+        )
     if params.n_clusters > m:
         raise BadInput(
-            "n_clusters", f"{params.n_clusters} with {m} samples", "at most one cluster a sample",
-            "some clusters would be empty", f"give n_clusters={m} or less",
-        )  # fmt: skip
+            "n_clusters",
+            f"{params.n_clusters} with {m} samples",
+            "at most one cluster a sample",
+            "some clusters would be empty",
+            f"give n_clusters={m} or less",
+        )
     if params.n_eigenpairs is not None and params.n_eigenpairs > m:
         raise BadInput(
-            "n_eigenpairs", f"{params.n_eigenpairs} with {m} samples", "at most one a sample",
-            "there would not be as many", f"give n_eigenpairs={m} or less",
-        )  # fmt: skip
+            "n_eigenpairs",
+            f"{params.n_eigenpairs} with {m} samples",
+            "at most one a sample",
+            "there would not be as many",
+            f"give n_eigenpairs={m} or less",
+        )
     if params.n_neighbors > m:
         raise BadInput(
-            "n_neighbors", f"{params.n_neighbors} with {m} samples", "at most the number of samples",
-            "a neighbourhood would hold a sample twice", f"give n_neighbors={m} or less",
-        )  # fmt: skip
+            "n_neighbors",
+            f"{params.n_neighbors} with {m} samples",
+            "at most the number of samples",
+            "a neighbourhood would hold a sample twice",
+            f"give n_neighbors={m} or less",
+        )
     if params.metric == "precomputed" and m != f:
         raise BadInput(
-            name, f"{m} x {f} values with metric='precomputed'", "a square matrix, samples by samples",
-            "rows of features would be read as distances", "give the distances of all samples, or another metric",
-        )  # fmt: skip
+            name,
+            f"{m} x {f} values with metric='precomputed'",
+            "a square matrix, samples by samples",
+            "rows of features would be read as distances",
+            "give the distances of all samples, or another metric",
+        )
     if params.metric == "precomputed" and m > MAX_DISTANCES_SAMPLES:
         raise BadInput(
-            name, f"distances of {m} samples", f"at most {MAX_DISTANCES_SAMPLES} samples with metric='precomputed'",
-            f"all distances would take {4 * m * m / 2**30:.0f} GiB", "give the samples, and a metric or a knn_graph",
-        )  # fmt: skip
+            name,
+            f"distances of {m} samples",
+            f"at most {MAX_DISTANCES_SAMPLES} samples with metric='precomputed'",
+            f"all distances would take {4 * m * m / 2**30:.0f} GiB",
+            "give the samples, and a metric or a knn_graph",
+        )
 
 
 def check_entries(plan: Plan, params: Params) -> None:
@@ -101,9 +122,12 @@ def check_entries(plan: Plan, params: Params) -> None:
     if params.tensor == "decomposable":
         remedy = "give fewer samples, or tensor='indecomposable' with vectors='chunked'"
     raise BadInput(
-        "vectors", f"in core with {count:,} entries of {matrix} at most", f"fewer than {MAX_INDEX:,} in one process",
-        "their numbers, which are int32, would overflow", remedy,
-    )  # fmt: skip
+        "vectors",
+        f"in core with {count:,} entries of {matrix} at most",
+        f"fewer than {MAX_INDEX:,} in one process",
+        "their numbers, which are int32, would overflow",
+        remedy,
+    )
 
 
 _WHO: dict[Role, str] = {"worker": "a worker", "driver": "the driver", "scheduler": "the scheduler"}
@@ -138,8 +162,10 @@ def check_memory(
         With the stage and the term that are too large, and the smallest limit that would do.
     """
     limits: tuple[tuple[Role, int | None], ...] = (
-        ("worker", worker_limit), ("driver", driver_limit), ("scheduler", scheduler_limit)
-    )  # fmt: skip
+        ("worker", worker_limit),
+        ("driver", driver_limit),
+        ("scheduler", scheduler_limit),
+    )
     for role, limit in limits:
         if limit is None or (role == "scheduler" and not plan.scheduler_bytes):
             continue

@@ -36,11 +36,7 @@ def document(plan: Plan) -> dict[str, Any]:
             "blocks": plan.blocks,
             "exact": choices.exact,
         },
-        "memory": {
-            "worker": plan.worker_bytes,
-            "driver": plan.client_bytes,
-            "scheduler": plan.scheduler_bytes or None,
-        },
+        "memory": {"worker": plan.worker_bytes, "driver": plan.client_bytes, "scheduler": plan.scheduler_bytes or None},
         "disk": {"kept": plan.disk_bytes, "peak": plan.peak_disk_bytes, "scratch": plan.scratch_bytes},
         "tasks": sum(stage.tasks for stage in plan.stages),
         "seconds": plan.seconds,

@@ -129,12 +129,7 @@ def neighbors(sizes: Sizes) -> Footprint:
             cells_of_shards(sizes),
             worker("split", process=BASELINE_BYTES, batch_of_rows=4 * batch_bytes(sizes), numbering=2 * graph),
             worker("search", process=BASELINE_BYTES, shard=shard_bytes(sizes, largest_shard(sizes)), graph=2 * graph),
-            driver(
-                "number",
-                process=BASELINE_BYTES,
-                graph=2 * graph,
-                order_and_rank=24 * m,
-            ),
+            driver("number", process=BASELINE_BYTES, graph=2 * graph, order_and_rank=24 * m),
         ),
         disk_bytes=X + lists,
         transient_bytes=search_disk_bytes(sizes),
@@ -249,11 +244,7 @@ def degrees(sizes: Sizes) -> Footprint:
     return Footprint(
         (
             worker("degrees", process=BASELINE_BYTES, graph=sizes.lists_bytes, cache=CACHE_BYTES, **rows),
-            driver(
-                "components",
-                process=BASELINE_BYTES,
-                graph=sizes.lists_bytes,
-            ),
+            driver("components", process=BASELINE_BYTES, graph=sizes.lists_bytes),
         ),
         disk_bytes=8 * sizes.n_pairs,
     )
@@ -291,9 +282,7 @@ def eigen(sizes: Sizes) -> Footprint:
     rows = range_bytes(sizes, RANGE, columns, min(sizes.k, n_ranges_of_pairs(sizes)))
     return Footprint(
         (
-            worker(
-                "sums of pairs", process=BASELINE_BYTES, graph=sizes.lists_bytes, cache=CACHE_BYTES, **rows,
-            ),
+            worker("sums of pairs", process=BASELINE_BYTES, graph=sizes.lists_bytes, cache=CACHE_BYTES, **rows),
             driver(
                 "levels",
                 process=BASELINE_BYTES,
@@ -304,7 +293,7 @@ def eigen(sizes: Sizes) -> Footprint:
         ),
         disk_bytes=4 * columns * m,
         transient_bytes=3 * 8 * columns**2 * n_ranges_of_pairs(sizes),
-    )  # fmt: skip
+    )
 
 
 def _after_solve(sizes: Sizes) -> dict[str, int]:

@@ -18,11 +18,7 @@ from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
 from ips2_dask.kernels.shards import rows_of_block
 from ips2_dask.plan import memory
-from ips2_dask.plan.memory import (
-    BASELINE_BYTES,
-    CACHE_BYTES,
-    SOLVED_BYTES,
-)
+from ips2_dask.plan.memory import BASELINE_BYTES, CACHE_BYTES, SOLVED_BYTES
 from ips2_dask.plan.sizes import Sizes
 from ips2_dask.plan.terms import HELD, Footprint, Phase, driver, usable, worker
 
@@ -154,11 +150,7 @@ def neighbors(sizes: Sizes) -> Footprint:
                 lists_of_a_partition=3 * (lists + 8) * rows,
                 **memory.rows_measured(sizes, LOCAL_ROWS),
             ),
-            driver(
-                "cells",
-                **_driver(sizes, "neighbors"),
-                samples_by_pair_of_cells=3 * 16 * NEAR_CELLS * n_shards,
-            ),
+            driver("cells", **_driver(sizes, "neighbors"), samples_by_pair_of_cells=3 * 16 * NEAR_CELLS * n_shards),
             driver(
                 "recall",
                 **_driver(sizes, "neighbors"),
@@ -204,9 +196,7 @@ def degrees(sizes: Sizes) -> Footprint:
                 edges_of_a_partition=_graph_of(sizes, LOCAL_ROWS * rows) + 32 * sizes.n_stored_neighbors * rows,
             ),
             driver(
-                "components",
-                **_driver(sizes, "assemble"),
-                contracted_graph=3 * 16 * (NEAR_PARTITIONS + ISLANDS) * n,
+                "components", **_driver(sizes, "assemble"), contracted_graph=3 * 16 * (NEAR_PARTITIONS + ISLANDS) * n
             ),
         ),
         disk_bytes=8 * sizes.n_pairs + 4 * sizes.m,
@@ -267,9 +257,10 @@ class Solve:
     def phases(self, sizes: Sizes) -> tuple[tuple[Phase, ...], int]:
         """The phases of a worker, and the bytes that Dask writes to its disk: 0 where they fit into its memory."""
         tasks = (
-            (f"filter of {self.name}", self._products(sizes)), (f"levels of {self.name}", self._coarser(sizes)),
+            (f"filter of {self.name}", self._products(sizes)),
+            (f"levels of {self.name}", self._coarser(sizes)),
             (f"coarsest level of {self.name}", self._whole(sizes)),
-        )  # fmt: skip
+        )
         held = self.held_bytes(sizes)
         matrix = {"matrix_as_it_is": int(sizes.worker_share * 12 * self.entries)}
         kept = (
@@ -321,11 +312,7 @@ def eigen(sizes: Sizes) -> Footprint:
                 cache=CACHE_BYTES,
                 **memory.range_bytes(sizes, memory.RANGE, columns),
             ),
-            driver(
-                "solve",
-                **_driver(sizes, "eigen", solved=True),
-                small_matrices=samples.small_bytes(sizes),
-            ),
+            driver("solve", **_driver(sizes, "eigen", solved=True), small_matrices=samples.small_bytes(sizes)),
             *exact,
         ),
         disk_bytes=4 * columns * sizes.m if not sizes.choices.exact else 4 * sizes.n_solved * sizes.n_pairs,
@@ -368,10 +355,15 @@ def label(sizes: Sizes) -> Footprint:
     if sizes.params.assign_labels != "leiden":
         leiden = []
     own, starts = share * m, 8 * d * min(m, 4 * START_SAMPLES)
-    walk = {
-        "matrix_of_its_chunks": matrix, "shares_of_clusters": int(2 * 4 * c * own),
-        "rows_of_other_chunks": int((TOUCHED - 1) * 4 * c * own),
-    } if not scratch else {}  # fmt: skip
+    walk = (
+        {
+            "matrix_of_its_chunks": matrix,
+            "shares_of_clusters": int(2 * 4 * c * own),
+            "rows_of_other_chunks": int((TOUCHED - 1) * 4 * c * own),
+        }
+        if not scratch
+        else {}
+    )
     return Footprint(
         (
             worker(

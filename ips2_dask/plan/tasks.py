@@ -116,10 +116,7 @@ def _chunked(sizes: Sizes) -> dict[str, list[Pass]]:
     contraction = [Pass("pieces and components", made, 2), Pass("joined pieces", math.ceil(made / JOINED))]
     sums = 2 if sizes.params.fusion == "normalized" else 0
     return {
-        "tensor": [
-            Pass("edges and reverse lists", made, 2),
-            Pass("pairs and neighbourhoods", made, 2),
-        ],
+        "tensor": [Pass("edges and reverse lists", made, 2), Pass("pairs and neighbourhoods", made, 2)],
         "assemble": [*contraction, Pass("degrees", made)],
         "eigen": [*_levels(sizes, "the sample graph"), Pass("sums of pairs", n_ranges_of_pairs(sizes))],
         "fuse": [Pass("entries", made), Pass("row sums", made, sums), Pass("fused", made)],
@@ -164,10 +161,13 @@ def _neighbors(sizes: Sizes) -> list[Pass]:
     batches = min(n, math.ceil(4 * sizes.m * sizes.f / SPLIT_BYTES))
     groups = math.ceil(math.sqrt(batches)) if batches > SPLIT_TWICE_ABOVE else batches
     return [
-        Pass("sample, assign, and look for what is assigned", n, 3), Pass("cells, and counts of them", groups + 1),
-        Pass("split, in one pass or two", batches, 2), Pass("search and numbers", n_shards, 2),
-        Pass("samples, their numbers and merged lists", made, 3), Pass("truth", min(made, REACH_TASKS)),
-    ]  # fmt: skip
+        Pass("sample, assign, and look for what is assigned", n, 3),
+        Pass("cells, and counts of them", groups + 1),
+        Pass("split, in one pass or two", batches, 2),
+        Pass("search and numbers", n_shards, 2),
+        Pass("samples, their numbers and merged lists", made, 3),
+        Pass("truth", min(made, REACH_TASKS)),
+    ]
 
 
 def product_tasks(sizes: Sizes) -> int:

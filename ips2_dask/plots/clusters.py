@@ -30,13 +30,7 @@ STRIPS = 120
 """Steps of the stairs that draw the silhouettes, over all clusters together."""
 
 
-def layout(
-    run: Run,
-    ax: Axes | None = None,
-    *,
-    precomputed: Layout | None = None,
-    most: int = DRAWN,
-) -> Axes:
+def layout(run: Run, ax: Axes | None = None, *, precomputed: Layout | None = None, most: int = DRAWN) -> Axes:
     """Draw the samples in the plane as `Run.layout` has them, each cluster with a colour, a marker and its number.
 
     The lower a sample's certainty (`Run.certainty`), the paler its point. Places have no unit and no direction, so
@@ -76,10 +70,17 @@ def layout(
             for cluster in range(count)
         ]
         legend = ax.legend(
-            marks, [str(cluster) for cluster in range(count)], loc="center left", bbox_to_anchor=(1.0, 0.5),
-            frameon=False, labelcolor=INK, fontsize="small", handletextpad=0.1, title="cluster",
+            marks,
+            [str(cluster) for cluster in range(count)],
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+            frameon=False,
+            labelcolor=INK,
+            fontsize="small",
+            handletextpad=0.1,
+            title="cluster",
             title_fontproperties={"size": "small"},
-        )  # fmt: skip
+        )
         legend.get_title().set_color(INK)
         if certainties is not None:
             ax.add_artist(certainties)  # a second legend takes the place of the first
@@ -153,9 +154,15 @@ def _scatter(
         some = chosen[labels[chosen] == cluster]
         x, y = positions[some].T
         ax.scatter(
-            x, y, s=size, marker=marker(cluster), facecolor=color(cluster), edgecolor=PAPER,
-            linewidth=0.3, alpha=None if alpha is None else alpha[some],
-        )  # fmt: skip
+            x,
+            y,
+            s=size,
+            marker=marker(cluster),
+            facecolor=color(cluster),
+            edgecolor=PAPER,
+            linewidth=0.3,
+            alpha=None if alpha is None else alpha[some],
+        )
 
 
 def opacity(certainty: NDArray[np.floating]) -> NDArray[np.floating]:
@@ -172,9 +179,18 @@ def _certainties(ax: Axes) -> Legend:
         for alpha in opacity(shown).tolist()
     ]
     return ax.legend(
-        marks, ["certainty .2", ".6", "1"], ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False,
-        labelcolor=INK, fontsize="small", handletextpad=0.1, columnspacing=0.8, borderaxespad=0.2,
-    )  # fmt: skip
+        marks,
+        ["certainty .2", ".6", "1"],
+        ncols=3,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        labelcolor=INK,
+        fontsize="small",
+        handletextpad=0.1,
+        columnspacing=0.8,
+        borderaxespad=0.2,
+    )
 
 
 def cluster_sizes(labels: Run | NDArray[np.integer], ax: Axes | None = None) -> Axes:
@@ -247,9 +263,14 @@ def _strip(ax: Axes, cluster: int, values: NDArray[np.float64], steps: int) -> N
     levels = [float(part.mean()) for part in np.array_split(values, n)]
     edges = cluster - 0.4 + 0.8 * np.arange(n + 1) / n
     ax.fill_betweenx(
-        np.repeat(edges, 2)[1:-1], 0, np.repeat(levels, 2), facecolor="none", edgecolor=color(cluster),
-        hatch=hatch(cluster), linewidth=1,
-    )  # fmt: skip
+        np.repeat(edges, 2)[1:-1],
+        0,
+        np.repeat(levels, 2),
+        facecolor="none",
+        edgecolor=color(cluster),
+        hatch=hatch(cluster),
+        linewidth=1,
+    )
 
 
 def _numbered(ax: Axes, count: int) -> None:

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.isotonic import isotonic_regression
 
 from ips2_dask.plots.style import INK, MUTED, SEQUENTIAL, axis, halo, titled
 from ips2_dask.runs.layers import Layer, Layers
 from ips2_dask.runs.run import Run
+from ips2_dask.typing import Float64, Int64
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
 
-Float64 = NDArray[np.float64]
-Int64 = NDArray[np.int64]
 
 WIDEST, NARROWEST = 42.0, 3.0
 """Diameters of nodes in points, at most and at least."""
@@ -149,26 +147,43 @@ def _lines(ax: Axes, layer: Layer, row: int, above: Float64, below: Float64, thi
         for part in parts:
             if part.share >= LEAST_SHARE:
                 ax.plot(
-                    [above[cluster], below[part.cluster]], [row, row + 1], color=MUTED, alpha=0.45, zorder=1,
-                    linewidth=max(THINNEST, thickest * part.share), solid_capstyle="butt",
-                )  # fmt: skip
+                    [above[cluster], below[part.cluster]],
+                    [row, row + 1],
+                    color=MUTED,
+                    alpha=0.45,
+                    zorder=1,
+                    linewidth=max(THINNEST, thickest * part.share),
+                    solid_capstyle="butt",
+                )
 
 
 def _nodes(ax: Axes, layer: Layer, row: int, diameters: Float64, places: Float64, has_room: bool) -> None:
     """Draw a layer's clusters and their numbers: inside large ones, below small ones where there is room."""
     ax.scatter(
-        places, np.full(len(places), row), s=np.square(diameters), zorder=2,
-        facecolor=[_tone(value) for value in layer.each.tolist()], edgecolor=INK, linewidth=0.6,
-    )  # fmt: skip
+        places,
+        np.full(len(places), row),
+        s=np.square(diameters),
+        zorder=2,
+        facecolor=[_tone(value) for value in layer.each.tolist()],
+        edgecolor=INK,
+        linewidth=0.6,
+    )
     for cluster, (x, across) in enumerate(zip(places, diameters, strict=True)):
         text = str(cluster)
         inside = across >= NUMBERED + DIGIT * (len(text) - 1)
         if inside or has_room:
             offset = 0.0 if inside else -across / 2 - 1.5
             number = ax.annotate(
-                text, (x, row), (0, offset), textcoords="offset points", ha="center", va="center" if inside else "top",
-                color=INK, fontsize="small", zorder=3,
-            )  # fmt: skip
+                text,
+                (x, row),
+                (0, offset),
+                textcoords="offset points",
+                ha="center",
+                va="center" if inside else "top",
+                color=INK,
+                fontsize="small",
+                zorder=3,
+            )
             halo(number)
 
 
@@ -177,11 +192,20 @@ def _legend(ax: Axes) -> None:
     marks = [
         ax.plot([], [], "o", markersize=6, markerfacecolor=_tone(value), markeredgecolor=INK, markeredgewidth=0.6)[0]
         for value in (0.1, 0.5, 0.9)
-    ]  # fmt: skip
+    ]
     ax.legend(
-        marks, ["persistence .1", ".5", ".9"], ncols=3, loc="lower right", bbox_to_anchor=(1.0, 1.0), frameon=False,
-        labelcolor=INK, fontsize="small", handletextpad=0.1, columnspacing=0.8, borderaxespad=0.2,
-    )  # fmt: skip
+        marks,
+        ["persistence .1", ".5", ".9"],
+        ncols=3,
+        loc="lower right",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        labelcolor=INK,
+        fontsize="small",
+        handletextpad=0.1,
+        columnspacing=0.8,
+        borderaxespad=0.2,
+    )
 
 
 def _tone(persistence: float) -> tuple[float, float, float, float]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.colors import Normalize
     from matplotlib.image import AxesImage
 
-    from ips2_dask.plots.points import Int64
+from ips2_dask.typing import Int64
 
 LABELLED = 0.04
 """Share of all samples that a cluster must have for its number to be written on the axes."""
@@ -91,11 +91,25 @@ def distribution(run: Run | Summary, kind: str = "fused", ax: Axes | None = None
     floor = 0.7
     width = np.diff(shown.edges)
     ax.bar(
-        shown.edges[:-1], np.nan_to_num(within - floor), width, bottom=floor, align="edge", facecolor="none",
-        edgecolor=PALETTE[0], hatch="////", linewidth=0.6, label="within a cluster",
-    )  # fmt: skip
-    ax.stairs(np.nan_to_num(between, nan=floor), shown.edges, baseline=floor, color=PALETTE[1], linewidth=1.6,
-              label="between clusters")  # fmt: skip
+        shown.edges[:-1],
+        np.nan_to_num(within - floor),
+        width,
+        bottom=floor,
+        align="edge",
+        facecolor="none",
+        edgecolor=PALETTE[0],
+        hatch="////",
+        linewidth=0.6,
+        label="within a cluster",
+    )
+    ax.stairs(
+        np.nan_to_num(between, nan=floor),
+        shown.edges,
+        baseline=floor,
+        color=PALETTE[1],
+        linewidth=1.6,
+        label="between clusters",
+    )
     most = max(np.nanmax(within, initial=1.0), np.nanmax(between, initial=1.0))
     ax.set_ylim(floor, most * 30)
     ax.legend(frameon=False, labelcolor=INK, loc="upper right", fontsize="small")

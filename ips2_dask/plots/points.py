@@ -11,10 +11,7 @@ from ips2_dask.errors import BadInput
 from ips2_dask.plots.similarities import Summary, summarize
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import shown
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Float64, Int64
 
 SAMPLED = 10_000
 """Samples above which silhouettes are those of a seeded sample: they compare every pair."""

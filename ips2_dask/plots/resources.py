@@ -58,8 +58,9 @@ def stage_times(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
         hatch = "" if stage.reused else "////"
         ax.barh(row, stage.seconds, 0.7, facecolor="none", edgecolor=PALETTE[0], hatch=hatch, linewidth=1.2)
         text = f"{stage.seconds:.2f} s" + (" (earlier)" if stage.reused else "")
-        ax.annotate(text, (stage.seconds, row), (3, 0), textcoords="offset points", va="center", color=INK,
-                    fontsize="small")  # fmt: skip
+        ax.annotate(
+            text, (stage.seconds, row), (3, 0), textcoords="offset points", va="center", color=INK, fontsize="small"
+        )
     ax.margins(x=0.3 if any(stage.reused for stage in stages) else 0.2)
     _named(ax, stages)
     return titled(ax, "Time of the stages", "seconds")
@@ -70,8 +71,16 @@ def stage_memory(run: Run | list[Spent], ax: Axes | None = None) -> Axes:
     stages = spent(run) if isinstance(run, Run) else run
     ax = axis(ax, grid="x")
     rows, mib = np.arange(len(stages)), 2.0**20
-    ax.barh(rows, [s.peak_bytes / mib for s in stages], 0.7, facecolor="none", edgecolor=PALETTE[0], hatch="////",
-            linewidth=1.2, label="largest process so far")  # fmt: skip
+    ax.barh(
+        rows,
+        [s.peak_bytes / mib for s in stages],
+        0.7,
+        facecolor="none",
+        edgecolor=PALETTE[0],
+        hatch="////",
+        linewidth=1.2,
+        label="largest process so far",
+    )
     planned = [max(s.worker_bytes, s.client_bytes) / mib for s in stages]
     ax.plot(planned, rows, marker="D", linestyle="none", color=PALETTE[1], markersize=6, label="planned for one")
     ax.hlines(rows, 0, planned, color=MUTED, linewidth=0.6, linestyle=":")

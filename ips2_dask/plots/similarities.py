@@ -10,15 +10,12 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.plots.style import KINDS
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import RunSample, shown
 from ips2_dask.stages.similarity_views import Similarities
-
-Float64 = NDArray[np.float64]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float64, Int64
 
 CELLS = 240
 """Rows and columns of a heat map, at most: more could not be told apart on a third of a screen."""

@@ -92,12 +92,21 @@ def _gap(ax: Axes, n: int, last: float, following: float) -> None:
         "markersize": 5,
     }
     ax.plot([n + 1], [following], **marks, label="the next one")
-    ax.annotate("", (n + 1, last), (n + 1, following), arrowprops={"arrowstyle": "|-|,widthA=.25,widthB=.25", "lw": 1,
-                "color": INK, "shrinkA": 5, "shrinkB": 0})  # fmt: skip
     ax.annotate(
-        f"gap\n{last - following:.2g}", (n + 1, (last + following) / 2), (6, 0), textcoords="offset points",
-        va="center", color=INK, fontweight="bold",
-    )  # fmt: skip
+        "",
+        (n + 1, last),
+        (n + 1, following),
+        arrowprops={"arrowstyle": "|-|,widthA=.25,widthB=.25", "lw": 1, "color": INK, "shrinkA": 5, "shrinkB": 0},
+    )
+    ax.annotate(
+        f"gap\n{last - following:.2g}",
+        (n + 1, (last + following) / 2),
+        (6, 0),
+        textcoords="offset points",
+        va="center",
+        color=INK,
+        fontweight="bold",
+    )
 
 
 def convergence(run: Run, ax: Axes | None = None) -> Axes:

@@ -57,9 +57,12 @@ def check_matplotlib() -> None:
     """
     if importlib.util.find_spec("matplotlib") is None:
         raise BadInput(
-            "matplotlib", "no such package", "matplotlib 3.9 or later", "there would be no figures",
+            "matplotlib",
+            "no such package",
+            "matplotlib 3.9 or later",
+            "there would be no figures",
             "pip install 'ips2-dask[report]'",
-        )  # fmt: skip
+        )
 
 
 def heading(kind: str) -> str:

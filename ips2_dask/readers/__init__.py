@@ -178,9 +178,12 @@ def open_source(
 
 
 def _open(
-    spec: object, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None,
+    spec: object,
+    labels_column: str | int | None,
+    transpose: bool,
+    features: Features | FittedFeatures | None,
     text: TextFormat = USUAL,
-) -> Table:  # fmt: skip
+) -> Table:
     """Return a table; its columns are features already if its format selects and encodes them itself."""
     if isinstance(spec, str | os.PathLike):
         return _open_named(named_place(spec), labels_column, transpose, features, text)
@@ -219,10 +222,12 @@ def open_xarray(
     name = "the DataArray given"
     if not hasattr(array, "dims") or not hasattr(array, "name"):
         raise BadInput(
-            "the Dataset given", f"the variables {listing(list(map(str, array.data_vars)))}",
-            "an xarray.DataArray, samples by features", "it would be unclear which variable is meant",
+            "the Dataset given",
+            f"the variables {listing(list(map(str, array.data_vars)))}",
+            "an xarray.DataArray, samples by features",
+            "it would be unclear which variable is meant",
             "give one variable, as in dataset['x'], or dataset.to_dataarray().T, if each variable is a feature",
-        )  # fmt: skip
+        )
     check_shape(name, array.shape)
     array = array.T if transpose else array
     samples, titles = (index_names(array.indexes[dim]) if dim in array.indexes else None for dim in array.dims)
@@ -283,9 +288,12 @@ def _is_zarr_array(spec: object) -> bool:
 
 
 def _open_named(
-    name: str, labels_column: str | int | None, transpose: bool, features: Features | FittedFeatures | None,
+    name: str,
+    labels_column: str | int | None,
+    transpose: bool,
+    features: Features | FittedFeatures | None,
     text: TextFormat,
-) -> Table:  # fmt: skip
+) -> Table:
     path, member = _split(name)
     file_format = _remote_format(path, name) if is_remote(path) else _local_format(path, name)
     if member is not None and not file_format.has_members:
@@ -440,18 +448,23 @@ def _no_file(name: str, path: str) -> BadInput:
 
 def _not_parts(name: str) -> BadInput:
     return BadInput(
-        name, "a pattern of files or folders that are not Parquet", "a pattern of .parquet files, or one file",
-        "files of other formats can't be read as one table", "put their rows into one file, or convert them to Parquet",
-    )  # fmt: skip
+        name,
+        "a pattern of files or folders that are not Parquet",
+        "a pattern of .parquet files, or one file",
+        "files of other formats can't be read as one table",
+        "put their rows into one file, or convert them to Parquet",
+    )
 
 
 def _folders_of_parts(name: str, path: str) -> BadInput:
     return BadInput(
-        name, "folders of Parquet files in a folder", "Parquet files in one folder",
+        name,
+        "folders of Parquet files in a folder",
+        "Parquet files in one folder",
         "columns that the folders' names hold, as in kind=a, would be lost",
         f"give the pattern {os.path.join(path, '**', '*.parquet')}, which leaves these columns out, or in Python "
         "dask.dataframe.read_parquet(folder), which reads them",
-    )  # fmt: skip
+    )
 
 
 def _not_a_file(name: str, found: str, allowed: str = "a file, or the folder of a Zarr array or group") -> BadInput:

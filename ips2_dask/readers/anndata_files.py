@@ -13,20 +13,18 @@ from numpy.typing import NDArray
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import faults
 from ips2_dask.readers.base import Block, Request, Rows, Table, check_dtype, check_shape
-from ips2_dask.readers.containers import (
-    Compressed,
-    Container,
-    Node,
-    Selection,
-    compressed_table,
-    is_array,
-)
+from ips2_dask.readers.containers import Compressed, Container, Node, Selection, compressed_table, is_array
 from ips2_dask.readers.labels import LabelReader, find_column, take_label_variable, vector_ranges
 
 AXES = {
-    "X": ("obs", "var"), "layers": ("obs", "var"), "raw": ("obs", "raw/var"),
-    "obsm": ("obs", None), "obsp": ("obs", None), "varm": ("var", None), "varp": ("var", None),
-}  # fmt: skip
+    "X": ("obs", "var"),
+    "layers": ("obs", "var"),
+    "raw": ("obs", "raw/var"),
+    "obsm": ("obs", None),
+    "obsp": ("obs", None),
+    "varm": ("var", None),
+    "varp": ("var", None),
+}
 """By the part of an AnnData that a matrix is in: the data frame of its rows, and that of its columns, if any."""
 
 

@@ -84,16 +84,14 @@ def arrays(
             if pc.any(uneven).as_py():
                 place = int(np.argmax(uneven.to_numpy(zero_copy_only=False)))
                 raise BadInput(
-                    source.name, f"a list of {len(held[name][place])} values in row {row + place}, column {name!r}",
+                    source.name,
+                    f"a list of {len(held[name][place])} values in row {row + place}, column {name!r}",
                     f"lists of {width} values, as in the first row that has one",
                     "it would be unclear which feature a value belongs to",
                     f"make the lists equally long, or drop their columns (drop_columns, --drop-columns {name}_0-"
                     f"{name}_{width - 1})",
-                )  # fmt: skip
-        yield (
-            row,
-            [held[c.name] if c.item is None else pc.list_element(held[c.name], c.item) for c in columns],
-        )
+                )
+        yield (row, [held[c.name] if c.item is None else pc.list_element(held[c.name], c.item) for c in columns])
         row += batch.num_rows
 
 
@@ -209,8 +207,10 @@ def open_arrow(
     _check_types(source, [column for column in columns if column.title not in categories], gaps)
     kinds = [number_type(_type_of(schema, column)) for column in columns if column.title not in encoded]
     # missing values become NaN, and categories are taken for numbers of them
-    dtype = np.result_type(*[np.float64 if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None],
-                           *([np.float64] if encoded else []))  # fmt: skip
+    dtype = np.result_type(
+        *[np.float64 if gaps and kind.kind != "f" else kind for kind in kinds if kind is not None],
+        *([np.float64] if encoded else []),
+    )
     rows: Rows = ArrowRows(source, columns, dtype)
     if fitted is not None:
         rows = ArrowRows(source, columns, dtype, categories, gaps, fitted.handle_unknown == "ignore")
@@ -252,11 +252,13 @@ def open_arrow_object(
     except Exception as error:
         faults.throw(
             BadInput(
-                f"the {type(spec).__name__} given", f"no table ({' '.join(str(error).split())[:200]})",
-                "columns with names", "it would be unclear what a sample is",
+                f"the {type(spec).__name__} given",
+                f"no table ({' '.join(str(error).split())[:200]})",
+                "columns with names",
+                "it would be unclear what a sample is",
                 "give the frame that holds it, as in frame[['a', 'b']]",
             )
-        )  # fmt: skip
+        )
     return open_arrow(TableBatches(table), labels_column, features)
 
 
@@ -457,10 +459,12 @@ def _check_types(source: Batches, columns: list[ArrowColumn], gaps: bool) -> Non
     bare = [title for title, kind in kinds.items() if pa.types.is_null(kind)]
     if bare and not gaps:
         raise BadInput(
-            source.name, f"no value in the columns {faults.listing([repr(title) for title in bare])}",
-            "a value in some rows of each column", "every distance would be undefined",
+            source.name,
+            f"no value in the columns {faults.listing([repr(title) for title in bare])}",
+            "a value in some rows of each column",
+            "every distance would be undefined",
             "drop these columns (drop_columns, --drop-columns)",
-        )  # fmt: skip
+        )
     other = [title for title, kind in kinds.items() if number_type(kind) is None]
     if not other:
         return
@@ -477,10 +481,12 @@ def _no_numbers(name: str, found: str, text: bool) -> BadInput:
     if text:
         return faults.textual(name, found)
     return BadInput(
-        name, found, "numbers, or lists of numbers that are equally long, in every column but the label column",
+        name,
+        found,
+        "numbers, or lists of numbers that are equally long, in every column but the label column",
         "distances between samples would be undefined",
         "drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times in seconds",
-    )  # fmt: skip
+    )
 
 
 def column_pieces(source: Batches, column: ArrowColumn) -> Iterator[NDArray[np.object_]]:

@@ -79,46 +79,68 @@ def select_columns(
         for position in positions_of[what]:
             if position == label:
                 raise BadInput(
-                    name, f"{title(position)} in {what} and as the labels_column", "labels that are no feature",
-                    "the known labels would be clustered", f"take it out of {what} ({REMEDY[what]})",
-                )  # fmt: skip
+                    name,
+                    f"{title(position)} in {what} and as the labels_column",
+                    "labels that are no feature",
+                    "the known labels would be clustered",
+                    f"take it out of {what} ({REMEDY[what]})",
+                )
             if position in hidden:
                 raise BadInput(
-                    name, f"{title(position)}, the names of the rows, in {what}", "columns of values",
-                    "names would be compared as numbers", f"take it out of {what} ({REMEDY[what]})",
-                )  # fmt: skip
+                    name,
+                    f"{title(position)}, the names of the rows, in {what}",
+                    "columns of values",
+                    "names would be compared as numbers",
+                    f"take it out of {what} ({REMEDY[what]})",
+                )
     both = sorted(dropped & set(positions_of["columns"]))
     if both:
         raise BadInput(
-            name, f"{title(both[0])} both in columns and in drop_columns", "a column in one of them",
-            "it would be unclear whether it is a feature", "take it out of columns (--columns) or drop_columns",
-        )  # fmt: skip
+            name,
+            f"{title(both[0])} both in columns and in drop_columns",
+            "a column in one of them",
+            "it would be unclear whether it is a feature",
+            "take it out of columns (--columns) or drop_columns",
+        )
     lost = sorted(one_hot & dropped)
     if lost:
         raise BadInput(
-            name, f"{title(lost[0])} both in one_hot and in drop_columns", "categories of a column that is kept",
-            "there would be nothing to encode", "take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
-        )  # fmt: skip
+            name,
+            f"{title(lost[0])} both in one_hot and in drop_columns",
+            "categories of a column that is kept",
+            "there would be nothing to encode",
+            "take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
+        )
     wanted = set(range(n_columns)) if features.columns is None else set(positions_of["columns"])
     absent = sorted(one_hot - wanted)
     if absent:
         raise BadInput(
-            name, f"{title(absent[0])} in one_hot, which is not in columns", "categories of a column that is kept",
-            "there would be nothing to encode", "add it to columns (--columns), or take it out of one_hot (--one-hot)",
-        )  # fmt: skip
+            name,
+            f"{title(absent[0])} in one_hot, which is not in columns",
+            "categories of a column that is kept",
+            "there would be nothing to encode",
+            "add it to columns (--columns), or take it out of one_hot (--one-hot)",
+        )
     selected = sorted(wanted - dropped - {label, *hidden})
     if not selected:
         raise BadInput(
-            name, f"all {n_columns} columns dropped", "at least one column that is a feature",
-            "there would be nothing to cluster", "drop fewer columns (drop_columns, --drop-columns)",
-        )  # fmt: skip
+            name,
+            f"all {n_columns} columns dropped",
+            "at least one column that is a feature",
+            "there would be nothing to cluster",
+            "drop fewer columns (drop_columns, --drop-columns)",
+        )
     return ColumnSelection(tuple(selected), frozenset(one_hot))
 
 
 def match_columns(
-    name: str, fitted: FittedFeatures, names: Sequence[str] | None, n_columns: int, label: int | None = None,
+    name: str,
+    fitted: FittedFeatures,
+    names: Sequence[str] | None,
+    n_columns: int,
+    label: int | None = None,
     hidden: Sequence[int] = (),
-) -> tuple[int, ...]:  # fmt: skip
+) -> tuple[int, ...]:
     """Return the positions, in a table of new samples, of the columns that a run was fitted with.
 
     Columns are matched by name, in any order; what else the table has is left out. If two of the run's columns have
@@ -149,18 +171,22 @@ def match_columns(
         if label is not None and names is not None and names[label] == missing[0]:
             near = "it is given as labels_column (--labels-column)"
         raise BadInput(
-            name, f"no column {faults.listing([repr(title) for title in missing])} ({near})",
-            "all columns that the run was made of", "samples would be compared in different spaces",
+            name,
+            f"no column {faults.listing([repr(title) for title in missing])} ({near})",
+            "all columns that the run was made of",
+            "samples would be compared in different spaces",
             "give the run's columns (Run.feature_names) under the names that they had",
-        )  # fmt: skip
+        )
     twice = next((title for title in own if max(wanted[title], there[title]) > 1), None)
     at_numbers = len(titles) == fitted.n_columns and [titles[number] for number in numbers] == own
     if twice is not None and not at_numbers:
         raise BadInput(
-            name, f"several columns named {twice!r}, and other columns than the run's, or another order",
-            "each column once, or all names in the order of the run", "one would be read in place of the other",
+            name,
+            f"several columns named {twice!r}, and other columns than the run's, or another order",
+            "each column once, or all names in the order of the run",
+            "one would be read in place of the other",
             "rename the columns that are no features, or give the columns that the run was given in its order",
-        )  # fmt: skip
+        )
     _tell_further(name, fitted, [repr(title) for title in titles if title not in wanted])
     if at_numbers:
         return tuple(places[number] for number in numbers)
@@ -183,10 +209,12 @@ def _match_numbers(name: str, fitted: FittedFeatures, places: list[int], label: 
     several = f", the {n_inputs} columns that they were chosen from" if n_inputs != len(numbers) else ""
     with_labels = "" if fitted.label is None else ", or these and the column of labels"
     raise BadInput(
-        name, f"{len(places)} features", f"the {len(numbers)} features of the run{several}{with_labels}",
+        name,
+        f"{len(places)} features",
+        f"the {len(numbers)} features of the run{several}{with_labels}",
         "samples would be compared in different spaces",
         "give the columns that the run was given, or names to both so that columns are matched by them",
-    )  # fmt: skip
+    )
 
 
 def _tell_further(name: str, fitted: FittedFeatures, titles: list[str]) -> None:
@@ -243,11 +271,13 @@ def _no_such_column(
     name: str, found: str, item: str, names: Sequence[str] | None, n_columns: int, what: str
 ) -> BadInput:
     return BadInput(
-        name, found,
+        name,
+        found,
         f"a number from {-n_columns} to {n_columns - 1}, a range such as 0-{n_columns - 1}, or a name "
         f"({nearest_names(item, [title for title in names if title] if names else None)})",
-        "other columns than those meant would be clustered", f"correct {what} ({REMEDY[what]})",
-    )  # fmt: skip
+        "other columns than those meant would be clustered",
+        f"correct {what} ({REMEDY[what]})",
+    )
 
 
 def _ambiguous_column(name: str, found: str, allowed: str, what: str) -> BadInput:
@@ -258,9 +288,23 @@ def _ambiguous_column(name: str, found: str, allowed: str, what: str) -> BadInpu
 
 # The words that pandas.read_csv takes for a missing value, and the question mark of older collections.
 MISSING_WORDS = (
-    "", "NA", "N/A", "?", "null", "NULL", "None", "n/a", "<NA>", "#N/A", "#N/A N/A", "#NA", "1.#IND", "-1.#IND",
-    "1.#QNAN", "-1.#QNAN",
-)  # fmt: skip
+    "",
+    "NA",
+    "N/A",
+    "?",
+    "null",
+    "NULL",
+    "None",
+    "n/a",
+    "<NA>",
+    "#N/A",
+    "#N/A N/A",
+    "#NA",
+    "1.#IND",
+    "-1.#IND",
+    "1.#QNAN",
+    "-1.#QNAN",
+)
 NAN_WORDS = ("NaN", "-NaN", "nan", "-nan")  # also missing values, but in a column of numbers they parse as numbers
 NUMBER = re.compile(r"[+-]?(\d+\.?\d*(e[+-]?\d+)?|\.\d+(e[+-]?\d+)?|inf(inity)?|nan)", re.ASCII | re.IGNORECASE)
 CODE = re.compile(r"\+|-?0[0-9]")  # as a category 01234 is not 1234
@@ -315,11 +359,12 @@ class CategorySet:
                 self._found.add(str(value))
         if len(self._found) > MOST_CATEGORIES:
             raise BadInput(
-                self._name, f"more than {MOST_CATEGORIES:,} categories in {self._title}",
+                self._name,
+                f"more than {MOST_CATEGORIES:,} categories in {self._title}",
                 f"at most {MOST_CATEGORIES:,} in a column of one_hot (--one-hot)",
                 "names or numbers of the rows would become features, each of a single row",
                 "drop the column (drop_columns, --drop-columns), or group its categories",
-            )  # fmt: skip
+            )
 
     def _add_number(self, value: float) -> None:
         if math.isnan(value):
@@ -350,9 +395,12 @@ class CategorySet:
         lacking = (None,) if self._lacking and self._missing == "median" else ()
         if not values and not lacking:
             raise BadInput(
-                self._name, f"no value in {self._title}", "a value in some rows", "there would be no category",
+                self._name,
+                f"no value in {self._title}",
+                "a value in some rows",
+                "there would be no category",
                 "drop the column (drop_columns, --drop-columns)",
-            )  # fmt: skip
+            )
         return (*sorted(values), *lacking)
 
 
@@ -418,10 +466,12 @@ def unknown_category(name: str, category: Category, where: str, row: int, catego
     text = category_text(category)
     near = difflib.get_close_matches(text, texts, n=3, cutoff=0.5) or texts
     return BadInput(
-        name, f"the category {text[:40]!r} in row {row}, {where}, which the run has not seen",
-        f"its {len(texts)} categories ({faults.listing(near)})", "no feature would stand for it",
+        name,
+        f"the category {text[:40]!r} in row {row}, {where}, which the run has not seen",
+        f"its {len(texts)} categories ({faults.listing(near)})",
+        "no feature would stand for it",
         "correct it, or give handle_unknown='ignore' (--handle-unknown ignore), which makes all of its features 0",
-    )  # fmt: skip
+    )
 
 
 @dataclass
@@ -507,10 +557,13 @@ def feature_table(
     rows = table.rows
     if not plain:
         rows = FeatureRows(
-            table.rows, np.array(own, np.intp), fitted.columns if fitted.one_hot else (), table.name,
+            table.rows,
+            np.array(own, np.intp),
+            fitted.columns if fitted.one_hot else (),
+            table.name,
             fitted.handle_unknown == "ignore",
             table.shape[1] * table.dtype.itemsize,
-        )  # fmt: skip
+        )
     names = fitted.feature_names if table.feature_names is not None or not plain else None
     if plain and all(column.name is None for column in fitted.columns):
         names = table.feature_names  # of new samples, which a run without names takes by position
@@ -546,9 +599,12 @@ def features_of_numbers(table: Table, features: Features | FittedFeatures) -> Ta
         _refuse_sparse(table, bool(features.one_hot))
         if any(are_text(column.categories) for column in features.columns):
             raise BadInput(
-                table.name, "a table without text", "one with the text columns that the run encoded (one_hot)",
-                "their categories would be unknown", "give a table of text, a Parquet file or a data frame",
-            )  # fmt: skip
+                table.name,
+                "a table without text",
+                "one with the text columns that the run encoded (one_hot)",
+                "their categories would be unknown",
+                "give a table of text, a Parquet file or a data frame",
+            )
         selected = match_columns(table.name, features, names, n_columns, label)
         return feature_table(table, features, [place - (label is not None and place > label) for place in selected])
     selected, one_hot = select_columns(table.name, features, names, n_columns, label)
@@ -576,6 +632,9 @@ def _column_title(place: int, names: Sequence[str] | None) -> str:
 def _refuse_sparse(table: Table, encodes: bool) -> None:
     if encodes and table.rows.sparse:
         raise BadInput(
-            table.name, "a sparse matrix with one_hot (--one-hot)", "a dense table of numbers or text",
-            "nearly all of its values would be one category", "leave one_hot out, or give the categories beside others",
-        )  # fmt: skip
+            table.name,
+            "a sparse matrix with one_hot (--one-hot)",
+            "a dense table of numbers or text",
+            "nearly all of its values would be one category",
+            "leave one_hot out, or give the categories beside others",
+        )

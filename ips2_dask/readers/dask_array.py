@@ -126,9 +126,12 @@ def _fitted(
     """
     if features is not None and features.one_hot:
         raise BadInput(
-            NAME, "one_hot with a Dask array", "an array whose categories are encoded already",
-            "its whole graph would be computed once more, to find them", "encode it first, or store it as .zarr",
-        )  # fmt: skip
+            NAME,
+            "one_hot with a Dask array",
+            "an array whose categories are encoded already",
+            "its whole graph would be computed once more, to find them",
+            "encode it first, or store it as .zarr",
+        )
     if not isinstance(features, Features):
         return features
     columns, _ = select_columns(NAME, features, names, n_columns, label)
@@ -199,26 +202,33 @@ def _as_block(values: Any, block_info: Any) -> Block:
     if np.ma.is_masked(values):
         if promised.kind != "f":
             raise BadInput(
-                name, f"masked values in an array of type {promised}", "floats, among which a masked one is NaN",
+                name,
+                f"masked values in an array of type {promised}",
+                "floats, among which a masked one is NaN",
                 "what is under the mask would be clustered as if it were data",
                 "give array.astype(float), and say what is done about gaps (missing)",
-            )  # fmt: skip
+            )
         values = np.ma.filled(values.astype(np.result_type(values.dtype, promised)), np.nan)
     try:
         block = np.asarray(values)
     except Exception:
         faults.throw(
             BadInput(
-                name, f"something of type {type(values).__name__}", "an array of numbers",
+                name,
+                f"something of type {type(values).__name__}",
+                "an array of numbers",
                 "there would be nothing to cluster",
                 "make NumPy arrays of the blocks by array.map_blocks, as with lambda block: block.get()",
             )
-        )  # fmt: skip
+        )
     return checked_block(
-        block, block_info, name,
-        "call array.compute_chunk_sizes() first, best after array = array.persist()" if block.ndim == 2
+        block,
+        block_info,
+        name,
+        "call array.compute_chunk_sizes() first, best after array = array.persist()"
+        if block.ndim == 2
         else "have the function that makes the blocks return two dimensions",
-    )  # fmt: skip
+    )
 
 
 def checked_block(block: Block, block_info: Any, name: str, remedy: str) -> Block:
@@ -233,18 +243,24 @@ def checked_block(block: Block, block_info: Any, name: str, remedy: str) -> Bloc
     dtype = block_info[None]["dtype"]
     if block.shape != shape:
         raise BadInput(
-            name, f"the shape {block.shape}", f"{shape}, as the metadata say",
-            "rows or columns would be lost or be taken for others", remedy,
-        )  # fmt: skip
+            name,
+            f"the shape {block.shape}",
+            f"{shape}, as the metadata say",
+            "rows or columns would be lost or be taken for others",
+            remedy,
+        )
     block = as_numbers(block, name) if block.dtype == object else block
     check_dtype(name, block.dtype)
     with np.errstate(invalid="ignore", over="ignore"):
         values = np.ascontiguousarray(block, dtype=dtype)
     if not np.can_cast(block.dtype, dtype) and not np.array_equal(values, block, equal_nan=True):
         raise BadInput(
-            name, f"values of type {block.dtype}", f"{dtype}, as the metadata say", "they would be rounded",
+            name,
+            f"values of type {block.dtype}",
+            f"{dtype}, as the metadata say",
+            "they would be rounded",
             f"declare their type, as in array.map_blocks(numpy.asarray, dtype='{block.dtype}')",
-        )  # fmt: skip
+        )
     return values
 
 

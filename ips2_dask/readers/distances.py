@@ -45,17 +45,24 @@ def neighbor_distances(source: Source) -> Source:
     matrix = source.rows.csr()
     if matrix is None and source.rows.sparse:
         raise BadInput(
-            source.name, "a Dask array of sparse blocks with metric='precomputed'", "a SciPy matrix, or a file of one",
-            "what is not stored would be read as the distance 0", "give it computed, as array.compute() returns it",
-        )  # fmt: skip
+            source.name,
+            "a Dask array of sparse blocks with metric='precomputed'",
+            "a SciPy matrix, or a file of one",
+            "what is not stored would be read as the distance 0",
+            "give it computed, as array.compute() returns it",
+        )
     if matrix is None:
         return source
     graph = _symmetric(matrix, source.name)
     size = int(graph.data.nbytes + graph.indices.nbytes + graph.indptr.nbytes)
     return replace(
-        source, dtype=np.dtype(np.float64), rows=NeighborDistances(graph), parallel=False,
-        resident_bytes=size, fingerprint=digest(source.fingerprint, "neighbours"),
-    )  # fmt: skip
+        source,
+        dtype=np.dtype(np.float64),
+        rows=NeighborDistances(graph),
+        parallel=False,
+        resident_bytes=size,
+        fingerprint=digest(source.fingerprint, "neighbours"),
+    )
 
 
 def check_neighbors(source: Source, n: int) -> None:
@@ -72,11 +79,12 @@ def check_neighbors(source: Source, n: int) -> None:
     if counts.min() < n:
         row = int(np.argmin(counts))
         raise BadInput(
-            source.name, f"{counts[row]} stored distances of sample {row}",
+            source.name,
+            f"{counts[row]} stored distances of sample {row}",
             f"at least {n} to others in every row, as an entry that is not stored is no neighbour",
             "its neighbourhood would be too small",
             f"give the distances of {n} neighbours or more, such as kneighbors_graph(X, {n}, mode='distance')",
-        )  # fmt: skip
+        )
 
 
 def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
@@ -92,10 +100,12 @@ def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
         if bad.any():
             at = int(np.argmax(bad))
             raise BadInput(
-                name, f"the distance {d[at]:g} from sample {i[at]} to {'itself' if i[at] == j[at] else j[at]}", allowed,
+                name,
+                f"the distance {d[at]:g} from sample {i[at]} to {'itself' if i[at] == j[at] else j[at]}",
+                allowed,
                 "the farthest might be taken for neighbours",
                 "give distances such as 1 - similarity, and leave entries of samples that are no neighbours out",
-            )  # fmt: skip
+            )
     others = i != j
     i, j, d = i[others], j[others], np.maximum(d[others], 0.0)
     low, high = np.minimum(i, j), np.maximum(i, j)
@@ -106,10 +116,12 @@ def _symmetric(matrix: sparse.csr_array, name: str) -> sparse.csr_array:
     if uneven.any():
         at = int(again[np.argmax(uneven)])
         raise BadInput(
-            name, f"{d[at - 1]:g} from sample {low[at]} to {high[at]} and {d[at]:g} back",
+            name,
+            f"{d[at - 1]:g} from sample {low[at]} to {high[at]} and {d[at]:g} back",
             "one distance for both directions, which may be stored in one alone",
-            "the tensor would have two values for one pair", "give D.maximum(D.T) where both directions mean the same",
-        )  # fmt: skip
+            "the tensor would have two values for one pair",
+            "give D.maximum(D.T) where both directions mean the same",
+        )
     kept = np.ones(len(d), np.bool_)
     kept[again] = False
     low, high, d = low[kept], high[kept], d[kept]

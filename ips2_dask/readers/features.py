@@ -78,9 +78,12 @@ class Features:
         check_word("missing", self.missing, MISSING)
         if self.columns == ():
             raise BadInput(
-                "columns", "an empty list", "at least one column, or None for all", "there would be no feature",
+                "columns",
+                "an empty list",
+                "at least one column, or None for all",
+                "there would be no feature",
                 "name a column, or leave columns (--columns) out",
-            )  # fmt: skip
+            )
 
     @property
     def is_default(self) -> bool:
@@ -210,15 +213,20 @@ def split_list(text: str, name: str) -> tuple[str, ...]:
         entries = [entry.strip() for entry in next(csv.reader([text], skipinitialspace=True, strict=True), [])]
     except csv.Error:
         raise BadInput(
-            name, f"a quote that does not end, or a text after it, in {text!r}",
-            'quotes around whole names, as in \'"a, b",c\'',
-            "it would be unclear where a name ends", "correct the quotes",
-        ) from None  # fmt: skip
+            name,
+            f"a quote that does not end, or a text after it, in {text!r}",
+            "quotes around whole names, as in '\"a, b\",c'",
+            "it would be unclear where a name ends",
+            "correct the quotes",
+        ) from None
     if not entries or "" in entries:
         raise BadInput(
-            name, f"an empty entry in {text!r}", "names, numbers and ranges divided by commas, such as A,B,5,7-20",
-            "it would be unclear which column is meant", "take the superfluous comma out",
-        )  # fmt: skip
+            name,
+            f"an empty entry in {text!r}",
+            "names, numbers and ranges divided by commas, such as A,B,5,7-20",
+            "it would be unclear which column is meant",
+            "take the superfluous comma out",
+        )
     return tuple(entries)
 
 
@@ -250,9 +258,12 @@ def _item(name: str, item: str | SupportsIndex) -> str | int:
 
 def _no_column(name: str, value: object) -> BadInput:
     return BadInput(
-        name, repr(value), "a list of names and whole numbers", "it would be unclear which column is meant",
+        name,
+        repr(value),
+        "a list of names and whole numbers",
+        "it would be unclear which column is meant",
         f"give {name}=['A', 5, '7-20'], for instance",
-    )  # fmt: skip
+    )
 
 
 def check_word(name: str, value: object, allowed: tuple[str, ...]) -> None:

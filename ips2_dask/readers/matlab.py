@@ -160,8 +160,18 @@ NUMBER_TYPES = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9
 TEXT_ENCODINGS = {2: "latin-1", 4: "utf-16", 16: "utf-8", 17: "utf-16", 18: "utf-32"}
 INTEGER_CLASSES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
 CLASSES = (
-    "unknown", "cell", "struct", "object", "char", "sparse", "double", "single", *INTEGER_CLASSES, "function", "opaque",
-)  # fmt: skip
+    "unknown",
+    "cell",
+    "struct",
+    "object",
+    "char",
+    "sparse",
+    "double",
+    "single",
+    *INTEGER_CLASSES,
+    "function",
+    "opaque",
+)
 NUMERIC_CLASSES = frozenset(("double", "single", "logical", *INTEGER_CLASSES))
 COMPLEX, LOGICAL = 0x0800, 0x0200
 HEADER_BYTES, ENDIAN_AT = 128, 126
@@ -303,9 +313,10 @@ def _open_mat73(request: Request, stamp: FileStamp, variable: str | None, elemen
         count = labels.shape[-1] if _matlab_class(labels) == "char" else int(labels.size or 0)
         kept_as_text = _matlab_class(labels) in ("cell", "char")
         reader = (
-            partial(_read_mat73_texts, stamp, str(labels_column)) if kept_as_text
+            partial(_read_mat73_texts, stamp, str(labels_column))
+            if kept_as_text
             else LabelReader(stamp.name, partial(label_pieces, stamp, str(labels_column)))
-        )  # fmt: skip
+        )
         return take_label_variable(table, str(labels_column), int(count), reader)
 
 

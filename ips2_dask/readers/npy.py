@@ -199,11 +199,7 @@ def open_npy_url(request: Request) -> Table:
 
 def _no_object(name: str) -> BadInput:
     return BadInput(
-        name,
-        "nothing there",
-        "the URL of a .npy file that exists",
-        "there would be nothing to read",
-        "check the URL",
+        name, "nothing there", "the URL of a .npy file that exists", "there would be nothing to read", "check the URL"
     )
 
 

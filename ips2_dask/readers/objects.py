@@ -98,17 +98,22 @@ def as_numbers(values: NDArray[Any], name: str) -> NDArray[np.float64]:
             raise faults.text_in_array(name, f"the text {value!r} {where}")
         if not isinstance(value, Real | Decimal | np.bool_):
             raise BadInput(
-                name, f"{' '.join(repr(value).split())[:40]} ({type(value).__name__}) {where}", "real numbers",
+                name,
+                f"{' '.join(repr(value).split())[:40]} ({type(value).__name__}) {where}",
+                "real numbers",
                 "distances between samples would be undefined",
                 "convert or drop such columns (lists of equal length are a matrix by numpy.stack(column.tolist()))",
-            )  # fmt: skip
+            )
         try:
             numbers[place] = float(value)
         except (OverflowError, ValueError):
             raise BadInput(
-                name, f"{' '.join(repr(value).split())[:40]} {where}", "numbers that are a float64",
-                "differences of such values would overflow float64", "divide the columns by a power of ten",
-            ) from None  # fmt: skip
+                name,
+                f"{' '.join(repr(value).split())[:40]} {where}",
+                "numbers that are a float64",
+                "differences of such values would overflow float64",
+                "divide the columns by a power of ten",
+            ) from None
     return numbers
 
 
@@ -391,9 +396,12 @@ def open_anndata(
     name = ANNDATA_NAME if part == "X" else f"{part}[{key!r}] of {ANNDATA_NAME}"
     if matrix is None:
         raise BadInput(
-            ANNDATA_NAME, "no X", "an AnnData with X", "there would be nothing to cluster",
+            ANNDATA_NAME,
+            "no X",
+            "an AnnData with X",
+            "there would be nothing to cluster",
             "give one of its matrices, such as adata.obsm['X_pca']",
-        )  # fmt: skip
+        )
     table = open_matrix(matrix)
     return replace(_described(table, adata, labels_column, transpose, part != "obsm"), name=name)
 
@@ -402,18 +410,24 @@ def _matrix_of(adata: Any, transpose: bool, use_rep: str | None, layer: str | No
     """Return where the matrix is, ``X``, ``obsm`` or ``layers``, and its key there."""
     if use_rep is not None and layer is not None:
         raise BadInput(
-            "layer", f"{layer!r} with use_rep={use_rep!r}", "one of the two", "it would be unclear what is clustered",
+            "layer",
+            f"{layer!r} with use_rep={use_rep!r}",
+            "one of the two",
+            "it would be unclear what is clustered",
             "leave one of them out",
-        )  # fmt: skip
+        )
     if layer is not None or use_rep not in (None, "X"):
         part, key, name = ("layers", layer, "layer") if layer is not None else ("obsm", use_rep, "use_rep")
         there = list(getattr(adata, part, {}).keys())
         if key not in there:
             keys = ["X", *there] if part == "obsm" else there
             raise BadInput(
-                name, repr(key), ", ".join(map(repr, keys)) or f"none, as {part} is empty",
-                "there would be nothing to cluster", "name one of them, or compute it first",
-            )  # fmt: skip
+                name,
+                repr(key),
+                ", ".join(map(repr, keys)) or f"none, as {part} is empty",
+                "there would be nothing to cluster",
+                "name one of them, or compute it first",
+            )
         return part, str(key)
     if use_rep is None and not transpose and REPRESENTATION in adata.obsm:
         return "obsm", REPRESENTATION
@@ -424,9 +438,12 @@ def _backing_file(adata: Any) -> str:
     """Return the path of the file of a backed AnnData, which other processes may read from then on."""
     if adata.is_view:
         raise BadInput(
-            ANNDATA_NAME, "a part of a backed AnnData", "all of it, or a part in memory",
-            "the whole file would be clustered", "give adata.to_memory(), or adata.copy(filename) of the part",
-        )  # fmt: skip
+            ANNDATA_NAME,
+            "a part of a backed AnnData",
+            "all of it, or a part in memory",
+            "the whole file would be clustered",
+            "give adata.to_memory(), or adata.copy(filename) of the part",
+        )
     path = os.fspath(adata.filename)
     if adata.file._filemode != "r":  # libhdf5 locks it against all other processes
         adata.file.close()

@@ -148,9 +148,12 @@ def _common_schema(stamps: list[FileStamp], schemas: list[pa.Schema], files: lis
 
 def _differing(name: str, found: str) -> BadInput:
     return BadInput(
-        name, found, "the same columns in every part", "values would be missing, or be compared with others",
+        name,
+        found,
+        "the same columns in every part",
+        "values would be missing, or be compared with others",
         "write that part again with the columns of the others, or name one of the parts alone",
-    )  # fmt: skip
+    )
 
 
 def _common_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -25,16 +25,7 @@ from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput, IPS2Warning
 from ips2_dask.readers import faults
-from ips2_dask.readers.base import (
-    PIECE_BYTES,
-    Block,
-    FileStamp,
-    Request,
-    StreamedRows,
-    Table,
-    check_block,
-    check_shape,
-)
+from ips2_dask.readers.base import PIECE_BYTES, Block, FileStamp, Request, StreamedRows, Table, check_block, check_shape
 from ips2_dask.readers.columns import (
     MISSING_WORDS,
     NAN_WORDS,
@@ -188,9 +179,11 @@ def scan(
     for place, found in categories.items():
         _check_marks(found, layout, place, stamp.name)
     return block_index, FittedFeatures(
-        columns=make_columns(layout.features, layout.names, categories), n_columns=layout.n_fields, label=layout.label,
+        columns=make_columns(layout.features, layout.names, categories),
+        n_columns=layout.n_fields,
+        label=layout.label,
         missing=features.missing,
-    )  # fmt: skip
+    )
 
 
 def _read_texts(stamp: FileStamp, layout: Layout, block_index: BlockIndex, column: int) -> Iterator[NDArray[np.str_]]:
@@ -400,9 +393,12 @@ def _check_quotes(data: bytes, dialect: Dialect | None, name: str, first_line: i
         if row.start(1) >= 0 or row.start(2) >= 0:
             line = first_line + _n_lines(data[: row.start()])
             raise BadInput(
-                name, f"a quote that does not end, in the row that begins in line {line}", "quotes in pairs",
-                "all rows below would be part of one field", "take that quote out, or end it",
-            )  # fmt: skip
+                name,
+                f"a quote that does not end, in the row that begins in line {line}",
+                "quotes in pairs",
+                "all rows below would be part of one field",
+                "take that quote out, or end it",
+            )
 
 
 def _without_comments(data: bytes, dialect: Dialect | None) -> bytes:
@@ -597,10 +593,12 @@ def _check_marks(categories: tuple[Category, ...], layout: Layout, column: int, 
     )
     if "thousands" in settings:
         raise BadInput(
-            name, f"numbers such as {words[0]!r} in {layout.title(column)}, a column of one_hot (--one-hot)",
-            "categories, or numbers without marks between thousands", "each value would be a feature",
+            name,
+            f"numbers such as {words[0]!r} in {layout.title(column)}, a column of one_hot (--one-hot)",
+            "categories, or numbers without marks between thousands",
+            "each value would be a feature",
             f"{settings}, and leave the column out of one_hot (--one-hot)",
-        )  # fmt: skip
+        )
 
 
 def _ragged_row(name: str, line: int, fields: list[str], layout: Layout) -> BadInput:
@@ -885,8 +883,11 @@ def _first_rows(
     for mark in candidates:
         delimiter = None if mark == " " else mark
         # the last one may be half a row
-        found = list(islice(_rows(head[start.offset :], Dialect(delimiter, text.comment), start.offset, start.line),
-                            SAMPLE_ROWS + 1))  # fmt: skip
+        found = list(
+            islice(
+                _rows(head[start.offset :], Dialect(delimiter, text.comment), start.offset, start.line), SAMPLE_ROWS + 1
+            )
+        )
         found = found[:SAMPLE_ROWS] if ended or len(found) > SAMPLE_ROWS else found[:-1]
         rows = []
         for row in found:
@@ -948,15 +949,17 @@ def _header(request: Request, rows: list[list[str]], named: Collection[str | int
         return False, False
     verdict = _are_names(
         [first[column] for column in numbers],
-        [[row[column].strip() for column in numbers] for row in rows[1:] if len(row) == len(first)], text,
-    )  # fmt: skip
+        [[row[column].strip() for column in numbers] for row in rows[1:] if len(row) == len(first)],
+        text,
+    )
     if verdict.unclear:
         taken, other, word = ("names", "a sample", "no") if verdict.header else ("a sample", "names", "yes")
         warnings.warn(
             f"{request.name}: its first row ({faults.listing(first)}) could be names or a sample, and is taken for "
             f"{taken}; header={word!r} (--header {word}) makes it {other}",
-            IPS2Warning, stacklevel=2,
-        )  # fmt: skip
+            IPS2Warning,
+            stacklevel=2,
+        )
     return verdict.header, verdict.header
 
 

@@ -70,15 +70,21 @@ class TextFormat:
             for other in others:
                 if getattr(self, name) is not None and getattr(self, name) == getattr(self, other):
                     raise BadInput(
-                        name, f"{getattr(self, name)!r}, which is {other}, too", "a character of its own",
-                        "it would be unclear what it means", f"change {name} or {other}",
-                    )  # fmt: skip
+                        name,
+                        f"{getattr(self, name)!r}, which is {other}, too",
+                        "a character of its own",
+                        "it would be unclear what it means",
+                        f"change {name} or {other}",
+                    )
         object.__setattr__(self, "encoding", _encoding(self.encoding))
         if isinstance(self.skip_lines, bool) or not isinstance(self.skip_lines, int) or self.skip_lines < 0:
             raise BadInput(
-                "skip_lines", repr(self.skip_lines), "a whole number of lines, from 0",
-                "it would be unclear where the table begins", "give skip_lines=1 (--skip-lines 1), for instance",
-            )  # fmt: skip
+                "skip_lines",
+                repr(self.skip_lines),
+                "a whole number of lines, from 0",
+                "it would be unclear where the table begins",
+                "give skip_lines=1 (--skip-lines 1), for instance",
+            )
 
     @property
     def given(self) -> dict[str, object]:
@@ -99,9 +105,12 @@ def _check_mark(name: str, mark: str | None) -> None:
     allowed = blank or (isinstance(mark, str) and len(mark) == 1 and mark.isascii() and mark.isprintable())
     if not allowed or mark.isalnum() or mark in '"+-' or (name == "comment" and mark == " "):
         raise BadInput(
-            name, repr(mark), "a single ASCII character that is no letter, digit, quote, plus or minus",
-            "fields could not be told from one another", "give another one, or leave it out",
-        )  # fmt: skip
+            name,
+            repr(mark),
+            "a single ASCII character that is no letter, digit, quote, plus or minus",
+            "fields could not be told from one another",
+            "give another one, or leave it out",
+        )
 
 
 def _encoding(name: str) -> str:
@@ -111,9 +120,12 @@ def _encoding(name: str) -> str:
         " ".encode(name)  # those from bytes to bytes are none
     except (LookupError, TypeError, ValueError):
         raise BadInput(
-            "encoding", repr(name), "an encoding that Python knows", "bytes could not be turned into text",
+            "encoding",
+            repr(name),
+            "an encoding that Python knows",
+            "bytes could not be turned into text",
             "give latin-1, cp1252, utf-8 or utf-16, for instance",
-        ) from None  # fmt: skip
+        ) from None
     return UTF_8 if codec.name in ("utf-8", "ascii", "utf-8-sig") else codec.name
 
 

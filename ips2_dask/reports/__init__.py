@@ -51,11 +51,18 @@ def render(data: ReportData) -> str:
 
     facts, manifest = data.facts, data.run.manifest
     parts = [
-        sections.clusters, *([sections.layers] if data.layers else []), sections.parameters, sections.stages,
-        sections.eigenvalues, sections.similarities, *([sections.labels] if facts["roundings"] else []),
-        sections.embedding, sections.uncertain_samples, *([sections.known_labels] if data.scores else []),
+        sections.clusters,
+        *([sections.layers] if data.layers else []),
+        sections.parameters,
+        sections.stages,
+        sections.eigenvalues,
+        sections.similarities,
+        *([sections.labels] if facts["roundings"] else []),
+        sections.embedding,
+        sections.uncertain_samples,
+        *([sections.known_labels] if data.scores else []),
         sections.rerun,
-    ]  # fmt: skip
+    ]
     method, name = _run_name(data)
     distinct = (
         "" if facts["distinct"] == facts["m"] - facts["dropped"] else f" ({facts['distinct']:,} of them distinct)"

@@ -60,9 +60,11 @@ def totals(run: Run) -> Totals:
         if block.left_out is not None:
             left_out += int(block.left_out[own].sum())
     return Totals(
-        run.sizes, certain / n if has_certainty else None, unsure / n if has_certainty else None,
+        run.sizes,
+        certain / n if has_certainty else None,
+        unsure / n if has_certainty else None,
         left_out if has_tree else None,
-    )  # fmt: skip
+    )
 
 
 @dataclasses.dataclass(frozen=True)

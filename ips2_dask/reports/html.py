@@ -146,8 +146,10 @@ def table(
         Whether a narrow screen shows each row as lines of names and values.
     """
     words = {column for row in rows for column, cell in enumerate(row.cells) if cell.is_text}
-    cells = [Cell(name, "text" if column in words else "") if isinstance(name, str) else name
-             for column, name in enumerate(head)]  # fmt: skip
+    cells = [
+        Cell(name, "text" if column in words else "") if isinstance(name, str) else name
+        for column, name in enumerate(head)
+    ]
     classes = " ".join(name for name, wanted in (("time", timed), ("stacked", stacked)) if wanted)
     labels = [cell.text if stacked else "" for cell in cells]
     return _blocks().table(caption, cells, rows, classes, labels)

@@ -32,9 +32,11 @@ def stages(data: ReportData) -> Section:
         "times", "Seconds of each stage, by the clock.", partial(plots.stage_times, data.stages), height=2.9
     )
     memory = picture(
-        "memory", "The largest process so far, in MiB, and the plan's upper limit for one process in that stage.",
-        partial(plots.stage_memory, data.stages), height=2.9,
-    )  # fmt: skip
+        "memory",
+        "The largest process so far, in MiB, and the plan's upper limit for one process in that stage.",
+        partial(plots.stage_memory, data.stages),
+        height=2.9,
+    )
     return Section("stages", "Stages", [_figures([times, memory], two=True), tables.stages(data)])
 
 
@@ -69,15 +71,26 @@ def similarities(data: ReportData) -> Section:
     if data.run.params.method == "ppc":
         text += " This is PPC: U is V."
     maps = [
-        picture(f"map-{kind}", f"Similarity by cluster: {name}.", partial(plots.similarity, summary, kind),
-                width=3.9, height=3.5, tones=True)
+        picture(
+            f"map-{kind}",
+            f"Similarity by cluster: {name}.",
+            partial(plots.similarity, summary, kind),
+            width=3.9,
+            height=3.5,
+            tones=True,
+        )
         for kind, name in KINDS.items()
-    ]  # fmt: skip
+    ]
     bars = [
-        picture(f"values-{kind}", f"Pairs by their {name}, those of similarity 0 left out.",
-                partial(plots.distribution, summary, kind), width=3.9, height=2.8)
+        picture(
+            f"values-{kind}",
+            f"Pairs by their {name}, those of similarity 0 left out.",
+            partial(plots.distribution, summary, kind),
+            width=3.9,
+            height=2.8,
+        )
         for kind, name in KINDS.items()
-    ]  # fmt: skip
+    ]
     return Section(
         "similarities", "Similarities", [paragraph(text), _figures([*maps, *bars]), tables.similarities(data)]
     )
@@ -141,10 +154,14 @@ def embedding(data: ReportData) -> Section:
     planes = [(0, 1), (0, 2)][: max(1, coordinates.values.shape[1] - 1)]
     pale = "" if data.certainty is None else "; pale points have an uncertain label"
     drawings = [
-        picture(f"embedding-{a + 1}{b + 1}", f"Directions {a + 1} and {b + 1} of the {coordinates.what}{pale}.",
-                partial(plots.embedding, run, axes=(a, b), precomputed=coordinates), height=4.2)
+        picture(
+            f"embedding-{a + 1}{b + 1}",
+            f"Directions {a + 1} and {b + 1} of the {coordinates.what}{pale}.",
+            partial(plots.embedding, run, axes=(a, b), precomputed=coordinates),
+            height=4.2,
+        )
         for a, b in planes
-    ]  # fmt: skip
+    ]
     return Section("embedding", "Embedding", [paragraph(text), _figures(drawings, two=True), tables.centers(data)])
 
 
@@ -157,9 +174,13 @@ def clusters(data: ReportData) -> Section:
     caption += f", of a random sample of {n:,} of {m:,}" if n < m else ""
     drawings = [
         picture("sizes", "Samples of each cluster.", partial(plots.cluster_sizes, run), height=height),
-        picture("silhouettes", f"{caption}; each cluster's from the largest to the smallest, dashed the mean of all.",
-                partial(plots.silhouettes, run, precomputed=silhouettes), height=height),
-    ]  # fmt: skip
+        picture(
+            "silhouettes",
+            f"{caption}; each cluster's from the largest to the smallest, dashed the mean of all.",
+            partial(plots.silhouettes, run, precomputed=silhouettes),
+            height=height,
+        ),
+    ]
     opening = [] if data.layout is None else _laid_out(data, data.layout)
     return Section("clusters", "Clusters", [*opening, _figures(drawings, two=True), tables.clusters(data)])
 
@@ -177,9 +198,12 @@ def layers(data: ReportData) -> Section:
     )
     most = max(layer.n_clusters for layer in found)
     drawing = picture(
-        "layers", "Layers, the fewest clusters at the top; the darker a cluster, the larger its persistence.",
-        partial(plots.layers, found), width=min(9.6, max(4.7, 1.5 + 0.26 * most)), height=1.2 + 0.9 * len(found),
-    )  # fmt: skip
+        "layers",
+        "Layers, the fewest clusters at the top; the darker a cluster, the larger its persistence.",
+        partial(plots.layers, found),
+        width=min(9.6, max(4.7, 1.5 + 0.26 * most)),
+        height=1.2 + 0.9 * len(found),
+    )
     return Section("layers", "Layers", [paragraph(text), _figures([drawing]), tables.layers(found)])
 
 
@@ -198,9 +222,11 @@ def _laid_out(data: ReportData, layout: Layout) -> list[Markup]:
         text += " With umap-learn (pip install 'ips2-dask[layout]') it would be UMAP of the fused similarity."
     pale = "" if data.certainty is None else "; pale points have an uncertain label"
     drawing = picture(
-        "layout", f"{name} of the {layout.source}{pale}.", partial(plots.layout, data.run, precomputed=layout),
+        "layout",
+        f"{name} of the {layout.source}{pale}.",
+        partial(plots.layout, data.run, precomputed=layout),
         height=4.2,
-    )  # fmt: skip
+    )
     return [paragraph(text), _figures([drawing])]
 
 

@@ -16,9 +16,12 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
 
 VARIABLES = {
-    INK: "ink", MUTED: "muted", GRID: "grid", PAPER: "paper",
+    INK: "ink",
+    MUTED: "muted",
+    GRID: "grid",
+    PAPER: "paper",
     **{color: f"c{number}" for number, color in enumerate(PALETTE)},
-}  # fmt: skip
+}
 """Which of the page's colours stands for each colour of a plot."""
 
 SETTINGS = {

@@ -144,8 +144,17 @@ def clusters(data: ReportData) -> Markup:
         shared = f"{float(own.mean()):.1%}" if len(own) else "–"
         cells = [f"{n:,}", f"{n / sizes.sum():.1%}", *(spread or ["–"] * 3), within, shared, near]
         rows.append(Row([str(cluster), *cells]))
-    head = ["cluster", "samples", "share", "silhouette", "lowest", "below 0", "mean U inside", "U with its own",
-            "nearest (mean U)"]  # fmt: skip
+    head = [
+        "cluster",
+        "samples",
+        "share",
+        "silhouette",
+        "lowest",
+        "below 0",
+        "mean U inside",
+        "U with its own",
+        "nearest (mean U)",
+    ]
     return _long_table("Clusters", head, rows)
 
 
@@ -229,8 +238,10 @@ def known_labels(data: ReportData) -> Markup:
     n = counts.shape[1]
     if n <= MAX_CLASS_COLUMNS:
         head = ["cluster", *(f"class {j}" for j in range(n))]
-        rows = [Row([str(i), *(Cell(f"{x:,}", "set" if x == row.max() else "") for x in row)])
-                for i, row in enumerate(counts)]  # fmt: skip
+        rows = [
+            Row([str(i), *(Cell(f"{x:,}", "set" if x == row.max() else "") for x in row)])
+            for i, row in enumerate(counts)
+        ]
     else:
         head = ["cluster", "its largest classes"]
         rows = [Row([str(i), Cell(_largest(row), "text")]) for i, row in enumerate(counts)]

@@ -19,9 +19,7 @@ from ips2_dask.stages import islands
 from ips2_dask.stages.roundings import PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float64, Int32
 
 MOST_SAMPLES = 2_000_000
 """Samples of a run in chunks up to which this process walks on its whole similarity: about 1 GiB a million."""
@@ -62,15 +60,21 @@ def read_tree(context: Context, what: str, again: str) -> Tree:
     """
     if label_results.is_in_buckets(context) and context.m > MOST_SAMPLES:
         raise BadInput(
-            what, f"{context.m:,} samples of a run in chunks", f"at most {MOST_SAMPLES:,}",
-            "the fused similarity of all of them would be read into this process", again,
-        )  # fmt: skip
+            what,
+            f"{context.m:,} samples of a run in chunks",
+            f"at most {MOST_SAMPLES:,}",
+            "the fused similarity of all of them would be read into this process",
+            again,
+        )
     if not has_tree(context):
         check_there(context.store)
         raise BadInput(
-            what, "a run without a tree of density", "embedding='spectral' with assign_labels='auto' or 'density'",
-            "there would be nothing to cut", "run it again with embedding='spectral' and assign_labels='auto'",
-        )  # fmt: skip
+            what,
+            "a run without a tree of density",
+            "embedding='spectral' with assign_labels='auto' or 'density'",
+            "there would be nothing to cut",
+            "run it again with embedding='spectral' and assign_labels='auto'",
+        )
     part = _tree_part(context)
     return Tree(*(np.asarray(context.read("label", part, name)) for name in ("drawn", "edges")))
 
@@ -116,7 +120,10 @@ def cut_clusters(context: Context, n_clusters: int) -> Int32:
         levels = density.levels(tree.edges, n, n) if len(tree.edges) else []
         numbers = [c for c in (1, *(x.n_clusters for x in levels)) if c == 1 or density.cut(tree.edges, n, c)]
         raise BadInput(
-            "n_clusters", str(n_clusters), f"a number of leaves that the tree of density has: "
-            f"{', '.join(map(str, numbers))}", "clusters would be made up", f"give one of these, or {again}",
-        )  # fmt: skip
+            "n_clusters",
+            str(n_clusters),
+            f"a number of leaves that the tree of density has: {', '.join(map(str, numbers))}",
+            "clusters would be made up",
+            f"give one of these, or {again}",
+        )
     return renumber(spread(context, read_walk(context), tree, clustering.labels))

@@ -27,9 +27,12 @@ def check_directory(store: ZarrStore, fresh: bool = False) -> None:
     names = [name for name in store.files.names("") if not name.endswith(".partial") and name != lock.NAME]
     if names and not store.is_run():
         raise BadInput(
-            path, f"a directory that holds something else ({', '.join(names[:3])})", "an empty directory or a run's",
-            "the run's files would mix with others", "give another --out",
-        )  # fmt: skip
+            path,
+            f"a directory that holds something else ({', '.join(names[:3])})",
+            "an empty directory or a run's",
+            "the run's files would mix with others",
+            "give another --out",
+        )
     manifest = store.document("manifest.json")[0]
     if manifest is not None and not fresh:
         check_format(store, manifest)
@@ -43,17 +46,23 @@ def _check_place(path: Path) -> None:
         pass
     except (OSError, ValueError) as error:  # too long a name, say
         raise BadInput(
-            str(path), f"a path that can't be ({error})", "a place for a directory",
-            "there would be nowhere to put the run", "give another --out",
-        ) from None  # fmt: skip
+            str(path),
+            f"a path that can't be ({error})",
+            "a place for a directory",
+            "there would be nowhere to put the run",
+            "give another --out",
+        ) from None
     places = (path, *path.parents)
     nearest = next(place for place in places if place.exists())
     for place in places[: places.index(nearest)]:
         if place.is_symlink():
             raise BadInput(
-                str(place), f"a symbolic link that leads nowhere ({os.readlink(place)})", "a place for a directory",
-                "there would be nowhere to put the run", "make the directory that it leads to, or give another --out",
-            )  # fmt: skip
+                str(place),
+                f"a symbolic link that leads nowhere ({os.readlink(place)})",
+                "a place for a directory",
+                "there would be nowhere to put the run",
+                "make the directory that it leads to, or give another --out",
+            )
     if nearest == path and not path.is_dir():
         raise BadInput(
             str(path),
@@ -103,9 +112,12 @@ def read_manifest(store: ZarrStore) -> Document:
     manifest, whole = store.document("manifest.json")
     if manifest is None:
         raise BadInput(
-            f"{store.location}", "no manifest.json that can be read", "the directory of a run",
-            "there would be nothing to show", "give the directory that was --out of `ips2 run`",
-        )  # fmt: skip
+            f"{store.location}",
+            "no manifest.json that can be read",
+            "the directory of a run",
+            "there would be nothing to show",
+            "give the directory that was --out of `ips2 run`",
+        )
     check_format(store, manifest)
     if not whole:
         raise Fault("", "", "manifest.json", "the manifest is not what was written").error(str(store.location))
@@ -117,18 +129,24 @@ def check_there(store: Store) -> None:
     """Refuse to go on with a finished run whose directory was moved or removed since it was opened."""
     if store.get_document("manifest.json") is None:
         raise BadInput(
-            f"{store.location}", "no run any more", "the directory of the run, which was there when it was opened",
-            "there would be nothing to read", "open it where it is now, with ips2_dask.open_run, or run it again",
-        )  # fmt: skip
+            f"{store.location}",
+            "no run any more",
+            "the directory of the run, which was there when it was opened",
+            "there would be nothing to read",
+            "open it where it is now, with ips2_dask.open_run, or run it again",
+        )
 
 
 def lacks(store: Store, part: str) -> BadInput:
     """The error of a finished run that lacks a part, which came with a later version; raises if there is no run."""
     check_there(store)
     return BadInput(
-        f"{store.location}", "a run of an earlier version", f"one that keeps {part}", "there would be nothing to read",
+        f"{store.location}",
+        "a run of an earlier version",
+        f"one that keeps {part}",
+        "there would be nothing to read",
         "repeat the `ips2 run` or the call that made it, which computes the last stage anew",
-    )  # fmt: skip
+    )
 
 
 def _check_folders(store: ZarrStore, manifest: Document) -> None:
@@ -137,10 +155,12 @@ def _check_folders(store: ZarrStore, manifest: Document) -> None:
     for folder in (*folders, *manifest.get("beside", {}).values()):
         if not FOLDER.fullmatch(str(folder)):
             raise BadInput(
-                f"{store.location}", f"a manifest with the folder {folder!r}", "names of stages' folders",
+                f"{store.location}",
+                f"a manifest with the folder {folder!r}",
+                "names of stages' folders",
                 "files that are no part of a run could be read or removed",
                 "do not use this directory: no run has written it so",
-            )  # fmt: skip
+            )
 
 
 def check_format(store: ZarrStore, manifest: Document) -> None:
@@ -152,7 +172,9 @@ def check_format(store: ZarrStore, manifest: Document) -> None:
     """
     if manifest.get("format") != FORMAT:
         raise BadInput(
-            f"{store.location}", f"a run directory of format {manifest.get('format')!r}", f"format {FORMAT}",
+            f"{store.location}",
+            f"a run directory of format {manifest.get('format')!r}",
+            f"format {FORMAT}",
             "its arrays would be misread",
             "open it with the version of ips2_dask that wrote it, or start over with `ips2 run --fresh`",
-        )  # fmt: skip
+        )

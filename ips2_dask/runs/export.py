@@ -65,27 +65,39 @@ def write_labels(run: Run, path: str | Path, input: str | Path | None = None) ->
     }
     if target.suffix.lower() not in writers:
         raise BadInput(
-            str(target), f"the ending {target.suffix or 'none'!r}", ", ".join(writers),
-            "the format would be guessed at", "name the file with one of these endings",
-        )  # fmt: skip
+            str(target),
+            f"the ending {target.suffix or 'none'!r}",
+            ", ".join(writers),
+            "the format would be guessed at",
+            "name the file with one of these endings",
+        )
     if input is not None and target.suffix.lower() != ".h5ad":
         raise BadInput(
-            "input", f"{input} for a {target.suffix} file", "an input for an .h5ad file", "it would be ignored",
+            "input",
+            f"{input} for a {target.suffix} file",
+            "an input for an .h5ad file",
+            "it would be ignored",
             "leave it out",
-        )  # fmt: skip
+        )
     if not target.absolute().parent.is_dir() or target.is_dir():
         raise BadInput(
-            str(target), "no such folder, or a folder", "a file in a folder that exists",
-            "there would be nowhere to write", "make the folder first, or name another file",
-        )  # fmt: skip
+            str(target),
+            "no such folder, or a folder",
+            "a file in a folder that exists",
+            "there would be nowhere to write",
+            "make the folder first, or name another file",
+        )
     try:
         with partial_file(target) as partial:
             writers[target.suffix.lower()](run, partial)
     except OSError as error:
         raise BadInput(
-            str(target), f"a file that can't be written ({error.strerror or error})", "a place this user may write to",
-            "the labels would be lost", "free some room, change the permissions, or name another file",
-        ) from None  # fmt: skip
+            str(target),
+            f"a file that can't be written ({error.strerror or error})",
+            "a place this user may write to",
+            "the labels would be lost",
+            "free some room, change the permissions, or name another file",
+        ) from None
     return target
 
 
@@ -200,14 +212,20 @@ def check_prediction_file(name: str, labels_only: bool) -> Path:
         raise BadInput(name, f"the ending {ending!r}", allowed, "its format would be unknown", "give one of these")
     if ending == ".npy" and not labels_only:
         raise BadInput(
-            name, "more than labels for .npy", "labels alone, or .csv, .tsv, .parquet",
-            "columns of different types would have no place", "give another ending",
-        )  # fmt: skip
+            name,
+            "more than labels for .npy",
+            "labels alone, or .csv, .tsv, .parquet",
+            "columns of different types would have no place",
+            "give another ending",
+        )
     if not path.absolute().parent.is_dir() or path.is_dir():
         raise BadInput(
-            name, "no folder to put it in, or a folder of that name", "a file in a folder that exists",
-            "there would be nowhere to write", "make the folder first",
-        )  # fmt: skip
+            name,
+            "no folder to put it in, or a folder of that name",
+            "a file in a folder that exists",
+            "there would be nowhere to write",
+            "make the folder first",
+        )
     return path
 
 

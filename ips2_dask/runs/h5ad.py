@@ -23,7 +23,7 @@ from ips2_dask.runs import label_results
 from ips2_dask.runs.label_results import BLOCK_ROWS, SAMPLE_COLUMNS, sample_columns
 from ips2_dask.runs.row_files import RowFiles
 from ips2_dask.stages.similarity_views import fused_entries, user_numbers
-from ips2_dask.store.base import AnyArray
+from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
     from ips2_dask.runs.run import Run
@@ -48,9 +48,12 @@ def check_key(key: object) -> None:
     if isinstance(key, str) and key.isprintable() and re.fullmatch(r"(?!__|_index$|\.*$)[^/]+", key):
         return
     raise BadInput(
-        "key_added", repr(key), "a printable name without a slash, that is not '_index', not dots alone, and does not "
-        "begin with '__'", "a file with such names could not be read back", "give a name such as 'ips2'",
-    )  # fmt: skip
+        "key_added",
+        repr(key),
+        "a printable name without a slash, that is not '_index', not dots alone, and does not begin with '__'",
+        "a file with such names could not be read back",
+        "give a name such as 'ips2'",
+    )
 
 
 def names_of(key: str) -> list[str]:
@@ -85,9 +88,12 @@ def own_results(thing: str, key: str, there: Collection[str], written: Iterable[
     others = [f"{part}[{name!r}]" for part, _, name in (name.partition("/") for name in taken if name not in earlier)]
     if others:
         raise BadInput(
-            thing, f"{', '.join(others)} already there, which no earlier call wrote by the key {key!r}",
-            "names that are free", "it would be replaced", remedy,
-        )  # fmt: skip
+            thing,
+            f"{', '.join(others)} already there, which no earlier call wrote by the key {key!r}",
+            "names that are free",
+            "it would be replaced",
+            remedy,
+        )
     return taken
 
 
@@ -97,9 +103,12 @@ def write_h5ad(run: Run, partial: Path, source: str | Path | None) -> None:
     if origin is not None:
         if not origin.is_file():
             raise BadInput(
-                str(origin), "no such file", "the .h5ad that was clustered", "there would be nothing to copy",
+                str(origin),
+                "no such file",
+                "the .h5ad that was clustered",
+                "there would be nothing to copy",
                 "check the path, or leave --input out",
-            )  # fmt: skip
+            )
         with faults.reading(str(origin)), h5py.File(origin, "r") as file:
             _check_samples(file, run, str(origin))
             old = old_results(file, str(origin), KEY, REMEDY)
@@ -161,16 +170,22 @@ def _check_samples(file: h5py.File, run: Run, name: str) -> None:
     frame, index = _index(file)
     if index is None or not isinstance(frame, h5py.Group):
         raise BadInput(
-            name, "an obs that is no group", "the .h5ad of anndata 0.7 or later", "labels could not be added to it",
+            name,
+            "an obs that is no group",
+            "the .h5ad of anndata 0.7 or later",
+            "labels could not be added to it",
             "write the file again with a recent anndata",
-        )  # fmt: skip
+        )
     m = run.n_rows
     if len(index) != m or not _same_names(index, run):
         actual = f"{len(index)} samples" if len(index) != m else "samples of other names"
         raise BadInput(
-            name, actual, f"the {m} samples that were clustered, in their order",
-            "labels would be written beside other samples", "give the .h5ad that was the run's input",
-        )  # fmt: skip
+            name,
+            actual,
+            f"the {m} samples that were clustered, in their order",
+            "labels would be written beside other samples",
+            "give the .h5ad that was the run's input",
+        )
 
 
 def _make_anndata(file: h5py.File, run: Run) -> None:

@@ -14,21 +14,22 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
-
-Integer = NDArray[np.integer]
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
+from ips2_dask.typing import AnyArray, Float32, Int32, Integer
 
 BLOCK_ROWS = 1 << 18
 """Rows of the input whose labels are in memory at a time, unless another number is asked for."""
 
 PREFIXES = {
-    "labels": "labels-", "certainty": "labels-", "left_out": "labels-",
-    "embedding": "embedding-", "pairwise_basis": "embedding-", "high_order_basis": "embedding-",
-    "follows": "embedding-", "shares": "shares-",
-}  # fmt: skip
+    "labels": "labels-",
+    "certainty": "labels-",
+    "left_out": "labels-",
+    "embedding": "embedding-",
+    "pairwise_basis": "embedding-",
+    "high_order_basis": "embedding-",
+    "follows": "embedding-",
+    "shares": "shares-",
+}
 """The prefix of the parts by partition that each array is stored in."""
 
 

@@ -12,9 +12,7 @@ from ips2_dask.kernels import layers as kernel
 from ips2_dask.kernels.labels import renumber
 from ips2_dask.runs.cuts import read_tree, read_walk, spread
 from ips2_dask.store.context import Context
-
-Int32 = NDArray[np.int32]
-Float64 = NDArray[np.float64]
+from ips2_dask.typing import Float64, Int32
 
 MIN_PART = 0.05
 """Share of a cluster that another one has to have of it at least, to be called a part into which it splits."""
@@ -119,10 +117,17 @@ def find_layers(context: Context) -> Layers:
         splits = () if finer is None else _splits(labels, finer)
         result.append(
             Layer(
-                len(leaves), labels, one.stability, one.persistence, one.span, one.smallest, sizes, one.each[leaves],
+                len(leaves),
+                labels,
+                one.stability,
+                one.persistence,
+                one.span,
+                one.smallest,
+                sizes,
+                one.each[leaves],
                 splits,
             )
-        )  # fmt: skip
+        )
         finer = labels
     return Layers(result[::-1])
 

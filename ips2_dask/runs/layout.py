@@ -6,19 +6,14 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels import draws
 from ips2_dask.kernels import layout as kernel
 from ips2_dask.runs import label_results
 from ips2_dask.stages.similarity_views import read_unsigned
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import AnyArray, Float32, Int32, Int64
 
 MOST_SAMPLES = 100_000
 """Samples that UMAP lays out, of a run that has more: some three minutes of one thread."""
@@ -56,10 +51,12 @@ def lay_out(context: Context) -> Layout:
     embedded = context.receipt("label", "embedding") is not None
     if context.m > MOST_SAMPLES and not embedded:
         raise BadInput(
-            "layout", f"{context.m:,} samples and no embedding", f"at most {MOST_SAMPLES:,}, or an embedding",
+            "layout",
+            f"{context.m:,} samples and no embedding",
+            f"at most {MOST_SAMPLES:,}, or an embedding",
             "the fused similarity of all of them would be read into this process",
             "run it with embedding='spectral'",
-        )  # fmt: skip
+        )
     samples, rows = drawn(context, most)
     if by_umap and len(samples) == context.m:
         U = read_unsigned(context)[samples][:, samples]

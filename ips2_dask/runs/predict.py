@@ -26,14 +26,12 @@ from ips2_dask.runs.directory import lacks
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.row_checks import check_rows
 from ips2_dask.stages.similarity_views import bandwidth, keeps_all_pairs
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context
+from ips2_dask.typing import AnyArray, Float32, Float64
 
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-Float64 = NDArray[np.float64]
-Float32 = NDArray[np.float32]
 
 CELLS = 6
 """Shards of a sharded run that a new sample is searched in, those of the nearest cells."""
@@ -59,21 +57,28 @@ def _check_predictable(context: Context) -> None:
     """
     if context.params.embedding == "rows":
         raise BadInput(
-            "embedding", "'rows'", "'spectral' or 'none'",
-            "a new sample would need its row of U compared with all others", "run it with embedding='spectral'",
-        )  # fmt: skip
+            "embedding",
+            "'rows'",
+            "'spectral' or 'none'",
+            "a new sample would need its row of U compared with all others",
+            "run it with embedding='spectral'",
+        )
     if context.metric.precomputed:
         raise BadInput(
-            "metric", repr(context.params.metric), "a metric of samples",
+            "metric",
+            repr(context.params.metric),
+            "a metric of samples",
             "new samples could not be compared with the training samples as these were with each other",
             "run it with metric='euclidean' on the samples themselves",
-        )  # fmt: skip
+        )
     if context.params.affinity == "precomputed":
         raise BadInput(
-            "affinity", "'precomputed'", "heat-knn or gaussian",
+            "affinity",
+            "'precomputed'",
+            "heat-knn or gaussian",
             "the similarity of new samples to the training samples would be unknown",
             "run it with affinity='heat-knn', and leave similarity out",
-        )  # fmt: skip
+        )
     if not _has_shares(context) and context.receipt("label", "means") is None:
         raise lacks(context.store, "what new samples need")
 
@@ -92,9 +97,12 @@ def _check_source(context: Context, source: Source) -> None:
     """
     if source.shape[1] != context.n_features:
         raise BadInput(
-            source.name, f"{source.shape[1]} features", f"the {context.n_features} features of the run",
-            "samples would be compared in different spaces", "give the columns that the run was given",
-        )  # fmt: skip
+            source.name,
+            f"{source.shape[1]} features",
+            f"the {context.n_features} features of the run",
+            "samples would be compared in different spaces",
+            "give the columns that the run was given",
+        )
 
 
 def blocks(context: Context, source: Source, client: Client | None = None) -> Iterator[Predicted]:
@@ -218,7 +226,7 @@ def _standardized(context: Context, name: str, numbers: NDArray[np.int64], rows:
             f"samples less than {ingest.LARGEST:.2g} times as far as the training samples are",
             "squared distances would overflow float32",
             "check that they are in the units of the training samples",
-        )  # fmt: skip
+        )
     return np.ascontiguousarray(X)
 
 

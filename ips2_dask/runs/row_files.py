@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from ips2_dask.store.base import AnyArray
+from ips2_dask.typing import AnyArray
 
 
 class RowFiles:

@@ -35,19 +35,16 @@ from ips2_dask.runs.quality import quality_checks
 from ips2_dask.stages import known_labels, pair_rows, side_inputs
 from ips2_dask.stages.similarity_views import Similarities, read_similarity, similarity_parts
 from ips2_dask.stages.views import known_vectors, read_pairs, restricted_tensor, solved_degrees, unit
-from ips2_dask.store.base import AnyArray, Store
+from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
+from ips2_dask.typing import AnyArray, Float32, Float64, Int32
 from ips2_dask.wording import option
 
 if TYPE_CHECKING:
     from distributed import Client
-
-Int32 = NDArray[np.int32]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
 
 
 MOST_ENTRIES = 1 << 28
@@ -79,9 +76,13 @@ class Run:
         self._store, self.manifest, self._keep = store, manifest, keep
         self.params = Params.of_manifest(manifest["params"])
         self._context = Context(
-            store, self.params, tuple(manifest["bounds"]), manifest["input"]["shape"][1],
-            Choices(**manifest["choices"]), generation=manifest["generation"],
-        )  # fmt: skip
+            store,
+            self.params,
+            tuple(manifest["bounds"]),
+            manifest["input"]["shape"][1],
+            Choices(**manifest["choices"]),
+            generation=manifest["generation"],
+        )
         self._context.folders |= manifest.get("beside", {})
         for stage in manifest["stages"]:
             self._context.folders[stage["name"]] = stage["folder"]
@@ -591,9 +592,8 @@ class Run:
         return layouts.of_rows(self._context, self.layout)
 
     def predict(
-        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
-        text: TextFormat | None = None,
-    ) -> Int32:  # fmt: skip
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error", text: TextFormat | None = None
+    ) -> Int32:
         """Cluster of each new sample: that of its largest share, see `predict_proba`.
 
         A sample that equals a training sample has its label. Columns of X are found by the run's `feature_names`, in
@@ -626,9 +626,8 @@ class Run:
         return self._predicted(X, client, handle_unknown, text).labels
 
     def predict_proba(
-        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
-        text: TextFormat | None = None,
-    ) -> Float64:  # fmt: skip
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error", text: TextFormat | None = None
+    ) -> Float64:
         """Share of each cluster for each new sample: (n, c), rows of sum 1; parameters as of `predict`.
 
         It is the mean of the `shares` of its nearest training samples, weighted by 1 / d^2, so that it becomes a
@@ -639,9 +638,8 @@ class Run:
         return self._predicted(X, client, handle_unknown, text).probabilities
 
     def transform(
-        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
-        text: TextFormat | None = None,
-    ) -> Float64:  # fmt: skip
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error", text: TextFormat | None = None
+    ) -> Float64:
         """Nystrom extension of the embedding to new samples: (n, columns), rows of length 1; parameters of `predict`.
 
         Raises
@@ -652,16 +650,21 @@ class Run:
         return self.coordinates(self._predicted(X, client, handle_unknown, text))
 
     def predictions(
-        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error",
-        text: TextFormat | None = None,
-    ) -> Iterator[Predicted]:  # fmt: skip
+        self, X: Any, *, client: Client | None = None, handle_unknown: str = "error", text: TextFormat | None = None
+    ) -> Iterator[Predicted]:
         """Labels, probabilities and embedding of new samples block by block; parameters as of `predict`."""
         return blocks(self._context, self._opened(X, handle_unknown, text, client), client)
 
     def open_new(
-        self, X: Any, *, labels_column: str | int | None = None, transpose: bool = False,
-        handle_unknown: str = "error", text: TextFormat | None = None, client: Client | None = None,
-    ) -> Source:  # fmt: skip
+        self,
+        X: Any,
+        *,
+        labels_column: str | int | None = None,
+        transpose: bool = False,
+        handle_unknown: str = "error",
+        text: TextFormat | None = None,
+        client: Client | None = None,
+    ) -> Source:
         """Open new samples, with the run's columns in its order; parameters as of `ips2_dask.run` and `predict`."""
         check_word("handle_unknown", handle_unknown, HANDLE_UNKNOWN)
         check_client(client)
@@ -669,17 +672,24 @@ class Run:
         as_run = self.text_format if text is None and is_text_file(X) else None
         try:
             source = open_source(
-                X, labels_column=labels_column, transpose=transpose, features=columns, text=as_run or text,
+                X,
+                labels_column=labels_column,
+                transpose=transpose,
+                features=columns,
+                text=as_run or text,
                 client=client,
-            )  # fmt: skip
+            )
         except BadInput as fault:
             if as_run is None or not as_run.given:
                 raise
             given = ", ".join(f"{name} ({option(name)})" for name in as_run.given)
             raise BadInput(
-                fault.thing, fault.found, fault.allowed, fault.otherwise,
+                fault.thing,
+                fault.found,
+                fault.allowed,
+                fault.otherwise,
                 f"{fault.remedy}; if it is not written as the run's input was, give {given} as of this file",
-            ) from None  # fmt: skip
+            ) from None
         return self._light(source) if self.features is None and isinstance(source, Table) else source
 
     def _opened(self, X: Any, handle_unknown: str, text: TextFormat | None, client: Client | None) -> Source:
@@ -693,9 +703,12 @@ class Run:
             return self._light(features_of_numbers(X, self.columns))
         if match_columns(X.name, self.columns, X.feature_names, X.shape[1]) != tuple(range(X.shape[1])):
             raise BadInput(
-                X.name, "columns in another order than the run's", "the columns of the run in their order",
-                "values of one feature would be taken for another's", "give the file or the object that it was made of",
-            )  # fmt: skip
+                X.name,
+                "columns in another order than the run's",
+                "the columns of the run in their order",
+                "values of one feature would be taken for another's",
+                "give the file or the object that it was made of",
+            )
         return X
 
     def _light(self, source: Table) -> Table:
@@ -707,9 +720,12 @@ class Run:
         """The embedding of predicted samples; refused where the run has none."""
         if found.embedding is None:
             raise BadInput(
-                "embedding", "'none'", "'spectral' for an embedding",
-                "k-means on the rows of U gives no coordinates", "run it with embedding='spectral'",
-            )  # fmt: skip
+                "embedding",
+                "'none'",
+                "'spectral' for an embedding",
+                "k-means on the rows of U gives no coordinates",
+                "run it with embedding='spectral'",
+            )
         return found.embedding
 
     def _predicted(self, X: Any, client: Client | None, handle_unknown: str, text: TextFormat | None) -> Predicted:
@@ -796,10 +812,12 @@ class Run:
     def _refuse_decomposable(self, what: str) -> None:
         if self.params.tensor == "decomposable":
             raise BadInput(
-                what, "a decomposable run", "an indecomposable one",
+                what,
+                "a decomposable run",
+                "an indecomposable one",
                 "a tensor of m^4 entries would be built that Theorem 3.1 makes needless",
                 "use ips2_dask.explicit.tensor_similarity(S, kind='decomposable') on the S of few samples",
-            )  # fmt: skip
+            )
 
 
 def _n_dropped(facts: Facts) -> int:
@@ -839,7 +857,10 @@ def open_run(path: str | Path) -> Run:
     if manifest.get("finished") is None:
         done = ", ".join(s["name"] for s in manifest["stages"]) or "none"
         raise BadInput(
-            str(path), f"an unfinished run (stages done: {done})", "a finished run",
-            "results would be missing", "repeat the `ips2 run` or the call that made it, which continues it",
-        )  # fmt: skip
+            str(path),
+            f"an unfinished run (stages done: {done})",
+            "a finished run",
+            "results would be missing",
+            "repeat the `ips2 run` or the call that made it, which continues it",
+        )
     return Run(store, manifest)

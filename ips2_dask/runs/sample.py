@@ -13,11 +13,7 @@ from ips2_dask.runs.run import Run
 from ips2_dask.stages import known_labels
 from ips2_dask.stages.similarity_views import Similarities, numbered_parts
 from ips2_dask.store.context import part_name
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
+from ips2_dask.typing import Float32, Float64, Int32, Int64
 
 SHOWN = 100_000
 """Samples that are drawn of a run in chunks that has more."""

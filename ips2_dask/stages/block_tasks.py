@@ -21,11 +21,7 @@ from ips2_dask.kernels.eigen import CHUNK, Known, Step
 from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import map_chunks
 from ips2_dask.kernels.product import combine
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Values = NDArray[Any]
+from ips2_dask.typing import AnyArray, Float32, Float64, Int32
 
 Block = list[Handle]
 """A handle of the rows (n_g, columns) of each chunk."""
@@ -53,7 +49,7 @@ class Rows(NamedTuple):
 # ---- tasks
 
 
-def take(values: Values, needed: dict[int, Int32], g: int) -> Values:
+def take(values: AnyArray, needed: dict[int, Int32], g: int) -> AnyArray:
     """The rows of chunk g that another chunk needs."""
     return values[needed[g]]
 
@@ -67,7 +63,7 @@ class Around(NamedTuple):
     """Which of the arrays that it is given are whole chunks, by their place: the number of the chunk."""
 
 
-def touched(own: Values, around: Around, needed: dict[int, Int32], others: Sequence[Values]) -> Values:
+def touched(own: AnyArray, around: Around, needed: dict[int, Int32], others: Sequence[AnyArray]) -> AnyArray:
     """Values of all rows that a chunk touches: its own between those of chunks before and after it."""
     if not others:
         return own
@@ -76,9 +72,14 @@ def touched(own: Values, around: Around, needed: dict[int, Int32], others: Seque
 
 
 def multiply(
-    rows: Rows, own: Float32, previous: Float32 | None, abc: Step, around: Around, needed: dict[int, Int32],
+    rows: Rows,
+    own: Float32,
+    previous: Float32 | None,
+    abc: Step,
+    around: Around,
+    needed: dict[int, Int32],
     *others: Float32,
-) -> Float32:  # fmt: skip
+) -> Float32:
     """a M y + b y + c previous on the own rows: (own, columns) float32. Each row is summed by ascending columns."""
     x, m = touched(own, around, needed, others), rows.matrix
     a, b, c = (np.float32(one) for one in abc)
@@ -185,7 +186,7 @@ class Halo:
             ]
 
 
-def all_touched(own: Values, around: Around, needed: dict[int, Int32], *others: Values) -> Values:
+def all_touched(own: AnyArray, around: Around, needed: dict[int, Int32], *others: AnyArray) -> AnyArray:
     """As of `touched`."""
     return touched(own, around, needed, others)
 

@@ -8,18 +8,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels.eigen import State
 from ips2_dask.stages.chunks import chunk_partitions
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.memory_store import MemoryStore
-
-Float32 = NDArray[np.float32]
+from ips2_dask.typing import AnyArray, Float32
 
 PLACES = ("state0", "state1")
 """Names of the two checkpoints."""
@@ -56,9 +51,7 @@ class _Checkpoints:
         place, self._next = PLACES[self._next], 1 - self._next
         store, folder = self._context.store, self._context.folders[self._stage]
         store.drop(folder, place)  # before its parts are replaced
-        arrays = {
-            "state_values": state.values, "state_residuals": state.residuals, **self._store_block(place, state)
-        }  # fmt: skip
+        arrays = {"state_values": state.values, "state_residuals": state.residuals, **self._store_block(place, state)}
         facts = {"low": state.low, "products": state.products, "history": state.history}
         store.write(folder, place, arrays, facts)
         self._took = self._clock() - begun
@@ -138,11 +131,15 @@ class Chunked(_Checkpoints):
         with self._executor.batch():
             return [
                 self._executor.submit(
-                    f"label-{function.__name__}-{g}", function, self._shared, g, *arguments,
+                    f"label-{function.__name__}-{g}",
+                    function,
+                    self._shared,
+                    g,
+                    *arguments,
                     *(() if blocks is None else (blocks[g],)),
                 )
                 for g in range(self._n_chunks)
-            ]  # fmt: skip
+            ]
 
     def _store_block(self, place: str, state: State) -> Mapping[str, AnyArray]:
         receipts = self._executor.results(self._each(store_state, place, blocks=state.y))

@@ -21,10 +21,10 @@ from ips2_dask.stages.roundings import MISSING, PREFIX, Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.layout import key_digest
+from ips2_dask.typing import Float64
 
 VERSION = 3
 
-Float64 = NDArray[np.float64]
 
 FINEST = 1e-5
 """Largest residual of the eigenvectors where relative gaps are read from their eigenvalues and nothing else decides."""
@@ -33,9 +33,13 @@ FINEST = 1e-5
 def key(params: Params, fused: str) -> str:
     """Digest of what the choice depends on: the fused similarity, by its folder, parameters, and fast-plscan."""
     own: dict[str, object] = {
-        "most": params.n_clusters, "high_order": params.high_order, "tol": params.tol, "seed": params.random_state,
-        "fast_plscan": density.available(), **leiden.depends_on(params),
-    }  # fmt: skip
+        "most": params.n_clusters,
+        "high_order": params.high_order,
+        "tol": params.tol,
+        "seed": params.random_state,
+        "fast_plscan": density.available(),
+        **leiden.depends_on(params),
+    }
     return key_digest({"fuse": fused, "params": own, "version": VERSION})[:16]
 
 

@@ -20,13 +20,7 @@ from ips2_dask.kernels.eigen import Known, Space
 from ips2_dask.kernels.sparse import inverse_root
 from ips2_dask.stages.block_tasks import Around, Block, Halo, Rows, TaskSpace, touched
 from ips2_dask.store.context import Context
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int8 = NDArray[np.int8]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-UInt64 = NDArray[np.uint64]
+from ips2_dask.typing import Float32, Float64, Int8, Int32, Int64, UInt64
 
 Needed = dict[int, Int32]
 """The rows of every other chunk that a chunk touches, counted from that chunk's first."""
@@ -229,10 +223,14 @@ def solve_whole(
     """Leading eigenvectors of a coarse graph from all of its chunks."""
     indices, data, lengths = [], [], []
     for g, chunk in enumerate(chunks):
-        among = np.concatenate([
-            np.arange(bounds[h], bounds[h + 1]) if h == g else bounds[h] + chunk.needed.get(h, np.empty(0, np.int32))
-            for h in range(len(chunks))
-        ])  # fmt: skip
+        among = np.concatenate(
+            [
+                np.arange(bounds[h], bounds[h + 1])
+                if h == g
+                else bounds[h] + chunk.needed.get(h, np.empty(0, np.int32))
+                for h in range(len(chunks))
+            ]
+        )
         m = chunk.rows.matrix
         indices.append(among[m.indices].astype(np.int32))
         data.append(m.data)
@@ -301,9 +299,16 @@ class ChunkedGraph:
     """
 
     def __init__(
-        self, name: str, halo: Halo, rows: list[Handle], nodes: list[Handle], count: int, seed: int,
-        volumes: Float64 | None = None, depth: int = 0,
-    ) -> None:  # fmt: skip
+        self,
+        name: str,
+        halo: Halo,
+        rows: list[Handle],
+        nodes: list[Handle],
+        count: int,
+        seed: int,
+        volumes: Float64 | None = None,
+        depth: int = 0,
+    ) -> None:
         self._name, self._halo, self._rows, self._nodes = f"{name}-{depth}", halo, rows, nodes
         self._base, self._count, self._seed, self._depth = name, count, seed, depth
         self._executor: Executor = halo.executor
@@ -332,9 +337,12 @@ class ChunkedGraph:
             made = []
             for g, items in enumerate(zip(*before_values, strict=True)):
                 task = self._executor.submit(
-                    f"{self._name}-{name}-{g}", function, *items, values[g],
+                    f"{self._name}-{name}-{g}",
+                    function,
+                    *items,
+                    values[g],
                     *self._halo.around(self._name, values, g, small=True),
-                )  # fmt: skip
+                )
                 made.append(task)
         return made
 
@@ -345,9 +353,13 @@ class ChunkedGraph:
         return volumes
 
     def for_each(
-        self, function: Callable[..., object], y: Block, context: Context, *arguments: object,
+        self,
+        function: Callable[..., object],
+        y: Block,
+        context: Context,
+        *arguments: object,
         of: list[Handle] | None = None,
-    ) -> list[Any]:  # fmt: skip
+    ) -> list[Any]:
         """What ``function(context, g, *arguments, nodes, y)`` returns for each chunk; ``of`` is given for the nodes."""
         shared, of = self._executor.share(context), self._nodes if of is None else of
         with self._executor.batch():
@@ -463,9 +475,16 @@ class WholeGraph:
         """As of `Level`."""
         del seed
         task = self._executor.submit(
-            f"{self._name}-coarsest-0", solve_whole, self._bounds, self._count, self._seed, self._depth, width, wanted,
+            f"{self._name}-coarsest-0",
+            solve_whole,
+            self._bounds,
+            self._count,
+            self._seed,
+            self._depth,
+            width,
+            wanted,
             *self._chunks,
-        )  # fmt: skip
+        )
         (last,) = self._executor.results([self._executor.submit(f"{self._name}-last-0", last_value, task)])
         return [task], last
 

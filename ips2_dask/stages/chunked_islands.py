@@ -20,12 +20,9 @@ from ips2_dask.kernels import draws
 from ips2_dask.kernels.components import Division, divide_sizes
 from ips2_dask.stages import islands, label_parts, metric_views
 from ips2_dask.stages.component_labels import COMPONENTS
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
+from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 CENTRAL, MEDIAN = 21, 22
 """Purposes of `kernels.draws`: members that are compared for a component's centre, and edges for the median."""
@@ -196,9 +193,11 @@ def nearest_inside(tag: str, context: Context, b: int) -> TaskResult:
     places, lengths = metric_views.search(context)(queries, np.full(len(queries), -1), X, 1)
     found = places[:, 0]
     arrays = {
-        "which": np.arange(len(queries)), "gaps": lengths[:, 0].astype(np.float64), "users": user[found],
+        "which": np.arange(len(queries)),
+        "gaps": lengths[:, 0].astype(np.float64),
+        "users": user[found],
         "found": context.span(b)[0] + candidates[found],
-    }  # fmt: skip
+    }
     return arrays, {"n": len(queries)}
 
 

@@ -31,17 +31,14 @@ from ips2_dask.stages.label_parts import (
     REACHED,
     SHARES,
     VECTORS,
-)  # fmt: skip
+)
 from ips2_dask.stages.roundings import MISSING, PREFIX, Candidates, Rounding, facts_of, roundings, warnings_of
 from ips2_dask.stages.walk import ChunkedWalk
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import READ_AHEAD, Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.side_by_side import side_by_side
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 BUCKET_ROWS = 1 << 24
 """Rows of the input in each bucket of labels: 144 MiB in the task that fills it."""
@@ -104,9 +101,20 @@ def _drop_intermediates(context: Context, widths: list[int]) -> None:
     single = (CONTRACTION, DIVISION, FOLLOWED, REACHED, SOLVED, TABLE, NUMBERS, *map(kmeans.centers_part, widths))
     label_parts.drop(context, [*single, *map(fused_rows.part, range(len(chunk_partitions(context))))])
     label_parts.drop_by_partition(
-        context, VECTORS, DEGREES, FACTORS, REACH, kmeans.DRAWN, WALKED, SPREAD, "leafless-", "firsts-", COMPONENTS,
-        COMMUNITIES, *map(kmeans.labels_prefix, dict.fromkeys(widths)),
-    )  # fmt: skip
+        context,
+        VECTORS,
+        DEGREES,
+        FACTORS,
+        REACH,
+        kmeans.DRAWN,
+        WALKED,
+        SPREAD,
+        "leafless-",
+        "firsts-",
+        COMPONENTS,
+        COMMUNITIES,
+        *map(kmeans.labels_prefix, dict.fromkeys(widths)),
+    )
 
 
 # ---- the embedding
@@ -133,9 +141,13 @@ def divide(
     rows = np.bincount(division.rank, sizes, division.total).astype(np.int64)
     n_inside = min(int(rows[: division.large].sum()), context.m)
     facts = {
-        **asked, "columns": min(asked["columns"], n_inside), "wanted": min(asked["wanted"], n_inside),
-        "u_components": len(sizes), "large": division.large, "total": division.total,
-    }  # fmt: skip
+        **asked,
+        "columns": min(asked["columns"], n_inside),
+        "wanted": min(asked["wanted"], n_inside),
+        "u_components": len(sizes),
+        "large": division.large,
+        "total": division.total,
+    }
     arrays: dict[str, AnyArray] = {"rank": division.rank, "sizes": rows, "extra": extra, "extra_weights": weights}
     return context.store.write(context.folders["label"], DIVISION, arrays, facts)
 
@@ -332,8 +344,9 @@ def leafless(context: Context, b: int) -> TaskResult:
     reached, first = np.unique(components[seen][order], return_index=True)
     smallest = labels[seen][order][first]
     return {}, {
-        "reached": np.stack([reached, smallest], axis=1).tolist(), "unreached": np.unique(components[~seen]).tolist()
-    }  # fmt: skip
+        "reached": np.stack([reached, smallest], axis=1).tolist(),
+        "unreached": np.unique(components[~seen]).tolist(),
+    }
 
 
 def _label_leafless(context: Context, executor: Executor, report: Report) -> None:

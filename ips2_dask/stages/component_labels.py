@@ -19,10 +19,9 @@ from ips2_dask.executors.base import Executor, Job, PartFunction, Report
 from ips2_dask.kernels.components import smallest_members
 from ips2_dask.stages.exchange import drop_parts, without_part
 from ips2_dask.stages.views import copies_of
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import AnyArray, Int64
 
 Edges = Callable[[Context, int], NDArray[np.integer]]
 """From a context and a partition b to edges (n, 2), the first sample of each in b."""
@@ -92,9 +91,11 @@ def pieces(edges: Edges, context: Context, b: int) -> TaskResult:
     of_b, place = np.unique(piece, return_inverse=True)
     rows = np.bincount(place, copies_of(context, np.arange(low, high)))
     arrays: dict[str, AnyArray] = {
-        "piece": piece.astype(np.int32), "pieces": of_b.astype(np.int32), "piece_rows": rows.astype(np.int64),
+        "piece": piece.astype(np.int32),
+        "pieces": of_b.astype(np.int32),
+        "piece_rows": rows.astype(np.int64),
         "crossings": np.stack([crossing >> 32, crossing & 0xFFFFFFFF], axis=1).astype(np.int32),
-    }  # fmt: skip
+    }
     return arrays, {}
 
 

@@ -44,6 +44,4 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
     warnings = []
     if empty:
         warnings.append(f"{empty} of {n_pairs(context)} pairs have no entry above zero in float32: sigma is too large")
-    return {
-        "components": len(sizes), "largest": int(sizes.max()), "empty": empty, "warnings": warnings,
-    }  # fmt: skip
+    return {"components": len(sizes), "largest": int(sizes.max()), "empty": empty, "warnings": warnings}

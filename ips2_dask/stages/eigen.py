@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import decomposable, ritz, warm_start
@@ -37,14 +36,13 @@ from ips2_dask.stages.views import (
     solved_degrees,
     unit,
 )
-from ips2_dask.store.base import AnyArray, TaskResult, present
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.cache import free_pinned
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.typing import AnyArray, Float, Float64
 
 VERSION = 7
 
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
 
 FLOAT32_TOL = 1e-5
 """Below this tolerance the block vectors are float64: float32 rounds residuals of about 1e-6."""
@@ -193,9 +191,16 @@ def _solve(
     """Go on from a checkpoint's ``state``, or begin at what ``start`` returns."""
     tol, settled = aim(params)
     return kernel.leading_eigenpairs(
-        space, wanted, start, tol=tol, settled=settled, seed=params.random_state, state=state,
-        checkpoint=solve_checkpoints.keep, watch=_noting(report, params.tol),
-    )  # fmt: skip
+        space,
+        wanted,
+        start,
+        tol=tol,
+        settled=settled,
+        seed=params.random_state,
+        state=state,
+        checkpoint=solve_checkpoints.keep,
+        watch=_noting(report, params.tol),
+    )
 
 
 # ---- Ritz pairs in the span of the sample graph's eigenvectors
@@ -228,9 +233,8 @@ def _sums_of(context: Context, low: int, high: int) -> ritz.Sums:
     w = pair_rows.graph_rows(context, samples)
     label = components_of(context, pairs[near.own, 0]).of_vectors
     return ritz.sums(
-        near.operator, w, places(samples, pairs), unit(pairs), degrees, label,
-        component_division(context).large,
-    )  # fmt: skip
+        near.operator, w, places(samples, pairs), unit(pairs), degrees, label, component_division(context).large
+    )
 
 
 def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
@@ -252,21 +256,29 @@ def _ritz(context: Context, executor: Executor, report: Report) -> dict[str, Any
     found = ritz.ritz(total.sums())
     n_kept, warnings = _with_ties(found.values, wanted)
     facts = _store_whole(
-        context, found.values, found.residuals, wanted, n_kept,
+        context,
+        found.values,
+        found.residuals,
+        wanted,
+        n_kept,
         {
-            "volumes": total.volumes, "sums": found.sums[:n_kept],
+            "volumes": total.volumes,
+            "sums": found.sums[:n_kept],
             "rotation": np.ascontiguousarray(found.rotation[:, :n_kept]),
             "shift": np.ascontiguousarray(found.shift[:, :n_kept]),
         },
         {
-            "products": 1, "verdict": "ritz", "history": [],
+            "products": 1,
+            "verdict": "ritz",
+            "history": [],
             "stop": kernel.Stop(
-                "largest residual of the Ritz vectors", LARGEST_RESIDUAL,
+                "largest residual of the Ritz vectors",
+                LARGEST_RESIDUAL,
                 float(found.residuals[:wanted].max(initial=0.0)),
             )._asdict(),
         },
         warnings,
-    )  # fmt: skip
+    )
     context.store.drop_many(folder, parts)
     return facts
 
@@ -296,22 +308,35 @@ def _judge(solution: kernel.Solution, wanted: int, params: Params) -> tuple[int,
 
 
 def _finish(
-    context: Context, solution: kernel.Solution, wanted: int, n_kept: int, volumes: AnyArray, sums: Float64,
+    context: Context,
+    solution: kernel.Solution,
+    wanted: int,
+    n_kept: int,
+    volumes: AnyArray,
+    sums: Float64,
     warnings: list[str],
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Store the small arrays of a solve; returns the stage's facts."""
     solved = {
-        "products": solution.products, "verdict": solution.verdict.name.lower(), "history": solution.history,
+        "products": solution.products,
+        "verdict": solution.verdict.name.lower(),
+        "history": solution.history,
         "stop": kernel.stop_of(solution, wanted, *aim(context.params))._asdict(),
-    }  # fmt: skip
+    }
     whole = {"volumes": volumes, "sums": sums}
     return _store_whole(context, solution.values, solution.residuals, wanted, n_kept, whole, solved, warnings)
 
 
 def _store_whole(
-    context: Context, values: Float64, residuals: Float64, wanted: int, n_kept: int, whole: dict[str, AnyArray],
-    solved: dict[str, Any], warnings: list[str],
-) -> dict[str, Any]:  # fmt: skip
+    context: Context,
+    values: Float64,
+    residuals: Float64,
+    wanted: int,
+    n_kept: int,
+    whole: dict[str, AnyArray],
+    solved: dict[str, Any],
+    warnings: list[str],
+) -> dict[str, Any]:
     """Store the small arrays; returns the stage's facts."""
     c = context.choices.n_solved(context.params)
     components = component_division(context)

@@ -19,11 +19,8 @@ from ips2_dask.kernels.sparse import Matrix, assemble, inverse_root, reverse_lis
 from ips2_dask.params import N_AFFINITY_NEIGHBORS
 from ips2_dask.stages import islands
 from ips2_dask.stages.similarity_views import read_affinity, read_similarity, read_unsigned, row_weights, weighed
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context
-
-Float64 = NDArray[np.float64]
-Integer = NDArray[np.integer]
+from ips2_dask.typing import AnyArray, Float64, Integer
 
 ROWS_MAX_SAMPLES = 20_000
 """``rows`` treats the rows of U as points of m features: above this they would not fit."""
@@ -139,9 +136,12 @@ def _rows_graph(context: Context, U: Matrix) -> sp.csr_array:
     m = context.m
     if m > ROWS_MAX_SAMPLES:
         raise BadInput(
-            "embedding", f"'rows' with {m} samples", f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
-            f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB", "use embedding='spectral'",
-        )  # fmt: skip
+            "embedding",
+            f"'rows' with {m} samples",
+            f"'rows' with at most {ROWS_MAX_SAMPLES} samples",
+            f"the rows of U as points would take {4 * m * m / 2**30:.0f} GiB",
+            "use embedding='spectral'",
+        )
     rows = np.ascontiguousarray(U if isinstance(U, np.ndarray) else U.toarray(), np.float32)
     N, d = exact_neighbors(rows, 0, rows, min(N_AFFINITY_NEIGHBORS + 1, m))
     lengths = similarity.all_lengths(rows) if m <= 5000 else d

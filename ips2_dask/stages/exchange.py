@@ -13,9 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
-from ips2_dask.store.base import AnyArray, present
+from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Facts, Receipt
+from ips2_dask.typing import AnyArray
 
 SOURCES = "sources"
 """Name, after the prefix of the parts that are sent, of the part that says who sends to whom."""

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import decomposable, similarity
@@ -21,6 +20,7 @@ from ips2_dask.stages.similarity_views import bandwidth, dense_pairwise, heat_ed
 from ips2_dask.stages.views import components_of, solved_degrees, unit
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.typing import Float64, Int32
 
 VERSION = 3
 
@@ -30,9 +30,6 @@ PAIRS_AT_ONCE = 1 << 16
 SHARES, SUMS = "shares-", "sums-"
 """Prefixes of the parts with each partition's share of the row sums, and in chunked runs with the sums of its samples.
 """
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:

@@ -17,9 +17,7 @@ from ips2_dask.stages.chunks import CHUNK_KIND, chunk_partitions, sample_bounds
 from ips2_dask.stages.component_labels import COMPONENTS
 from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import Float64, Int32
 
 PREFIX = "fused-chunk-"
 
@@ -71,9 +69,11 @@ def rows_of_chunk(context: Context, g: int) -> TaskResult:
         stored = {"degrees": sums[context.bounds[b] - low : context.bounds[b + 1] - low]}
         context.store.write(context.folders["label"], label_parts.DEGREES + part_name(b), stored, {})
     arrays = {
-        "indptr": matrix.indptr.astype(np.int32), "indices": matrix.indices.astype(np.int32), "data": matrix.data,
+        "indptr": matrix.indptr.astype(np.int32),
+        "indices": matrix.indices.astype(np.int32),
+        "data": matrix.data,
         "touched": among,
-    }  # fmt: skip
+    }
     return arrays, {}
 
 

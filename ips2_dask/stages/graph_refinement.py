@@ -19,9 +19,10 @@ from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.kernels import shards
 from ips2_dask.params import LEAST_RECALL
 from ips2_dask.stages import metric_views, shard_search
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
+from ips2_dask.typing import AnyArray
 
 MOST_ROUNDS = 5
 

@@ -22,13 +22,12 @@ from ips2_dask.readers.distances import NeighborDistances
 from ips2_dask.readers.features import FittedFeatures
 from ips2_dask.stages import ingest_duplicates, ingest_missing, known_labels
 from ips2_dask.stages.row_checks import check_rows
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
+from ips2_dask.typing import AnyArray, Float64
 
 VERSION = 2
-
-Float64 = NDArray[np.float64]
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:
@@ -132,9 +131,14 @@ def samples(context: Context, b: int) -> TaskResult:
     block = _block(context, b)
     staying = _kept(context, b, block)
     X, rounded = kernel.standardize(
-        block if staying is None else block[staying], center, spread, context.params.scale, context.params.metric,
-        _columns(context), context.exponent,
-    )  # fmt: skip
+        block if staying is None else block[staying],
+        center,
+        spread,
+        context.params.scale,
+        context.params.metric,
+        _columns(context),
+        context.exponent,
+    )
     if staying is not None:  # those that are left out are no samples: `duplicates.merge` takes the others
         whole = np.zeros(block.shape, np.float32)
         whole[staying] = X
@@ -161,9 +165,12 @@ def given_sizes(context: Context, b: int) -> TaskResult:
     D[~stored] = 0.0
     exponent, squares = kernel.row_squares(D)
     return {"squares": squares}, {
-        "exponent": exponent, "stored": int(stored.sum()), "largest": float(np.abs(block[stored]).max()),
-        "least": [low + int(least[0]), int(least[1]), float(block[least])], "own": [low + row, float(own[row])],
-    }  # fmt: skip
+        "exponent": exponent,
+        "stored": int(stored.sum()),
+        "largest": float(np.abs(block[stored]).max()),
+        "least": [low + int(least[0]), int(least[1]), float(block[least])],
+        "own": [low + row, float(own[row])],
+    }
 
 
 def _distances(context: Context, b: int) -> Float64:
@@ -232,10 +239,7 @@ def run(context: Context, executor: Executor, report: Report) -> dict[str, Any]:
             "all stored distances are equal, as in a graph that says who is a neighbour and not how far: "
             "kneighbors_graph gives distances by mode='distance'"
         )
-    return {
-        "warnings": warnings, "label_names": names,
-        "source": source.name, "exponent": facts["exponent"], **merged,
-    }  # fmt: skip
+    return {"warnings": warnings, "label_names": names, "source": source.name, "exponent": facts["exponent"], **merged}
 
 
 def _missing(
@@ -253,9 +257,12 @@ def _missing(
     name = context.facts["ingest"]["source"]["name"]
     if n_rows == context.m:
         raise BadInput(
-            name, "a missing value in every row", "rows that lack nothing, with missing='drop'",
-            "no row would be left", "drop columns (--drop-columns), or fill gaps with medians (--missing median)",
-        )  # fmt: skip
+            name,
+            "a missing value in every row",
+            "rows that lack nothing, with missing='drop'",
+            "no row would be left",
+            "drop columns (--drop-columns), or fill gaps with medians (--missing median)",
+        )
     check_shape(context.m - n_rows, context.n_features, context.params, f"{name} without its incomplete rows")
     return lacking, n_rows
 
@@ -334,17 +341,21 @@ def _check_distances(context: Context, receipts: Sequence[Receipt]) -> float:
     row, column, least = min((receipt["facts"]["least"] for receipt in receipts), key=lambda one: one[2])
     if least < -slack:
         raise _refused(
-            context, f"the distance {least:g} from sample {row} to {column}", "distances of at least 0",
+            context,
+            f"the distance {least:g} from sample {row} to {column}",
+            "distances of at least 0",
             "a similarity would be read as a distance, and the farthest would be neighbours",
             "give distances, such as 1 - similarity",
-        )  # fmt: skip
+        )
     row, own = max((receipt["facts"]["own"] for receipt in receipts), key=lambda one: one[1])
     if own > slack:
         raise _refused(
-            context, f"the distance {own:g} from sample {row} to itself", "zeros on the diagonal",
+            context,
+            f"the distance {own:g} from sample {row} to itself",
+            "zeros on the diagonal",
             "the matrix may be one of similarities, and the farthest would be neighbours",
             "give distances, such as 1 - similarity, and np.fill_diagonal(D, 0) where their rounding is more than that",
-        )  # fmt: skip
+        )
     return float(slack)
 
 
@@ -375,10 +386,12 @@ def symmetric(context: Context, b: int) -> TaskResult:
             i, j = uneven[0], first + uneven[1]
             forward, backward = (float(x) * context.unit for x in (D[i, j], mirror[uneven[1], i]))
             raise _refused(
-                context, f"{forward:g} from sample {low + i} to {j} and {backward:g} back",
-                "a symmetric matrix", "the tensor would have two values for one pair",
+                context,
+                f"{forward:g} from sample {low + i} to {j} and {backward:g} back",
+                "a symmetric matrix",
+                "the tensor would have two values for one pair",
                 "give (D + D.T) / 2 where both directions mean the same",
-            )  # fmt: skip
+            )
     return {}, {}
 
 

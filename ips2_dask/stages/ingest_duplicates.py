@@ -18,9 +18,10 @@ import numpy as np
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import duplicates
 from ips2_dask.stages import ingest_missing
-from ips2_dask.store.base import AnyArray, TaskResult, present
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import DISTINCT, PLACE, Context, part_name
 from ips2_dask.store.integrity import Receipt
+from ips2_dask.typing import AnyArray
 
 HEADS, EQUAL, OWN, NUMBERS = "heads-", "equal-", "own-", "numbers-"
 """Prefixes of the parts that are dropped: the heads of each partition, and those of each range that an earlier
@@ -38,9 +39,12 @@ def heads(context: Context, b: int) -> TaskResult:
     limits = np.array([(r << 64) // n for r in range(n)], np.uint64)
     offsets = np.append(np.searchsorted(found.keys[:, 0], limits), len(found.keys))
     arrays: dict[str, AnyArray] = {
-        "digests": found.keys, "rows": context.bounds[b] + staying[found.places], "rows_of_heads": found.counts,
-        "offsets": offsets.astype(np.int64), "head": head,
-    }  # fmt: skip
+        "digests": found.keys,
+        "rows": context.bounds[b] + staying[found.places],
+        "rows_of_heads": found.counts,
+        "offsets": offsets.astype(np.int64),
+        "head": head,
+    }
     return arrays, {"equal": len(staying) - len(found.keys)}
 
 
@@ -62,10 +66,13 @@ def compare(context: Context, r: int) -> TaskResult:
     counts = counts[order[np.searchsorted(rows, equal.rows, sorter=order)]]
     repeated, place = np.unique(equal.firsts, return_inverse=True)
     arrays: dict[str, AnyArray] = {
-        "repeats": equal.rows, "firsts": equal.firsts, "repeat_cuts": np.searchsorted(equal.rows, context.bounds),
-        "repeated": repeated, "repeated_cuts": np.searchsorted(repeated, context.bounds),
+        "repeats": equal.rows,
+        "firsts": equal.firsts,
+        "repeat_cuts": np.searchsorted(equal.rows, context.bounds),
+        "repeated": repeated,
+        "repeated_cuts": np.searchsorted(repeated, context.bounds),
         "added": np.bincount(place, counts, len(repeated)).astype(np.int32),
-    }  # fmt: skip
+    }
     return arrays, {"equal": len(equal.rows)}
 
 

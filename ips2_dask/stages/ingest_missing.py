@@ -15,8 +15,9 @@ from ips2_dask.errors import BadInput
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import ingest
 from ips2_dask.readers import check_block
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.typing import AnyArray
 
 PREFIX = "gaps-"
 
@@ -97,9 +98,12 @@ def keep_medians(context: Context, numeric: list[int], executor: Executor, repor
         source = context.facts["ingest"]["source"]
         named = f" ({source['feature_names'][column]!r})" if source["feature_names"] else ""
         raise BadInput(
-            source["name"], f"no value in column {column}{named}", "a value in some rows of each column",
-            "there would be no median to take", "drop the column (drop_columns, --drop-columns)",
-        )  # fmt: skip
+            source["name"],
+            f"no value in column {column}{named}",
+            "a value in some rows of each column",
+            "there would be no median to take",
+            "drop the column (drop_columns, --drop-columns)",
+        )
     search = ingest.Medians(present)
     for step in range(len(ingest.MEDIAN_SHIFTS) if numeric else 0):
         prefix = f"counts{step}-"

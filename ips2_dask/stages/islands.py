@@ -19,8 +19,7 @@ from ips2_dask.kernels import components as kernel
 from ips2_dask.kernels.neighbors import exact_neighbors
 from ips2_dask.stages import metric_views
 from ips2_dask.store.context import Context
-
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Int64
 
 MOST_MEMBERS = 1 << 12
 """About as many samples of a component are compared to find its central one."""
@@ -136,10 +135,12 @@ def _check_reached(lengths: NDArray[np.floating], samples: Int64) -> None:
     """Refuse sparse distances by which a component that has to be joined to others has no way to one."""
     if np.isinf(lengths).any():
         raise BadInput(
-            "metric='precomputed'", f"no stored way from sample {samples[int(np.argmax(lengths))]} to other components",
+            "metric='precomputed'",
+            f"no stored way from sample {samples[int(np.argmax(lengths))]} to other components",
             "sparse distances whose components are no more than the clusters, and none of them too small for one",
-            "its component would have any label", "give the distances of more neighbours, or ask for more clusters",
-        )  # fmt: skip
+            "its component would have any label",
+            "give the distances of more neighbours, or ask for more clusters",
+        )
 
 
 def followed(context: Context, label: NDArray[np.integer], inside: NDArray[np.bool_]) -> Int64:

@@ -18,14 +18,10 @@ from ips2_dask.stages import label_parts
 from ips2_dask.stages.chunks import chunk_partitions
 from ips2_dask.stages.label_parts import EMBEDDING
 from ips2_dask.stages.roundings import PREFIX, Rounding
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import AnyArray, Float32, Float64, Int32, Int64
 
 START_ROWS = 1 << 17
 """About as many rows of the embedding are drawn for the starts of k-means."""
@@ -109,8 +105,9 @@ def density_part(context: Context, points: Float32, samples: NDArray[np.integer]
     edges = density.spanning_tree(points)
     cut = None if edges is None else density.cut(edges, len(points), context.params.n_clusters)
     arrays: dict[str, AnyArray] = {
-        "drawn": samples.astype(np.int32), "edges": np.zeros((0, 3)) if edges is None else edges
-    }  # fmt: skip
+        "drawn": samples.astype(np.int32),
+        "edges": np.zeros((0, 3)) if edges is None else edges,
+    }
     facts: dict[str, Any] = {"drawn": len(points), "left_out": None, "smallest": None}
     if cut is not None:
         facts |= {"left_out": cut.left_out, "smallest": cut.smallest}

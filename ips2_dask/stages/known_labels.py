@@ -10,14 +10,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.readers import Source
 from ips2_dask.readers.labels import classes_of
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context
-
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import AnyArray, Int32
 
 BUCKET_ROWS = 1 << 18
 """Rows of a bucket, which the process of the run reads and stores one after the other."""

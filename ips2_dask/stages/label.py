@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import density, extension, rounding
@@ -18,15 +17,10 @@ from ips2_dask.stages.embedding import Affinity, basis, embed, follows, points
 from ips2_dask.stages.rounding_tasks import one_rounding
 from ips2_dask.stages.roundings import MISSING, PREFIX, Candidates, Rounding, facts_of, roundings, warnings_of
 from ips2_dask.stages.walk import LocalWalk
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context
+from ips2_dask.typing import AnyArray, Int32, UInt8
 
 VERSION = 9
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Integer = NDArray[np.integer]
-UInt8 = NDArray[np.uint8]
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:

@@ -16,13 +16,10 @@ from ips2_dask.executors.base import Executor, Job, PartFunction, Report
 from ips2_dask.kernels.components import Division
 from ips2_dask.stages.component_labels import COMPONENTS
 from ips2_dask.stages.views import copies_of
-from ips2_dask.store.base import AnyArray, TaskResult, present
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
-
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import AnyArray, Float64, Int32, Int64
 
 VECTORS, DEGREES = "vectors-", "degrees-"
 """Prefixes of the parts of the solve by partition: ``vectors`` (rows, columns) float32, eigenvectors of the normalised

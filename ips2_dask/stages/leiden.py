@@ -22,11 +22,7 @@ from ips2_dask.stages import islands, label_parts
 from ips2_dask.stages.roundings import facts_of as candidate_facts
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
-
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Float64 = NDArray[np.float64]
-Bool = NDArray[np.bool_]
+from ips2_dask.typing import Bool, Int32
 
 
 class Found(NamedTuple):
@@ -102,9 +98,13 @@ def _kept(context: Context, find: Callable[[], Found]) -> Found:
 
 
 def _found(
-    context: Context, inside: Bool, i: NDArray[np.integer], j: NDArray[np.integer], weights: NDArray[np.floating],
+    context: Context,
+    inside: Bool,
+    i: NDArray[np.integer],
+    j: NDArray[np.integer],
+    weights: NDArray[np.floating],
     users: NDArray[np.integer] | None,
-) -> Found:  # fmt: skip
+) -> Found:
     """Communities of the samples inside, joined by edges that are given once each.
 
     Parameters
@@ -139,7 +139,9 @@ def _found(
     labels = np.full(context.m, -1, np.int32)
     labels[members] = found.labels
     facts = {
-        "communities": found.clusters, "resolution": found.resolution, "modularity": found.modularity,
+        "communities": found.clusters,
+        "resolution": found.resolution,
+        "modularity": found.modularity,
         "igraph": kernel.version(),
-    }  # fmt: skip
+    }
     return Found(labels, found.clusters, facts, warnings)

@@ -15,9 +15,7 @@ from ips2_dask.kernels import approximate, distances, neighbors, similarity, ten
 from ips2_dask.plan.choices import DESCENT_MEMBERS
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import Receipt
-
-Float32 = NDArray[np.float32]
-Integers = NDArray[np.integer]
+from ips2_dask.typing import Float32, Integer
 
 WAYS_FROM = 1_000
 """Samples at most whose shortest ways to each other give the bandwidths: some ms each."""
@@ -37,14 +35,14 @@ def shard_search(context: Context, members: int) -> neighbors.Nearest:
     return functools.partial(approximate.nearest_in, metric=context.metric.name, seed=context.params.random_state)
 
 
-def _used(context: Context, samples: Integers) -> tuple[Float32, NDArray[np.int32]]:
+def _used(context: Context, samples: Integer) -> tuple[Float32, NDArray[np.int32]]:
     """Rows of the named samples, and each one's place among them."""
     used, local = np.unique(samples, return_inverse=True)
     X = np.asarray(context.samples(used))
     return X, local.reshape(samples.shape).astype(np.int32)
 
 
-def block_distances(context: Context, N: Integers) -> Float32:
+def block_distances(context: Context, N: Integer) -> Float32:
     """Distances inside each neighbourhood of N (rows, k): (rows, k (k - 1) / 2)."""
     if context.metric.precomputed:
         first, second = np.triu_indices(N.shape[1], 1)
@@ -53,7 +51,7 @@ def block_distances(context: Context, N: Integers) -> Float32:
     return tensor.block_distances(X, local, context.metric.code)
 
 
-def _given_lengths(context: Context, i: Integers, j: Integers) -> Float32:
+def _given_lengths(context: Context, i: Integer, j: Integer) -> Float32:
     """Distances of samples i and j, of any shape, from a matrix that was given.
 
     Where a sparse one has none, it is the shortest way by one other sample: neighbours of one sample have that.
@@ -66,7 +64,7 @@ def _given_lengths(context: Context, i: Integers, j: Integers) -> Float32:
     return lengths
 
 
-def pair_lengths(context: Context, pairs: Integers) -> NDArray[np.float64]:
+def pair_lengths(context: Context, pairs: Integer) -> NDArray[np.float64]:
     """Distances of pairs (n, 2) of samples: (n,) float64."""
     if context.metric.precomputed:
         return _given_lengths(context, pairs[:, 0], pairs[:, 1]).astype(np.float64)
@@ -74,7 +72,7 @@ def pair_lengths(context: Context, pairs: Integers) -> NDArray[np.float64]:
     return similarity.pair_lengths(X, local, context.metric.code)
 
 
-def all_lengths(context: Context, rows: Integers) -> Float32:
+def all_lengths(context: Context, rows: Integer) -> Float32:
     """All distances among some samples, sorted: (n, n) float32."""
     X = np.asarray(context.samples(rows))
     if context.metric.precomputed:
@@ -82,7 +80,7 @@ def all_lengths(context: Context, rows: Integers) -> Float32:
     return lengths_among(context, X)
 
 
-def ways(context: Context, samples: Integers) -> Float32:
+def ways(context: Context, samples: Integer) -> Float32:
     """Shortest ways along sparse distances from some samples to all: (n, m) float32, infinite where there is none."""
     parts = []
     for b in range(context.n_partitions):
@@ -92,7 +90,7 @@ def ways(context: Context, samples: Integers) -> Float32:
     return np.asarray(dijkstra(sp.vstack(parts, format="csr"), indices=samples), np.float32)
 
 
-def bandwidth_lengths(context: Context, rows: Integers) -> Float32:
+def bandwidth_lengths(context: Context, rows: Integer) -> Float32:
     """Distances among some samples that the bandwidths are of, (n, n); of sparse ones the shortest ways among fewer.
 
     Those to neighbours alone are so much shorter that S would be another one than that of all distances.

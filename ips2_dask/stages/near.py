@@ -21,13 +21,9 @@ from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels.sparse import Reverse
 from ips2_dask.stages.exchange import cuts, exchange, received
 from ips2_dask.stages.views import neighborhoods
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
-Integers = NDArray[np.integer]
+from ips2_dask.typing import AnyArray, Float32, Int32, Int64, Integer
 
 EDGES, REVERSE = "edges-", "reverse-"
 """Prefixes of parts of stage ``tensor``: edges to samples of other partitions, while the stage runs, and reverse
@@ -120,12 +116,12 @@ def _local(context: Context, low: int, high: int, n: int, of_members: bool, dist
     return Graph(N, reverse, first, first + high - low, samples, lengths)
 
 
-def lists_of(context: Context, samples: Integers, n: int) -> Int32:
+def lists_of(context: Context, samples: Integer, n: int) -> Int32:
     """The first n neighbours, itself among them, of ascending samples: (samples, n) int32."""
     return np.asarray(context.rows_of("neighbors", "indices", samples)[:, :n])
 
 
-def reverse_at(context: Context, samples: Integers, n: int) -> tuple[Int64, Int32]:
+def reverse_at(context: Context, samples: Integer, n: int) -> tuple[Int64, Int32]:
     """Reverse lists of the first n columns, of ascending samples: ``start`` (samples + 1,), and ``centers``."""
     owners = context.owner(samples)
     counts, centers = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]

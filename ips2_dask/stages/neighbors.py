@@ -14,8 +14,9 @@ from ips2_dask.kernels.metrics import METRICS
 from ips2_dask.params import DENSE_MAX_SAMPLES, LEAST_RECALL, Params
 from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import graph_refinement, metric_views, sharding, side_inputs
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
+from ips2_dask.typing import AnyArray
 
 VERSION = 8
 
@@ -54,10 +55,12 @@ def exact(context: Context, b: int) -> TaskResult:
         if np.isinf(lengths).any():  # sparse distances, of which equal rows have become one
             few = int(np.argmax(np.isinf(lengths).sum(axis=1)))
             raise BadInput(
-                "metric='precomputed'", f"{np.isfinite(lengths[few]).sum() - 1} stored distances of distinct sample "
-                f"{low + few}", f"at least {n - 1} to other distinct samples", "its neighbourhood would be too small",
+                "metric='precomputed'",
+                f"{np.isfinite(lengths[few]).sum() - 1} stored distances of distinct sample {low + few}",
+                f"at least {n - 1} to other distinct samples",
+                "its neighbourhood would be too small",
                 "give the distances of more neighbours, or duplicates='keep'",
-            )  # fmt: skip
+            )
         return {"indices": indices, "distances": lengths}, metric_views.copies_listed(context, lengths)
     X = context.all_samples()
     groups = None

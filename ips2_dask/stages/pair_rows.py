@@ -19,13 +19,9 @@ from ips2_dask.kernels.sparse import distinct, places, rows_between
 from ips2_dask.kernels.tensor import pair_ids
 from ips2_dask.stages.near import centers_of, lists_of
 from ips2_dask.stages.views import component_division, components_of, numbered_ids, solved_degrees, triplets_of, unit
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context, part_name
-
-Float = NDArray[np.floating]
-Float64 = NDArray[np.float64]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import AnyArray, Float, Float64, Int32, Int64
 
 
 class NearPairs(NamedTuple):
@@ -74,9 +70,16 @@ def near_pairs(context: Context, low: int, high: int) -> NearPairs:
     first, last = np.searchsorted(touched, span).tolist()
     blocks, owned = (context.rows_of("tensor", name, centers) for name in ("blocks", "owned"))
     operator = ChunkOperator(
-        blocks, owned, local, len(touched), slice(first, last), min(params.n_neighbors, context.m), params.sigma,
-        params.epsilon, elements=context.choices.operator == "elements",
-    )  # fmt: skip
+        blocks,
+        owned,
+        local,
+        len(touched),
+        slice(first, last),
+        min(params.n_neighbors, context.m),
+        params.sigma,
+        params.epsilon,
+        elements=context.choices.operator == "elements",
+    )
     return NearPairs(operator, touched.astype(np.int64, copy=False), pairs)
 
 
@@ -98,11 +101,13 @@ def _read_at(context: Context, rows: NDArray[np.integer], read: Callable[[int], 
     """The array that ``read(b)`` gives of each partition b, at ascending numbers of pairs."""
     offsets = np.asarray(context.facts["tensor"]["pair_offsets"])
     cuts = np.searchsorted(rows, offsets)
-    return np.concatenate([
-        np.asarray(read(b))[rows[cuts[b] : cuts[b + 1]] - offsets[b]]
-        for b in range(len(offsets) - 1)
-        if cuts[b] < cuts[b + 1]
-    ])  # fmt: skip
+    return np.concatenate(
+        [
+            np.asarray(read(b))[rows[cuts[b] : cuts[b + 1]] - offsets[b]]
+            for b in range(len(offsets) - 1)
+            if cuts[b] < cuts[b + 1]
+        ]
+    )
 
 
 def pairs_at(context: Context, rows: NDArray[np.integer]) -> Int32:

@@ -33,14 +33,20 @@ def check_rows(rows: NDArray[np.float64], numbers: NDArray[np.int64] | list[int]
         bad = np.flatnonzero((rows < 0).any(axis=1))
         if len(bad):
             raise BadInput(
-                name, f"the value {rows[bad[0]].min():.6g} in row {numbers[bad[0]]}", "values of at least 0",
-                "a negative share of a row's sum has no square root", "use metric='euclidean'",
-            )  # fmt: skip
+                name,
+                f"the value {rows[bad[0]].min():.6g} in row {numbers[bad[0]]}",
+                "values of at least 0",
+                "a negative share of a row's sum has no square root",
+                "use metric='euclidean'",
+            )
     bad = np.flatnonzero(directionless(rows, metric))
     if len(bad):
         centred = METRICS[metric].rows == "centred unit"
         values = "the same value in every column" if centred else "nothing but zeros"
         raise BadInput(
-            name, f"{values} in row {numbers[bad[0]]}", "rows that vary" if centred else "rows that are not zero",
-            f"its {metric} with any other would be 0 / 0", "drop such rows, or use metric='euclidean'",
-        )  # fmt: skip
+            name,
+            f"{values} in row {numbers[bad[0]]}",
+            "rows that vary" if centred else "rows that are not zero",
+            f"its {metric} with any other would be 0 / 0",
+            "drop such rows, or use metric='euclidean'",
+        )

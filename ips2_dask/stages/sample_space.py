@@ -23,9 +23,7 @@ from ips2_dask.stages.views import component_division, components_of
 from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
-
-Float32 = NDArray[np.float32]
-Float64 = NDArray[np.float64]
+from ips2_dask.typing import Float32, Float64
 
 RANDOM_SEED = 5
 """Tells the random columns that fill up a start from other random numbers of a run."""
@@ -205,14 +203,25 @@ def _solved(
         found = levels.start(graph, width, max(wanted, 1), seed)
     if state is not None or found is not None:
         solution = levels.leading(
-            graph.space, found, wanted, tol=asked["tol"], settled=asked["settled"], seed=seed, state=state,
+            graph.space,
+            found,
+            wanted,
+            tol=asked["tol"],
+            settled=asked["settled"],
+            seed=seed,
+            state=state,
             checkpoint=states.keep,
-        )  # fmt: skip
+        )
     else:
         solution = eigen.leading_eigenpairs(
-            graph.space, max(wanted, 1), lambda: graph.space.random(width, seed), tol=asked["tol"], seed=seed,
-            settled=asked["settled"], checkpoint=states.keep,
-        )  # fmt: skip
+            graph.space,
+            max(wanted, 1),
+            lambda: graph.space.random(width, seed),
+            tol=asked["tol"],
+            seed=seed,
+            settled=asked["settled"],
+            checkpoint=states.keep,
+        )
     written = graph.for_each(store_embedded_rows, solution.vectors, context, columns, of=graph.known)
     context.cache_receipts("label", written)
     solution.values = solution.values[:most]
@@ -222,16 +231,23 @@ def _solved(
 def _solved_here(context: Context, columns: int, asked: dict[str, Any]) -> eigen.Solution:
     """Solve for the eigenvectors of a small U as a whole, and store their rows by partition."""
     chunks = range(len(chunk_partitions(context)))
-    entries = [(one.data, one.indptr, fused_rows.touched(context, g)[one.indices])
-               for g in chunks for one in [fused_rows.rows(context, g)]]  # fmt: skip
+    entries = [
+        (one.data, one.indptr, fused_rows.touched(context, g)[one.indices])
+        for g in chunks
+        for one in [fused_rows.rows(context, g)]
+    ]
     data, indices = np.concatenate([one for one, _, _ in entries]), np.concatenate([one for _, _, one in entries])
     indptr = np.concatenate([[0], np.cumsum(np.concatenate([np.diff(one) for _, one, _ in entries]))])
     U = sp.csr_array((data, indices.astype(np.int32), indptr.astype(np.int32)), shape=(context.m, context.m))
     inside = np.flatnonzero(fused_rows.components(context, np.arange(context.m)).inside)
     eigenpairs = kernel.spectrum(
-        sp.csr_array(U[inside][:, inside]), asked["wanted"], asked["tol"], context.params.random_state,
-        columns=columns, settled=asked["settled"],
-    )  # fmt: skip
+        sp.csr_array(U[inside][:, inside]),
+        asked["wanted"],
+        asked["tol"],
+        context.params.random_state,
+        columns=columns,
+        settled=asked["settled"],
+    )
     vectors = np.zeros((context.m, eigenpairs.vectors.shape[1]), np.float32)
     vectors[inside] = eigenpairs.vectors
     for b in range(context.n_partitions):

@@ -13,13 +13,10 @@ from ips2_dask.kernels import neighbors as kernel
 from ips2_dask.params import DENSE_MAX_SAMPLES
 from ips2_dask.plan.choices import SHARD_FEATURES, SHARD_MEMBERS, SHARD_WORK
 from ips2_dask.stages import metric_views
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import ORDER, Context, part_name
 from ips2_dask.store.integrity import Facts
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import AnyArray, Float32, Int32, Int64
 
 SHARD, RANKS, SAMPLES = "shard-", "ranks-", "samples-"
 """Prefixes of the parts: a shard's search, with X of those whose nearest cell it is; its members' numbers; X of a
@@ -153,9 +150,14 @@ def search(context: Context, s: int) -> TaskResult:
     order = members[own]
     leaving = np.stack([second, order, ranks[own]], axis=1)[second != s]
     arrays: dict[str, AnyArray] = {
-        "members": members, "places": places, "distances": distances, "ranks": ranks, "second": second,
-        "leaving": leaving[np.lexsort((leaving[:, 1], leaving[:, 0]))], "samples": X[own],
-    }  # fmt: skip
+        "members": members,
+        "places": places,
+        "distances": distances,
+        "ranks": ranks,
+        "second": second,
+        "leaving": leaving[np.lexsort((leaving[:, 1], leaving[:, 0]))],
+        "samples": X[own],
+    }
     if of_rows is not None:
         firsts, copies = of_rows[own].T
         arrays |= {"firsts": np.ascontiguousarray(firsts), "copies": copies.astype(np.int32)}

@@ -24,19 +24,10 @@ from ips2_dask.plan.choices import joined_rows
 from ips2_dask.plan.memory import SAMPLE_PER_SHARD, SPLIT_BYTES
 from ips2_dask.stages import graph_refinement, metric_views
 from ips2_dask.stages.graph_refinement import edges_prefix, lists_prefix
-from ips2_dask.stages.shard_search import (
-    RANKS,
-    SAMPLES,
-    SHARD,
-    is_divided,
-    n_listed,
-    numbers,
-    rank,
-    samples,
-    search,
-)
-from ips2_dask.store.base import AnyArray, TaskResult, present
+from ips2_dask.stages.shard_search import RANKS, SAMPLES, SHARD, is_divided, n_listed, numbers, rank, samples, search
+from ips2_dask.store.base import TaskResult, present
 from ips2_dask.store.context import DISTINCT, ORDER, Context, part_name
+from ips2_dask.typing import AnyArray
 
 _batch_bytes = SPLIT_BYTES
 """Most bytes of a batch of rows in runs of this process, as `limit_batches` has set it."""

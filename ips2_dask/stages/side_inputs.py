@@ -22,9 +22,10 @@ from ips2_dask.params import DENSE_MAX_SAMPLES, Params
 from ips2_dask.readers import open_source
 from ips2_dask.readers.base import digest
 from ips2_dask.readers.matrices import as_csr, content_digest, is_sparse
-from ips2_dask.store.base import AnyArray, Store
+from ips2_dask.store.base import Store
 from ips2_dask.store.context import Context
 from ips2_dask.store.integrity import missing_receipt
+from ips2_dask.typing import AnyArray
 
 Matrix: TypeAlias = Any
 """A dense array or a SciPy CSR array, which has no types."""
@@ -77,26 +78,36 @@ def open_side_inputs(similarity: Any, knn_graph: Any, m: int, params: Params) ->
 def _check_asked(similarity: Any, knn_graph: Any, params: Params) -> None:
     if params.affinity == "precomputed" and similarity is None:
         raise BadInput(
-            "similarity", "none with affinity='precomputed'", "the (m, m) similarity beside the samples",
+            "similarity",
+            "none with affinity='precomputed'",
+            "the (m, m) similarity beside the samples",
             "there would be no S, and the tensor needs the distances that S alone does not have",
             "give the samples as the input and similarity=S",
-        )  # fmt: skip
+        )
     if params.affinity != "precomputed" and similarity is not None:
         raise BadInput(
-            "similarity", f"a matrix with affinity={params.affinity!r}", "one with affinity='precomputed'",
-            "it would be ignored", "give affinity='precomputed', or leave similarity out",
-        )  # fmt: skip
+            "similarity",
+            f"a matrix with affinity={params.affinity!r}",
+            "one with affinity='precomputed'",
+            "it would be ignored",
+            "give affinity='precomputed', or leave similarity out",
+        )
     if knn_graph is not None and METRICS[params.metric].precomputed:
         raise BadInput(
-            "knn_graph", "a graph with metric='precomputed'", "a graph beside samples",
+            "knn_graph",
+            "a graph with metric='precomputed'",
+            "a graph beside samples",
             "the distances given decide the neighbours, and would contradict it",
             "leave it out, or give the samples and the metric that measures them",
-        )  # fmt: skip
+        )
     if knn_graph is not None and params.graph != "auto":
         raise BadInput(
-            "knn_graph", f"a graph with graph={params.graph!r}", "graph='auto'",
-            "the neighbours would be both given and searched", "leave graph out",
-        )  # fmt: skip
+            "knn_graph",
+            f"a graph with graph={params.graph!r}",
+            "graph='auto'",
+            "the neighbours would be both given and searched",
+            "leave graph out",
+        )
 
 
 def _matrix(spec: Any, name: str, m: int) -> Matrix:
@@ -111,19 +122,24 @@ def _matrix(spec: Any, name: str, m: int) -> Matrix:
             matrix = np.concatenate(list(table.blocks(max(1, (64 << 20) // (8 * table.shape[1])))))
     if matrix.shape != (m, m):
         raise BadInput(
-            name, f"a matrix of {matrix.shape[0]} x {matrix.shape[1]}", f"one of {m} x {m}, as there are {m} samples",
-            "its rows would belong to no sample", "give the matrix of these samples, in their order",
-        )  # fmt: skip
+            name,
+            f"a matrix of {matrix.shape[0]} x {matrix.shape[1]}",
+            f"one of {m} x {m}, as there are {m} samples",
+            "its rows would belong to no sample",
+            "give the matrix of these samples, in their order",
+        )
     return matrix
 
 
 def _check_dense(name: str, shape: tuple[int, ...]) -> None:
     if max(shape) > DENSE_MAX_SAMPLES:
         raise BadInput(
-            name, f"a dense matrix of {shape[0]} x {shape[1]}", f"a sparse one above {DENSE_MAX_SAMPLES} samples",
+            name,
+            f"a dense matrix of {shape[0]} x {shape[1]}",
+            f"a sparse one above {DENSE_MAX_SAMPLES} samples",
             f"three such matrices would take {24 * shape[0] * shape[1] / 2**30:.0f} GiB",
             "keep the largest entries of each row, in a SciPy sparse matrix",
-        )  # fmt: skip
+        )
 
 
 def _similarity(S: Matrix) -> Matrix:
@@ -134,16 +150,22 @@ def _similarity(S: Matrix) -> Matrix:
             "no entry above 0" if values.size == 0 or not values.any() else "an entry that is negative or not finite"
         )
         raise BadInput(
-            "similarity", defect, "finite entries of at least 0, some of them above it",
-            "a degree would be zero or have no root", "give a similarity, such as exp(-distance)",
-        )  # fmt: skip
+            "similarity",
+            defect,
+            "finite entries of at least 0, some of them above it",
+            "a degree would be zero or have no root",
+            "give a similarity, such as exp(-distance)",
+        )
     S = sparse.csr_array(S, dtype=np.float64) if is_sparse(S) else values
     mirror = sparse.csr_array(S.T) if is_sparse(S) else S.T
     if abs(S - mirror).max() > SYMMETRIC_TO * values.max():
         raise BadInput(
-            "similarity", f"two directions that differ by {abs(S - mirror).max():.3g}", "a symmetric matrix",
-            "the fused similarity would not be one", "give (S + S.T) / 2, or the larger of both",
-        )  # fmt: skip
+            "similarity",
+            f"two directions that differ by {abs(S - mirror).max():.3g}",
+            "a symmetric matrix",
+            "the fused similarity would not be one",
+            "give (S + S.T) / 2, or the larger of both",
+        )
     S = (S + mirror) / 2
     if is_sparse(S):
         S.sum_duplicates()
@@ -164,9 +186,12 @@ def _graph(graph: Matrix, params: Params) -> sparse.csr_array:
     if counts.min() < n:
         row = int(np.argmin(counts))
         raise BadInput(
-            "knn_graph", f"{counts[row]} neighbours of sample {row}", f"at least {n} others in every row",
-            "its neighbourhood would be too small", f"build it with {n} neighbours or more",
-        )  # fmt: skip
+            "knn_graph",
+            f"{counts[row]} neighbours of sample {row}",
+            f"at least {n} others in every row",
+            "its neighbourhood would be too small",
+            f"build it with {n} neighbours or more",
+        )
     return neighbors
 
 

@@ -15,12 +15,8 @@ from ips2_dask.params import DENSE_MAX_SAMPLES, N_AFFINITY_NEIGHBORS
 from ips2_dask.stages import metric_views, side_inputs
 from ips2_dask.stages.near import graph_near
 from ips2_dask.stages.views import copies_of
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
-
-Float64 = NDArray[np.float64]
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import AnyArray, Float32, Float64, Int32
 
 DENSE_PAIRS = 1 << 20
 """Pairs of one part where all of them are kept."""

@@ -6,7 +6,6 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.executors.base import Executor, Job, Report
 from ips2_dask.kernels import tensor as kernel
@@ -15,12 +14,11 @@ from ips2_dask.plan.choices import Choices
 from ips2_dask.stages import metric_views
 from ips2_dask.stages.near import graph_near, store_reverse_lists
 from ips2_dask.stages.views import n_pairs, numbered_ids
-from ips2_dask.store.base import AnyArray, TaskResult
+from ips2_dask.store.base import TaskResult
 from ips2_dask.store.context import Context
+from ips2_dask.typing import AnyArray
 
 VERSION = 1
-
-Int32 = NDArray[np.int32]
 
 
 def depends_on(params: Params, choices: Choices) -> dict[str, object]:

@@ -15,11 +15,7 @@ from ips2_dask.kernels.operator import NeighborhoodOperator, assemble_normalized
 from ips2_dask.kernels.sparse import Reverse, assemble, reverse_lists
 from ips2_dask.kernels.tensor import local_pairs, pair_ids, triplets
 from ips2_dask.store.context import Context, part_name
-
-Float64 = NDArray[np.float64]
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
-Int64 = NDArray[np.int64]
+from ips2_dask.typing import Float32, Float64, Int32, Int64
 
 COPIES = "copies-"
 """Prefix of the parts of stage ``tensor`` in which earlier versions stored how many rows each sample stands for."""
@@ -130,9 +126,16 @@ def neighborhood_operator(context: Context, dtype: type = np.float32) -> Neighbo
         N, _ = neighborhoods(context, params.n_neighbors)
         blocks, owned = (context.read_all("tensor", name) for name in ("blocks", "owned"))
         return NeighborhoodOperator(
-            blocks, owned, pair_ids(N, read_pairs(context)), n_pairs(context), N.shape[1], params.sigma,
-            params.epsilon, elements=context.choices.operator == "elements", dtype=dtype,
-        )  # fmt: skip
+            blocks,
+            owned,
+            pair_ids(N, read_pairs(context)),
+            n_pairs(context),
+            N.shape[1],
+            params.sigma,
+            params.epsilon,
+            elements=context.choices.operator == "elements",
+            dtype=dtype,
+        )
 
     q = context.params.n_neighbors * (context.params.n_neighbors + 1) // 2
     name = f"operator-{np.dtype(dtype).name}-{values_key(context)}"

@@ -22,13 +22,11 @@ from ips2_dask.stages import fused_rows, label_parts
 from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, touched
 from ips2_dask.stages.chunk_levels import Needed, needed_rows, sources_of
 from ips2_dask.stages.chunks import chunk_partitions, sample_bounds
-from ips2_dask.store.base import AnyArray, present
+from ips2_dask.store.base import present
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.integrity import Receipt
 from ips2_dask.store.memory_store import MemoryStore
-
-Float32 = NDArray[np.float32]
-Int32 = NDArray[np.int32]
+from ips2_dask.typing import AnyArray, Float32, Int32
 
 STEPS = 5
 """Products after which the blocks of a spread are stored: a run that is stopped, or loses a worker, goes on from
@@ -95,9 +93,15 @@ def walk_needed(context: Context, g: int) -> dict[int, Int32]:
 
 
 def step(
-    context: Context, g: int, leaves: str, matrix: sp.csr_array, own: Float32, around: Around, needed: Needed,
+    context: Context,
+    g: int,
+    leaves: str,
+    matrix: sp.csr_array,
+    own: Float32,
+    around: Around,
+    needed: Needed,
     *others: Float32,
-) -> Float32:  # fmt: skip
+) -> Float32:
     """The shares (n_g, c) after one more product; rows that are known from the leaves of a tree are set back.
 
     Each row is summed by ascending columns, without fused additions: the bits are those of the whole matrix.
@@ -239,11 +243,15 @@ class ChunkedWalk:
         with self._executor.batch():
             return [
                 self._executor.submit(
-                    f"label-{function.__name__}-{g}", function, self._shared, g, *arguments,
+                    f"label-{function.__name__}-{g}",
+                    function,
+                    self._shared,
+                    g,
+                    *arguments,
                     *(() if blocks is None else (blocks[g],)),
                 )
                 for g in self._chunks
-            ]  # fmt: skip
+            ]
 
     def _of_chunks(self, function: Callable[..., Any], *arguments: object, blocks: Block | None = None) -> list[Any]:
         """The results of such tasks."""
@@ -270,9 +278,15 @@ class ChunkedWalk:
                     made = []
                     for g in self._chunks:
                         task = self._executor.submit(
-                            f"label-step-{g}", step, self._shared, g, leaves, self._matrix[g], F[g],
+                            f"label-step-{g}",
+                            step,
+                            self._shared,
+                            g,
+                            leaves,
+                            self._matrix[g],
+                            F[g],
                             *halo.around("label", F, g),
-                        )  # fmt: skip
+                        )
                         made.append(task)
                     F = made
             if begin + at_once < products:

@@ -14,10 +14,10 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import FsspecStore, LocalStore, MemoryStore, StorePath
 
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.integrity import Document, StoredArray, crc32c
 from ips2_dask.store.layout import Array
 from ips2_dask.store.remote import FreshStore, is_remote, open_zarr
+from ips2_dask.typing import AnyArray
 
 if TYPE_CHECKING:
     from types import EllipsisType

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Protocol
 
 from ips2_dask.store.integrity import Document, Facts, Receipt, Scan
-
-AnyArray = NDArray[Any]
-"""An array of any shape and dtype."""
+from ips2_dask.typing import AnyArray
 
 Parts = dict[str, dict[str, str]]
 """Parts of a finished stage: the ``attempt`` that wrote each, and ``content``, the digest of its arrays."""

@@ -12,12 +12,13 @@ from numpy.typing import NDArray
 from ips2_dask.kernels.metrics import METRICS, Metric
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import Choices
-from ips2_dask.store.base import AnyArray, Store
+from ips2_dask.store.base import Store
 from ips2_dask.store.cache import cache
 from ips2_dask.store.integrity import Facts, Receipt, missing_receipt
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.remote import is_remote
 from ips2_dask.store.side_by_side import side_by_side
+from ips2_dask.typing import AnyArray
 
 Value = TypeVar("Value")
 
@@ -28,14 +29,7 @@ input's partitions, and of a sharded run's partitions."""
 READ_AHEAD = 8
 """Partitions of a remote store that a task reads at a time for rows of many of them: a few times its own in memory."""
 
-PINNED = frozenset(
-    {
-        ("ingest", "distinct"),
-        ("neighbors", "whole"),
-        ("assemble", "whole"),
-        ("fuse", "sums-whole"),
-    }
-)
+PINNED = frozenset({("ingest", "distinct"), ("neighbors", "whole"), ("assemble", "whole"), ("fuse", "sums-whole")})
 """Parts with arrays over all samples, which every task of a stage looks at: the cache keeps them pinned."""
 
 

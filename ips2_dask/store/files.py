@@ -70,10 +70,12 @@ def below(root: str, name: str) -> str:
 
 def _leads_out(root: str, name: str) -> BadInput:
     return BadInput(
-        f"{root}/{name}", "a name or link that leads out of the run directory", "what is inside of it",
+        f"{root}/{name}",
+        "a name or link that leads out of the run directory",
+        "what is inside of it",
         "files that are no part of a run could be read or removed",
         "do not use this directory: no run has written it so",
-    )  # fmt: skip
+    )
 
 
 class Files(Protocol):

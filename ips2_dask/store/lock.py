@@ -167,10 +167,15 @@ def _refusal(location: str, owner: Owner) -> BadInput:
 def _myself() -> Owner:
     now = time.time()
     return {
-        "host": socket.gethostname(), "machine": _machine(), "pid": os.getpid(),
-        "process_started": _started(os.getpid()), "user": _user(), "token": uuid.uuid4().hex, "since": now,
+        "host": socket.gethostname(),
+        "machine": _machine(),
+        "pid": os.getpid(),
+        "process_started": _started(os.getpid()),
+        "user": _user(),
+        "token": uuid.uuid4().hex,
+        "since": now,
         "heartbeat": now,
-    }  # fmt: skip
+    }
 
 
 def _user() -> str:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from threading import RLock
 from typing import Any
 
-from ips2_dask.store.base import AnyArray, Parts
+from ips2_dask.store.base import Parts
 from ips2_dask.store.integrity import Document, Receipt, Scan
+from ips2_dask.typing import AnyArray
 
 
 class MemoryStore:

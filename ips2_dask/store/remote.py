@@ -166,10 +166,12 @@ def check_url(url: str) -> None:
             continue
         fault = f"a URL with the parameter {signed[0]!r}" if signed else "a URL with a user's name or password in it"
         raise BadInput(
-            plain(url), fault, "a URL without credentials",
+            plain(url),
+            fault,
+            "a URL without credentials",
             "they would be written into the manifest and shown in lists of processes",
             "leave them out, and put them where the tools of that store look for them (environment variables, ~/.aws)",
-        )  # fmt: skip
+        )
 
 
 def plain(url: str) -> str:
@@ -227,29 +229,41 @@ def _no_package(url: str, error: ImportError) -> BadInput:
     protocol = _protocol(url)
     package = f"'ips2-dask[{EXTRAS[protocol]}]'" if protocol in EXTRAS else PACKAGES.get(protocol, "that package")
     return BadInput(
-        plain(url), f"a URL whose protocol needs a package that is not installed ({error})",
-        "a path, or a URL that fsspec can open here", "there would be no way to it", f"pip install {package}",
-    )  # fmt: skip
+        plain(url),
+        f"a URL whose protocol needs a package that is not installed ({error})",
+        "a path, or a URL that fsspec can open here",
+        "there would be no way to it",
+        f"pip install {package}",
+    )
 
 
 def _no_protocol(url: str, error: ValueError) -> BadInput:
     return BadInput(
-        plain(url), f"a URL that can't be opened ({' '.join(str(error).split())[:200]})",
-        "a URL that fsspec knows: s3://, gs://, az://, https:// ...", "there would be no way to it", "correct it",
-    )  # fmt: skip
+        plain(url),
+        f"a URL that can't be opened ({' '.join(str(error).split())[:200]})",
+        "a URL that fsspec knows: s3://, gs://, az://, https:// ...",
+        "there would be no way to it",
+        "correct it",
+    )
 
 
 def _access_denied(url: str, error: BaseException) -> Unreachable:
     return Unreachable(
-        plain(url), f"a store that does not let us in ({_text_of(error)})", "a store that this user may use",
-        "nothing could be read or written", "put the credentials where its own tools look for them, "
+        plain(url),
+        f"a store that does not let us in ({_text_of(error)})",
+        "a store that this user may use",
+        "nothing could be read or written",
+        "put the credentials where its own tools look for them, "
         "for S3 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY or ~/.aws/credentials, here and on the workers",
-    )  # fmt: skip
+    )
 
 
 def _unreachable(url: str, error: BaseException) -> Unreachable:
     return Unreachable(
-        plain(url), f"a store that can't be used ({_text_of(error)})", "a bucket or folder that is there and answers",
-        "nothing could be read or written", "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, "
+        plain(url),
+        f"a store that can't be used ({_text_of(error)})",
+        "a bucket or folder that is there and answers",
+        "nothing could be read or written",
+        "check the URL, the network and, for S3, AWS_ENDPOINT_URL and the region, "
         "and run the same command again, which continues",
-    )  # fmt: skip
+    )

@@ -20,7 +20,7 @@ from typing import Any, cast
 from ips2_dask.errors import StoreFailure
 from ips2_dask.store import lock
 from ips2_dask.store.arrays import chunks_of, faults_of, files_of, read_rows, read_whole, write_group
-from ips2_dask.store.base import AnyArray, Parts
+from ips2_dask.store.base import Parts
 from ips2_dask.store.files import Files, open_files, writing
 from ips2_dask.store.integrity import (
     Document,
@@ -36,6 +36,7 @@ from ips2_dask.store.integrity import (
 from ips2_dask.store.layout import ARRAYS, STAGES
 from ips2_dask.store.remote import check_answer, full_place, is_remote, reaching
 from ips2_dask.store.side_by_side import side_by_side
+from ips2_dask.typing import AnyArray
 
 OWNER = "ips2_dask"
 """Attribute of the root group that tells a run directory from any other Zarr group."""

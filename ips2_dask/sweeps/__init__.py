@@ -122,17 +122,25 @@ def sweep(
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
     check_client(client)
     points = grid(
-        params, clusters, (params.n_neighbors,) if neighbors is None else neighbors,
+        params,
+        clusters,
+        (params.n_neighbors,) if neighbors is None else neighbors,
         (params.sigma,) if sigma is None else sigma,
-    )  # fmt: skip
+    )
     settings = JudgeSettings(_checked_resamples(resamples), params.random_state)
     directory = _directory(store)
     if files:
         check_matplotlib()
     inputs = open_inputs(
-        source, labels_column=labels_column, transpose=transpose, features=features, text=text,
-        similarity=similarity, knn_graph=knn_graph, client=client,
-    )  # fmt: skip
+        source,
+        labels_column=labels_column,
+        transpose=transpose,
+        features=features,
+        text=text,
+        similarity=similarity,
+        knn_graph=knn_graph,
+        client=client,
+    )
     runs = [prepare(inputs, one, resources) for one in reversed(points)][::-1]  # the largest c is the first refused
     judged = _judged_points(runs, directory, settings, resources, client, own_cluster, progress or Progress(), on_point)
     result = Sweep.ranked(directory, judged, settings, inputs.source.name, inputs.source.shape)
@@ -183,9 +191,12 @@ def _directory(store: str | Path) -> ZarrStore:
     """The run directory, checked: it is a local one, as figures and tables are written there as well."""
     if "://" in str(store):
         raise BadInput(
-            "store", str(store), "a local directory", "there would be no place for the figure and the table",
+            "store",
+            str(store),
+            "a local directory",
+            "there would be no place for the figure and the table",
             "give a local directory",
-        )  # fmt: skip
+        )
     directory = ZarrStore(store)
     check_directory(directory)
     return directory

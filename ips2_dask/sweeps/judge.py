@@ -20,10 +20,10 @@ from ips2_dask.metrics import scores_of_table
 from ips2_dask.plots.points import points, silhouette
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import SHOWN, UNCERTAIN, RunSample, shown
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.integrity import Document
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps.result import SILHOUETTES, JudgeSettings, Point
+from ips2_dask.typing import AnyArray
 
 EMBEDDED_ANEW = 1_000_000
 """Samples up to which a subsample's U is embedded anew: it takes a process that holds U, and minutes a million."""
@@ -109,10 +109,12 @@ def _agreements(run: Run, view: Run, settings: JudgeSettings) -> list[float]:
     if run.params.high_order == "signed":
         U = abs(U)
     rounding_options: dict[str, Any] = {
-        "columns": run.params.n_embedded, "rows": run.params.clusters_rows,
+        "columns": run.params.n_embedded,
+        "rows": run.params.clusters_rows,
         "embedding": None if run.embedding is None else run.embedding[distinct],
-        "rounding": rounding, "width": width,
-    }  # fmt: skip
+        "rounding": rounding,
+        "width": width,
+    }
     return [
         replicate(U, run.labels[distinct], c, settings.seed, number, **rounding_options)
         for number in range(settings.resamples)
@@ -200,9 +202,14 @@ class Judge:
             return judge_run(run, self._settings)
         with losses(self._client):
             return self._client.submit(
-                _judge_stored, self._location, run.manifest, self._settings, pure=False, retries=RETRIES,
+                _judge_stored,
+                self._location,
+                run.manifest,
+                self._settings,
+                pure=False,
+                retries=RETRIES,
                 priority=PRIORITY,
-            )  # fmt: skip
+            )
 
     def _finish(self, store: ZarrStore) -> Point:
         """The point of the run that has waited longest."""

@@ -143,12 +143,18 @@ class Point:
         """A row of the table."""
         p, facts = self.params, self.facts
         return {
-            "rank": self.rank, "clusters": p.n_clusters, "neighbors": p.n_neighbors, "sigma": p.sigma,
-            "mean_rank": round(self.mean_rank, 4), **{name: round(self.criteria[name], 6) for name in CRITERIA},
-            "smallest": facts["smallest"], "largest": facts["largest"],
+            "rank": self.rank,
+            "clusters": p.n_clusters,
+            "neighbors": p.n_neighbors,
+            "sigma": p.sigma,
+            "mean_rank": round(self.mean_rank, 4),
+            **{name: round(self.criteria[name], 6) for name in CRITERIA},
+            "smallest": facts["smallest"],
+            "largest": facts["largest"],
             **{name: round(value, 6) for name, value in facts.get("known", {}).items()},
-            "seconds": round(sum(facts["seconds"].values()), 3), "labels": facts["labels"],
-        }  # fmt: skip
+            "seconds": round(sum(facts["seconds"].values()), 3),
+            "labels": facts["labels"],
+        }
 
 
 _STORED = ("criteria", "facts", "stages", "manifest")
@@ -224,9 +230,11 @@ class Sweep:
     def store_result(self) -> None:
         """Make the directory that of the best run, whose stages are all stored, and store the list of points."""
         content = {
-            "asked": self.settings._asdict(), "points": [point.name for point in self.points], "input": self.input,
+            "asked": self.settings._asdict(),
+            "points": [point.name for point in self.points],
+            "input": self.input,
             "shape": list(self.shape),
-        }  # fmt: skip
+        }
         with self._store.lock():
             self._store.put_document("manifest.json", self.best.manifest)
             self._store.put_document(_RESULT, content)
@@ -249,9 +257,12 @@ def open_sweep(path: str | Path) -> Sweep:
         if stored and len(stored) == len(points):
             return Sweep.ranked(store, stored, settings, content["input"], content["shape"])
     raise BadInput(
-        str(path), "no finished sweep", "the directory of `ips2 sweep`", "there would be nothing to show",
+        str(path),
+        "no finished sweep",
+        "the directory of `ips2 sweep`",
+        "there would be nothing to show",
         "run the sweep, which continues what is there",
-    )  # fmt: skip
+    )
 
 
 def _document(name: str) -> str:

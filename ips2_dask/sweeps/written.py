@@ -16,10 +16,20 @@ from ips2_dask.sweeps.result import CRITERIA, DIGITS, FOLDER, SILHOUETTES, Sweep
 from ips2_dask.wording import count
 
 HEAD = {
-    "rank": "rank", "clusters": "c", "neighbors": "k", "sigma": "sigma", "mean_rank": "mean rank",
-    "stability": "stability", "silhouette": "silhouette", "conductance": "conductance", "smallest": "smallest",
-    "largest": "largest", "nmi": "NMI", "acc": "ACC", "seconds": "seconds",
-}  # fmt: skip
+    "rank": "rank",
+    "clusters": "c",
+    "neighbors": "k",
+    "sigma": "sigma",
+    "mean_rank": "mean rank",
+    "stability": "stability",
+    "silhouette": "silhouette",
+    "conductance": "conductance",
+    "smallest": "smallest",
+    "largest": "largest",
+    "nmi": "NMI",
+    "acc": "ACC",
+    "seconds": "seconds",
+}
 
 
 def write(result: Sweep) -> Path:
@@ -79,9 +89,8 @@ def _page(result: Sweep, figure: Figure) -> str:
     names = [name for name in HEAD if name in rows[0]]
     best = {name: max(sign * row[name] for row in rows) * sign for name, sign in CRITERIA.items()}
     body = [
-        Row([_cell(name, row[name], row["rank"] == 1 or best.get(name) == row[name]) for name in names])
-        for row in rows
-    ]  # fmt: skip
+        Row([_cell(name, row[name], row["rank"] == 1 or best.get(name) == row[name]) for name in names]) for row in rows
+    ]
     m, f = result.shape
     explanations = explained(result)
     intro = [
@@ -91,17 +100,19 @@ def _page(result: Sweep, figure: Figure) -> str:
     sections = [
         Section("figure", "Criteria", [image(figure)], short="criteria"),
         Section(
-            "table", "Points",
+            "table",
+            "Points",
             [table("Best first; the best value of each criterion is bold", [HEAD[n] for n in names], body)],
             short="points",
         ),
         Section(
-            "how", "How they are ranked",
+            "how",
+            "How they are ranked",
             [paragraph(f"{name.replace('_', ' ')}: {text}.") for name, text in explanations.items()]
             + [paragraph(f"How often each stage was computed for the {len(rows)} points: {shared(result)}.")],
             short="ranking",
         ),
-    ]  # fmt: skip
+    ]
     return article(f"Sweep of {result.input}", intro, sections)
 
 

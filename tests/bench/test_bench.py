@@ -219,15 +219,31 @@ def test_a_table_marks_a_recall_that_was_not_reached():
 
 def test_a_table_has_no_column_that_no_record_knows_and_a_dash_where_some_do_not():
     shared = {"call": "f()", "seconds": 2.0, "ratio": None, "nmi": 0.5, "acc": 0.25, "peak_bytes": None}
-    old, new = document.TABLES["peers"]({"results": [shared]}), document.TABLES["peers"]({"results": [
-        shared, {**shared, "threads": 2, "graph": "exact", "k": 10, "repeats": 3, "seconds_least": 1,
-                 "seconds_most": 4},
-    ]})  # fmt: skip
+    old, new = (
+        document.TABLES["peers"]({"results": [shared]}),
+        document.TABLES["peers"](
+            {
+                "results": [
+                    shared,
+                    {
+                        **shared,
+                        "threads": 2,
+                        "graph": "exact",
+                        "k": 10,
+                        "repeats": 3,
+                        "seconds_least": 1,
+                        "seconds_most": 4,
+                    },
+                ]
+            }
+        ),
+    )
     assert old.splitlines()[::2] == ["| call | seconds | NMI | ACC |", "| `f()` | 2.0 | 0.500 | 0.250 |"]
     assert new.splitlines()[0] == "| call | threads | graph, k | seconds | NMI | ACC |"
     assert new.splitlines()[2:] == [
-        "| `f()` | – | – | 2.0 | 0.500 | 0.250 |", "| `f()` | 2 | exact, 10 | 2.0 (1.0 to 4.0) | 0.500 | 0.250 |",
-    ]  # fmt: skip
+        "| `f()` | – | – | 2.0 | 0.500 | 0.250 |",
+        "| `f()` | 2 | exact, 10 | 2.0 (1.0 to 4.0) | 0.500 | 0.250 |",
+    ]
 
 
 # ---- solve
@@ -343,9 +359,20 @@ def test_a_run_that_fails_is_recorded_as_failed(tmp_path, capsys):
 def test_ratios_are_to_the_fastest_spectral_clustering_that_finished(tmp_path, capsys):
     systems = "spectral-lobpcg,spectral-arpack,kmeans"
     found = bench(
-        "peers", "--samples", 300, "--features", 4, "--clusters", 3, "--systems", systems, "--compiled", "--repeats", 2,
+        "peers",
+        "--samples",
+        300,
+        "--features",
+        4,
+        "--clusters",
+        3,
+        "--systems",
+        systems,
+        "--compiled",
+        "--repeats",
+        2,
         file=tmp_path / "out.json",
-    )  # fmt: skip
+    )
     results = {r["system"]: r for r in found["results"]}
     assert list(results) == systems.split(",")
     fastest = min(results[f"spectral-{solver}"]["seconds"] for solver in ("lobpcg", "arpack"))
@@ -374,8 +401,9 @@ def test_ours_are_compared_with_as_many_columns_and_neighbours(tmp_path):
     arguments = ("--samples", 300, "--features", 4, "--clusters", 3, "--compiled", "--repeats", 1, "--threads", 1)
     ours, alike = bench("peers", *arguments, "--systems", systems, file=tmp_path / "out.json")["results"]
     assert [(r["graph"], r["k"], r["recall"], r["threads"], r["repeats"]) for r in (ours, alike)] == [
-        ("exact", 5, 1.0, 1, 1), ("exact", 10, 1.0, 1, 1),
-    ]  # fmt: skip
+        ("exact", 5, 1.0, 1, 1),
+        ("exact", 10, 1.0, 1, 1),
+    ]
     X, _ = curved_gaussians(300, 4, 3)
     for arguments, columns in (({}, 3 + 8), ({"n_components": 3}, 3)):
         assert IPS2(3, **arguments).fit(X).embedding_.shape == (300, columns)
@@ -426,9 +454,17 @@ def test_evoc_is_measured_where_it_is_installed(tmp_path):
 
 def test_a_system_over_its_time_is_killed_and_nothing_is_compared_with_it(tmp_path):
     found = bench(
-        "peers", "--samples", 50, "--systems", "spectral-arpack,kmeans", "--limit", 0.05, "--repeats", 2,
+        "peers",
+        "--samples",
+        50,
+        "--systems",
+        "spectral-arpack,kmeans",
+        "--limit",
+        0.05,
+        "--repeats",
+        2,
         file=tmp_path / "out.json",
-    )  # fmt: skip
+    )
     for record in found["results"]:
         assert record["outcome"] == "stopped at the limit"
         assert record["repeats"] == 1
@@ -458,9 +494,17 @@ def test_two_sizes_have_an_exponent_without_an_interval():
 @pytest.mark.slow
 def test_every_stage_has_a_time_for_each_size_and_a_growth(tmp_path):
     found = bench(
-        "scaling", "--sizes", "300,900", "--features", 4, "--clusters", 3, "--serial", "--no-warm-up",
+        "scaling",
+        "--sizes",
+        "300,900",
+        "--features",
+        4,
+        "--clusters",
+        3,
+        "--serial",
+        "--no-warm-up",
         file=tmp_path / "out.json",
-    )  # fmt: skip
+    )
     times = [r for r in found["results"] if r["kind"] == "time"]
     grown = {r["stage"]: r for r in found["results"] if r["kind"] == "growth"}
     assert [(r["m"], r["stage"]) for r in times] == [
@@ -545,8 +589,10 @@ def test_work_ends_when_nobody_waits_for_it_any_more(tmp_path):
 def test_another_number_of_clusters_reuses_all_that_does_not_depend_on_it(tmp_path):
     results = bench("change", "--samples", 400, "--clusters", 6, "--then", "8,6", file=tmp_path / "o.json")["results"]
     assert [(r["kind"], r["c"], r["outcome"]) for r in results] == [
-        ("whole", 6, "finished"), ("changed", 8, "finished"), ("changed", 6, "finished"),
-    ]  # fmt: skip
+        ("whole", 6, "finished"),
+        ("changed", 8, "finished"),
+        ("changed", 6, "finished"),
+    ]
     assert [r["reused"] for r in results] == [0, 4, len(STAGES)]
     for record in results:
         assert record["ratio"] == record["seconds"] / results[0]["seconds"]
@@ -577,9 +623,21 @@ def test_a_speedup_is_the_ratio_of_medians_of_stages_that_all_runs_finished() ->
 @pytest.mark.slow
 def test_a_sweep_is_measured_between_two_runs_of_its_largest_c_and_k(tmp_path):
     found = bench(
-        "sweep", "--samples", 200, "--features", 4, "--clusters", "3,5", "--neighbors", "4,5", "--sigma", "1",
-        "--workers", 1, file=tmp_path / "out.json",
-    )  # fmt: skip
+        "sweep",
+        "--samples",
+        200,
+        "--features",
+        4,
+        "--clusters",
+        "3,5",
+        "--neighbors",
+        "4,5",
+        "--sigma",
+        "1",
+        "--workers",
+        1,
+        file=tmp_path / "out.json",
+    )
     results = found["results"]
     assert [r["kind"] for r in results if r["kind"] != "part"] == ["first run", "run", "sweep", "run", "ratio"]
     assert all(r["outcome"] == "finished" for r in results if "outcome" in r)

@@ -17,10 +17,20 @@ from ips2_dask.bench import everything, figures, origin, shown
 from ips2_dask.bench.notebooks import execute, images
 from ips2_dask.cli.main import main
 
-FIRST = shown.Step("first", "ips2 bench product --samples 200 --repeats 1 --operators matrix-free",
-                   "notebooks/results/first.json", ("ips2_dask/kernels/*.py",), 1)  # fmt: skip
-SECOND = shown.Step("second", "ips2 bench product --samples 500 --repeats 200 --neighbors 3,4,5,6,7",
-                    "notebooks/results/second.json", ("ips2_dask/kernels/*.py",), 1)  # fmt: skip
+FIRST = shown.Step(
+    "first",
+    "ips2 bench product --samples 200 --repeats 1 --operators matrix-free",
+    "notebooks/results/first.json",
+    ("ips2_dask/kernels/*.py",),
+    1,
+)
+SECOND = shown.Step(
+    "second",
+    "ips2 bench product --samples 500 --repeats 200 --neighbors 3,4,5,6,7",
+    "notebooks/results/second.json",
+    ("ips2_dask/kernels/*.py",),
+    1,
+)
 STEPS = (FIRST, SECOND)
 
 DRIVER = f"""
@@ -114,10 +124,13 @@ def test_the_list_says_what_is_there_by_which_commit(tmp_path: Path, capsys: pyt
 @pytest.mark.parametrize(
     ("change", "there"),
     [
-        ({}, True), ({"complete": False}, False), ({"commit": "1" * 40}, False), ({"changes": "other"}, False),
+        ({}, True),
+        ({"complete": False}, False),
+        ({"commit": "1" * 40}, False),
+        ({"changes": "other"}, False),
         ({"commit": None}, False),
     ],
-)  # fmt: skip
+)
 def test_only_a_whole_record_of_this_code_is_not_made_again(
     change: dict[str, Any], there: bool, tmp_path: Path
 ) -> None:
@@ -194,8 +207,12 @@ def test_the_commands_are_those_that_are_shown_with_files_of_their_own(tmp_path:
     assert given == [sys.executable, "-m", "ips2_dask.cli", *shown_words, "--json", str(aside / "ten-million.json")]
     (growth,) = [step for step in shown.STEPS if step.name == "scaling"]
     assert everything.words(growth, tmp_path, busy=True)[-5:] == [
-        "--json", str(aside / "scaling.json"), "--busy", "--figure", str(aside / "scaling.png"),
-    ]  # fmt: skip
+        "--json",
+        str(aside / "scaling.json"),
+        "--busy",
+        "--figure",
+        str(aside / "scaling.png"),
+    ]
 
 
 def test_records_of_an_interrupted_step_are_gone_on_with_if_they_are_of_this_code(tmp_path: Path) -> None:
@@ -231,9 +248,10 @@ def test_a_notebook_is_executed_with_its_origin_and_gives_its_pictures(tmp_path:
     pytest.importorskip("nbclient", reason="needs the extra [notebooks]")
     text = base64.b64encode(b"a picture").decode()
     new = nbformat.v4
-    cells = [new.new_code_cell("1 + 1"), new.new_code_cell(
-        f"from IPython.display import display\ndisplay({{'image/png': {text!r}}}, raw=True)"
-    )]  # fmt: skip
+    cells = [
+        new.new_code_cell("1 + 1"),
+        new.new_code_cell(f"from IPython.display import display\ndisplay({{'image/png': {text!r}}}, raw=True)"),
+    ]
     notebook = new.new_notebook(cells=cells)
     nbformat.write(notebook, tmp_path / "source.ipynb")
     (tmp_path / "out").mkdir()

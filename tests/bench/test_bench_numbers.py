@@ -152,8 +152,11 @@ def test_what_is_said_of_noise_and_of_blobs_is_recorded() -> None:
     found: list[Record] = list(numbers.noise((2, 8), {40: 1, 120: 1}))
     assert [(r["shape"], r["features"], r["m"]) for r in found] == [
         (shape, features, m)
-        for m in (40, 120) for features in (2, 8) for shape, c in numbers.SHAPES.items() if m >= 10 * c
-    ]  # fmt: skip
+        for m in (40, 120)
+        for features in (2, 8)
+        for shape, c in numbers.SHAPES.items()
+        if m >= 10 * c
+    ]
     for r in found:
         assert r["rule"] == "density" or (r["rule"] == "modularity" and r["m"] < choice.FEW)
         assert r["bound"] == choice.noise_bound(r["rule"], r["dimension"])
@@ -170,20 +173,33 @@ def test_what_is_said_of_noise_and_of_blobs_is_recorded() -> None:
 
 def made(data: str, variant: str, c: int, ari: float, draw: int = 0) -> Record:
     return {
-        "data": data, "draw": draw, "m": 1_200, "known": 3, "variant": variant, "n_clusters": c, "nmi": 0.5, "acc": 0.6,
-        "ari": ari, "seconds": 1.0,
-    }  # fmt: skip
+        "data": data,
+        "draw": draw,
+        "m": 1_200,
+        "known": 3,
+        "variant": variant,
+        "n_clusters": c,
+        "nmi": 0.5,
+        "acc": 0.6,
+        "ari": ari,
+        "seconds": 1.0,
+    }
 
 
 def test_tables_hold_means_over_draws_and_sets_and_the_worst_losses() -> None:
     of = {
-        "default": (0.5, 0.2), "eigengap": (0.4, 0.25), "modularity": (0.1, 0.1), "total persistence": (0.1, 0.1),
+        "default": (0.5, 0.2),
+        "eigengap": (0.4, 0.25),
+        "modularity": (0.1, 0.1),
+        "total persistence": (0.1, 0.1),
         "known": (0.5, 0.5),
-    }  # fmt: skip
+    }
     found = [
         made(data, variant, 4, ari + (0.1 if draw else -0.1), draw)
-        for variant, both in of.items() for data, ari in zip("ab", both, strict=True) for draw in (0, 1)
-    ]  # fmt: skip
+        for variant, both in of.items()
+        for data, ari in zip("ab", both, strict=True)
+        for draw in (0, 1)
+    ]
     lines = numbers.markdown(found).splitlines()
     says = numbers.VARIANTS["default"]
     assert f"| default | {says} | .500 / .600 / .350 | .050 (b) | .300 (b) |" in lines

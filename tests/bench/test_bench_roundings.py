@@ -52,9 +52,10 @@ def test_the_candidate_that_a_run_keeps_is_found_again_from_its_parts(name: str,
     all_of_them = roundings.candidates(found)
     facts = roundings._facts(found)
     (kept,) = (
-        one for one in all_of_them
+        one
+        for one in all_of_them
         if (one.candidate.rounding, one.candidate.columns) == (facts["rounding"], facts["columns"])
-    )  # fmt: skip
+    )
     assert (kept.candidate.cut, kept.candidate.left_out) == (facts["cut"], facts["left_out"])
     assert adjusted_rand(found.labels, kept.labels) == 1
     assert roundings.chosen([one.candidate for one in all_of_them], roundings.Rule()) is kept.candidate
@@ -206,9 +207,16 @@ def test_a_peer_that_fails_is_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def made(data: str, draw: int, variant: str, scores: tuple[float, float, float] | None, m: int = 100) -> Record:
     record = {
-        "data": data, "draw": draw, "m": m, "f": 4, "classes": 3, "variant": variant, "rounding": "density",
-        "columns": 11, "left_out": 0.125,
-    }  # fmt: skip
+        "data": data,
+        "draw": draw,
+        "m": m,
+        "f": 4,
+        "classes": 3,
+        "variant": variant,
+        "rounding": "density",
+        "columns": 11,
+        "left_out": 0.125,
+    }
     return record if scores is None else {**record, **dict(zip(labelled_data.SCORES, scores, strict=True))}
 
 
@@ -223,8 +231,10 @@ def test_tables_hold_means_errors_and_the_worst_loss_of_what_was_measured() -> N
     sizes = {"a": 100, "b": 2000, "htru2": 5000}
     records = [
         made(data, draw, variant, None if scores is None else tuple(x - 0.1 * (draw == 2) for x in scores), sizes[data])
-        for variant, sets in of.items() for data, scores in sets.items() for draw in (0, 1, 2)
-    ]  # fmt: skip
+        for variant, sets in of.items()
+        for data, scores in sets.items()
+        for draw in (0, 1, 2)
+    ]
     whole, drawn, difference, per_set = roundings.markdown(records).split("\n\n| ")[1:]
     lines = [line for part in (whole, drawn, difference, per_set) for line in part.splitlines()]
     assert "labels by | open sets (2) | of these with 1,000 samples or more (1) | tables (1) |" in lines

@@ -65,9 +65,15 @@ def test_a_config_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_the_jobs_are_every_size_k_and_operator_and_both_parts_with_workers() -> None:
     asked = study.Study(
-        sizes=(200, 400), neighbors=(5, 7), operators=("auto", "triplets"), clusters=5, strong_samples=300,
-        strong_workers=(1, 2), weak_samples=100, weak_workers=(1, 3),
-    )  # fmt: skip
+        sizes=(200, 400),
+        neighbors=(5, 7),
+        operators=("auto", "triplets"),
+        clusters=5,
+        strong_samples=300,
+        strong_workers=(1, 2),
+        weak_samples=100,
+        weak_workers=(1, 3),
+    )
     found = planned_runs(asked)
     assert len(found) == 8 + 2 + 2
     assert PlannedRun("growth", 400, 7, "triplets", 2) in found
@@ -75,8 +81,10 @@ def test_the_jobs_are_every_size_k_and_operator_and_both_parts_with_workers() ->
 
 
 def test_the_exponent_of_a_power_law_is_found_with_an_interval_around_it() -> None:
-    records = [record("growth", m, "stages", 3e-6 * m**1.25 * noise) for m, noise in
-               ((1000, 1.02), (4000, 0.98), (16000, 1.01), (64000, 0.99))]  # fmt: skip
+    records = [
+        record("growth", m, "stages", 3e-6 * m**1.25 * noise)
+        for m, noise in ((1000, 1.02), (4000, 0.98), (16000, 1.01), (64000, 0.99))
+    ]
     (row,) = study.growth_table(records)
     assert (row["from"], row["to"], row["sizes"]) == (1000, 64000, 4)
     assert row["exponent"] == pytest.approx(1.25, abs=0.02)
@@ -98,11 +106,14 @@ def test_speed_ups_efficiencies_and_the_serial_share_follow_amdahl() -> None:
 
 
 def test_memory_is_measured_over_planned_and_failed_runs_are_left_out() -> None:
-    rows = study.memory_table([
-        record("growth", 900, "total", 2.0, peak_bytes=300, projected_bytes=400),
-        record("growth", 9000, "total", 2.0, peak_bytes=None, projected_bytes=400),
-        record("growth", 90000, "total", 2.0, peak_bytes=300, projected_bytes=400) | {"outcome": "ended by signal 9"},
-    ])  # fmt: skip
+    rows = study.memory_table(
+        [
+            record("growth", 900, "total", 2.0, peak_bytes=300, projected_bytes=400),
+            record("growth", 9000, "total", 2.0, peak_bytes=None, projected_bytes=400),
+            record("growth", 90000, "total", 2.0, peak_bytes=300, projected_bytes=400)
+            | {"outcome": "ended by signal 9"},
+        ]
+    )
     assert [(row["m"], row["ratio"]) for row in rows] == [(900, 0.75)]
 
 
@@ -113,8 +124,10 @@ def test_a_line_that_is_no_record_is_named(tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_benchmark_is_read_as_growth(tmp_path: Path) -> None:
-    results = [{"kind": "time", "k": 5, "m": m, "stage": "stages", "seconds": m / 100, "outcome": "finished"}
-               for m in (100, 1000, 10000)]  # fmt: skip
+    results = [
+        {"kind": "time", "k": 5, "m": m, "stage": "stages", "seconds": m / 100, "outcome": "finished"}
+        for m in (100, 1000, 10000)
+    ]
     content = {"machine": {"cpu": "a processor"}, "results": [*results, {"kind": "growth"}]}
     (tmp_path / "scaling.json").write_text(json.dumps(content))
     (row,) = study.growth_table(study.read_bench(tmp_path / "scaling.json"))

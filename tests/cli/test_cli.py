@@ -31,16 +31,57 @@ from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import size
 
 KEYS = {
-    "m", "f", "k", "c", "P", "nnz", "stages", "peak_rss_bytes", "eigenvalues", "residual_max", "components", "recall",
-    "run_dir", "warnings",
-}  # fmt: skip
+    "m",
+    "f",
+    "k",
+    "c",
+    "P",
+    "nnz",
+    "stages",
+    "peak_rss_bytes",
+    "eigenvalues",
+    "residual_max",
+    "components",
+    "recall",
+    "run_dir",
+    "warnings",
+}
 SCORES = {"acc", "ari", "fscore", "nmi", "purity"}
 OPTIONS = [
-    "--preset", "--clusters", "--neighbors", "--sigma", "--epsilon", "--affinity", "--bandwidth", "--fusion",
-    "--fusion-weight", "--tensor", "--high-order", "--method", "--labels", "--scale", "--operator", "--tol",
-    "--workers", "--memory-limit", "--scheduler", "--seed", "--labels-column", "--json", "--out", "--strict", "--quiet",
-    "--serial", "--log-json", "--scratch", "--transpose", "--partition-rows", "--graph", "--shards", "--vectors",
-]  # fmt: skip
+    "--preset",
+    "--clusters",
+    "--neighbors",
+    "--sigma",
+    "--epsilon",
+    "--affinity",
+    "--bandwidth",
+    "--fusion",
+    "--fusion-weight",
+    "--tensor",
+    "--high-order",
+    "--method",
+    "--labels",
+    "--scale",
+    "--operator",
+    "--tol",
+    "--workers",
+    "--memory-limit",
+    "--scheduler",
+    "--seed",
+    "--labels-column",
+    "--json",
+    "--out",
+    "--strict",
+    "--quiet",
+    "--serial",
+    "--log-json",
+    "--scratch",
+    "--transpose",
+    "--partition-rows",
+    "--graph",
+    "--shards",
+    "--vectors",
+]
 
 WITHOUT_DECIMALS = ("components", "P", "nnz", "m", "f", "k", "c")
 
@@ -380,8 +421,7 @@ def test_a_damaged_part_that_is_needed_again_is_mended(
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5120.0 GiB")],
+    ("given", "said"), [(0, "0 B"), (1023, "1023 B"), (1024, "1.0 KiB"), (3 << 20, "3.0 MiB"), (5 << 40, "5120.0 GiB")]
 )
 def test_sizes_are_for_people(given: int, said: str) -> None:
     assert size(given) == said
@@ -472,8 +512,12 @@ def command(*arguments: str, **options: Any) -> subprocess.Popen[str]:
     """``ips2`` in a session of its own."""
     return subprocess.Popen(
         [sys.executable, "-m", "ips2_dask.cli", *arguments],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True, **options,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **options,
+    )
 
 
 def family(pid: int) -> list[psutil.Process]:

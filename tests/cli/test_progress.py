@@ -194,8 +194,15 @@ def test_a_log_that_cannot_be_written_is_refused(tmp_path: Path, capsys: pytest.
 
 @pytest.mark.parametrize(
     ("seconds", "said"),
-    [(0.417, "0.42 s"), (9.99, "9.99 s"), (9.996, "10 s"), (59.4, "59 s"), (59.6, "1 min 00 s"), (185, "3 min 05 s"),
-     (7_384, "2 h 03 min")],
-)  # fmt: skip
+    [
+        (0.417, "0.42 s"),
+        (9.99, "9.99 s"),
+        (9.996, "10 s"),
+        (59.4, "59 s"),
+        (59.6, "1 min 00 s"),
+        (185, "3 min 05 s"),
+        (7_384, "2 h 03 min"),
+    ],
+)
 def test_durations_are_for_people(seconds: float, said: str) -> None:
     assert duration(seconds) == said

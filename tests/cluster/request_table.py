@@ -94,10 +94,12 @@ def lines(partitions: Sequence[int], table: Table) -> list[str]:
     total = [sum(column) for column in zip(*table.values(), strict=True)]
     head = f"{'partitions':15}" + "".join(f"{n:7}" for n in partitions) + "   a further one takes"
     return [head] + [
-        f"{stage:15}" + "".join(f"{n:7}" for n in counts)
-        + "   " + ", ".join(f"{n:.4g}" for n in a_partition(partitions, counts))
+        f"{stage:15}"
+        + "".join(f"{n:7}" for n in counts)
+        + "   "
+        + ", ".join(f"{n:.4g}" for n in a_partition(partitions, counts))
         for stage, counts in {**table, "in all": total}.items()
-    ]  # fmt: skip
+    ]
 
 
 def main() -> int:
@@ -114,9 +116,7 @@ def main() -> int:
         served = stack.enter_context(s3_server(folder))
         os.environ.update(served.environment)
         client = stack.enter_context(ips2_dask.cluster("local", workers=asked.workers)) if asked.workers else None
-        found = request_table(
-            served, asked.partitions, asked.partition_rows, asked.sharded, asked.vectors, client
-        )  # fmt: skip
+        found = request_table(served, asked.partitions, asked.partition_rows, asked.sharded, asked.vectors, client)
     print(*lines(asked.partitions, found), sep="\n")
     return 0
 

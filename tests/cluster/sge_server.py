@@ -78,16 +78,28 @@ def _lay_out(folder: Path, host: str) -> None:
     (common / "act_qmaster").write_text(f"{host}\n")
     (common / "host_aliases").write_text(f"{host} localhost\n")  # which name 127.0.0.1 has is up to the machine
     bootstrap = {
-        "admin_user": "none", "default_domain": "none", "ignore_fqdn": "true", "security_mode": "none",
-        "spooling_method": "classic", "spooling_lib": "libspoolc", "spooling_params": f"{common};{spool / 'qmaster'}",
-        "binary_path": folder / "bin", "qmaster_spool_dir": spool / "qmaster",
-        "listener_threads": 2, "worker_threads": 2, "scheduler_threads": 1, "jvm_threads": 0,
-    }  # fmt: skip
+        "admin_user": "none",
+        "default_domain": "none",
+        "ignore_fqdn": "true",
+        "security_mode": "none",
+        "spooling_method": "classic",
+        "spooling_lib": "libspoolc",
+        "spooling_params": f"{common};{spool / 'qmaster'}",
+        "binary_path": folder / "bin",
+        "qmaster_spool_dir": spool / "qmaster",
+        "listener_threads": 2,
+        "worker_threads": 2,
+        "scheduler_threads": 1,
+        "jvm_threads": 0,
+    }
     (common / "bootstrap").write_text(_settings("", bootstrap))
     own = {
-        "execd_spool_dir": spool / "execd", "mailer": "/bin/true", "min_uid": 0, "min_gid": 0,
+        "execd_spool_dir": spool / "execd",
+        "mailer": "/bin/true",
+        "min_uid": 0,
+        "min_gid": 0,
         "load_report_time": "00:00:01",
-    }  # fmt: skip
+    }
     (folder / "configuration").write_text(_settings((SHARED / "default-configuration").read_text(), own))
 
 
@@ -106,9 +118,12 @@ def _configure(cell: Sge, folder: Path, host: str, memory: int) -> None:
     cores = {"pe_name": PARALLEL_ENVIRONMENT, "slots": SLOTS}
     take("-Ap", _settings((SHARED / "util/resources/pe/smp").read_text(), cores))
     queue = {
-        "qname": QUEUE, "hostlist": host, "slots": SLOTS, "pe_list": PARALLEL_ENVIRONMENT,
+        "qname": QUEUE,
+        "hostlist": host,
+        "slots": SLOTS,
+        "pe_list": PARALLEL_ENVIRONMENT,
         "load_thresholds": "NONE",  # a machine that does other things takes jobs all the same
-    }  # fmt: skip
+    }
     take("-Aq", _settings(cell.call("qconf", "-sq"), queue))
 
 

@@ -45,10 +45,16 @@ def measure(folder: Path, served: S3, samples: int | None, rows: int | None, rep
     partitions = len(run.manifest["bounds"]) - 1
     ratios = [s3 / disk for disk, s3 in zip(*seconds.values(), strict=True)][1:]
     return {
-        "samples": len(X), "features": X.shape[1], "partitions": partitions, "seconds": seconds, "stages": stages,
-        "ratios": ratios, "ratio": median(ratios), "requests": dict(requests),
+        "samples": len(X),
+        "features": X.shape[1],
+        "partitions": partitions,
+        "seconds": seconds,
+        "stages": stages,
+        "ratios": ratios,
+        "ratio": median(ratios),
+        "requests": dict(requests),
         "requests_per_partition": requests.total() / partitions,
-    }  # fmt: skip
+    }
 
 
 def main() -> int:

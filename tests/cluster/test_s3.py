@@ -156,9 +156,11 @@ def test_an_object_that_may_not_be_deleted_is_told_and_no_array_goes_before_its_
     for part in parts:
         store.write(FOLDER, part, ARRAYS, {})
     denied = {
-        "Effect": "Deny", "Principal": "*", "Action": "s3:DeleteObject",
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:DeleteObject",
         "Resource": f"arn:aws:s3:::{name}/run/{FOLDER}/{parts[1]}.json",
-    }  # fmt: skip
+    }
     bucket.call_s3(
         "put_bucket_policy", Bucket=name, Policy=json.dumps({"Version": "2012-10-17", "Statement": [denied]})
     )

@@ -33,22 +33,31 @@ WRONG = {
     "no memory for a job": ("manager: slurm\n", "worker.memory", "write worker: {memory: 4GiB}"),
     "a walltime without quotes": (SLURM + "slurm: {walltime: 1:30:00}\n", "slurm.walltime", 'write "01:00:00"'),
     "a margin that leaves no time": (
-        SLURM + 'slurm: {walltime: "00:05:00", margin: 200}\n', "margin", "lower margin or raise walltime"
+        SLURM + 'slurm: {walltime: "00:05:00", margin: 200}\n',
+        "margin",
+        "lower margin or raise walltime",
     ),
     "a text where a list belongs": (
-        SLURM + "slurm: {directives: --exclusive}\n", "slurm.directives", 'write it as ["..."'
+        SLURM + "slurm: {directives: --exclusive}\n",
+        "slurm.directives",
+        'write it as ["..."',
     ),
     "a password": ("manager: ssh\nssh: {password: x}\n", "ssh.password", "SSH's agent"),
     "a key of AWS in the environment": (
         "manager: local\nworker: {environment: {AWS_SECRET_ACCESS_KEY: x}}\n",
-        "worker.environment.AWS_SECRET_ACCESS_KEY", "~/.aws",
+        "worker.environment.AWS_SECRET_ACCESS_KEY",
+        "~/.aws",
     ),
-    "a password in a URL": (
-        "manager: gateway\ngateway: {address: https://me:pw@host}\n", "gateway.address", "~/.aws"
+    "a password in a URL": ("manager: gateway\ngateway: {address: https://me:pw@host}\n", "gateway.address", "~/.aws"),
+    "an address that is none": (
+        "manager: scheduler\nscheduler: {address: host}\n",
+        "scheduler.address",
+        "tls://HOST:8786",
     ),
-    "an address that is none": ("manager: scheduler\nscheduler: {address: host}\n", "scheduler.address", "tls://HOST:8786"),
     "a number and a range of workers": (
-        "manager: local\nworkers: 2\nadaptive: {maximum: 4}\n", "workers", "leave one of them out"
+        "manager: local\nworkers: 2\nadaptive: {maximum: 4}\n",
+        "workers",
+        "leave one of them out",
     ),
     "limits that are swapped": ("manager: local\nadaptive: {minimum: 5, maximum: 2}\n", "adaptive.minimum", "swap"),
     "a section that is a value": ("manager: local\nworker: 4\n", "worker", "two spaces"),
@@ -66,7 +75,7 @@ WRONG = {
     "a port beyond all ports": ("manager: local\nbind: {port: 70000}\n", "bind.port", "write port"),
     "two places to listen": ("manager: local\nbind: {host: 127.0.0.1, interface: lo}\n", "bind.host", "leave one"),
     "another manager's section": ("manager: local\nslurm: {queue: a}\n", "slurm", "leave it out"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize(("content", "key", "remedy"), WRONG.values(), ids=WRONG)
@@ -173,21 +182,55 @@ def test_an_option_wins_over_the_config() -> None:
 
 
 NOT_TAKEN = {
-    "scheduler": ("workers", "adaptive", "insecure", "bind", "driver", "worker.memory", "worker.scratch",
-                  "worker.environment", "worker.preload", "worker.warm"),
-    "gateway": ("tls", "insecure", "bind", "driver", "worker.memory", "worker.scratch", "worker.environment",
-                "worker.preload", "worker.warm"),
+    "scheduler": (
+        "workers",
+        "adaptive",
+        "insecure",
+        "bind",
+        "driver",
+        "worker.memory",
+        "worker.scratch",
+        "worker.environment",
+        "worker.preload",
+        "worker.warm",
+    ),
+    "gateway": (
+        "tls",
+        "insecure",
+        "bind",
+        "driver",
+        "worker.memory",
+        "worker.scratch",
+        "worker.environment",
+        "worker.preload",
+        "worker.warm",
+    ),
     "ssh": ("workers", "adaptive", "driver"),
     "local": ("driver",),
     "kubernetes": ("bind", "driver.walltime"),
-    "slurm": (), "pbs": (), "lsf": (), "sge": (),
-}  # fmt: skip
+    "slurm": (),
+    "pbs": (),
+    "lsf": (),
+    "sge": (),
+}
 VALUES: dict[str, Any] = {
-    "workers": 2, "adaptive": {"maximum": 4}, "insecure": True, "tls": "tls", "shared": "/tmp", "timeout": 60,
-    "bind": {"port": 0}, "driver": {"threads": 2}, "driver.walltime": "01:00:00", "driver.memory": "2GiB",
-    "worker.threads": 2, "worker.memory": "2GiB", "worker.scratch": "/tmp", "worker.environment": {"A": "1"},
-    "worker.preload": ["math"], "worker.warm": True,
-}  # fmt: skip
+    "workers": 2,
+    "adaptive": {"maximum": 4},
+    "insecure": True,
+    "tls": "tls",
+    "shared": "/tmp",
+    "timeout": 60,
+    "bind": {"port": 0},
+    "driver": {"threads": 2},
+    "driver.walltime": "01:00:00",
+    "driver.memory": "2GiB",
+    "worker.threads": 2,
+    "worker.memory": "2GiB",
+    "worker.scratch": "/tmp",
+    "worker.environment": {"A": "1"},
+    "worker.preload": ["math"],
+    "worker.warm": True,
+}
 
 
 def content_with(manager: str, dotted: str) -> dict[str, Any]:
@@ -229,11 +272,14 @@ def test_the_check_refuses_such_a_key_in_one_line(tmp_path: Path, capsys: pytest
 @pytest.mark.parametrize(
     ("given", "thing"),
     [
-        ({"cluster": "ssh", "n_workers": 3}, "n_workers"), ({"scheduler": "tcp://a:1", "n_workers": 3}, "n_workers"),
-        ({"scheduler": "tcp://a:1", "insecure": True}, "insecure"), ({"cluster": "gateway", "tls": "x"}, "tls"),
-        ({"scheduler": "tcp://a:1", "scratch": "/x"}, "scratch"), ({"cluster": "gateway", "scratch": "/x"}, "scratch"),
+        ({"cluster": "ssh", "n_workers": 3}, "n_workers"),
+        ({"scheduler": "tcp://a:1", "n_workers": 3}, "n_workers"),
+        ({"scheduler": "tcp://a:1", "insecure": True}, "insecure"),
+        ({"cluster": "gateway", "tls": "x"}, "tls"),
+        ({"scheduler": "tcp://a:1", "scratch": "/x"}, "scratch"),
+        ({"cluster": "gateway", "scratch": "/x"}, "scratch"),
     ],
-)  # fmt: skip
+)
 def test_what_is_asked_for_besides_a_config_is_used_or_refused(given: dict[str, Any], thing: str) -> None:
     with pytest.raises(BadInput, match="does something with") as caught:
         config_of(Resources(**given))

@@ -37,17 +37,28 @@ def compare(name: str, text: str) -> None:
 def full(system: str) -> Config:
     """A config with every key that shows in a script."""
     section: dict[str, Any] = {
-        "queue": "long", "account": "physics", "walltime": "1-02:00:00", "margin": 600, "processes": 2, "name": "mine",
-        "python": "/opt/python", "logs": "/shared/logs", "directives": ["-x first", "-y"],
+        "queue": "long",
+        "account": "physics",
+        "walltime": "1-02:00:00",
+        "margin": 600,
+        "processes": 2,
+        "name": "mine",
+        "python": "/opt/python",
+        "logs": "/shared/logs",
+        "directives": ["-x first", "-y"],
         "prologue": ["module load python", "ulimit -c 0"],
-    }  # fmt: skip
+    }
     section |= {"sge": {"parallel_environment": "smp", "memory_resource": "mem_free"}, "lsf": {"units": "gb"}}.get(
         system, {}
     )
     worker = {
-        "threads": 4, "memory": "16GiB", "scratch": "/local/scratch", "environment": {"MALLOC_ARENA_MAX": 2},
-        "preload": ["my_module"], "warm": True,
-    }  # fmt: skip
+        "threads": 4,
+        "memory": "16GiB",
+        "scratch": "/local/scratch",
+        "environment": {"MALLOC_ARENA_MAX": 2},
+        "preload": ["my_module"],
+        "warm": True,
+    }
     driver = {"threads": 2, "memory": "8GiB", "walltime": "2-00:00:00"}
     given = {"manager": system, "workers": 4, "worker": worker, "driver": driver, system: section}
     return settled({**given, "tls": "/shared/tls", "bind": {"interface": "ib0"}})
@@ -137,10 +148,15 @@ def validate(manifest: dict[str, Any], kind: str) -> None:
 def on_kubernetes() -> Config:
     """A config with every key that shows in a manifest."""
     section = {
-        "namespace": "science", "name": "mine", "image": "registry.example.org/ips2:1", "pull_policy": "Always",
-        "service_account": "store-reader", "idle_timeout": 3600, "env_from": ["s3-access"],
+        "namespace": "science",
+        "name": "mine",
+        "image": "registry.example.org/ips2:1",
+        "pull_policy": "Always",
+        "service_account": "store-reader",
+        "idle_timeout": 3600,
+        "env_from": ["s3-access"],
         "node_selector": {"disk": "ssd"},
-    }  # fmt: skip
+    }
     worker = {"threads": 4, "memory": "16GiB", "scratch": "/scratch", "environment": {"A": "b"}, "warm": True}
     given = {"manager": "kubernetes", "workers": 20, "worker": worker, "driver": {"threads": 2, "memory": "8GiB"}}
     return settled({**given, "kubernetes": section, "insecure": True})

@@ -88,9 +88,19 @@ def test_a_cancelled_driver_ends_its_workers_first(tmp_path: Path, capsys: pytes
     np.save(tmp_path / "long.npy", np.random.default_rng(0).normal(size=(9000, 20)))
     out = str(tmp_path / "run")
     job = submitted(
-        capsys, str(tmp_path / "long.npy"), "--clusters", "9", "--neighbors", "14", "--out", out, "--cluster", "local",
-        "--workers", "1",
-    )  # fmt: skip
+        capsys,
+        str(tmp_path / "long.npy"),
+        "--clusters",
+        "9",
+        "--neighbors",
+        "14",
+        "--out",
+        out,
+        "--cluster",
+        "local",
+        "--workers",
+        "1",
+    )
     driver = psutil.Process(job.native["pid"])
     until(lambda: "ingest" in "".join(log_lines(job)))
     family = driver.children(recursive=True)

@@ -110,9 +110,13 @@ def wait_for(log: Path, word: str) -> None:
 def files(folder: Path, role: str) -> list[str]:
     """Options of Dask's command line for one role."""
     return [
-        "--tls-ca-file", str(folder / "ca.pem"), "--tls-cert", str(folder / f"{role}.pem"),
-        "--tls-key", str(folder / f"{role}.key"),
-    ]  # fmt: skip
+        "--tls-ca-file",
+        str(folder / "ca.pem"),
+        "--tls-cert",
+        str(folder / f"{role}.pem"),
+        "--tls-key",
+        str(folder / f"{role}.key"),
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -185,9 +185,11 @@ def test_another_timeout_of_kubernetes_is_refused(seconds: object) -> None:
 def shares(dask_worker: Any) -> tuple[Any, ...]:
     manager = dask_worker.memory_manager
     return (
-        manager.memory_target_fraction, manager.memory_spill_fraction, manager.memory_pause_fraction,
+        manager.memory_target_fraction,
+        manager.memory_spill_fraction,
+        manager.memory_pause_fraction,
         dask.config.get("distributed.worker.memory.terminate"),
-    )  # fmt: skip
+    )
 
 
 def test_a_worker_writes_results_to_disk_as_dask_does_and_never_pauses() -> None:

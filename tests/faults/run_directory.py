@@ -277,9 +277,7 @@ class RunDirectory(RuleBasedStateMachine):
 
     # ---- damage
 
-    @command(
-        "harm", which=WHICH, at=WHICH, how=st.sampled_from(["flip", "truncate", "delete"]), verified=st.booleans()
-    )  # fmt: skip
+    @command("harm", which=WHICH, at=WHICH, how=st.sampled_from(["flip", "truncate", "delete"]), verified=st.booleans())
     @only_if(lambda self: self._files())
     def is_damaged(self, which: int, at: int, how: str, verified: bool) -> None:
         """A file that a run wrote is changed, cut or deleted; half the time `verify` has to find it at once.

@@ -89,15 +89,24 @@ class Scene:
     def environment(self, **more: str) -> dict[str, str]:
         """The environment of processes that are watched."""
         path = os.pathsep.join([str(HOOK), *filter(None, [os.environ.get("PYTHONPATH")])])
-        return {**os.environ, "PYTHONPATH": path, "IPS2_TEST_FAULT": str(self.control),
-                "IPS2_TEST_BOUNDS": self.bounds, **more}  # fmt: skip
+        return {
+            **os.environ,
+            "PYTHONPATH": path,
+            "IPS2_TEST_FAULT": str(self.control),
+            "IPS2_TEST_BOUNDS": self.bounds,
+            **more,
+        }
 
     def spawn(self, *command: str, **more: str) -> subprocess.Popen[str]:
         """A Python process in a session of its own."""
         process = subprocess.Popen(
-            [sys.executable, *command], env=self.environment(**more), stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
-        )  # fmt: skip
+            [sys.executable, *command],
+            env=self.environment(**more),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
         self._sessions.append(process)
         return process
 

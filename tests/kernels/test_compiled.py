@@ -38,9 +38,13 @@ def use(package: Path, temporary: Path) -> subprocess.CompletedProcess[str]:
     home = str(package.parent / "home")
     names = {"PATH": os.environ["PATH"], "HOME": home, "XDG_CACHE_HOME": home}
     return subprocess.run(
-        [sys.executable, "-B", "-c", USE, str(temporary)], cwd=package, env=names, capture_output=True, text=True,
+        [sys.executable, "-B", "-c", USE, str(temporary)],
+        cwd=package,
+        env=names,
+        capture_output=True,
+        text=True,
         timeout=120,
-    )  # fmt: skip
+    )
 
 
 def test_compiled_code_is_kept_in_a_temporary_folder_of_this_user(package: Path, tmp_path: Path) -> None:

@@ -46,9 +46,11 @@ def test_the_leaves_are_those_of_hdbscan_with_the_same_smallest_size(blobs: tupl
     cut = found(X, 4)
     # scikit-learn counts the point itself among the neighbours, fast-plscan does not
     model = HDBSCAN(
-        min_cluster_size=int(cut.smallest) + 1, min_samples=density.MIN_SAMPLES + 1, cluster_selection_method="leaf",
+        min_cluster_size=int(cut.smallest) + 1,
+        min_samples=density.MIN_SAMPLES + 1,
+        cluster_selection_method="leaf",
         copy=True,
-    ).fit(X)  # fmt: skip
+    ).fit(X)
     both = (cut.labels >= 0) & (model.labels_ >= 0)
     assert adjusted_rand_score(model.labels_[both], cut.labels[both]) == 1
     assert both.sum() >= 0.95 * (cut.labels >= 0).sum()

@@ -48,9 +48,13 @@ def test_all_samples_may_be_neighbours() -> None:
 
 
 @given(
-    seed=st.integers(0, 2**32 - 1), m=st.integers(2, 40), f=st.integers(1, 5), levels=st.integers(1, 4),
-    cut=st.floats(0, 1), data=st.data(),
-)  # fmt: skip
+    seed=st.integers(0, 2**32 - 1),
+    m=st.integers(2, 40),
+    f=st.integers(1, 5),
+    levels=st.integers(1, 4),
+    cut=st.floats(0, 1),
+    data=st.data(),
+)
 @settings(deadline=None)
 def test_neighbours_of_any_rows_of_a_grid_are_the_oracles(
     seed: int, m: int, f: int, levels: int, cut: float, data: st.DataObject

@@ -80,10 +80,15 @@ def parts(one: Problem, cuts: list[int]) -> list[ritz.Sums]:
         samples, places = np.unique(one.pairs[touched], return_inverse=True)
         found.append(
             ritz.sums(
-                ChunkMatrix(rows, slice(first, last)), one.w[samples], places.reshape(-1, 2).astype(np.int32),
-                one.unit[touched], one.degrees[touched], one.label[low:high], one.count,
+                ChunkMatrix(rows, slice(first, last)),
+                one.w[samples],
+                places.reshape(-1, 2).astype(np.int32),
+                one.unit[touched],
+                one.degrees[touched],
+                one.label[low:high],
+                one.count,
             )
-        )  # fmt: skip
+        )
     return found
 
 

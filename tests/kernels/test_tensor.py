@@ -108,9 +108,12 @@ def test_a_subset_is_owned_by_the_smallest_centre_that_holds_it_hub_or_not(
 
 
 @given(
-    seed=st.integers(0, 2**32 - 1), m=st.integers(2, 25), k=st.integers(2, 7), hub=st.integers(1, 30),
+    seed=st.integers(0, 2**32 - 1),
+    m=st.integers(2, 25),
+    k=st.integers(2, 7),
+    hub=st.integers(1, 30),
     cut=st.floats(0, 1),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=60)
 def test_owners_of_any_neighbourhoods_do_not_depend_on_cuts_or_on_what_counts_as_a_hub(
     seed: int, m: int, k: int, hub: int, cut: float

@@ -223,10 +223,14 @@ def test_baselines_below_the_papers_figures_are_named_each_on_the_samples_that_t
     found = [
         record("table2", dataset, method, "acc", mean=mean, paper=0.5)
         for dataset, method, mean in (
-            ("soybean", "SC", 0.4), ("soybean", "IPS2", 0.4), ("yale5", "SC", 0.49996),
-            ("scadi57", "CAVE", 0.4), ("scadi", "CAVE", 0.3), ("scadi", "SC", 0.2),
+            ("soybean", "SC", 0.4),
+            ("soybean", "IPS2", 0.4),
+            ("yale5", "SC", 0.49996),
+            ("scadi57", "CAVE", 0.4),
+            ("scadi", "CAVE", 0.3),
+            ("scadi", "SC", 0.2),
         )
-    ]  # fmt: skip
+    ]
     said = findings.below_text(found)
     assert said == (
         "A baseline's default ACC is below the paper's figure in 2 cells: "
@@ -245,8 +249,10 @@ def test_readings_with_a_printed_figure_and_above_it_are_counted() -> None:
     grid = {m: {"mean": [0.599, 0.7, 0.2]} for m in ("SC", "PPC")} | {"IPS2": {"mean": [0.601, 0.9, 0.6]}}
     document = {
         "figures": {"yale5": {"SC": 0.6, "PPC": 0.6, "IPS2": 0.6}},
-        "printed": {"yale5": single}, "later code": {"yale5": {"unchanged": reading(0.61)}}, "grid": {"yale5": grid},
-    }  # fmt: skip
+        "printed": {"yale5": single},
+        "later code": {"yale5": {"unchanged": reading(0.61)}},
+        "grid": {"yale5": grid},
+    }
     assert findings.readings_text(document) == [
         "yale5: the paper's IPS2 0.600; printed 0.500, later code 0.610. Single changes with the figure, by the mean: "
         "printed, k 5; 2 are above it. Of the grid's 3, 2 have it and 1 are above; the highest is 0.900."
@@ -299,9 +305,7 @@ def test_text_in_tables_is_escaped() -> None:
 @pytest.mark.slow
 def test_all_parts_of_the_report_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beyond, "LARGE", ("digits",))  # the others take minutes
-    scope = Scope(
-        runs=1, budget=12, draws=2, repeats=1, large_runs=1, tunes_beyond=False, starts=1, reading_draws=2
-    )  # fmt: skip
+    scope = Scope(runs=1, budget=12, draws=2, repeats=1, large_runs=1, tunes_beyond=False, starts=1, reading_draws=2)
     records = made(dict(catalog.FAMILIES), tmp_path, scope, DATA)
     page = check_page(tmp_path / "report.html")
     assert page.tags.count("section") == len(catalog.FAMILIES)

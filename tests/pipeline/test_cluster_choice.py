@@ -108,9 +108,12 @@ def test_what_is_left_of_many_samples_is_worth_a_cluster(m: int, done: int, wort
 
 @pytest.mark.parametrize("small_here", [True, False])
 def test_little_that_is_left_can_be_kept_from_the_workers(
-    small_here: bool, blobs: npt.NDArray[Any], dask_executor: DaskExecutor, tmp_path: Path,
+    small_here: bool,
+    blobs: npt.NDArray[Any],
+    dask_executor: DaskExecutor,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     stages: list[list[str]] = [[]]
     original = DaskExecutor.map
 

@@ -21,9 +21,14 @@ from ips2_dask.pipeline.option_checks import MACHINES, NOT_READ, check_machines,
 X = np.random.default_rng(6).normal(size=(60, 3)) + 4 * np.eye(3)[np.arange(60) % 3]
 S = np.exp(-np.square(X[:, None] - X).sum(axis=2))
 OTHER: dict[str, Any] = {
-    "sigma": 2.0, "epsilon": 2e-4, "operator": "matrix-free", "fusion": "normalized", "fusion_weight": 0.2,
-    "bandwidth": "median", "n_components": 4,
-}  # fmt: skip
+    "sigma": 2.0,
+    "epsilon": 2e-4,
+    "operator": "matrix-free",
+    "fusion": "normalized",
+    "fusion_weight": 0.2,
+    "bandwidth": "median",
+    "n_components": 4,
+}
 CASES = [(decider, value, name) for decider, value, names, _ in NOT_READ for name in names]
 
 
@@ -88,9 +93,13 @@ def test_shards_beside_a_graph_that_is_given_are_refused() -> None:
 
 
 MACHINERY: dict[str, Any] = {
-    "n_workers": 2, "scratch": "/tmp", "scheduler": "tcp://127.0.0.1:1", "cluster": "local", "tls": "/tmp",
+    "n_workers": 2,
+    "scratch": "/tmp",
+    "scheduler": "tcp://127.0.0.1:1",
+    "cluster": "local",
+    "tls": "/tmp",
     "insecure": True,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MACHINES)
@@ -126,9 +135,11 @@ def test_a_sweep_refuses_what_its_lists_replace(tmp_path: Path) -> None:
         sweep(X, (2, 3), params=params, store=tmp_path / "s", files=False, **lists)
 
     for params, lists, name in (
-        (Params(n_neighbors=7), {"neighbors": (5, 10)}, "n_neighbors"), (Params(sigma=3.0), {"sigma": (1, 2)}, "sigma"),
-        (Params(max_clusters=9), {}, "max_clusters"), (Params(n_eigenpairs=9), {}, "n_eigenpairs"),
-    ):  # fmt: skip
+        (Params(n_neighbors=7), {"neighbors": (5, 10)}, "n_neighbors"),
+        (Params(sigma=3.0), {"sigma": (1, 2)}, "sigma"),
+        (Params(max_clusters=9), {}, "max_clusters"),
+        (Params(n_eigenpairs=9), {}, "n_eigenpairs"),
+    ):
         with pytest.raises(BadInput) as caught:
             swept(params, **lists)
         assert caught.value.thing == name

@@ -93,10 +93,15 @@ def test_the_tensor_is_the_oracles_for_every_k_and_partition_size(name: str, k: 
 
 
 @given(
-    seed=st.integers(0, 2**32 - 1), m=st.integers(4, 16), grid=st.booleans(), k=st.integers(2, 12),
-    rows=st.integers(1, 16), sigma=st.floats(0.05, 4), epsilon=st.floats(1e-6, 9e-4),
+    seed=st.integers(0, 2**32 - 1),
+    m=st.integers(4, 16),
+    grid=st.booleans(),
+    k=st.integers(2, 12),
+    rows=st.integers(1, 16),
+    sigma=st.floats(0.05, 4),
+    epsilon=st.floats(1e-6, 9e-4),
     operator=st.sampled_from(OPERATORS),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=40)
 def test_any_partitioning_of_any_data_gives_the_oracles_tensor(
     seed: int, m: int, grid: bool, k: int, rows: int, sigma: float, epsilon: float, operator: str
@@ -381,11 +386,19 @@ def test_tasks_that_run_twice_give_the_same_and_change_nothing(
 @pytest.mark.parametrize(
     "change",
     [
-        {"affinity": "gaussian"}, {"fusion": "normalized"}, {"high_order": "abs"}, {"assign_labels": "kmeans"},
-        {"embedding": "rows"}, {"embedding": "none"}, {"assign_labels": "density"},
-        {"tensor": "decomposable"}, {"method": "ppc"}, {"scale": "zscore"}, {"scale": "l2"},
+        {"affinity": "gaussian"},
+        {"fusion": "normalized"},
+        {"high_order": "abs"},
+        {"assign_labels": "kmeans"},
+        {"embedding": "rows"},
+        {"embedding": "none"},
+        {"assign_labels": "density"},
+        {"tensor": "decomposable"},
+        {"method": "ppc"},
+        {"scale": "zscore"},
+        {"scale": "l2"},
     ],
-)  # fmt: skip
+)
 def test_every_variant_gives_the_same_labels_in_any_partitions_and_order(digits: Array, change: dict[str, Any]) -> None:
     params = dataclasses.replace(DIGITS, n_clusters=4, **change)
     whole = run(digits[:70], params).labels

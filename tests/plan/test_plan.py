@@ -119,9 +119,12 @@ def test_vectors_are_cut_where_samples_or_neighbours_make_their_blocks_large() -
 
 
 @given(
-    m=st.integers(200, 10**6), f=st.integers(1, 2000), k=st.integers(2, 30), c=st.integers(2, 60),
+    m=st.integers(200, 10**6),
+    f=st.integers(1, 2000),
+    k=st.integers(2, 30),
+    c=st.integers(2, 60),
     what=st.sampled_from(["m", "f", "k", "c"]),
-)  # fmt: skip
+)
 def test_more_of_anything_never_needs_less_memory_where_the_same_is_chosen(
     m: int, f: int, k: int, c: int, what: str
 ) -> None:

@@ -285,10 +285,19 @@ def test_clusters_differ_in_colour_and_marker_together() -> None:
 @pytest.mark.parametrize(
     "draw",
     [
-        plots.eigenvalues, plots.convergence, plots.similarity, plots.distribution, plots.embedding, plots.layers,
-        plots.layout, plots.cluster_sizes, plots.silhouettes, plots.stage_times, plots.stage_memory,
+        plots.eigenvalues,
+        plots.convergence,
+        plots.similarity,
+        plots.distribution,
+        plots.embedding,
+        plots.layers,
+        plots.layout,
+        plots.cluster_sizes,
+        plots.silhouettes,
+        plots.stage_times,
+        plots.stage_memory,
     ],
-)  # fmt: skip
+)
 def test_every_picture_is_drawn_on_the_axis_it_is_given(draw: Any, some_run: Run) -> None:
     ax = Figure().subplots()
     assert draw(some_run, ax=ax) is ax

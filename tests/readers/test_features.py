@@ -97,11 +97,13 @@ ARRAYS: dict[str, Callable[[Array, Path], Any]] = {
     "npy": lambda X, folder: (np.save(folder / "x.npy", X), folder / "x.npy")[1],
     "npz": lambda X, folder: (np.savez_compressed(folder / "x.npz", X=X), folder / "x.npz")[1],
     "zarr": lambda X, folder: zarr.create_array(str(folder / "x.zarr"), data=X, chunks=(7, 2)),
-    "hdf5": lambda X, folder: (h5py.File(folder / "x.h5", "w").create_dataset("X", data=X).file.close(),
-                               folder / "x.h5")[1],
+    "hdf5": lambda X, folder: (
+        h5py.File(folder / "x.h5", "w").create_dataset("X", data=X).file.close(),
+        folder / "x.h5",
+    )[1],
     "memmap": lambda X, folder: (np.save(folder / "x.npy", X), np.load(folder / "x.npy", mmap_mode="r"))[1],
     "text": lambda X, folder: (np.savetxt(folder / "x.csv", X, delimiter=","), folder / "x.csv")[1],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", ARRAYS)
@@ -123,12 +125,25 @@ def test_arrays_are_selected_and_encoded_by_number(kind: str, label: int | None,
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        (["a"], [0]), ([0], [0]), (["0"], [0]), ([-1], [6]), (["-2"], [5]), (["7"], [6]), ([7 - 1], [6]),
-        (["1-3"], [1, 2, 3]), (["a-b"], [0, 1]), (["c-d"], [2]), (["b-c-d"], [1, 2]), (["c-d-e"], [2, 3, 4, 5]),
-        (["e", "a", "e"], [0, 5]), (["0-2", "2-3"], [0, 1, 2, 3]), (np.array([1, 2]), [1, 2]), ("a,2", [0, 2]),
+        (["a"], [0]),
+        ([0], [0]),
+        (["0"], [0]),
+        ([-1], [6]),
+        (["-2"], [5]),
+        (["7"], [6]),
+        ([7 - 1], [6]),
+        (["1-3"], [1, 2, 3]),
+        (["a-b"], [0, 1]),
+        (["c-d"], [2]),
+        (["b-c-d"], [1, 2]),
+        (["c-d-e"], [2, 3, 4, 5]),
+        (["e", "a", "e"], [0, 5]),
+        (["0-2", "2-3"], [0, 1, 2, 3]),
+        (np.array([1, 2]), [1, 2]),
+        ("a,2", [0, 2]),
         (range(2, 4), [2, 3]),
     ],
-)  # fmt: skip
+)
 def test_columns_are_named_numbered_and_ranged(asked: Any, expected: list[int]) -> None:
     assert select_columns("x.csv", Features(columns=asked), NAMES, len(NAMES)).columns == tuple(expected)
     left = tuple(place for place in range(7) if place not in expected)
@@ -173,9 +188,16 @@ def test_two_columns_of_a_name_and_a_range_of_two_meanings_are_unclear() -> None
 
 
 @pytest.mark.parametrize(
-    "given", [{"columns": []}, {"columns": 3}, {"one_hot": [1.5]}, {"drop_columns": [True]}, {"missing": "mean"},
-              {"columns": [None]}],
-)  # fmt: skip
+    "given",
+    [
+        {"columns": []},
+        {"columns": 3},
+        {"one_hot": [1.5]},
+        {"drop_columns": [True]},
+        {"missing": "mean"},
+        {"columns": [None]},
+    ],
+)
 def test_a_record_of_something_else_is_refused(given: dict[str, Any]) -> None:
     with pytest.raises(BadInput, match=next(iter(given))):
         Features(**given)
@@ -301,8 +323,11 @@ def test_what_features_depend_on_is_in_the_keys_and_the_command_is_made_again(fi
     same = run(path, PARAMS, Resources(), features=ENCODED, **options)  # type: ignore[arg-type]
     assert {stage["state"] for stage in same.manifest["stages"]} == {"reused"}
     states = []
-    for features in (Features(drop_columns="n,y", one_hot="kind,code,flag"), ENCODED,
-                     Features(drop_columns="n", one_hot="kind,code,flag", missing="median")):  # fmt: skip
+    for features in (
+        Features(drop_columns="n,y", one_hot="kind,code,flag"),
+        ENCODED,
+        Features(drop_columns="n", one_hot="kind,code,flag", missing="median"),
+    ):
         again = run(path, PARAMS, Resources(), features=features, **options)  # type: ignore[arg-type]
         states.append(again.manifest["stages"][0]["state"])
     assert states == ["computed again", "reused", "computed again"]
@@ -311,8 +336,10 @@ def test_what_features_depend_on_is_in_the_keys_and_the_command_is_made_again(fi
     plain = run(frame()[["x", "y"]], PARAMS)
     assert plain.features is None
     assert "features" not in plain.manifest["input"]
-    assert plain.manifest["input"]["fingerprint"] == run(frame()[["x", "y"]], PARAMS, features=Features()).manifest[
-        "input"]["fingerprint"]  # fmt: skip
+    assert (
+        plain.manifest["input"]["fingerprint"]
+        == run(frame()[["x", "y"]], PARAMS, features=Features()).manifest["input"]["fingerprint"]
+    )
 
 
 def test_a_sweep_takes_features_too(tmp_path: Path) -> None:

@@ -106,9 +106,13 @@ def write_zarr(folder: Path, labels: list[str]) -> Source:
 
 
 TEXTS: dict[str, Callable[[Path, list[str]], Source]] = {
-    "csv": write_csv, "parquet": write_parquet, "h5": write_hdf5, "h5ad": write_h5ad, "npz": write_npz,
+    "csv": write_csv,
+    "parquet": write_parquet,
+    "h5": write_hdf5,
+    "h5ad": write_h5ad,
+    "npz": write_npz,
     "zarr": write_zarr,
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", TEXTS)

@@ -219,12 +219,17 @@ def test_text_of_every_kind_is_encoded_or_dropped(kind: Any, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "values",
     [
-        pa.array([0, 1], pa.date32()), pa.array([0, 1], pa.timestamp("ms")), pa.array([0, 1], pa.time64("us")),
-        pa.array([0, 1], pa.duration("s")), pa.array([{"x": 1}, {"x": 2}]), pa.array([b"u", b"v"]),
-        pa.array([[[1]], [[2]]]), pa.array([["u"], ["v"]]),
+        pa.array([0, 1], pa.date32()),
+        pa.array([0, 1], pa.timestamp("ms")),
+        pa.array([0, 1], pa.time64("us")),
+        pa.array([0, 1], pa.duration("s")),
+        pa.array([{"x": 1}, {"x": 2}]),
+        pa.array([b"u", b"v"]),
+        pa.array([[[1]], [[2]]]),
+        pa.array([["u"], ["v"]]),
     ],
     ids=lambda values: str(values.type),
-)  # fmt: skip
+)
 def test_columns_that_are_neither_numbers_nor_text_can_be_dropped(values: Any, tmp_path: Path) -> None:
     path = write(tmp_path, {"a": [1.0, 2], "when": values})
     with pytest.raises(BadInput, match=r"'when' \(.* in row 0.*Remedy: drop these columns \(drop_columns"):

@@ -320,188 +320,391 @@ GAPS = LABELLED + "1,,2\n"
 UNEVEN = [[1.0, 2.0], [3.0]] * 12
 
 CASES: list[Case] = [
-    Case(f"{INIT}: the Dataset given: give one variable, as in dataset['x'], or dataset.to_dataarray().T, if each "
-         "variable is a feature", given(xr.Dataset({"x": (("s", "f"), X)})),
-         (given(xr.Dataset({"x": (("s", "f"), X)})["x"]),
-          given(xr.Dataset({name: ("s", X[:, i]) for i, name in enumerate("abc")}).to_dataarray().T))),
-    Case(f"{INIT}: {{}}: leave it out: {{}}", lambda folder: (
-        text(LABELLED)(folder), read(f"{folder}/x.csv::a")), (text(LABELLED),)),
+    Case(
+        f"{INIT}: the Dataset given: give one variable, as in dataset['x'], or dataset.to_dataarray().T, if each "
+        "variable is a feature",
+        given(xr.Dataset({"x": (("s", "f"), X)})),
+        (
+            given(xr.Dataset({"x": (("s", "f"), X)})["x"]),
+            given(xr.Dataset({name: ("s", X[:, i]) for i, name in enumerate("abc")}).to_dataarray().T),
+        ),
+    ),
+    Case(
+        f"{INIT}: {{}}: leave it out: {{}}",
+        lambda folder: (text(LABELLED)(folder), read(f"{folder}/x.csv::a")),
+        (text(LABELLED),),
+    ),
     Case(f"{INIT}: {{}}: leave {{}} ({{}}) out", given(X, text=TextFormat(decimal=",")), (given(X),)),
     Case(f"{INIT}: {{}}: check the path, as {{}} does not exist either", given("nowhere/x.csv"), (text(LABELLED),)),
-    Case(f"{INIT}: {{}}: give the pattern {{}}, which leaves these columns out, or in Python "
-         "dask.dataframe.read_parquet(folder), which reads them", divided(read),
-         (divided(lambda folder: read(f"{folder}/**/*.parquet")),
-          divided(lambda folder: read(dd.read_parquet(folder), features=Features(one_hot=["kind"]))))),
+    Case(
+        f"{INIT}: {{}}: give the pattern {{}}, which leaves these columns out, or in Python "
+        "dask.dataframe.read_parquet(folder), which reads them",
+        divided(read),
+        (
+            divided(lambda folder: read(f"{folder}/**/*.parquet")),
+            divided(lambda folder: read(dd.read_parquet(folder), features=Features(one_hot=["kind"]))),
+        ),
+    ),
     Case(f"{ANNDATA}: {{}}: {MEMBER}", hdf5(nested), (hdf5(nested, "::mod/rna"),)),
-    Case(f"{ANNDATA}: {{}}: name another matrix after '::' ({{}}), or write it as an array",
-         annotated(cells(X=X, obsm={"pca": X[:, :2]}), odd_encoding),
-         (annotated(cells(X=X, obsm={"pca": X[:, :2]}), odd_encoding, "::obsm/pca"), annotated(cells(X=X)))),
-    Case(f"{ANNDATA}: {{}}, {{}}: write the file again with a recent anndata, or leave labels_column "
-         "(--labels-column) out", annotated(cells(X=X), without_columns, "::X", labels_column="t"),
-         (annotated(cells(X=X), labels_column="t"), annotated(cells(X=X), without_columns, "::X"))),
-    Case(f"{ARROW}: {{}}: make the lists equally long, or drop their columns (drop_columns, --drop-columns "
-         "{}_0-{}_{})", parquet({"a": X[:, 0], "e": UNEVEN}),
-         (parquet({"a": X[:, 0], "e": [[1.0, 2.0]] * 24}),
-          parquet({"a": X[:, 0], "e": UNEVEN}, drop_columns=["e_0-e_1"]))),
-    Case(f"{ARROW}: {{}}: drop these columns (drop_columns, --drop-columns)", parquet(FRAME.assign(n=None)),
-         (parquet(FRAME.assign(n=None), drop_columns=["n"]),)),
-    Case(f"{ARROW}: {{}}: drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times "
-         "in seconds", parquet(FRAME.assign(t=TIMES[:, 0])),
-         (parquet(FRAME.assign(t=TIMES[:, 0]), drop_columns=["t"]),
-          parquet(FRAME.assign(t=TIMES[:, 0].astype(np.int64))))),
-    Case(f"{BASE}: {{}}: reshape it, for instance array.reshape(len(array), -1)", given(X.reshape(12, 2, 3)),
-         (given(X.reshape(12, 2, 3).reshape(12, -1)), given(X[:, 0].reshape(24, -1)))),
-    Case(f"{BASE}: {{}}: drop such columns, or give times as numbers, for instance (times - times.min()) / "
-         "np.timedelta64(1, 's')", given(TIMES), (given((TIMES - TIMES.min()) / np.timedelta64(1, "s")),)),
-    Case(f"{BASE}: {{}}: convert them, for instance with array.astype(np.float64)", given(X.astype(np.longdouble)),
-         (given(X.astype(np.longdouble).astype(np.float64)),)),
-    Case(f"{COLUMNS}: {{}}: take it out of {{}} ({{}})",
-         given(FRAME.assign(w=WORDS), columns=["a", "w"], labels_column="w"),
-         (given(FRAME.assign(w=WORDS), columns=["a", "b"], labels_column="w"),)),
-    Case(f"{COLUMNS}: {{}}: take it out of columns (--columns) or drop_columns",
-         given(FRAME, columns=["a", "b"], drop_columns=["b"]),
-         (given(FRAME, columns=["a"], drop_columns=["b"]), given(FRAME, columns=["a", "b"]))),
-    Case(f"{COLUMNS}: {{}}: take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
-         given(FRAME.assign(w=WORDS), one_hot=["w"], drop_columns=["w"]),
-         (given(FRAME.assign(w=WORDS), one_hot=["w"]), given(FRAME.assign(w=WORDS), drop_columns=["w"]))),
-    Case(f"{COLUMNS}: {{}}: add it to columns (--columns), or take it out of one_hot (--one-hot)",
-         given(FRAME.assign(w=WORDS), columns=["a"], one_hot=["w"]),
-         (given(FRAME.assign(w=WORDS), columns=["a", "w"], one_hot=["w"]),
-          given(FRAME.assign(w=WORDS), columns=["a"]))),
-    Case(f"{COLUMNS}: {{}}: drop fewer columns (drop_columns, --drop-columns)", given(FRAME, drop_columns=[0, 1, 2]),
-         (given(FRAME, drop_columns=[0, 1]),)),
-    Case(f"{COLUMNS}: {{}}: give the run's columns (Run.feature_names) under the names that they had",
-         matched(lambda _: FRAME.assign(w=WORDS).rename(columns=str.upper)),
-         (matched(lambda found: FRAME.assign(w=WORDS)[[*found.feature_names[:3], "w"]]),)),
+    Case(
+        f"{ANNDATA}: {{}}: name another matrix after '::' ({{}}), or write it as an array",
+        annotated(cells(X=X, obsm={"pca": X[:, :2]}), odd_encoding),
+        (annotated(cells(X=X, obsm={"pca": X[:, :2]}), odd_encoding, "::obsm/pca"), annotated(cells(X=X))),
+    ),
+    Case(
+        f"{ANNDATA}: {{}}, {{}}: write the file again with a recent anndata, or leave labels_column "
+        "(--labels-column) out",
+        annotated(cells(X=X), without_columns, "::X", labels_column="t"),
+        (annotated(cells(X=X), labels_column="t"), annotated(cells(X=X), without_columns, "::X")),
+    ),
+    Case(
+        f"{ARROW}: {{}}: make the lists equally long, or drop their columns (drop_columns, --drop-columns "
+        "{}_0-{}_{})",
+        parquet({"a": X[:, 0], "e": UNEVEN}),
+        (
+            parquet({"a": X[:, 0], "e": [[1.0, 2.0]] * 24}),
+            parquet({"a": X[:, 0], "e": UNEVEN}, drop_columns=["e_0-e_1"]),
+        ),
+    ),
+    Case(
+        f"{ARROW}: {{}}: drop these columns (drop_columns, --drop-columns)",
+        parquet(FRAME.assign(n=None)),
+        (parquet(FRAME.assign(n=None), drop_columns=["n"]),),
+    ),
+    Case(
+        f"{ARROW}: {{}}: drop these columns (drop_columns, --drop-columns), or store them as numbers, such as times "
+        "in seconds",
+        parquet(FRAME.assign(t=TIMES[:, 0])),
+        (
+            parquet(FRAME.assign(t=TIMES[:, 0]), drop_columns=["t"]),
+            parquet(FRAME.assign(t=TIMES[:, 0].astype(np.int64))),
+        ),
+    ),
+    Case(
+        f"{BASE}: {{}}: reshape it, for instance array.reshape(len(array), -1)",
+        given(X.reshape(12, 2, 3)),
+        (given(X.reshape(12, 2, 3).reshape(12, -1)), given(X[:, 0].reshape(24, -1))),
+    ),
+    Case(
+        f"{BASE}: {{}}: drop such columns, or give times as numbers, for instance (times - times.min()) / "
+        "np.timedelta64(1, 's')",
+        given(TIMES),
+        (given((TIMES - TIMES.min()) / np.timedelta64(1, "s")),),
+    ),
+    Case(
+        f"{BASE}: {{}}: convert them, for instance with array.astype(np.float64)",
+        given(X.astype(np.longdouble)),
+        (given(X.astype(np.longdouble).astype(np.float64)),),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: take it out of {{}} ({{}})",
+        given(FRAME.assign(w=WORDS), columns=["a", "w"], labels_column="w"),
+        (given(FRAME.assign(w=WORDS), columns=["a", "b"], labels_column="w"),),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: take it out of columns (--columns) or drop_columns",
+        given(FRAME, columns=["a", "b"], drop_columns=["b"]),
+        (given(FRAME, columns=["a"], drop_columns=["b"]), given(FRAME, columns=["a", "b"])),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: take it out of one_hot (--one-hot) or drop_columns (--drop-columns)",
+        given(FRAME.assign(w=WORDS), one_hot=["w"], drop_columns=["w"]),
+        (given(FRAME.assign(w=WORDS), one_hot=["w"]), given(FRAME.assign(w=WORDS), drop_columns=["w"])),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: add it to columns (--columns), or take it out of one_hot (--one-hot)",
+        given(FRAME.assign(w=WORDS), columns=["a"], one_hot=["w"]),
+        (given(FRAME.assign(w=WORDS), columns=["a", "w"], one_hot=["w"]), given(FRAME.assign(w=WORDS), columns=["a"])),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: drop fewer columns (drop_columns, --drop-columns)",
+        given(FRAME, drop_columns=[0, 1, 2]),
+        (given(FRAME, drop_columns=[0, 1]),),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: give the run's columns (Run.feature_names) under the names that they had",
+        matched(lambda _: FRAME.assign(w=WORDS).rename(columns=str.upper)),
+        (matched(lambda found: FRAME.assign(w=WORDS)[[*found.feature_names[:3], "w"]]),),
+    ),
     Case(f"{COLUMNS}: {{}}: correct {{}} ({{}})", given(FRAME, columns=["A"]), (given(FRAME, columns=["a"]),)),
-    Case(f"{COLUMNS}: {{}}: drop the column (drop_columns, --drop-columns), or group its categories",
-         given(pd.DataFrame({"x": np.arange(1001.0), "n": [f"n{i}" for i in range(1001)]}), one_hot=["n"]),
-         (given(pd.DataFrame({"x": np.arange(1001.0), "n": [f"n{i}" for i in range(1001)]}), drop_columns=["n"]),
-          given(pd.DataFrame({"x": np.arange(1001.0), "n": [f"n{i % 9}" for i in range(1001)]}), one_hot=["n"]))),
-    Case(f"{COLUMNS}: {{}}: drop the column (drop_columns, --drop-columns)",
-         text("a,b,w\n" + "1,2,\n3,4,\n" * 9, one_hot=["w"], missing="drop"),
-         (text("a,b,w\n" + "1,2,\n3,4,\n" * 9, drop_columns=["w"]),)),
-    Case(f"{COLUMNS}: {{}}: correct it, or give handle_unknown='ignore' (--handle-unknown ignore), which makes all of "
-         "its features 0", matched(lambda _: FRAME.assign(w="z")),
-         (matched(lambda _: FRAME.assign(w=WORDS)), matched(lambda _: FRAME.assign(w="z"), handle_unknown="ignore"))),
-    Case(f"{COLUMNS}: {{}}: leave one_hot out, or give the categories beside others",
-         given(sparse.csr_matrix(X), one_hot=[0]), (given(sparse.csr_matrix(X)), given(FRAME.round(), one_hot=["a"]))),
-    Case(f"{DASK}: {GIVEN}: make an array of it, as with dask.array.from_delayed(value, shape, dtype)",
-         given(dask.delayed(X)), (given(da.from_delayed(dask.delayed(X), X.shape, X.dtype)),)),
-    Case(f"{DASK}: {GIVEN}: give series.to_frame()", given(dd.from_pandas(FRAME["a"], npartitions=2)),
-         (given(dd.from_pandas(FRAME["a"], npartitions=2).to_frame()),)),
-    Case(f"{DASK}: {GIVEN}: give bag.to_dataframe()", given(db.from_sequence(FRAME.to_dict("records"))),
-         (frame_of_bag,)),
-    Case(f"{DASK}: {GIVEN}: call array.compute_chunk_sizes() first",
-         given(dd.from_pandas(FRAME, npartitions=2).to_dask_array()),
-         (lambda _: read(dd.from_pandas(FRAME, npartitions=2).to_dask_array().compute_chunk_sizes()),)),
-    Case(f"{DASK}: block {{}} of {{}}: give array.astype(float), and say what is done about gaps (missing)",
-         given(da.from_array(np.ma.masked_equal(np.arange(48).reshape(24, 2), 5), chunks=(12, 2))),
-         (given(da.from_array(np.ma.masked_equal(np.arange(48).reshape(24, 2), 5), chunks=(12, 2)).astype(float),
-                missing="median"),)),
-    Case(f"{DASK}: block {{}} of {{}}: make NumPy arrays of the blocks by array.map_blocks, as with lambda block: "
-         "block.get()", given(blocks(Device)),
-         (given(blocks(Device).map_blocks(lambda block: block.get(), dtype=float, meta=np.empty((0, 0)))),)),
-    Case(f"{DASK}: {{}}: call array.compute_chunk_sizes() first, best after array = array.persist()",
-         given(blocks(filtered)),
-         (lambda _: read(blocks(filtered).persist(scheduler="synchronous").compute_chunk_sizes()),)),
-    Case(f"{DASK}: {{}}: declare their type, as in array.map_blocks(numpy.asarray, dtype='{{}}')",
-         given(blocks(lambda block: block, dtype=np.int64, meta=np.empty((0, 0), np.int64))),
-         (given(blocks(lambda block: block, dtype=np.int64, meta=np.empty((0, 0), np.int64)).map_blocks(
-             np.asarray, dtype="float64")),)),
-    Case("readers/dask_frame.py: partition {} of {}: {}",
-         given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2)),
-         (given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2), one_hot=["w"]),
-          given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2), drop_columns=["w"]),
-          given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2), labels_column="w"))),
-    Case("readers/dask_frame.py: {}: give frame.persist(), so that its partitions stay as they are", changing(False),
-         (changing(True),)),
-    Case(f"{DISTANCES}: {{}}: give it computed, as array.compute() returns it",
-         measured(da.from_array(NEAR, chunks=24, asarray=False)),
-         (lambda _: run(da.from_array(NEAR, chunks=24, asarray=False).compute(), PRECOMPUTED),)),
-    Case(f"{DISTANCES}: {{}}: give the distances of {{}} neighbours or more, such as kneighbors_graph(X, {{}}, "
-         "mode='distance')", measured(kneighbors_graph(X, 3, mode="distance")),
-         (measured(kneighbors_graph(X, 5, mode="distance")),)),
-    Case(f"{DISTANCES}: {{}}: give distances such as 1 - similarity, and leave entries of samples that are no "
-         "neighbours out", measured(-NEAR), (measured(sparse.csr_matrix(1 - np.corrcoef(X))),)),
-    Case(f"{DISTANCES}: {{}}: give D.maximum(D.T) where both directions mean the same", measured(one_way(0.5)),
-         (lambda _: run(one_way(0.5).maximum(one_way(0.5).T), PRECOMPUTED),)),
+    Case(
+        f"{COLUMNS}: {{}}: drop the column (drop_columns, --drop-columns), or group its categories",
+        given(pd.DataFrame({"x": np.arange(1001.0), "n": [f"n{i}" for i in range(1001)]}), one_hot=["n"]),
+        (
+            given(pd.DataFrame({"x": np.arange(1001.0), "n": [f"n{i}" for i in range(1001)]}), drop_columns=["n"]),
+            given(pd.DataFrame({"x": np.arange(1001.0), "n": [f"n{i % 9}" for i in range(1001)]}), one_hot=["n"]),
+        ),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: drop the column (drop_columns, --drop-columns)",
+        text("a,b,w\n" + "1,2,\n3,4,\n" * 9, one_hot=["w"], missing="drop"),
+        (text("a,b,w\n" + "1,2,\n3,4,\n" * 9, drop_columns=["w"]),),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: correct it, or give handle_unknown='ignore' (--handle-unknown ignore), which makes all of "
+        "its features 0",
+        matched(lambda _: FRAME.assign(w="z")),
+        (matched(lambda _: FRAME.assign(w=WORDS)), matched(lambda _: FRAME.assign(w="z"), handle_unknown="ignore")),
+    ),
+    Case(
+        f"{COLUMNS}: {{}}: leave one_hot out, or give the categories beside others",
+        given(sparse.csr_matrix(X), one_hot=[0]),
+        (given(sparse.csr_matrix(X)), given(FRAME.round(), one_hot=["a"])),
+    ),
+    Case(
+        f"{DASK}: {GIVEN}: make an array of it, as with dask.array.from_delayed(value, shape, dtype)",
+        given(dask.delayed(X)),
+        (given(da.from_delayed(dask.delayed(X), X.shape, X.dtype)),),
+    ),
+    Case(
+        f"{DASK}: {GIVEN}: give series.to_frame()",
+        given(dd.from_pandas(FRAME["a"], npartitions=2)),
+        (given(dd.from_pandas(FRAME["a"], npartitions=2).to_frame()),),
+    ),
+    Case(
+        f"{DASK}: {GIVEN}: give bag.to_dataframe()", given(db.from_sequence(FRAME.to_dict("records"))), (frame_of_bag,)
+    ),
+    Case(
+        f"{DASK}: {GIVEN}: call array.compute_chunk_sizes() first",
+        given(dd.from_pandas(FRAME, npartitions=2).to_dask_array()),
+        (lambda _: read(dd.from_pandas(FRAME, npartitions=2).to_dask_array().compute_chunk_sizes()),),
+    ),
+    Case(
+        f"{DASK}: block {{}} of {{}}: give array.astype(float), and say what is done about gaps (missing)",
+        given(da.from_array(np.ma.masked_equal(np.arange(48).reshape(24, 2), 5), chunks=(12, 2))),
+        (
+            given(
+                da.from_array(np.ma.masked_equal(np.arange(48).reshape(24, 2), 5), chunks=(12, 2)).astype(float),
+                missing="median",
+            ),
+        ),
+    ),
+    Case(
+        f"{DASK}: block {{}} of {{}}: make NumPy arrays of the blocks by array.map_blocks, as with lambda block: "
+        "block.get()",
+        given(blocks(Device)),
+        (given(blocks(Device).map_blocks(lambda block: block.get(), dtype=float, meta=np.empty((0, 0)))),),
+    ),
+    Case(
+        f"{DASK}: {{}}: call array.compute_chunk_sizes() first, best after array = array.persist()",
+        given(blocks(filtered)),
+        (lambda _: read(blocks(filtered).persist(scheduler="synchronous").compute_chunk_sizes()),),
+    ),
+    Case(
+        f"{DASK}: {{}}: declare their type, as in array.map_blocks(numpy.asarray, dtype='{{}}')",
+        given(blocks(lambda block: block, dtype=np.int64, meta=np.empty((0, 0), np.int64))),
+        (
+            given(
+                blocks(lambda block: block, dtype=np.int64, meta=np.empty((0, 0), np.int64)).map_blocks(
+                    np.asarray, dtype="float64"
+                )
+            ),
+        ),
+    ),
+    Case(
+        "readers/dask_frame.py: partition {} of {}: {}",
+        given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2)),
+        (
+            given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2), one_hot=["w"]),
+            given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2), drop_columns=["w"]),
+            given(dd.from_pandas(FRAME.assign(w=WORDS.astype(object)), npartitions=2), labels_column="w"),
+        ),
+    ),
+    Case(
+        "readers/dask_frame.py: {}: give frame.persist(), so that its partitions stay as they are",
+        changing(False),
+        (changing(True),),
+    ),
+    Case(
+        f"{DISTANCES}: {{}}: give it computed, as array.compute() returns it",
+        measured(da.from_array(NEAR, chunks=24, asarray=False)),
+        (lambda _: run(da.from_array(NEAR, chunks=24, asarray=False).compute(), PRECOMPUTED),),
+    ),
+    Case(
+        f"{DISTANCES}: {{}}: give the distances of {{}} neighbours or more, such as kneighbors_graph(X, {{}}, "
+        "mode='distance')",
+        measured(kneighbors_graph(X, 3, mode="distance")),
+        (measured(kneighbors_graph(X, 5, mode="distance")),),
+    ),
+    Case(
+        f"{DISTANCES}: {{}}: give distances such as 1 - similarity, and leave entries of samples that are no "
+        "neighbours out",
+        measured(-NEAR),
+        (measured(sparse.csr_matrix(1 - np.corrcoef(X))),),
+    ),
+    Case(
+        f"{DISTANCES}: {{}}: give D.maximum(D.T) where both directions mean the same",
+        measured(one_way(0.5)),
+        (lambda _: run(one_way(0.5).maximum(one_way(0.5).T), PRECOMPUTED),),
+    ),
     Case(f"{FAULTS}: {{}}: start again once nothing writes to it", changed(False), (changed(True),)),
     Case(f"{FAULTS}: {{}}: {MEMBER}", archive(a=X, b=X), (archive("::a", a=X, b=X),)),
     Case(f"{FAULTS}: {{}}: {MEMBER}", archive("::z", a=X, b=X), (archive("::a", a=X, b=X),)),
-    Case(f"{FAULTS}: {{}}: save it as an array of numbers, for instance with np.save(path, array.astype(np.float32))",
-         pickled(object), (pickled(np.float32),)),
-    Case(f"{FAULTS}: {{}}: {{}}{{}}{ENCODE}", text(WITH_WORDS),
-         (text(WITH_WORDS, one_hot=["w"]), text(WITH_WORDS, drop_columns=["w"]), text(WITH_WORDS, labels_column="w"))),
-    Case(f"{FAULTS}: {{}}: {{}}{{}}{ENCODE}", text('a,b\n"1,000",2\n"3,500",4\n'),
-         (text('a,b\n"1,000",2\n"3,500",4\n', thousands=","),)),
-    Case(f"{FAULTS}: {{}}: give a data frame, a text file or a Parquet file of it, whose columns of text can be "
-         "encoded (one_hot, --one-hot) or dropped (drop_columns, --drop-columns)", given(np.array([WORDS, WORDS]).T),
-         (given(pd.DataFrame(np.array([WORDS, WORDS]).T), one_hot=[0, 1]),
-          parquet(FRAME.assign(w=WORDS), one_hot=["w"]), text(WITH_WORDS, drop_columns=["w"]))),
-    Case(f"{FAULTS}: {{}}: drop the row or fill the value in (a value that is missing: missing, --missing)", text(GAPS),
-         (text(GAPS, missing="drop"), text(GAPS, missing="median"), text(LABELLED))),
-    Case(f"{FEATURES}: columns: name a column, or leave columns (--columns) out", lambda _: Features(columns=[]),
-         (given(FRAME, columns=["a"]), given(FRAME))),
-    Case(f"{FEATURES}: {{}}: take the superfluous comma out", lambda _: split_list("a,,b", "columns"),
-         (lambda _: read(FRAME, features=Features(columns=split_list("a,b", "columns"))),)),
-    Case(f"{FEATURES}: {{}}: give {{}}=['A', 5, '7-20'], for instance", lambda _: Features(columns=[1.5]),  # type: ignore[list-item]
-         (given(pd.DataFrame(np.tile(X, 9)).rename(columns={0: "A"}), columns=["A", 5, "7-20"]),)),
-    Case(f"{FEATURES}: {{}}: choose one of them", lambda _: Features(missing="guess"),
-         (given(FRAME, missing="refuse"), given(GAPPY, missing="drop"), given(GAPPY, missing="median"))),
-    Case("readers/hdf5.py: {}: write the dataset again with gzip, for instance with h5repack -f GZIP=4",
-         hdf5(other_filter), (hdf5(lambda file: file.create_dataset("X", data=X, compression="gzip")),)),
-    Case(f"{LABELS}: {{}}: correct labels_column (--labels-column), or leave it out", given(FRAME, labels_column="z"),
-         (given(FRAME.round(), labels_column="a"), given(FRAME))),
-    Case(f"{LABELS}: {{}}: name the variable that belongs to these samples{{}}",
-         archive("::a", "y", a=X, y=np.arange(9), z=np.arange(24)),
-         (archive("::a", "z", a=X, y=np.arange(9), z=np.arange(24)),)),
-    Case(f"{LABELS}: {{}}: name the column that holds the classes (labels_column, --labels-column)",
-         given(X, labels_column=0), (given(X.round(), labels_column=0),)),
-    Case(f"{LABELS}: {{}}: fill the label in, drop the row, or leave labels_column (--labels-column) out",
-         given(GAPPY.round(), labels_column="a"),
-         (given(GAPPY.round().fillna(9), labels_column="a"), given(GAPPY.round().dropna(), labels_column="a"),
-          given(FRAME))),
+    Case(
+        f"{FAULTS}: {{}}: save it as an array of numbers, for instance with np.save(path, array.astype(np.float32))",
+        pickled(object),
+        (pickled(np.float32),),
+    ),
+    Case(
+        f"{FAULTS}: {{}}: {{}}{{}}{ENCODE}",
+        text(WITH_WORDS),
+        (text(WITH_WORDS, one_hot=["w"]), text(WITH_WORDS, drop_columns=["w"]), text(WITH_WORDS, labels_column="w")),
+    ),
+    Case(
+        f"{FAULTS}: {{}}: {{}}{{}}{ENCODE}",
+        text('a,b\n"1,000",2\n"3,500",4\n'),
+        (text('a,b\n"1,000",2\n"3,500",4\n', thousands=","),),
+    ),
+    Case(
+        f"{FAULTS}: {{}}: give a data frame, a text file or a Parquet file of it, whose columns of text can be "
+        "encoded (one_hot, --one-hot) or dropped (drop_columns, --drop-columns)",
+        given(np.array([WORDS, WORDS]).T),
+        (
+            given(pd.DataFrame(np.array([WORDS, WORDS]).T), one_hot=[0, 1]),
+            parquet(FRAME.assign(w=WORDS), one_hot=["w"]),
+            text(WITH_WORDS, drop_columns=["w"]),
+        ),
+    ),
+    Case(
+        f"{FAULTS}: {{}}: drop the row or fill the value in (a value that is missing: missing, --missing)",
+        text(GAPS),
+        (text(GAPS, missing="drop"), text(GAPS, missing="median"), text(LABELLED)),
+    ),
+    Case(
+        f"{FEATURES}: columns: name a column, or leave columns (--columns) out",
+        lambda _: Features(columns=[]),
+        (given(FRAME, columns=["a"]), given(FRAME)),
+    ),
+    Case(
+        f"{FEATURES}: {{}}: take the superfluous comma out",
+        lambda _: split_list("a,,b", "columns"),
+        (lambda _: read(FRAME, features=Features(columns=split_list("a,b", "columns"))),),
+    ),
+    Case(
+        f"{FEATURES}: {{}}: give {{}}=['A', 5, '7-20'], for instance",
+        lambda _: Features(columns=[1.5]),  # type: ignore[list-item]
+        (given(pd.DataFrame(np.tile(X, 9)).rename(columns={0: "A"}), columns=["A", 5, "7-20"]),),
+    ),
+    Case(
+        f"{FEATURES}: {{}}: choose one of them",
+        lambda _: Features(missing="guess"),
+        (given(FRAME, missing="refuse"), given(GAPPY, missing="drop"), given(GAPPY, missing="median")),
+    ),
+    Case(
+        "readers/hdf5.py: {}: write the dataset again with gzip, for instance with h5repack -f GZIP=4",
+        hdf5(other_filter),
+        (hdf5(lambda file: file.create_dataset("X", data=X, compression="gzip")),),
+    ),
+    Case(
+        f"{LABELS}: {{}}: correct labels_column (--labels-column), or leave it out",
+        given(FRAME, labels_column="z"),
+        (given(FRAME.round(), labels_column="a"), given(FRAME)),
+    ),
+    Case(
+        f"{LABELS}: {{}}: name the variable that belongs to these samples{{}}",
+        archive("::a", "y", a=X, y=np.arange(9), z=np.arange(24)),
+        (archive("::a", "z", a=X, y=np.arange(9), z=np.arange(24)),),
+    ),
+    Case(
+        f"{LABELS}: {{}}: name the column that holds the classes (labels_column, --labels-column)",
+        given(X, labels_column=0),
+        (given(X.round(), labels_column=0),),
+    ),
+    Case(
+        f"{LABELS}: {{}}: fill the label in, drop the row, or leave labels_column (--labels-column) out",
+        given(GAPPY.round(), labels_column="a"),
+        (
+            given(GAPPY.round().fillna(9), labels_column="a"),
+            given(GAPPY.round().dropna(), labels_column="a"),
+            given(FRAME),
+        ),
+    ),
     Case(f"{MATLAB}: {{}}: name {{}}[0]", mat("C", C=CELL), (mat("C[0]", C=CELL),)),
     Case(f"{MATLAB}: {{}}: name {{}} itself", mat("X[0]", X=X), (mat("X", X=X),)),
     Case(f"{MATLAB}: {{}}: name it as {{}}[0]", mat73("C"), (mat73("C{1}"),)),
     Case(f"{MATLAB}: {{}}: name it as {{}}", mat73("X[0]"), (mat73("X"),)),
     Case(f"{MATLAB}: {{}}: name one from {{}}[0] to {{}}[{{}}]", mat73("C[7]"), (mat73("C[0]"),)),
-    Case(f"{OBJECTS}: {{}}: give frame.collect()", given(pl.LazyFrame({"a": X[:, 0]})),
-         (given(pl.LazyFrame({"a": X[:, 0]}).collect()),)),
-    Case(f"{OBJECTS}: {{}}: convert or drop such columns (lists of equal length are a matrix by "
-         "numpy.stack(column.tolist()))", given(pd.DataFrame({"e": X.tolist()})),
-         (given(np.stack(pd.DataFrame({"e": X.tolist()})["e"].tolist())),
-          given(FRAME.assign(e=X.tolist()), drop_columns=["e"]))),
-    Case(f"{OBJECTS}: {{}}: fill them in with array.filled(value), or drop these rows", given(np.ma.masked_less(X, -1)),
-         (given(np.ma.masked_less(X, -1).filled(0)), given(np.ma.compress_rows(np.ma.masked_less(X, -1))))),
-    Case(f"{OBJECTS}: the AnnData given: give one of its matrices, such as adata.obsm['X_pca']",
-         given(cells(obsm={"other": X})), (given(cells(obsm={"other": X}).obsm["other"]),)),
-    Case(f"{OBJECTS}: the AnnData given: give adata.to_memory(), or adata.copy(filename) of the part",
-         backed(lambda part, _: part),
-         (backed(lambda part, _: part.to_memory()), backed(lambda part, folder: part.copy(folder / "part.h5ad")))),
-    Case("readers/parquet.py: {}: write that part again with the columns of the others, or name one of the parts alone",
-         parts(FRAME, FRAME[["a", "b"]]), (parts(FRAME, FRAME), parts(FRAME, FRAME[["a", "b"]], of="1.parquet"))),
-    Case(f"{TEXT}: {{}}: give the encoding that it was saved in (encoding, --encoding): {{}}, for instance",
-         text(("größe" + LABELLED[1:]).encode("latin-1")),
-         (text(("größe" + LABELLED[1:]).encode("latin-1"), encoding="latin-1"),)),
-    Case(f"{TEXT}: {{}}: take that quote out, or end it", text('a,b\n1,2\n"3,4\n5,6\n'),
-         (text("a,b\n1,2\n3,4\n5,6\n"), text('a,b\n1,2\n"3",4\n5,6\n'))),
-    Case(f"{TEXT}: {{}}: {{}}, and leave the column out of one_hot (--one-hot)",
-         text('a,b\n"1,000",2\n"3,500",4\n', one_hot=["a"]), (text('a,b\n"1,000",2\n"3,500",4\n', thousands=","),)),
-    Case(f"{TEXT}: {{}}: correct or drop {{}}", text("a,b\n1,2\n3,4,5\n6,7\n8,9\n"),
-         (text("a,b\n1,2\n3,4\n6,7\n8,9\n"), text("a,b\n1,2\n6,7\n8,9\n"))),
-    Case(f"{TEXT}: {{}}: give encoding='utf-16' (--encoding utf-16), or the file the ending of its format",
-         text(LABELLED.encode("utf-16")), (text(LABELLED.encode("utf-16"), encoding="utf-16"),)),
-    Case(f"{TEXT}: {{}}: leave it out: skip_lines={{}} (--skip-lines {{}}){{}}; other delimiters: delimiter "
-         "(--delimiter)", text("A title\n" + LABELLED), (text("A title\n" + LABELLED, skip_lines=1),)),
-    Case(f"{FORMAT}: {{}}: change {{}} or {{}}", lambda _: TextFormat(decimal=",", thousands=","),
-         (lambda _: TextFormat(decimal=",", thousands="."), lambda _: TextFormat(thousands=","))),
-    Case(f"{FORMAT}: skip_lines: give skip_lines=1 (--skip-lines 1), for instance", lambda _: TextFormat(skip_lines=-1),
-         (text("A title\n" + LABELLED, skip_lines=1),)),
-    Case(f"{FORMAT}: {{}}: give another one, or leave it out", lambda _: TextFormat(delimiter="ab"),
-         (text(LABELLED.replace(",", "|"), delimiter="|"), text(LABELLED))),
-]  # fmt: skip
+    Case(
+        f"{OBJECTS}: {{}}: give frame.collect()",
+        given(pl.LazyFrame({"a": X[:, 0]})),
+        (given(pl.LazyFrame({"a": X[:, 0]}).collect()),),
+    ),
+    Case(
+        f"{OBJECTS}: {{}}: convert or drop such columns (lists of equal length are a matrix by "
+        "numpy.stack(column.tolist()))",
+        given(pd.DataFrame({"e": X.tolist()})),
+        (
+            given(np.stack(pd.DataFrame({"e": X.tolist()})["e"].tolist())),
+            given(FRAME.assign(e=X.tolist()), drop_columns=["e"]),
+        ),
+    ),
+    Case(
+        f"{OBJECTS}: {{}}: fill them in with array.filled(value), or drop these rows",
+        given(np.ma.masked_less(X, -1)),
+        (given(np.ma.masked_less(X, -1).filled(0)), given(np.ma.compress_rows(np.ma.masked_less(X, -1)))),
+    ),
+    Case(
+        f"{OBJECTS}: the AnnData given: give one of its matrices, such as adata.obsm['X_pca']",
+        given(cells(obsm={"other": X})),
+        (given(cells(obsm={"other": X}).obsm["other"]),),
+    ),
+    Case(
+        f"{OBJECTS}: the AnnData given: give adata.to_memory(), or adata.copy(filename) of the part",
+        backed(lambda part, _: part),
+        (backed(lambda part, _: part.to_memory()), backed(lambda part, folder: part.copy(folder / "part.h5ad"))),
+    ),
+    Case(
+        "readers/parquet.py: {}: write that part again with the columns of the others, or name one of the parts alone",
+        parts(FRAME, FRAME[["a", "b"]]),
+        (parts(FRAME, FRAME), parts(FRAME, FRAME[["a", "b"]], of="1.parquet")),
+    ),
+    Case(
+        f"{TEXT}: {{}}: give the encoding that it was saved in (encoding, --encoding): {{}}, for instance",
+        text(("größe" + LABELLED[1:]).encode("latin-1")),
+        (text(("größe" + LABELLED[1:]).encode("latin-1"), encoding="latin-1"),),
+    ),
+    Case(
+        f"{TEXT}: {{}}: take that quote out, or end it",
+        text('a,b\n1,2\n"3,4\n5,6\n'),
+        (text("a,b\n1,2\n3,4\n5,6\n"), text('a,b\n1,2\n"3",4\n5,6\n')),
+    ),
+    Case(
+        f"{TEXT}: {{}}: {{}}, and leave the column out of one_hot (--one-hot)",
+        text('a,b\n"1,000",2\n"3,500",4\n', one_hot=["a"]),
+        (text('a,b\n"1,000",2\n"3,500",4\n', thousands=","),),
+    ),
+    Case(
+        f"{TEXT}: {{}}: correct or drop {{}}",
+        text("a,b\n1,2\n3,4,5\n6,7\n8,9\n"),
+        (text("a,b\n1,2\n3,4\n6,7\n8,9\n"), text("a,b\n1,2\n6,7\n8,9\n")),
+    ),
+    Case(
+        f"{TEXT}: {{}}: give encoding='utf-16' (--encoding utf-16), or the file the ending of its format",
+        text(LABELLED.encode("utf-16")),
+        (text(LABELLED.encode("utf-16"), encoding="utf-16"),),
+    ),
+    Case(
+        f"{TEXT}: {{}}: leave it out: skip_lines={{}} (--skip-lines {{}}){{}}; other delimiters: delimiter "
+        "(--delimiter)",
+        text("A title\n" + LABELLED),
+        (text("A title\n" + LABELLED, skip_lines=1),),
+    ),
+    Case(
+        f"{FORMAT}: {{}}: change {{}} or {{}}",
+        lambda _: TextFormat(decimal=",", thousands=","),
+        (lambda _: TextFormat(decimal=",", thousands="."), lambda _: TextFormat(thousands=",")),
+    ),
+    Case(
+        f"{FORMAT}: skip_lines: give skip_lines=1 (--skip-lines 1), for instance",
+        lambda _: TextFormat(skip_lines=-1),
+        (text("A title\n" + LABELLED, skip_lines=1),),
+    ),
+    Case(
+        f"{FORMAT}: {{}}: give another one, or leave it out",
+        lambda _: TextFormat(delimiter="ab"),
+        (text(LABELLED.replace(",", "|"), delimiter="|"), text(LABELLED)),
+    ),
+]
 
 
 @pytest.mark.filterwarnings("ignore::ips2_dask.errors.IPS2Warning")

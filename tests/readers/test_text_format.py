@@ -145,7 +145,7 @@ READ: dict[str, tuple[str | bytes, TextFormat]] = {
     "r with one row more": ("a,b\nr1,1,2\nr2,3,4\n", TextFormat(header="yes")),
     "no header": ("1,2\n3,4\n", TextFormat(header="no")),
     "header": ("7,8\n1,2\n3,4\n", TextFormat(header="yes")),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", READ)
@@ -188,7 +188,7 @@ REMEDIES: dict[str, tuple[str | bytes, list[list[float]]]] = {
     "titles": ("Measured in 2020\nby me\na,b\n1,2\n3,4\n5,6\n", [[1, 2], [3, 4], [5, 6]]),
     "comments": ("# Measured in 2020\na,b\n1,2\n3,4\n", [[1, 2], [3, 4]]),
     "delimiter": ("a|b\n1|2\n3|4\n", [[1, 2], [3, 4]]),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("case", REMEDIES)
@@ -237,17 +237,24 @@ def test_bytes_that_are_in_no_encoding_are_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"header": "maybe"}, "one of auto, yes, no"), ({"header": True}, "one of auto, yes, no"),
-        ({"delimiter": ",,"}, "single ASCII character"), ({"delimiter": "a"}, "single ASCII character"),
-        ({"delimiter": 3}, "single ASCII character"), ({"comment": "ä"}, "single ASCII character"),
-        ({"comment": " "}, "single ASCII character"), ({"thousands": "1"}, "single ASCII character"),
-        ({"decimal": ";"}, "one of ., ,"), ({"encoding": "nope"}, "encoding that Python knows"),
-        ({"encoding": "base64"}, "encoding that Python knows"), ({"encoding": None}, "encoding that Python knows"),
-        ({"skip_lines": -1}, "whole number"), ({"skip_lines": 1.5}, "whole number"),
+        ({"header": "maybe"}, "one of auto, yes, no"),
+        ({"header": True}, "one of auto, yes, no"),
+        ({"delimiter": ",,"}, "single ASCII character"),
+        ({"delimiter": "a"}, "single ASCII character"),
+        ({"delimiter": 3}, "single ASCII character"),
+        ({"comment": "ä"}, "single ASCII character"),
+        ({"comment": " "}, "single ASCII character"),
+        ({"thousands": "1"}, "single ASCII character"),
+        ({"decimal": ";"}, "one of ., ,"),
+        ({"encoding": "nope"}, "encoding that Python knows"),
+        ({"encoding": "base64"}, "encoding that Python knows"),
+        ({"encoding": None}, "encoding that Python knows"),
+        ({"skip_lines": -1}, "whole number"),
+        ({"skip_lines": 1.5}, "whole number"),
         ({"decimal": ",", "thousands": ","}, "a character of its own"),
         ({"delimiter": ";", "comment": ";"}, "a character of its own"),
     ],
-)  # fmt: skip
+)
 def test_settings_that_say_nothing_are_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput) as caught:
         TextFormat(**wrong)
@@ -324,8 +331,10 @@ def test_codes_are_categories_of_their_own_in_every_container(column: str, kind:
     assert len(categories) == len(different)
     if not (kind == "csv" and column == "digits"):  # there these may be numbers
         assert list(categories) == different
-    codes = [list(map(str, categories)).index(text if text in different and isinstance(categories[0], str)
-                                              else f"{text}.0") for text in CODES[column]]  # fmt: skip
+    codes = [
+        list(map(str, categories)).index(text if text in different and isinstance(categories[0], str) else f"{text}.0")
+        for text in CODES[column]
+    ]
     expected = np.column_stack([np.eye(len(categories))[codes], table["n"]])
     assert source.read(0, 4).tolist() == expected.tolist()
     for new in given.values():

@@ -108,9 +108,10 @@ def says_the_truth(fault: str, table: Reference, m: int) -> None:
         assert all(value(fields[column]) is not None for _, fields in table.rows[:row])
     else:
         found = re.fullmatch(
-            r"(?:a missing value \((.*)\)|the value (.*)) at row (\d+) \(line (\d+)\), column (\d)(?:, and .*)?", fault,
+            r"(?:a missing value \((.*)\)|the value (.*)) at row (\d+) \(line (\d+)\), column (\d)(?:, and .*)?",
+            fault,
             re.DOTALL,
-        )  # fmt: skip
+        )
         if found is None:  # a large number, which is named by row and column
             found = re.fullmatch(r"(?:.*?)(\S+)(?: \(and .*\))? at row (\d+), column (\d+)", fault, re.DOTALL)
             assert found is not None, fault
@@ -157,13 +158,18 @@ def compare(folder: Path, text: str, delimiter: str, encoding: str, packed: bool
 
 def fuzz(examples: int, damaged: bool) -> Any:
     @settings(
-        deadline=None, max_examples=examples, derandomize=True,
+        deadline=None,
+        max_examples=examples,
+        derandomize=True,
         suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    )  # fmt: skip
+    )
     @given(
-        table=tables(damaged), size=st.sampled_from([1, 7, 40, base.PIECE_BYTES]),
-        encoding=st.sampled_from(["utf-8", "latin-1", "utf-16", "utf-8"]), packed=st.booleans(), label=st.booleans(),
-    )  # fmt: skip
+        table=tables(damaged),
+        size=st.sampled_from([1, 7, 40, base.PIECE_BYTES]),
+        encoding=st.sampled_from(["utf-8", "latin-1", "utf-16", "utf-8"]),
+        packed=st.booleans(),
+        label=st.booleans(),
+    )
     def one(tmp_path: Path, table: tuple[str, str], size: int, encoding: str, packed: bool, label: bool) -> None:
         text, delimiter = table
         text = text.replace("١", "1") if encoding == "latin-1" else text

@@ -25,10 +25,23 @@ Array = npt.NDArray[Any]
 
 VOID = {"meta", "link"}
 FIGURES = [
-    "layout", "sizes", "silhouettes", "layers", "times", "memory", "eigenvalues", "convergence", "map-pairwise",
-    "map-high_order", "map-fused", "values-pairwise", "values-high_order", "values-fused", "embedding-12",
+    "layout",
+    "sizes",
+    "silhouettes",
+    "layers",
+    "times",
+    "memory",
+    "eigenvalues",
+    "convergence",
+    "map-pairwise",
+    "map-high_order",
+    "map-fused",
+    "values-pairwise",
+    "values-high_order",
+    "values-fused",
+    "embedding-12",
     "embedding-13",
-]  # fmt: skip
+]
 SECTIONS = [
     "clusters",
     "layers",
@@ -230,8 +243,12 @@ def way(name: str, columns: int, cut: float | None, **more: Any) -> dict[str, An
     ("ways", "line", "stage"),
     [
         (
-            [way("density", 11, 0.244, chosen=True, left_out=0.09), way("density", 3, None),
-             way("kmeans", 11, 0.16), way("kmeans", 3, 0.14)],
+            [
+                way("density", 11, 0.244, chosen=True, left_out=0.09),
+                way("density", 3, None),
+                way("kmeans", 11, 0.16),
+                way("kmeans", 3, 0.14),
+            ],
             "density on 11: normalised cut 0.24, 9% left out; k-means on 11: 0.16, on 3: 0.14",
             "3 clusters by density on 11 columns",
         ),
@@ -247,7 +264,7 @@ def way(name: str, columns: int, cut: float | None, **more: Any) -> dict[str, An
         ),
         ([], None, "3 clusters"),
     ],
-)  # fmt: skip
+)
 def test_the_summary_says_in_a_line_how_labels_were_found(
     made: Run, ways: list[dict[str, Any]], line: str | None, stage: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -292,8 +309,10 @@ def table(tmp_path: Path) -> Path:
     """Three groups and their names as CSV: (60, 4) and the class."""
     rng = np.random.default_rng(0)
     kind = np.arange(60) % 3
-    rows = [",".join([*map(str, x), "abc"[c]]) for x, c in zip(rng.normal(size=(60, 4)) + 6 * kind[:, None], kind,
-                                                            strict=True)]  # fmt: skip
+    rows = [
+        ",".join([*map(str, x), "abc"[c]])
+        for x, c in zip(rng.normal(size=(60, 4)) + 6 * kind[:, None], kind, strict=True)
+    ]
     path = tmp_path / "my table.csv"
     path.write_text("\n".join(["x0,x1,x2,x3,kind", *rows]) + "\n")
     return path
@@ -316,8 +335,20 @@ def test_the_command_writes_the_page_into_the_run_directory_and_says_where(
 
 
 def test_the_command_of_the_report_makes_the_run_again(table: Path, tmp_path: Path) -> None:
-    options = ["--neighbors", "6", "--sigma", "0.25", "--labels-column", "kind", "--partition-rows", "20", "--shards",
-               "3", "--scale", "zscore"]  # fmt: skip
+    options = [
+        "--neighbors",
+        "6",
+        "--sigma",
+        "0.25",
+        "--labels-column",
+        "kind",
+        "--partition-rows",
+        "20",
+        "--shards",
+        "3",
+        "--scale",
+        "zscore",
+    ]
     first = tmp_path / "first run"
     assert main(["run", str(table), "--clusters", "3", "--out", str(first), "--serial", "--quiet", *options]) == 0
     said = shlex.split(command(open_run(first)))
@@ -391,8 +422,13 @@ def test_a_browser_shows_every_figure_without_a_message_or_a_horizontal_scroll_b
         async with browser.tab(tmp_path) as tab:
             await tab.show(page, 1280)
             seen = []
-            for width, dark, media in ((1280, False, ""), (1280, True, ""), (400, False, ""), (400, True, ""),
-                                       (720, True, "print")):  # fmt: skip
+            for width, dark, media in (
+                (1280, False, ""),
+                (1280, True, ""),
+                (400, False, ""),
+                (400, True, ""),
+                (720, True, "print"),
+            ):
                 await tab.fit(width, dark=dark, media=media)
                 seen.append(await tab.value(LAYOUT))
             return seen, tab.console, tab.requests

@@ -148,9 +148,11 @@ def test_csv_and_parquet_hold_names_clusters_certainty_and_what_was_left_out(tmp
     found.write_labels(tmp_path / "labels.parquet")
     table = parquet.read_table(tmp_path / "labels.parquet")
     assert table.to_pydict() == {
-        "sample": NAMES, "cluster": found.labels.tolist(), "certainty": found.certainty.tolist(),
+        "sample": NAMES,
+        "cluster": found.labels.tolist(),
+        "certainty": found.certainty.tolist(),
         "left_out": found.left_out.tolist(),
-    }  # fmt: skip
+    }
     assert [str(field.type) for field in table.schema][1:] == ["int32", "float", "bool"]
 
 
@@ -201,8 +203,12 @@ def test_an_h5ad_comes_back_as_a_copy_with_the_results(tmp_path: Path) -> None:
         stored = sparse.csr_array((U["data"][...], U["indices"][...], U["indptr"][...]), shape=U.attrs["shape"])
         assert abs(stored - found.similarity()).max() == 0
         assert {name: value[()] for name, value in file["uns/ips2/params"].items()}.items() >= {
-            "use_rep": b"X", "method": b"ips2", "n_clusters": 2, "n_neighbors": 5, "metric": b"euclidean",
-        }.items()  # fmt: skip
+            "use_rep": b"X",
+            "method": b"ips2",
+            "n_clusters": 2,
+            "n_neighbors": 5,
+            "metric": b"euclidean",
+        }.items()
         np.testing.assert_array_equal(file["X"][...], samples())
 
 

@@ -80,9 +80,11 @@ def test_gc_takes_attempts_without_a_receipt_and_files_half_written(directory: P
     (directory / "notes.txt").write_text("mine")
     gone = {one.path: one.why for one in gc(directory).garbage}
     assert set(gone) == {
-        f"{folder}/{receipt['attempt']}", ".manifest.json.1234.partial", f"{folder}/raw-p000000.json",
+        f"{folder}/{receipt['attempt']}",
+        ".manifest.json.1234.partial",
+        f"{folder}/raw-p000000.json",
         f"{folder}/{attempt}/blocks/c/0/0.5678.partial",
-    }  # fmt: skip
+    }
     assert (directory / "notes.txt").read_text() == "mine"
     assert verify(directory).sound
 

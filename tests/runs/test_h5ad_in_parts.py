@@ -96,9 +96,12 @@ def test_embedding_and_similarity_are_those_of_whole_arrays(
 ) -> None:
     X, merges = (repeated(250), True) if changes.get("duplicates") == "merge" else (groups(250), False)
     found = run(
-        X, Params(n_clusters=3, **changes), Resources(partition_rows=PARTITION, vectors=vectors),
-        features=Features(missing="drop") if merges else None, store=tmp_path / "run",
-    )  # fmt: skip
+        X,
+        Params(n_clusters=3, **changes),
+        Resources(partition_rows=PARTITION, vectors=vectors),
+        features=Features(missing="drop") if merges else None,
+        store=tmp_path / "run",
+    )
     (tmp_path / "files").mkdir()
     check(found, tmp_path / "files" / "x.h5ad")
     if merges:
@@ -115,10 +118,12 @@ def test_no_array_of_an_export_grows_with_the_samples(tmp_path: Path, monkeypatc
     monkeypatch.setattr(chunked_label, "BUCKET_ROWS", 90)
     for m in (300, 600):
         found = run(
-            repeated(m), Params(n_clusters=3, shards=m // 100, duplicates="merge"),
-            Resources(partition_rows=PARTITION, vectors="chunked"), features=Features(missing="drop"),
+            repeated(m),
+            Params(n_clusters=3, shards=m // 100, duplicates="merge"),
+            Resources(partition_rows=PARTITION, vectors="chunked"),
+            features=Features(missing="drop"),
             store=tmp_path / str(m),
-        )  # fmt: skip
+        )
         clear_cache()
         recorder = gathers.Recorder()
         with gathers.recording(recorder):

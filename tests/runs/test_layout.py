@@ -148,9 +148,9 @@ def test_of_a_large_run_drawn_rows_of_the_embedding_are_laid_out(
 
 def test_a_draw_does_not_depend_on_shards_or_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
     X = table(200)
-    runs = [
-        run(X, Params(n_clusters=C), Resources(partition_rows=rows)) for rows in (None, 30)
-    ] + [run(X, Params(n_clusters=C, graph="shards", shards=3))]  # fmt: skip
+    runs = [run(X, Params(n_clusters=C), Resources(partition_rows=rows)) for rows in (None, 30)] + [
+        run(X, Params(n_clusters=C, graph="shards", shards=3))
+    ]
     drawn = [layouts.drawn(found._context, 50) for found in runs]
     for numbers, rows in drawn:
         np.testing.assert_array_equal(rows, drawn[0][1])

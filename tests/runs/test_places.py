@@ -86,9 +86,14 @@ def test_a_link_to_a_folder_is_one(blobs: npt.NDArray[Any], tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("store", "place"),
-    [("~/run", "home/run"), ("run/", "elsewhere/run"), ("mein Lauf äß", "elsewhere/mein Lauf äß"),
-     ("./a/../b", "elsewhere/b"), ("file://{}/run", "run")],
-)  # fmt: skip
+    [
+        ("~/run", "home/run"),
+        ("run/", "elsewhere/run"),
+        ("mein Lauf äß", "elsewhere/mein Lauf äß"),
+        ("./a/../b", "elsewhere/b"),
+        ("file://{}/run", "run"),
+    ],
+)
 def test_names_of_all_kinds_are_places(
     store: str, place: str, blobs: npt.NDArray[Any], home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -22,13 +22,25 @@ from ips2_dask.runs import predict
 Array = npt.NDArray[Any]
 
 VARIANTS: list[dict[str, Any]] = [
-    {}, {"affinity": "gaussian"}, {"fusion": "normalized"}, {"affinity": "gaussian", "fusion": "normalized"},
-    {"method": "ppc"}, {"high_order": "signed"}, {"tensor": "decomposable"}, {"scale": "zscore"}, {"scale": "minmax"},
-    {"scale": "l2"}, {"embedding": "none"}, {"affinity": "gaussian", "embedding": "none"},
-    {"assign_labels": "kmeans"}, {"assign_labels": "density"},
-    {"metric": "cosine"}, {"metric": "cosine", "scale": "minmax"}, {"metric": "correlation"},
+    {},
+    {"affinity": "gaussian"},
+    {"fusion": "normalized"},
+    {"affinity": "gaussian", "fusion": "normalized"},
+    {"method": "ppc"},
+    {"high_order": "signed"},
+    {"tensor": "decomposable"},
+    {"scale": "zscore"},
+    {"scale": "minmax"},
+    {"scale": "l2"},
+    {"embedding": "none"},
+    {"affinity": "gaussian", "embedding": "none"},
+    {"assign_labels": "kmeans"},
+    {"assign_labels": "density"},
+    {"metric": "cosine"},
+    {"metric": "cosine", "scale": "minmax"},
+    {"metric": "correlation"},
     {"metric": "correlation", "scale": "zscore", "affinity": "gaussian"},
-]  # fmt: skip
+]
 
 
 @pytest.fixture(scope="module")
@@ -182,11 +194,7 @@ def test_a_run_that_keeps_nothing_for_new_samples_says_so(blobs3: tuple[Array, A
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"metric": "precomputed"}, "metric"),
-        ({"affinity": "precomputed"}, "affinity"),
-    ],
+    ("change", "said"), [({"metric": "precomputed"}, "metric"), ({"affinity": "precomputed"}, "affinity")]
 )
 def test_a_run_that_new_samples_cannot_be_compared_with_refuses_them(
     blobs3: tuple[Array, Array], change: dict[str, str], said: str

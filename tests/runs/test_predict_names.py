@@ -220,7 +220,7 @@ def test_the_training_table_predicts_with_its_labels_in_it_where_nothing_has_a_n
 @pytest.mark.parametrize(
     ("training", "new"),
     [(list("abcd"), None), (None, list("abcd")), (None, None), ([0, 1, 2, 3], list("abcd")), (list("abcd"), range(4))],
-)  # fmt: skip
+)
 def test_without_names_on_either_side_columns_go_by_position(training: Any, new: Any) -> None:
     X = table().to_numpy()
     first, second = (X if names is None else pd.DataFrame(X, columns=names) for names in (training, new))
@@ -232,7 +232,7 @@ def test_without_names_on_either_side_columns_go_by_position(training: Any, new:
 
 @pytest.mark.parametrize(
     "names", [range(4), [2001, 2002, 2003, 2004], pd.MultiIndex.from_product([["a", "b"], [1, 2]]), [0.5, 1.0, 1.5, 2]]
-)  # fmt: skip
+)
 def test_names_that_are_no_text_are_matched_too(names: Any, tmp_path: Path) -> None:
     frame = table().set_axis(names, axis=1)
     found, fit = run(frame, PARAMS), IPS2(3).fit(frame)
@@ -340,8 +340,19 @@ class _Own:
 
     def __init__(self, frame: pd.DataFrame) -> None:
         inner = open_source(frame)
-        for name in ("name", "shape", "dtype", "parallel", "resident_bytes", "fingerprint", "feature_names",
-                     "sample_names", "read", "blocks", "labels"):  # fmt: skip
+        for name in (
+            "name",
+            "shape",
+            "dtype",
+            "parallel",
+            "resident_bytes",
+            "fingerprint",
+            "feature_names",
+            "sample_names",
+            "read",
+            "blocks",
+            "labels",
+        ):
             setattr(self, name, getattr(inner, name))
 
 

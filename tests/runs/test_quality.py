@@ -55,9 +55,7 @@ def test_each_that_is_not_kept_is_named(stage: str, fact: str, found: Any, promi
 
 @pytest.mark.parametrize(
     ("make", "clusters", "promise"),
-    [
-        (lambda: X + 90 * np.eye(3)[np.arange(60) % 3], 2, "large components of the pairs"),
-    ],
+    [(lambda: X + 90 * np.eye(3)[np.arange(60) % 3], 2, "large components of the pairs")],
 )
 @pytest.mark.filterwarnings("ignore:Number of distinct clusters")  # scikit-learn's k-means may say it too
 def test_strict_returns_3_and_the_json_says_which(

@@ -24,9 +24,28 @@ Array = npt.NDArray[Any]
 
 M, C, K = 300, 4, 5
 REPORTED = {
-    "m", "f", "k", "c", "P", "nnz", "partitions", "stages", "peak_rss_bytes", "eigenvalues", "residual_max", "gap",
-    "products", "verdict", "components", "fused_components", "islands", "builder", "recall", "run_dir", "warnings",
-}  # fmt: skip
+    "m",
+    "f",
+    "k",
+    "c",
+    "P",
+    "nnz",
+    "partitions",
+    "stages",
+    "peak_rss_bytes",
+    "eigenvalues",
+    "residual_max",
+    "gap",
+    "products",
+    "verdict",
+    "components",
+    "fused_components",
+    "islands",
+    "builder",
+    "recall",
+    "run_dir",
+    "warnings",
+}
 
 
 def groups() -> Array:
@@ -196,8 +215,11 @@ def test_k_means_has_come_to_rest_in_the_embedding(X: Array) -> None:
 def test_the_ways_to_round_are_reported_and_one_of_them_is_chosen(opened: Run) -> None:
     ways = opened.report()["roundings"]
     assert [(one["rounding"], one["columns"]) for one in ways] == [
-        ("density", C + 8), ("density", C), ("kmeans", C + 8), ("kmeans", C),
-    ]  # fmt: skip
+        ("density", C + 8),
+        ("density", C),
+        ("kmeans", C + 8),
+        ("kmeans", C),
+    ]
     (chosen,) = [one for one in ways if one["chosen"]]
     assert chosen["clusters"] == C
     assert chosen["cut"] == pytest.approx(cut_of(opened.similarity("fused"), opened.labels, C), rel=1e-6)

@@ -144,9 +144,10 @@ def test_a_component_without_a_leaf_has_the_label_of_the_nearest_sample(vectors:
     rng = np.random.default_rng(2)
     middles = np.repeat(np.array([0.0, 100.0, 130.0]), 60)
     found = run(
-        np.column_stack([middles, np.zeros(180)]) + rng.normal(size=(180, 2)), Params(n_clusters=3),
+        np.column_stack([middles, np.zeros(180)]) + rng.normal(size=(180, 2)),
+        Params(n_clusters=3),
         Resources(partition_rows=70, vectors=vectors),
-    )  # fmt: skip
+    )
     context = found._context
     tree = cuts.read_tree(context, "layers", "")
     order = context.order()

@@ -59,8 +59,9 @@ class Case:
         low, high = BOUNDS[g : g + 2]
         own = self.A[low:high]
         among = np.union1d(own.indices, np.arange(low, high))
-        matrix = sp.csr_array((own.data, np.searchsorted(among, own.indices).astype(np.int32), own.indptr),
-                              shape=(high - low, len(among)))  # fmt: skip
+        matrix = sp.csr_array(
+            (own.data, np.searchsorted(among, own.indices).astype(np.int32), own.indptr), shape=(high - low, len(among))
+        )
         cuts = np.searchsorted(among, BOUNDS).tolist()
         nodes = Nodes(self.degrees[low:high], self.label[low:high], self.samples[low:high])
         return CoarseChunk(Rows(matrix, cuts[g]), nodes, needed_rows(among, cuts, BOUNDS, g))
@@ -68,8 +69,9 @@ class Case:
     def chunked(self, executor: Executor | None = None) -> ChunkedGraph:
         executor = executor or SerialExecutor()
         chunks = [executor.submit(f"chunk-{g}", self.chunk, g) for g in range(len(BOUNDS) - 1)]
-        rows, nodes, needed = ([executor.submit("part-0", field, chunk, name) for chunk in chunks]
-                               for name in CoarseChunk._fields)  # fmt: skip
+        rows, nodes, needed = (
+            [executor.submit("part-0", field, chunk, name) for chunk in chunks] for name in CoarseChunk._fields
+        )
         sources = executor.results([executor.submit("sources-0", sources_of, some) for some in needed])
         return ChunkedGraph("graph", Halo(executor, BOUNDS, needed, sources), rows, nodes, self.count, SEED)
 

@@ -20,10 +20,10 @@ from ips2_dask.executors.dask import DaskExecutor
 from ips2_dask.kernels import density, rounding
 from ips2_dask.progress import Progress, Reporter
 from ips2_dask.stages import chunked_islands, chunked_label, kmeans, label
-from ips2_dask.store.base import AnyArray
 from ips2_dask.store.context import Context, part_name
 from ips2_dask.store.memory_store import MemoryStore
 from ips2_dask.store.zarr_store import ZarrStore
+from ips2_dask.typing import AnyArray
 
 Array = npt.NDArray[Any]
 
@@ -79,10 +79,12 @@ def in_core(found: Run) -> InCore:
     receipt = context.store.receipt("label-in-core", "embedding")
     assert receipt is not None
     return InCore(
-        facts, read("whole", "labels"), read("whole", "certainty"),
+        facts,
+        read("whole", "labels"),
+        read("whole", "certainty"),
         context.by_row(by_partition(context, "shares-", "shares")),
         {name: read("embedding", name) for name in receipt["arrays"]},
-    )  # fmt: skip
+    )
 
 
 def results(found: Run) -> tuple[bytes, ...]:

@@ -34,9 +34,13 @@ def found_of(edges: Array, bounds: list[int], copies: Array | None = None) -> tu
     """Label of each sample and rows in each component, by `label_components`."""
     choices = Choices("shards", 1, "matrix-free", "chunked")
     context = Context(
-        MemoryStore(), Params(n_clusters=2), tuple(bounds), 1, choices,
+        MemoryStore(),
+        Params(n_clusters=2),
+        tuple(bounds),
+        1,
+        choices,
         {name: name for name in ("ingest", "neighbors", "tensor", "fuse", "label")},
-    )  # fmt: skip
+    )
     if copies is not None:
         context.facts["ingest"] = {"bounds": bounds}
     for b in range(context.n_partitions):
@@ -71,9 +75,12 @@ def check(edges: Array, bounds: list[int], copies: Array | None = None) -> Array
 
 
 @given(
-    st.integers(0, 2**32 - 1), st.integers(2, 80), st.floats(0, 1.5), st.sets(st.integers(1, 79), max_size=30),
+    st.integers(0, 2**32 - 1),
+    st.integers(2, 80),
+    st.floats(0, 1.5),
+    st.sets(st.integers(1, 79), max_size=30),
     st.booleans(),
-)  # fmt: skip
+)
 @settings(deadline=None, max_examples=50)
 def test_components_of_random_graphs(seed: int, m: int, degree: float, limits: set[int], weighted: bool) -> None:
     rng = np.random.default_rng(seed)

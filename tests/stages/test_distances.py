@@ -33,8 +33,17 @@ from ips2_dask.runs import predict
 from ips2_dask.stages import metric_views
 
 Array = npt.NDArray[Any]
-METRICS = ["manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine", "correlation",
-           "hellinger"]  # fmt: skip
+METRICS = [
+    "manhattan",
+    "chebyshev",
+    "canberra",
+    "braycurtis",
+    "hamming",
+    "jaccard",
+    "cosine",
+    "correlation",
+    "hellinger",
+]
 
 
 def samples(seed: int = 1, m: int = 47, f: int = 5) -> Array:
@@ -186,17 +195,20 @@ def test_columns_are_scaled_to_the_letter_or_the_scale_is_refused(metric: str, s
         return
     length = np.linalg.norm(X, axis=1, keepdims=True)
     scaled = {
-        "none": X, "l2": X / length, "zscore": StandardScaler().fit_transform(X),
+        "none": X,
+        "l2": X / length,
+        "zscore": StandardScaler().fit_transform(X),
         "minmax": MinMaxScaler().fit_transform(X),
-    }[scale]  # fmt: skip
+    }[scale]
     if metric == "hellinger" and scale == "minmax":
         X, scaled = X[scaled.any(axis=1)], scaled[scaled.any(axis=1)]
     params = Params(n_clusters=3, metric=metric, scale=scale, duplicates="keep")
     cut, whole = (run_on(SerialExecutor(), X, params, rows=rows) for rows in (11, None))
     wanted = reference.distances(scaled, metric)
     N = cut.neighbors.indices
-    np.testing.assert_allclose(cut.neighbors.distances, np.take_along_axis(wanted, N.astype(np.int64), 1), rtol=2e-4,
-                               atol=2e-5)  # fmt: skip
+    np.testing.assert_allclose(
+        cut.neighbors.distances, np.take_along_axis(wanted, N.astype(np.int64), 1), rtol=2e-4, atol=2e-5
+    )
     np.testing.assert_allclose(cut.neighbors.distances, np.sort(wanted, axis=1)[:, : N.shape[1]], rtol=2e-4, atol=2e-5)
     assert cut.neighbors.distances.tobytes() == whole.neighbors.distances.tobytes()
 

@@ -93,8 +93,10 @@ def test_medians_take_the_place_of_gaps(rows: int | None, scale: str) -> None:
     np.testing.assert_array_equal(found.labels, expected.labels)
     np.testing.assert_array_equal(found.certainty, expected.certainty)
     assert found.report()["missing"] == {
-        "rule": "median", "values": int(np.isnan(X).sum()), "rows": int((~complete(X)).sum()),
-    }  # fmt: skip
+        "rule": "median",
+        "values": int(np.isnan(X).sum()),
+        "rows": int((~complete(X)).sum()),
+    }
     new, _ = with_gaps(40, seed=9, share=0.3)
     np.testing.assert_array_equal(found.predict_proba(new), expected.predict_proba(imputer.transform(new)))
     np.testing.assert_array_equal(found.predict(X), found.labels)
@@ -135,8 +137,13 @@ def test_rows_that_are_left_out_leave_no_trace_in_the_others(more: dict[str, Any
     X, y = with_gaps()
     X = np.concatenate([X, X[20:60]])
     params, kept = Params(n_clusters=3, **more), complete(X)
-    found = run(np.column_stack([X, np.append(y, y[20:60])]), params, Resources(partition_rows=rows),
-                features=DROP, labels_column=4)  # fmt: skip
+    found = run(
+        np.column_stack([X, np.append(y, y[20:60])]),
+        params,
+        Resources(partition_rows=rows),
+        features=DROP,
+        labels_column=4,
+    )
     alone = run(X[kept], params, Resources(partition_rows=rows))
     assert found.labels.shape == (160,)
     assert (found.labels[~kept] == -1).all()
@@ -149,8 +156,10 @@ def test_rows_that_are_left_out_leave_no_trace_in_the_others(more: dict[str, Any
     np.testing.assert_array_equal(found.shares()[kept], alone.shares())
     np.testing.assert_array_equal(found.distinct, np.flatnonzero(kept)[alone.distinct])
     np.testing.assert_array_equal(found.first_rows[kept], np.flatnonzero(kept)[alone.first_rows])
-    U, other = (np.asarray(one.todense() if hasattr(one, "todense") else one)
-                for one in (found.similarity(), alone.similarity()))  # fmt: skip
+    U, other = (
+        np.asarray(one.todense() if hasattr(one, "todense") else one)
+        for one in (found.similarity(), alone.similarity())
+    )
     np.testing.assert_array_equal(U[kept][:, kept], other)
     assert not U[~kept].any()
     assert not U[:, ~kept].any()
@@ -177,8 +186,9 @@ def test_workers_find_the_same_in_any_partitions(dask_executor: DaskExecutor, tm
     table.to_csv(tmp_path / "x.csv", index=False)
     for missing in ("median", "drop"):
         features = Features(one_hot="kind", missing=missing)
-        found = run(tmp_path / "x.csv", PARAMS, Resources(partition_rows=23), client=dask_executor.client,
-                    features=features)  # fmt: skip
+        found = run(
+            tmp_path / "x.csv", PARAMS, Resources(partition_rows=23), client=dask_executor.client, features=features
+        )
         serial = run(table, PARAMS, features=features)
         np.testing.assert_array_equal(found.labels, serial.labels)
         np.testing.assert_array_equal(found.certainty, serial.certainty)

@@ -71,9 +71,7 @@ def test_merged_lists_hold_the_nearest_of_both_by_distance_and_the_users_number(
     assert changed == (before != N).sum()
 
 
-@given(
-    seed=st.integers(0, 2**32 - 1), m=st.integers(1, 60), count=st.integers(1, 12), least=st.integers(1, 8)
-)  # fmt: skip
+@given(seed=st.integers(0, 2**32 - 1), m=st.integers(1, 60), count=st.integers(1, 12), least=st.integers(1, 8))
 @settings(deadline=None, max_examples=50)
 def test_no_cell_that_anyone_is_in_stays_too_small(seed: int, m: int, count: int, least: int) -> None:
     rng = np.random.default_rng(seed)

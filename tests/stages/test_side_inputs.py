@@ -70,9 +70,14 @@ def test_another_s_changes_the_fusion_and_reuses_the_rest(tmp_path: Path) -> Non
     again = run(samples(), params, cut, store=tmp_path / "run", similarity=given("sparse") * 2)
     skipped = {stage["name"]: stage["skipped"] for stage in again.manifest["stages"]}
     assert skipped == {
-        "ingest": True, "neighbors": True, "tensor": True, "assemble": True, "eigen": True, "fuse": False,
+        "ingest": True,
+        "neighbors": True,
+        "tensor": True,
+        "assemble": True,
+        "eigen": True,
+        "fuse": False,
         "label": False,
-    }  # fmt: skip
+    }
     opened = open_run(tmp_path / "run")
     np.testing.assert_allclose(dense(opened.similarity("pairwise")), 2 * given("dense"), rtol=1e-6)
 

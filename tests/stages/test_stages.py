@@ -355,11 +355,15 @@ def arrays_of(store: ZarrStore, folder: str) -> list[tuple[str, str]]:
 @pytest.mark.parametrize(
     "change",
     [
-        {}, {"operator": "matrix-free"}, {"affinity": "gaussian"}, {"fusion": "normalized"},
+        {},
+        {"operator": "matrix-free"},
+        {"affinity": "gaussian"},
+        {"fusion": "normalized"},
         {"tensor": "decomposable", "operator": "auto"},
-        {"embedding": "none"}, {"assign_labels": "density"},
+        {"embedding": "none"},
+        {"assign_labels": "density"},
     ],
-)  # fmt: skip
+)
 def test_every_stage_is_harmless_to_run_twice(
     blobs: Array, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

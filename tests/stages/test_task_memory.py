@@ -82,9 +82,12 @@ def peaks(m: int, stage: str, folder: Path) -> dict[str, int]:
         tracemalloc.start()
         try:
             run(
-                X, Params(n_clusters=5, shards=m // ROWS), Resources(partition_rows=ROWS, vectors="chunked"),
-                store=folder / str(m), progress=Until(stage),
-            )  # fmt: skip
+                X,
+                Params(n_clusters=5, shards=m // ROWS),
+                Resources(partition_rows=ROWS, vectors="chunked"),
+                store=folder / str(m),
+                progress=Until(stage),
+            )
         except Ended:
             pass
         finally:

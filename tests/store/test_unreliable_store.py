@@ -195,9 +195,7 @@ def until_done(weather: Callable[[int], Weather], most: int = 60) -> tuple[int, 
     raise AssertionError(f"no end: {failures[-1]}")
 
 
-def test_without_retries_a_lost_answer_is_one_line_and_the_same_command_goes_on(
-    labels: npt.NDArray[np.int32],
-) -> None:
+def test_without_retries_a_lost_answer_is_one_line_and_the_same_command_goes_on(labels: npt.NDArray[np.int32]) -> None:
     failed, _ = until_done(lambda seed: some_are_lost(seed, 0.02))
     assert failed > 1
     assert_sound(labels)

@@ -34,8 +34,14 @@ def test_each_stage_is_computed_once_for_all_points_that_share_it(whole: Any) ->
     assert len(whole.points) == 12
     # few samples keep the tensor's entries, which depend on sigma; matrix-free, "tensor" would be 2
     assert whole.computed == {
-        "ingest": 1, "neighbors": 2, "tensor": 4, "assemble": 4, "eigen": 4, "fuse": 12, "label": 12,
-    }  # fmt: skip
+        "ingest": 1,
+        "neighbors": 2,
+        "tensor": 4,
+        "assemble": 4,
+        "eigen": 4,
+        "fuse": 12,
+        "label": 12,
+    }
     for stage in STAGES:
         states = whole.states[stage]
         assert states["computed"] == whole.computed[stage]

@@ -72,13 +72,20 @@ class Study:
     warm_up: bool = True
 
     def __post_init__(self) -> None:
-        checked: dict[str, Any] = {name: _numbers(name, getattr(self, name), LEAST[name]) for name in LEAST
-                                   if name != "workers"}  # fmt: skip
+        checked: dict[str, Any] = {
+            name: _numbers(name, getattr(self, name), LEAST[name]) for name in LEAST if name != "workers"
+        }
         if max(checked["neighbors"]) > MAX_NEIGHBORS:
             raise _bad("neighbors", self.neighbors, f"numbers from 2 to {MAX_NEIGHBORS}")
         checked["operators"] = _words("operators", self.operators, CHOICES["operator"])
-        for name, low in (("features", 1), ("clusters", 2), ("workers", 0), ("seed", 0), ("strong_samples", 0),
-                          ("weak_samples", 0)):  # fmt: skip
+        for name, low in (
+            ("features", 1),
+            ("clusters", 2),
+            ("workers", 0),
+            ("seed", 0),
+            ("strong_samples", 0),
+            ("weak_samples", 0),
+        ):
             checked[name] = _whole(name, getattr(self, name), low)
         if isinstance(self.limit, bool) or not isinstance(self.limit, int | float) or self.limit <= 0:
             raise _bad("limit", self.limit, "a number of seconds above 0")
@@ -91,9 +98,12 @@ class Study:
                 raise _bad(name, getattr(self, name), "a text, or null")
         if self.cluster is not None and self.scheduler is not None:
             raise BadInput(
-                "cluster and scheduler", "both", "one of them", "it would not be known where to measure",
+                "cluster and scheduler",
+                "both",
+                "one of them",
+                "it would not be known where to measure",
                 "leave one of them out",
-            )  # fmt: skip
+            )
         if min(checked["sizes"]) <= self.clusters:
             raise _bad("sizes", self.sizes, f"numbers above clusters ({self.clusters})")
         for name, value in checked.items():
@@ -121,31 +131,43 @@ def read_config(path: str | Path) -> Study:
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "no text"
         raise BadInput(
-            str(path), f"a file that can't be read ({reason})", "a YAML file", "there would be nothing to measure",
+            str(path),
+            f"a file that can't be read ({reason})",
+            "a YAML file",
+            "there would be nothing to measure",
             "check the path",
-        ) from None  # fmt: skip
+        ) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}" if mark is not None else "it"
         raise BadInput(
-            str(path), f"what is no YAML ({where})", "keys with values", "its settings would be guessed at",
+            str(path),
+            f"what is no YAML ({where})",
+            "keys with values",
+            "its settings would be guessed at",
             f"mend {where}",
-        ) from None  # fmt: skip
+        ) from None
     if content is None:
         content = {}
     if not isinstance(content, dict):
         raise BadInput(
-            str(path), f"a {type(content).__name__}", "keys with values", "nothing would say what to measure",
+            str(path),
+            f"a {type(content).__name__}",
+            "keys with values",
+            "nothing would say what to measure",
             "write lines such as `sizes: [2000, 20000]`",
-        )  # fmt: skip
+        )
     names = {field.name for field in dataclasses.fields(Study)}
     for key in content:
         if key not in names:
             near = difflib.get_close_matches(str(key), names, 1)
             raise BadInput(
-                f"{path}: {key}", "an unknown key", ", ".join(sorted(names)), "it would count for nothing",
+                f"{path}: {key}",
+                "an unknown key",
+                ", ".join(sorted(names)),
+                "it would count for nothing",
                 f"write {near[0]}" if near else "take it out",
-            )  # fmt: skip
+            )
     return Study(**content)
 
 

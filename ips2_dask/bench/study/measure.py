@@ -34,9 +34,12 @@ class PlannedRun(NamedTuple):
         """The fields that two records of the same planned run have in common."""
         where = study.scheduler or study.cluster or "local"
         return {
-            **self._asdict(), "f": study.features, "c": study.clusters, "seed": study.seed,
+            **self._asdict(),
+            "f": study.features,
+            "c": study.clusters,
+            "seed": study.seed,
             "cluster": Path(where).name,
-        }  # fmt: skip
+        }
 
 
 def planned_runs(study: Study) -> list[PlannedRun]:
@@ -84,9 +87,12 @@ def read_bench(path: str | Path) -> list[Record]:
         return [{**r, "where": document["machine"]["cpu"]} for r in as_growth(document["results"])]
     except (OSError, ValueError, KeyError, TypeError):
         raise BadInput(
-            str(path), "no file of that kind", "what `ips2 bench scaling --json FILE` writes",
-            "figures would be made of something else", "give another file",
-        ) from None  # fmt: skip
+            str(path),
+            "no file of that kind",
+            "what `ips2 bench scaling --json FILE` writes",
+            "figures would be made of something else",
+            "give another file",
+        ) from None
 
 
 def as_growth(results: Sequence[Record]) -> list[Record]:
@@ -191,14 +197,19 @@ def _by_run(file: Path) -> dict[str, list[Record]]:
     for number, line in enumerate(text.splitlines(), 1):
         try:
             record = json.loads(line)
-            key = json.dumps({n: record[n] for n in ("part", "m", "k", "operator", "workers", "f", "c", "seed",
-                                                     "cluster")}, sort_keys=True)  # fmt: skip
+            key = json.dumps(
+                {n: record[n] for n in ("part", "m", "k", "operator", "workers", "f", "c", "seed", "cluster")},
+                sort_keys=True,
+            )
             stage, moment = record["stage"], record["when"]
         except (ValueError, KeyError, TypeError):
             raise BadInput(
-                str(file), f"line {number}, which is no record", "a record of `ips2 study` a line",
-                "figures would be made of something else", "take that line out",
-            ) from None  # fmt: skip
+                str(file),
+                f"line {number}, which is no record",
+                "a record of `ips2 study` a line",
+                "figures would be made of something else",
+                "take that line out",
+            ) from None
         if any(old["stage"] == stage for old in by_key.get(key, ())) and when[key] != moment:
             by_key[key] = []
         by_key.setdefault(key, []).append(record)

@@ -68,11 +68,17 @@ def study(asked: Study, out: str | Path, *, again: bool = False, progress: Calla
     _execute(executed, {**_parameters(asked), "results": str(folder), "again": again}, progress)
     records = kept(asked, folder)
     summary = {
-        **present()._asdict(), "date": now(), "machine": machine(), "versions": versions(), "study": asked.as_dict(),
-        "growth": growth_table(records), "strong": strong_table(records), "weak": weak_table(records),
+        **present()._asdict(),
+        "date": now(),
+        "machine": machine(),
+        "versions": versions(),
+        "study": asked.as_dict(),
+        "growth": growth_table(records),
+        "strong": strong_table(records),
+        "weak": weak_table(records),
         "memory": memory_table(records),
         "stages": stage_table(records),
-    }  # fmt: skip
+    }
     write_atomically(folder / f"{asked.name}.json", json.dumps(summary, indent=1) + "\n")
     return Studied(executed, _page(executed), results_file(asked, folder), folder / f"{asked.name}.json")
 
@@ -90,9 +96,12 @@ def _check_packages() -> None:
     missing = [name for name in ("papermill", "ipykernel") if importlib.util.find_spec(name) is None]
     if missing:
         raise BadInput(
-            " and ".join(missing), "no such package", "papermill and ipykernel", "no notebook could be executed",
+            " and ".join(missing),
+            "no such package",
+            "papermill and ipykernel",
+            "no notebook could be executed",
             "pip install 'ips2-dask[notebooks]'",
-        )  # fmt: skip
+        )
 
 
 def _execute(executed: Path, parameters: dict[str, object], progress: Callable[[str], None]) -> None:
@@ -104,9 +113,14 @@ def _execute(executed: Path, parameters: dict[str, object], progress: Callable[[
     with as_file(source) as notebook:
         try:
             papermill.execute_notebook(
-                str(notebook), str(executed), parameters, kernel_name="python3", progress_bar=False, log_output=False,
+                str(notebook),
+                str(executed),
+                parameters,
+                kernel_name="python3",
+                progress_bar=False,
+                log_output=False,
                 cwd=str(executed.parent),
-            )  # fmt: skip
+            )
         except papermill.PapermillExecutionError as error:
             raise StudyFailed(
                 f"{executed}: cell {error.exec_count} failed with {error.ename}: {error.evalue}; what was measured "

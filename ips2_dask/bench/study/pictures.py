@@ -82,9 +82,16 @@ def draw_stages(records: Sequence[Record], ax: Axes | None = None) -> Axes:
         seconds = np.array([r.get(stage) or 0.0 for r in rows])
         share = seconds / np.array([sum(r.get(s) or 0.0 for s in STAGES) for r in rows])
         ax.barh(
-            range(len(rows)), share, 0.7, left=left, color=PALETTE[index % len(PALETTE)], label=stage,
-            edgecolor="white", hatch=HATCHES[index % len(HATCHES)], linewidth=0.5,
-        )  # fmt: skip
+            range(len(rows)),
+            share,
+            0.7,
+            left=left,
+            color=PALETTE[index % len(PALETTE)],
+            label=stage,
+            edgecolor="white",
+            hatch=HATCHES[index % len(HATCHES)],
+            linewidth=0.5,
+        )
         left += share
     ax.set_yticks(range(len(rows)), [f"{r['m']:,}" for r in rows])
     ax.set_xlim(0, 1)

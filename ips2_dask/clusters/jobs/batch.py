@@ -32,24 +32,39 @@ class System:
 
 SYSTEMS = {
     "slurm": System(
-        ("sbatch", "--parsable"), ("squeue", "-h", "-o", "%T", "-j", "{job}"), "scancel",
+        ("sbatch", "--parsable"),
+        ("squeue", "-h", "-o", "%T", "-j", "{job}"),
+        "scancel",
         ("#SBATCH -o {log}", "#SBATCH --open-mode=append", "#SBATCH --signal=B:TERM@60"),
-        r"PENDING|CONFIGURING|REQUEUE|SUSPENDED", r"RUNNING|COMPLETING",
+        r"PENDING|CONFIGURING|REQUEUE|SUSPENDED",
+        r"RUNNING|COMPLETING",
     ),
     "pbs": System(
-        ("qsub",), ("qstat", "-f", "{job}"), "qdel", ("#PBS -o {log}", "#PBS -j oe"),
-        r"job_state = [QHWT]", r"job_state = [RE]",
+        ("qsub",),
+        ("qstat", "-f", "{job}"),
+        "qdel",
+        ("#PBS -o {log}", "#PBS -j oe"),
+        r"job_state = [QHWT]",
+        r"job_state = [RE]",
     ),
     # qdel and the walltime kill at once, unless -notify has SIGUSR2 come a minute earlier; SIGUSR1 goes before a stop
     "sge": System(
-        ("qsub", "-terse"), ("qstat",), "qdel", ('#$ -o "{log}"', "#$ -notify", "trap '' USR1"),
-        r"(?m)^ *{job}(?: +\S+){3} +(?:(?P<stuck>E\w*)|\w*qw)", r"(?m)^ *{job} ",
+        ("qsub", "-terse"),
+        ("qstat",),
+        "qdel",
+        ('#$ -o "{log}"', "#$ -notify", "trap '' USR1"),
+        r"(?m)^ *{job}(?: +\S+){3} +(?:(?P<stuck>E\w*)|\w*qw)",
+        r"(?m)^ *{job} ",
     ),
     "lsf": System(
-        ("bsub",), ("bjobs", "-noheader", "-o", "stat", "{job}"), "bkill", ("#BSUB -o {log}",),
-        r"PEND|PSUSP|WAIT", r"RUN|SUSP",
+        ("bsub",),
+        ("bjobs", "-noheader", "-o", "stat", "{job}"),
+        "bkill",
+        ("#BSUB -o {log}",),
+        r"PEND|PSUSP|WAIT",
+        r"RUN|SUSP",
     ),
-}  # fmt: skip
+}
 
 
 def script(job: Job, config: Config) -> str:
@@ -117,6 +132,9 @@ def _call(manager: str, command: tuple[str, ...], text: str | None = None) -> st
 
 def _failed(manager: str, found: str) -> BadInput:
     return BadInput(
-        manager, found, f"a machine where {manager.upper()}'s commands work", "the job would not run",
+        manager,
+        found,
+        f"a machine where {manager.upper()}'s commands work",
+        "the job would not run",
         "do it on a login node, and look at the directives with `ips2 cluster check`",
-    )  # fmt: skip
+    )

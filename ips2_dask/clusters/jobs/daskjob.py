@@ -80,8 +80,11 @@ def log_lines(job: Job, follow: bool) -> Iterator[str]:
     name = daskjob and daskjob.raw.get("status", {}).get("jobRunnerPodName")
     if not name:
         raise BadInput(
-            "job", f"{job.id}, which has no pod", "one that is running, or has ended and was not deleted",
-            "there would be nothing to show", "look at `ips2 jobs`",
-        )  # fmt: skip
+            "job",
+            f"{job.id}, which has no pod",
+            "one that is running, or has ended and was not deleted",
+            "there would be nothing to show",
+            "look at `ips2 jobs`",
+        )
     for line in objects.Pod.get(name, namespace=job.native["namespace"]).logs(follow=follow):
         yield line + "\n"

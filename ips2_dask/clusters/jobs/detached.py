@@ -28,9 +28,13 @@ def launch(job: Job, config: Config | None = None) -> Native:
     del config
     with job.log.open("ab") as log:
         process = subprocess.Popen(
-            command(job), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, cwd=job.cwd,
+            command(job),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            cwd=job.cwd,
             start_new_session=True,
-        )  # fmt: skip
+        )
     _children[process.pid] = process
     created = psutil.Process(process.pid).create_time()
     return {"pid": process.pid, "created": created, "host": socket.gethostname()}
@@ -72,9 +76,12 @@ def cancel(job: Job) -> None:
     if _is_remote(job):
         host = job.native["host"]
         raise BadInput(
-            "job", f"{job.id}, a process of {host}", "a job that this machine reaches", "another process might end",
+            "job",
+            f"{job.id}, a process of {host}",
+            "a job that this machine reaches",
+            "another process might end",
             f"run `ips2 cancel {job.id}` on {host}",
-        )  # fmt: skip
+        )
     process = _process(job)
     if process is not None:
         os.kill(process.pid, signal.SIGTERM)

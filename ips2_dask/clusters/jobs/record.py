@@ -107,9 +107,12 @@ def new(manager: str, arguments: Sequence[str], out: str) -> Job:
         job.folder.mkdir(parents=True, mode=0o700)
     except OSError as error:
         raise BadInput(
-            VARIABLE, f"{str(_state_folder())!r}, where no folder can be made ({error.strerror})", "one of this user",
-            "the job could not be found again", f"set {VARIABLE} to another folder",
-        ) from error  # fmt: skip
+            VARIABLE,
+            f"{str(_state_folder())!r}, where no folder can be made ({error.strerror})",
+            "one of this user",
+            "the job could not be found again",
+            f"set {VARIABLE} to another folder",
+        ) from error
     return job
 
 
@@ -134,9 +137,12 @@ def find(name: str) -> Job:
         return matches[0]
     newest = ", ".join(job.id for job in records[:-4:-1]) or "none was submitted"
     raise BadInput(
-        "job", f"{name!r}, which {'is several' if matches else 'is not known'}", f"the id of a job ({newest})",
-        "there would be nothing to show", "look at `ips2 jobs`",
-    )  # fmt: skip
+        "job",
+        f"{name!r}, which {'is several' if matches else 'is not known'}",
+        f"the id of a job ({newest})",
+        "there would be nothing to show",
+        "look at `ips2 jobs`",
+    )
 
 
 def _read(name: str) -> Job | None:

@@ -16,9 +16,16 @@ from ips2_dask.clusters.jobs.record import CONFIG, Job, new
 from ips2_dask.clusters.loading import find as find_config
 
 LAUNCHERS = {
-    "local": "detached", "scheduler": "detached", "ssh": "ssh_job", "gateway": "detached", "slurm": "batch",
-    "pbs": "batch", "lsf": "batch", "sge": "batch", "kubernetes": "daskjob",
-}  # fmt: skip
+    "local": "detached",
+    "scheduler": "detached",
+    "ssh": "ssh_job",
+    "gateway": "detached",
+    "slurm": "batch",
+    "pbs": "batch",
+    "lsf": "batch",
+    "sge": "batch",
+    "kubernetes": "daskjob",
+}
 """The module of this package that runs the driver of each manager's jobs."""
 
 ENDS = {0: "done", 130: "interrupted"}

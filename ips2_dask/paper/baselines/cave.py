@@ -14,7 +14,6 @@ from sklearn.utils.validation import validate_data
 
 from ips2_dask.paper.baselines._common import (
     BLOCK,
-    Floats,
     Ints,
     bandwidth_of,
     check_clusters,
@@ -25,6 +24,7 @@ from ips2_dask.paper.baselines._common import (
     spectral_labels,
 )
 from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.typing import Float64
 
 AVERAGINGS = ("separate", "joint")
 
@@ -87,7 +87,7 @@ class CAVE(ClusterMixin, BaseEstimator):
             A parameter out of range.
         """
         refuse_masked(X, "X")
-        data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        data: Float64 = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         m = len(data)
         check_option("averaging", self.averaging, AVERAGINGS)
         c = check_clusters(self.n_clusters, m)
@@ -101,7 +101,7 @@ class CAVE(ClusterMixin, BaseEstimator):
         return self
 
 
-def mean_affinities(X: Floats, hyperedges: Ints, t: float) -> Floats:
+def mean_affinities(X: Float64, hyperedges: Ints, t: float) -> Float64:
     """h_e, the mean of exp(-d_ij^2 / 2t^2) over the pairs of each hyperedge (n, k), (n,)."""
     k, f = hyperedges.shape[1], X.shape[1]
     i, j = np.triu_indices(k, 1)
@@ -117,7 +117,7 @@ def mean_affinities(X: Floats, hyperedges: Ints, t: float) -> Floats:
     return means
 
 
-def average_separately(hyperedges: Ints, h: Floats, m: int) -> sp.csr_array:
+def average_separately(hyperedges: Ints, h: Float64, m: int) -> sp.csr_array:
     """w_ij = mean of h_e over the hyperedges that hold i and j, CSR (m, m), symmetric, zero diagonal.
 
     Parameters
@@ -139,7 +139,7 @@ def average_separately(hyperedges: Ints, h: Floats, m: int) -> sp.csr_array:
     return sp.csr_array(total.multiply(count))
 
 
-def average_jointly(hyperedges: Ints, h: Floats, m: int) -> sp.csr_array:
+def average_jointly(hyperedges: Ints, h: Float64, m: int) -> sp.csr_array:
     """w that minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, CSR (m, m), symmetric, zero diagonal.
 
     Parameters are those of ``average_separately``.

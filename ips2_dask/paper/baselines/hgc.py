@@ -13,15 +13,9 @@ from sklearn.utils import Tags, check_random_state
 from sklearn.utils.validation import validate_data
 
 from ips2_dask.errors import BadInput
-from ips2_dask.paper.baselines._common import (
-    Floats,
-    check_count,
-    check_option,
-    check_positive,
-    nearest_others,
-    neighborhoods,
-)
+from ips2_dask.paper.baselines._common import check_count, check_option, check_positive, nearest_others, neighborhoods
 from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.typing import Float64
 
 INCIDENCES = ("knn", "knn-others", "precomputed")
 
@@ -120,7 +114,7 @@ class HGC(ClusterMixin, BaseEstimator):
         self.n_groups_ = len(groups)
         return self
 
-    def _incidence(self, X: Floats | sp.csr_array) -> sp.csr_array:
+    def _incidence(self, X: Float64 | sp.csr_array) -> sp.csr_array:
         if self.incidence == "precomputed":
             return _checked_incidence(X)
         m, others = len(X), self.incidence == "knn-others"
@@ -129,7 +123,7 @@ class HGC(ClusterMixin, BaseEstimator):
         return knn_incidence(X, k, others)
 
     @property
-    def affinity_matrix_(self) -> Floats:
+    def affinity_matrix_(self) -> Float64:
         """Posterior probability that two samples are of one group, (m, m); computed when asked for."""
         W = self.membership_ @ self.membership_.T
         np.fill_diagonal(W, 1)
@@ -142,7 +136,7 @@ class HGC(ClusterMixin, BaseEstimator):
         return tags
 
 
-def knn_incidence(X: Floats, k: int, others: bool = False) -> sp.csr_array:
+def knn_incidence(X: Float64, k: int, others: bool = False) -> sp.csr_array:
     """Hyperedge j is sample j with its k - 1 nearest others, or its k nearest others: CSR (m, m) of 0 and 1."""
     m = len(X)
     members = nearest_others(X, k)[0] if others else neighborhoods(X, k)  # (m, k)
@@ -161,19 +155,19 @@ class Prior(NamedTuple):
 class Posterior(NamedTuple):
     """q(theta_gj) = Beta(alpha_gj, beta_gj), both (K, n), and q(pi) = Dirichlet(gamma), (K,)."""
 
-    alpha: Floats
-    beta: Floats
-    gamma: Floats
+    alpha: Float64
+    beta: Float64
+    gamma: Float64
 
 
 class Climb(NamedTuple):
     """Memberships q (m, K) that a start arrived at, and the bound after each iteration."""
 
-    q: Floats
-    elbo: Floats
+    q: Float64
+    elbo: Float64
 
 
-def climb(A: sp.csr_array, start: Floats, prior: Prior, tol: float, max_iter: int) -> Climb:
+def climb(A: sp.csr_array, start: Float64, prior: Prior, tol: float, max_iter: int) -> Climb:
     """Coordinate ascent of the evidence lower bound from one start.
 
     Parameters
@@ -202,7 +196,7 @@ def climb(A: sp.csr_array, start: Floats, prior: Prior, tol: float, max_iter: in
     return Climb(q, np.array(path))
 
 
-def posterior_of(A: sp.csr_array, q: Floats, prior: Prior) -> Posterior:
+def posterior_of(A: sp.csr_array, q: Float64, prior: Prior) -> Posterior:
     """The best q(theta) and q(pi) for memberships q: prior counts plus expected counts."""
     inside = np.asarray((A.T @ q).T)  # (K, n) expected vertices of group g in hyperedge j
     size = q.sum(axis=0)  # (K,)
@@ -210,7 +204,7 @@ def posterior_of(A: sp.csr_array, q: Floats, prior: Prior) -> Posterior:
     return Posterior(prior.alpha + inside, prior.beta + outside, prior.gamma + size)
 
 
-def memberships(A: sp.csr_array, posterior: Posterior) -> Floats:
+def memberships(A: sp.csr_array, posterior: Posterior) -> Float64:
     """The best q(g) for q(theta) and q(pi), (m, K): softmax of E[log pi_g] + sum_j E[log Bernoulli(a_ij; theta_gj)]."""
     alpha, beta, gamma = posterior
     log_in, log_out = digamma(alpha), digamma(beta)  # both less digamma(alpha + beta), which cancels in the difference
@@ -222,7 +216,7 @@ def memberships(A: sp.csr_array, posterior: Posterior) -> Floats:
     return np.asarray(score)
 
 
-def _elbo_of(q: Floats, posterior: Posterior, prior: Prior) -> float:
+def _elbo_of(q: Float64, posterior: Posterior, prior: Prior) -> float:
     """The bound on log p(A), where ``posterior`` is the best for q: the evidence given q, plus q's entropy."""
     alpha, beta, gamma = posterior
     entropy = -float(np.sum(q * np.log(np.where(q > 0, q, 1))))
@@ -232,7 +226,7 @@ def _elbo_of(q: Floats, posterior: Posterior, prior: Prior) -> float:
     return entropy + theta + float(pi)
 
 
-def _checked_incidence(X: Floats | sp.csr_array) -> sp.csr_array:
+def _checked_incidence(X: Float64 | sp.csr_array) -> sp.csr_array:
     """The given incidence, if it is one."""
     A = sp.csr_array(X)
     A.eliminate_zeros()

@@ -14,7 +14,6 @@ from sklearn.utils.validation import validate_data
 from ips2_dask.errors import BadInput
 from ips2_dask.paper.baselines._common import (
     Affinity,
-    Floats,
     bandwidth_of,
     check_clusters,
     check_count,
@@ -25,6 +24,7 @@ from ips2_dask.paper.baselines._common import (
     spectral_labels,
 )
 from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.typing import Float64
 
 AFFINITIES = ("gaussian", "heat-knn", "precomputed")
 
@@ -112,7 +112,7 @@ class SC(ClusterMixin, BaseEstimator):
         return tags
 
 
-def _heat_knn(X: Floats, k: int, t: float) -> sp.csr_array:
+def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
     """exp(-d_ij^2 / 2t^2) where j is among the k nearest others of i or the reverse, CSR (m, m), zero diagonal."""
     N, d = nearest_others(X, k)
     m = len(N)

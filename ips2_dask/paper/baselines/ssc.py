@@ -17,7 +17,6 @@ from ips2_dask.errors import BadInput
 from ips2_dask.paper.baselines._common import (
     BLOCK,
     Affinity,
-    Floats,
     Ints,
     check_clusters,
     check_count,
@@ -26,6 +25,7 @@ from ips2_dask.paper.baselines._common import (
     spectral_labels,
 )
 from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.typing import Float64
 
 MOTION: dict[str, float | bool] = {"alpha": 800.0, "affine": True, "outliers": False, "keep": 0.7}
 """The authors' settings for Hopkins 155."""
@@ -126,7 +126,7 @@ class SSC(ClusterMixin, BaseEstimator):
             A parameter out of range, or ``affine`` or ``outliers`` with ``omp``.
         """
         refuse_masked(X, "X")
-        data: Floats = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
+        data: Float64 = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
         c = check_clusters(self.n_clusters, len(data))
         keep = check_positive("keep", self.keep, 1.0)
         rng = check_random_state(self.random_state)
@@ -135,7 +135,7 @@ class SSC(ClusterMixin, BaseEstimator):
         self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
         return self
 
-    def _express(self, X: Floats) -> Expression:
+    def _express(self, X: Float64) -> Expression:
         check_option("solver", self.solver, ("admm", "omp"))
         if self.solver == "admm":
             return self._express_by_admm(X)
@@ -145,7 +145,7 @@ class SSC(ClusterMixin, BaseEstimator):
         n_nonzero = check_count("n_nonzero", self.n_nonzero, 1)
         return express_by_omp(X, n_nonzero, check_positive("omp_tol", self.omp_tol, 1.0))
 
-    def _express_by_admm(self, X: Floats) -> Expression:
+    def _express_by_admm(self, X: Float64) -> Expression:
         alpha = check_positive("alpha", self.alpha)
         tol = check_positive("tol", self.tol)
         max_iter = check_count("max_iter", self.max_iter, 1)
@@ -167,7 +167,7 @@ def _or_one(x: np.floating) -> float:
     return float(x) if x > 0 else 1.0
 
 
-def coherence(X: Floats) -> float:
+def coherence(X: Float64) -> float:
     """mu_z = min_i max_{j != i} |x_i . x_j|, over the samples that are not orthogonal to all others (14)."""
     G = np.abs(X @ X.T)
     np.fill_diagonal(G, 0)
@@ -175,13 +175,13 @@ def coherence(X: Floats) -> float:
     return _or_one(largest[largest > ROUNDING * largest.max()].min(initial=largest.max()))
 
 
-def shrink(A: Floats, threshold: float) -> Floats:
+def shrink(A: Float64, threshold: float) -> Float64:
     """Soft thresholding T: sign(a) max(|a| - threshold, 0)."""
     return A - np.clip(A, -threshold, threshold)
 
 
 def express_by_admm(
-    X: Floats, lambda_z: float, lambda_e: float | None, rho: float, affine: bool, tol: float, max_iter: int
+    X: Float64, lambda_z: float, lambda_e: float | None, rho: float, affine: bool, tol: float, max_iter: int
 ) -> Expression:
     """C of program (13) by the alternating direction method of multipliers (the paper's appendix, Algorithm 2).
 
@@ -231,11 +231,11 @@ def express_by_admm(
     return Expression(C, max_iter, False)
 
 
-def _largest(A: Floats) -> float:
+def _largest(A: Float64) -> float:
     return float(np.abs(A).max())
 
 
-def _ridge_solver(Z: Floats, rho: float) -> Callable[[Floats], Floats]:
+def _ridge_solver(Z: Float64, rho: float) -> Callable[[Float64], Float64]:
     """R -> (Z Z' + rho I)^-1 R for Z (m, q), by one singular value decomposition; in factors where that is cheaper."""
     U, s, _ = svd(Z, full_matrices=False, check_finite=False)
     shares = s**2 / (s**2 + rho)
@@ -245,7 +245,7 @@ def _ridge_solver(Z: Floats, rho: float) -> Callable[[Floats], Floats]:
     return lambda R: inverse @ R
 
 
-def express_by_omp(X: Floats, n_nonzero: int, tol: float) -> Expression:
+def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> Expression:
     """C by orthogonal matching pursuit (You, Robinson, Vidal 2016, Algorithm 1): greedy, all samples a step at a time.
 
     Each step adds to a sample's support the other sample that is most correlated with its residual, and fits anew.
@@ -276,7 +276,7 @@ def express_by_omp(X: Floats, n_nonzero: int, tol: float) -> Expression:
     return Expression(C, max(1, int(used.sum(axis=1).max())), bool((left <= tol).all()))
 
 
-def _pursue(X: Floats, block: Ints, steps: int, tol: float) -> tuple[Ints, Floats, Floats]:
+def _pursue(X: Float64, block: Ints, steps: int, tol: float) -> tuple[Ints, Float64, Float64]:
     """Supports and coefficients (b, steps) of a block of samples, and the lengths of their residuals (b,)."""
     b, residual = np.arange(len(block)), X[block]  # (b, f)
     support = np.full((len(b), steps), block[:, None])  # a sample itself stands for "none": it is never taken

@@ -23,6 +23,7 @@ from ips2_dask.kernels import ingest
 from ips2_dask.paper.baselines import CAVE, HGC, SC, SSC
 from ips2_dask.paper.baselines._common import ALL_PAIRS, Affinity, bandwidth_of, spectral_labels
 from ips2_dask.paper.experiments.settings import Setting
+from ips2_dask.typing import Float64, Integer
 
 
 class Tie(NamedTuple):
@@ -33,20 +34,20 @@ class Tie(NamedTuple):
     size: int  # samples of the loose component
 
 
-def _central(X: Floats, members: NDArray[np.intp]) -> int:
+def _central(X: Float64, members: NDArray[np.intp]) -> int:
     """The member nearest to the mean."""
     center = X[members].mean(axis=0, dtype=np.float64)
     return int(members[np.argmin(np.square(X[members] - center).sum(axis=1))])
 
 
-def _nearest_outside(X: Floats, row: int, label: NDArray[np.int32]) -> int:
+def _nearest_outside(X: Float64, row: int, label: NDArray[np.int32]) -> int:
     """The nearest sample of another component (ties: smallest id)."""
     squares = np.square(X - X[row]).sum(axis=1)
     squares[label == label[row]] = np.inf
     return int(np.argmin(squares))
 
 
-def tie_components(U: sp.csr_array, X: Floats, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
+def tie_components(U: sp.csr_array, X: Float64, n_clusters: int) -> tuple[sp.csr_array, list[Tie], int]:
     """U with each loose component joined to its nearest one by a single edge, the edges, and the components before.
 
     Loose are components of fewer than m / (10 c) samples, and the smallest ones while there are more than c: a
@@ -79,15 +80,12 @@ def tie_components(U: sp.csr_array, X: Floats, n_clusters: int) -> tuple[sp.csr_
     return U, ties, before
 
 
-Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.integer]
-
 ESTIMATORS: dict[str, type[BaseEstimator]] = {"SC": SC, "SSC": SSC, "CAVE": CAVE, "HGC": HGC, "PPC": PPC, "IPS2": IPS2}
 BY_AFFINITY = ("SC", "SSC", "CAVE")
 """Methods that are an affinity and its spectral clustering: a seed changes the second alone (see `Fitted`)."""
 
 
-def scaled(X: npt.ArrayLike, scale: str) -> Floats:
+def scaled(X: npt.ArrayLike, scale: str) -> Float64:
     """X as ``IPS2(scale=...)`` would take it, but in float64: what the other methods are given.
 
     Parameters
@@ -105,7 +103,7 @@ def scaled(X: npt.ArrayLike, scale: str) -> Floats:
     return (X - center) / spread
 
 
-def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int) -> tuple[BaseEstimator, Floats]:
+def estimator(method: str, setting: Setting, X: npt.ArrayLike, c: int, seed: int) -> tuple[BaseEstimator, Float64]:
     """An unfitted estimator of a setting, and the data to fit it on.
 
     Parameters
@@ -144,7 +142,7 @@ def quiet() -> Iterator[None]:
         yield
 
 
-def affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) -> Labels:
+def affinity_labels(W: Affinity, c: int, how: str, rng: np.random.RandomState) -> Integer:
     """Labels (m,) of an affinity, in one of the ways that ``IPS2(embedding=...)`` offers for its own.
 
     Parameters
@@ -187,7 +185,7 @@ class Fitted:
         self.affinity: Affinity | None = None  # of SC, SSC and CAVE
         self.once = method == "SSC" or (method in BY_AFFINITY and len(self.X) <= ALL_PAIRS)
 
-    def labels(self, seed: int) -> Labels:
+    def labels(self, seed: int) -> Integer:
         """Labels (m,) with this ``random_state``."""
         with quiet():
             if self.method not in BY_AFFINITY:
@@ -197,7 +195,7 @@ class Fitted:
             how = self.setting.get("embedding", "spectral")
             return affinity_labels(self.affinity, self.c, how, np.random.RandomState(seed))
 
-    def _fit(self, seed: int) -> tuple[BaseEstimator, Floats]:
+    def _fit(self, seed: int) -> tuple[BaseEstimator, Float64]:
         unfitted, data = estimator(self.method, self.setting, self.X, self.c, seed)
         begun = time.perf_counter()
         fitted = unfitted.fit(data)

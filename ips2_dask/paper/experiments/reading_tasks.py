@@ -10,15 +10,7 @@ import numpy as np
 
 from ips2_dask import datasets
 from ips2_dask.datasets import Dataset
-from ips2_dask.paper.experiments.readings import (
-    BASES,
-    GRID,
-    METHODS,
-    Evaluator,
-    Outcome,
-    Reading,
-    single_changes,
-)
+from ips2_dask.paper.experiments.readings import BASES, GRID, METHODS, Evaluator, Outcome, Reading, single_changes
 from ips2_dask.paper.experiments.records import Record, record
 from ips2_dask.paper.experiments.tables import printed_score
 from ips2_dask.paper.experiments.tasks import Family, Json, Results, Scope, Task, TaskContext
@@ -175,9 +167,17 @@ def _records(scope: Scope, results: Results) -> list[Record]:
             for method in METHODS:
                 one, common = result[method], {"setting": name, "params": result["changes"], "runs": scope.starts}
                 records.append(
-                    record("readings", dataset, method, "acc", mean=one["mean"], std=one["std"], paper=papers[method],
-                           **common)
-                )  # fmt: skip
+                    record(
+                        "readings",
+                        dataset,
+                        method,
+                        "acc",
+                        mean=one["mean"],
+                        std=one["std"],
+                        paper=papers[method],
+                        **common,
+                    )
+                )
         records += list(_shares(dataset, "grid", results[f"readings/grid/{dataset}"], papers))
     for dataset in DRAWN:
         for name, result in results[f"readings/draws/{dataset}"].items():
@@ -206,9 +206,7 @@ def _shares(
             yield record(*where, f"{statistic}_reached", mean=sum(reaches(v, paper) for v in values) / total, **common)
             yield record(*where, f"{statistic}_highest", mean=max(values), **common)
     for statistic in ("mean", "best", "least_inertia"):
-        together = sum(
-            all(within(columns[m][statistic][i], papers[m]) for m in METHODS) for i in range(total)
-        )  # fmt: skip
+        together = sum(all(within(columns[m][statistic][i], papers[m]) for m in METHODS) for i in range(total))
         yield record(
             "readings-grid", dataset, "all", f"{statistic}_within", mean=together / total, setting=setting, runs=total
         )

@@ -25,9 +25,8 @@ from ips2_dask.datasets import Dataset
 from ips2_dask.metrics import accuracy
 from ips2_dask.paper.baselines._common import embedding
 from ips2_dask.paper.experiments.methods import quiet, scaled
+from ips2_dask.typing import Float64
 
-Floats = npt.NDArray[np.float64]
-Labels = npt.NDArray[np.integer]
 Result = TypeVar("Result")
 
 EPSILON = 1e-4
@@ -129,9 +128,9 @@ class Outcome(NamedTuple):
 class Spectrum(NamedTuple):
     """Leading eigenvectors as matrices, those of eigenvalue 1 first, one a component."""
 
-    values: Floats  # (n,) descending after the first
-    matrices: Floats  # (n, m, m)
-    shares: Floats  # (r,) each component's share of the volume
+    values: Float64  # (n,) descending after the first
+    matrices: Float64  # (n, m, m)
+    shares: Float64  # (r,) each component's share of the volume
 
 
 class Evaluator:
@@ -156,7 +155,7 @@ class Evaluator:
         key = (method, "outcome", *reading.part(*names, "labels"))
         return self._once(key, lambda: self._score(self.similarity(method, reading), reading.labels))
 
-    def similarity(self, method: str, reading: Reading) -> Floats:
+    def similarity(self, method: str, reading: Reading) -> Float64:
         """S, V or U under a reading, (m, m)."""
         if method == "SC":
             return self.pairwise(reading)
@@ -165,12 +164,12 @@ class Evaluator:
             return V
         return _fused(self.pairwise(reading), V, reading.fusion)
 
-    def pairwise(self, reading: Reading) -> Floats:
+    def pairwise(self, reading: Reading) -> Float64:
         """S, (m, m)."""
         d = self._distances(reading)
         return self._once(("S", *reading.part(*PAIRWISE)), partial(_pairwise, d, reading))
 
-    def high_order(self, reading: Reading) -> Floats:
+    def high_order(self, reading: Reading) -> Float64:
         """V, (m, m)."""
         d = self._distances(reading)
         found = self._once(("spectrum", *reading.part(*SPECTRUM)), partial(spectrum, d, reading, 2 * self.c))
@@ -178,7 +177,7 @@ class Evaluator:
         norm = np.linalg.norm(self.pairwise(reading)) if reading.v_scale == "norm" else 1.0
         return _scaled_high_order(V, reading.v_scale, float(norm))
 
-    def _distances(self, reading: Reading) -> Floats:
+    def _distances(self, reading: Reading) -> Float64:
         key = ("d", *reading.part(*DISTANCE))
         return self._once(key, lambda: _distances(_transformed(self.X, reading.scale), reading.metric))
 
@@ -188,7 +187,7 @@ class Evaluator:
         found: Result = self._kept[key]
         return found
 
-    def _score(self, M: Floats, labels: str) -> Outcome:
+    def _score(self, M: Float64, labels: str) -> Outcome:
         with quiet():
             points = _points(M, labels, self.c)
             fits = [KMeans(self.c, n_init=1, random_state=seed).fit(points) for seed in range(self.starts)]
@@ -197,7 +196,7 @@ class Evaluator:
         return Outcome(float(reached.mean()), float(reached.std()), float(reached.max()), float(reached[least]))
 
 
-def _transformed(X: Floats, scale: str) -> Floats:
+def _transformed(X: Float64, scale: str) -> Float64:
     if scale == "log":
         return np.asarray(np.log1p(X))
     if scale == "tfidf":
@@ -207,16 +206,16 @@ def _transformed(X: Floats, scale: str) -> Floats:
     return scaled(X, scale)
 
 
-def _distances(X: Floats, metric: str) -> Floats:
+def _distances(X: Float64, metric: str) -> Float64:
     return np.asarray(squareform(pdist(X, {"manhattan": "cityblock"}.get(metric, metric))))
 
 
-def _order(d: Floats) -> npt.NDArray[np.intp]:
+def _order(d: Float64) -> npt.NDArray[np.intp]:
     """All samples by distance from each, itself first, ties by id: (m, m)."""
     return np.argsort(d - np.eye(len(d)), axis=1, kind="stable")
 
 
-def _pairwise(d: Floats, reading: Reading) -> Floats:
+def _pairwise(d: Float64, reading: Reading) -> Float64:
     above = squareform(d, checks=False)
     if reading.bandwidth == "own":
         own = np.sort(d, axis=1)[:, min(TUNING_NEIGHBOR, len(d) - 1)]
@@ -234,7 +233,7 @@ def _pairwise(d: Floats, reading: Reading) -> Floats:
     return kernel
 
 
-def _tensor(d: Floats, reading: Reading) -> sp.csr_array:
+def _tensor(d: Float64, reading: Reading) -> sp.csr_array:
     """The unfolded tensor over ordered pairs (i, j), row ``m i + j``: (m^2, m^2)."""
     m = len(d)
     e = d**2 if reading.tensor_distance == "squared" else d
@@ -265,7 +264,7 @@ def _symmetric_basis(m: int) -> sp.csr_array:
     return sp.csr_array(sp.coo_array(entries, shape=(m * m, len(i))))
 
 
-def spectrum(d: Floats, reading: Reading, n: int) -> Spectrum:
+def spectrum(d: Float64, reading: Reading, n: int) -> Spectrum:
     """The leading swap-symmetric eigenvectors of the tensor, at least the n after those of the components.
 
     Parameters
@@ -303,7 +302,7 @@ def spectrum(d: Floats, reading: Reading, n: int) -> Spectrum:
     return Spectrum(np.array([v for v, _ in every]), np.stack([M for _, M in every]), np.array(shares))
 
 
-def _folded(B: sp.csr_array, v: Floats, reading: Reading, root: Floats) -> Floats:
+def _folded(B: sp.csr_array, v: Float64, reading: Reading, root: Float64) -> Float64:
     """A vector over unordered pairs as a matrix, of D^-1 T where that is read."""
     whole = B @ v
     if reading.normalisation == "walk":
@@ -312,7 +311,7 @@ def _folded(B: sp.csr_array, v: Floats, reading: Reading, root: Floats) -> Float
     return np.asarray(whole.reshape(m, m))
 
 
-def _leading(L: sp.csr_array, n: int) -> tuple[Floats, Floats]:
+def _leading(L: sp.csr_array, n: int) -> tuple[Float64, Float64]:
     """Up to n leading eigenpairs of a component, values descending, vectors as columns."""
     size = L.shape[0]
     if size <= max(DENSE_PAIRS, 3 * n):
@@ -324,7 +323,7 @@ def _leading(L: sp.csr_array, n: int) -> tuple[Floats, Floats]:
     return values[order], vectors[:, order]
 
 
-def _combined(found: Spectrum, reading: Reading, c: int) -> Floats:
+def _combined(found: Spectrum, reading: Reading, c: int) -> Float64:
     """V before it is scaled, (m, m), by the rule of `explicit.high_order_similarity` for components and ties."""
     r = len(found.shares)
     n = {"1": 1, "c": c, "below": c, "c+1": c + 1, "2c": 2 * c}[reading.vectors]
@@ -341,13 +340,13 @@ def _combined(found: Spectrum, reading: Reading, c: int) -> Floats:
     return _one_matrix(stack, reading.rule)
 
 
-def _through_ties(values: Floats, n: int) -> int:
+def _through_ties(values: Float64, n: int) -> int:
     while 0 < n < len(values) and values[n - 1] - values[n] < TIE:
         n += 1
     return min(n, len(values))
 
 
-def _one_matrix(stack: Floats, rule: str) -> Floats:
+def _one_matrix(stack: Float64, rule: str) -> Float64:
     if rule == "rms":
         return np.asarray(np.sqrt(np.mean(stack**2, axis=0)))
     if rule == "square":
@@ -365,7 +364,7 @@ def _one_matrix(stack: Floats, rule: str) -> Floats:
     return np.asarray(signed.mean(axis=0))
 
 
-def _scaled_high_order(V: Floats, how: str, norm: float) -> Floats:
+def _scaled_high_order(V: Float64, how: str, norm: float) -> Float64:
     if how == "max":
         return np.asarray(V / np.abs(V).max())
     if how == "norm":
@@ -375,7 +374,7 @@ def _scaled_high_order(V: Floats, how: str, norm: float) -> Floats:
     return V
 
 
-def _fused(S: Floats, V: Floats, how: str) -> Floats:
+def _fused(S: Float64, V: Float64, how: str) -> Float64:
     if how == "product":
         return S * V
     if how == "maximum":
@@ -385,7 +384,7 @@ def _fused(S: Floats, V: Floats, how: str) -> Floats:
     return (S + V) / 2
 
 
-def _points(M: Floats, labels: str, c: int) -> Floats | sp.csr_array:
+def _points(M: Float64, labels: str, c: int) -> Float64 | sp.csr_array:
     """What k-means clusters, (m, columns)."""
     if labels == "rows":
         return M

@@ -7,9 +7,7 @@ from typing import Any
 from ips2_dask.paper.experiments.settings import Setting
 from ips2_dask.paper.experiments.trials import Summary
 
-FIELDS = (
-    "experiment", "dataset", "method", "measure", "setting", "params", "runs", "mean", "std", "paper",
-)  # fmt: skip
+FIELDS = ("experiment", "dataset", "method", "measure", "setting", "params", "runs", "mean", "std", "paper")
 
 Record = dict[str, Any]
 

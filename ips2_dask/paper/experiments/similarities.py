@@ -18,8 +18,7 @@ from ips2_dask.paper.experiments.records import Record, record
 from ips2_dask.paper.experiments.settings import Setting, printed
 from ips2_dask.paper.experiments.tasks import Family, Results, Scope, Task, TaskContext
 from ips2_dask.paper.experiments.trials import load
-
-Floats = npt.NDArray[np.float64]
+from ips2_dask.typing import Float64
 
 CELLS = 250
 """Cells a side that an unfolded tensor of 2,500 pairs is drawn with: each is the mean of ten by ten entries."""
@@ -54,19 +53,19 @@ def _cells(M: npt.ArrayLike, digits: int = 4) -> list[list[float]]:
     return rows
 
 
-def _coarse(M: Floats, cells: int) -> Floats:
+def _coarse(M: Float64, cells: int) -> Float64:
     """Means of square blocks, so that ``cells`` a side are left."""
     step = len(M) // cells
     return np.asarray(M.reshape(cells, step, cells, step).mean(axis=(1, 3)))
 
 
-def _variation(M: Floats) -> float:
+def _variation(M: Float64) -> float:
     """Standard deviation over mean of the entries off the diagonal: near 0 where all pairs look alike."""
     off = M[~np.eye(len(M), dtype=bool)]
     return float(off.std() / off.mean())
 
 
-def _counts(values: Floats, most: float) -> list[int]:
+def _counts(values: Float64, most: float) -> list[int]:
     """How many of the values are in each of the bins from 0 to the largest."""
     counts: list[int] = np.histogram(values, bins=BINS, range=(0, most))[0].tolist()
     return counts

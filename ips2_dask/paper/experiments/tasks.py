@@ -168,9 +168,15 @@ class Scope:
 def quick(seed: int = 0) -> Scope:
     """Five runs, a fifth of the grids, one run of large data beside another, and no tuning beyond the paper's data."""
     return Scope(
-        seed=seed, runs=5, budget=BUDGET // 5, large_runs=1, large_alone=False, tunes_beyond=False, starts=5,
+        seed=seed,
+        runs=5,
+        budget=BUDGET // 5,
+        large_runs=1,
+        large_alone=False,
+        tunes_beyond=False,
+        starts=5,
         reading_draws=20,
-    )  # fmt: skip
+    )
 
 
 class Family(NamedTuple):

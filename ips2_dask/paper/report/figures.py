@@ -67,9 +67,11 @@ def distributions(folder: Path, name: str, caption: str, result: Similarities) -
 def measures(folder: Path, records: Sequence[Record], name: str, caption: str) -> Figure:
     """ACC of each method on the paper's data: the four settings beside the paper's figure."""
     marks = {
-        "printed": ("v", COLORS["SC"]), "default": ("o", "white"), "unsupervised": ("s", "#bbbbbb"),
+        "printed": ("v", COLORS["SC"]),
+        "default": ("o", "white"),
+        "unsupervised": ("s", "#bbbbbb"),
         "tuned": ("D", "black"),
-    }  # fmt: skip
+    }
     with canvas(9.3, 2.8, 1, len(PAPER_SETS), sharey=True) as (sheet, axes):
         for dataset, ax in zip(PAPER_SETS, axes[0], strict=True):
             for x, method in enumerate(METHODS):
@@ -161,9 +163,13 @@ def mean_ranks(folder: Path, records: Sequence[Record], measure: str, name: str,
             for place, (rank, method) in enumerate(ranked):
                 ax.plot(rank, 0, MARKERS[method], color=COLORS[method], markersize=8)
                 ax.annotate(
-                    f"{method} {rank:.2f}", (rank, 0), (0, 9 + 11 * (place % 3)), textcoords="offset points",
-                    ha="center", fontsize=8,
-                )  # fmt: skip
+                    f"{method} {rank:.2f}",
+                    (rank, 0),
+                    (0, 9 + 11 * (place % 3)),
+                    textcoords="offset points",
+                    ha="center",
+                    fontsize=8,
+                )
             for level, (low, high) in enumerate(groups([rank for rank, _ in ranked], distance)):
                 ax.plot([low - 0.03, high + 0.03], [-0.25 - 0.16 * level] * 2, color="#666666", linewidth=3)
             n = select(of, measure=f"rank_{measure}")[0]["runs"]

@@ -58,7 +58,7 @@ ADVERBS = {
     "printed": "With the settings that the paper prints",
     "default": "With its defaults",
     "tuned": "Tuned by the known labels",
-}  # fmt: skip
+}
 
 
 def targets_text(records: Sequence[Record], setting: str = "tuned") -> str:
@@ -142,9 +142,12 @@ def deviations(records: Sequence[Record], results: Results) -> list[Deviation]:
             if method in OURS:
                 continue
             of = "scadi" if dataset == "scadi57" and method in SCADI70 else dataset
-            printed, own = printed_score(of, method, "acc"), mean_of(
-                list(records), experiment="table2", dataset=of, method=method, measure="acc", setting="default"
-            )  # fmt: skip
+            printed, own = (
+                printed_score(of, method, "acc"),
+                mean_of(
+                    list(records), experiment="table2", dataset=of, method=method, measure="acc", setting="default"
+                ),
+            )
             if printed is None or own is None or abs(own - printed) <= WITHIN:
                 continue
             tried = results[f"table2/{of}/{method}"]["tried"]
@@ -287,9 +290,11 @@ def overview(records: Sequence[Record], document: Mapping[str, Any]) -> str:
         line("SC by default", "SC", "default"),
         line("IPS2 tuned by the known labels", "IPS2", "tuned"),
         line("SC tuned by the known labels", "SC", "tuned"),
-        ["IPS2 by the later code's recipe",
-         *(f"{document['later code'][d]['unchanged']['IPS2']['mean']:.3f}" for d in figures)],
+        [
+            "IPS2 by the later code's recipe",
+            *(f"{document['later code'][d]['unchanged']['IPS2']['mean']:.3f}" for d in figures),
+        ],
         [f"of {total:,} readings have the figure", *counts(within)],
         [f"of {total:,} readings are above it", *counts(lambda v, p: v > p + CLOSE)],
-    ]  # fmt: skip
+    ]
     return "\n".join("| " + " | ".join(row) + " |" for row in rows) + "\n"

@@ -144,8 +144,17 @@ def reading_grid(records: Sequence[Record]) -> Markup:
             first = "first" if method == COMPARED[0] else ""
             cells = [number(of[0]["paper"]), *(number(v) for v in values)]
             rows.append(Row([data_name(dataset) if first else "", Cell(name, "text"), *cells], first))
-    head = ["data set", "method", "paper", "share with it, mean", "share at or above", "highest mean",
-            "share with it, best start", "share at or above", "highest best"]  # fmt: skip
+    head = [
+        "data set",
+        "method",
+        "paper",
+        "share with it, mean",
+        "share at or above",
+        "highest mean",
+        "share with it, best start",
+        "share at or above",
+        "highest best",
+    ]
     count = select(list(records), experiment="readings-grid")[0]["runs"]
     return table(f"The grid of {count} readings", head, rows)
 
@@ -170,8 +179,12 @@ def reading_draws(document: Mapping[str, Any]) -> Markup:
             for method in COMPARED:
                 values, paper = np.array(result[method]), document["figures"][dataset][method]
                 share = float(np.mean([reaches(value, paper) for value in values]))
-                cells = [number(paper), spread(float(values.mean()), float(values.std())),
-                         f"{number(values.min())} to {number(values.max())}", number(share)]  # fmt: skip
+                cells = [
+                    number(paper),
+                    spread(float(values.mean()), float(values.std())),
+                    f"{number(values.min())} to {number(values.max())}",
+                    number(share),
+                ]
                 label = data_name(dataset).partition(",")[0]
                 rows.append(Row([label, Cell(name, "text"), Cell(method, "text"), *cells]))
     n = len(next(iter(next(iter(document["draws"].values())).values()))["IPS2"])
