@@ -165,6 +165,7 @@ class _Walk(ChunkedWalk):
     def __init__(self, context: Context, executor: DaskExecutor, solve: Solve) -> None:
         self._context, self._executor, self._shared = context, executor, executor.share(context)
         self._chunks, self._matrix, self._halo = range(solve.chunks), [], None
+        self._stored = checkpoints.StoredBlocks(context, "label", executor)
 
 
 class _Run:
@@ -176,7 +177,9 @@ class _Run:
 
     def _graph(self, name: str) -> ChunkedGraph:
         chunk_of = {"graph": sample_space.graph_chunk, "fused": sample_space.fused_chunk}[name]
-        return sample_space.open_graph(self._context, self._executor, name, chunk_of, 1)
+        stage = {"graph": "eigen", "fused": "label"}[name]
+        self._stored = checkpoints.StoredBlocks(self._context, stage, self._executor)
+        return sample_space.open_graph(self._context, self._executor, name, chunk_of, 1, self._stored)
 
     def _start(self, graph: ChunkedGraph) -> levels.Start:
         found = levels.start(graph, self._solve.columns, self._solve.columns * 2 // 3, 0)
@@ -193,7 +196,7 @@ class _Run:
     def embedding(self) -> int:
         """The eigenvectors of U; what is stored of the last state is kept for `filter`."""
         graph = self._graph("fused")
-        states = checkpoints.Chunked(self._context, self._executor, self._solve.chunks)
+        states = checkpoints.Chunked(self._context, self._stored, self._solve.chunks)
         self._opened, made = (graph, states), []
 
         def checkpoint(state: eigen.State) -> None:

@@ -48,11 +48,10 @@ BLOCKS = (
     "from_pieces",
     "from_whole",
     "scaled",
-    "read_state",
+    "read_rows",
     "step",
     "leaf_shares",
     "first_shares",
-    "read_block",
 )
 """Functions of tasks by what their results are: rows of a matrix, rows that another chunk needs, and blocks."""
 

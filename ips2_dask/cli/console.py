@@ -14,8 +14,8 @@ from ips2_dask.cli.display import REUSED
 from ips2_dask.params import LEAST_RECALL, Params
 from ips2_dask.pipeline.prepare import Shaped
 from ips2_dask.plan.checks import keeps_limit
+from ips2_dask.plan.memory import USABLE, Role
 from ips2_dask.plan.plan import Plan
-from ips2_dask.plan.terms import USABLE, Role
 from ips2_dask.runs.maintenance import Collected, Verification
 from ips2_dask.store.integrity import remedy
 from ips2_dask.wording import count, duration, rounding_choice, size, stage_results

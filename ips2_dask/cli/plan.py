@@ -12,7 +12,6 @@ from ips2_dask.cli.options import add_input, add_params, add_resources, features
 from ips2_dask.errors import BadInput
 from ips2_dask.pipeline.prepare import Shaped, memory_limits, plan_run
 from ips2_dask.plan.checks import disk_warning, keeps_limits
-from ips2_dask.plan.document import document
 from ips2_dask.readers import open_source
 
 
@@ -46,7 +45,7 @@ def plan_command(options: argparse.Namespace) -> int:
     limits = memory_limits(resources)
     fits = keeps_limits(plan, *limits)
     if options.json:
-        print(json.dumps(document(plan) | {"fits": fits}))
+        print(json.dumps(plan.document() | {"fits": fits}))
         return 0 if fits else 4
     print_plan(plan, source, limits)
     return 0 if fits else 4

@@ -10,7 +10,7 @@ from ips2_dask.clusters.config import Config, Queue
 from ips2_dask.clusters.worker_count import expected_workers
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources, parse_bytes
-from ips2_dask.plan.terms import USABLE
+from ips2_dask.plan.memory import USABLE
 
 DRIVER_MEMORY = "IPS2_DRIVER_MEMORY"
 """The environment variable in which a job of `ips2 submit` tells its driver the bytes that the driver may use."""

@@ -10,7 +10,7 @@ from distributed import Client
 
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.plan.checks import keeps_limit
-from ips2_dask.plan.terms import USABLE
+from ips2_dask.plan.memory import USABLE
 
 PERIOD = 0.2
 """Seconds between two looks at the number of workers, each a message of some hundred bytes."""

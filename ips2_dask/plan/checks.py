@@ -9,10 +9,9 @@ from pathlib import Path
 
 from ips2_dask.errors import BadInput, Refused
 from ips2_dask.params import Params
-from ips2_dask.plan.memory import EXACT
+from ips2_dask.plan.memory import EXACT, USABLE, Role, usable
 from ips2_dask.plan.plan import Plan
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.terms import USABLE, Role, usable
 from ips2_dask.wording import size
 
 MAX_DISTANCES_SAMPLES = 20_000

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from typing import Any
 
 from ips2_dask.params import Params
-from ips2_dask.plan import costs
+from ips2_dask.plan import work
 from ips2_dask.plan.choices import Choices, choose, partition_bounds
-from ips2_dask.plan.footprints import footprints
+from ips2_dask.plan.memory import ROLES, Footprint, Phase, Role, footprints
 from ips2_dask.plan.sizes import Sizes
-from ips2_dask.plan.tasks import MAX_TASKS, n_products, stage_tasks
-from ips2_dask.plan.terms import Footprint, Phase, Role, peak
+
+FORMAT = 2
+"""Of `Plan.document`: raised whenever a key goes or changes its meaning; new keys leave it as it is."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,39 +25,59 @@ class StagePlan:
     tasks : int
         Of all its passes over partitions, shards or chunks, and of all cycles of its solves, if the graph needs no
         refinement.
-    worker_bytes, client_bytes : int
-        Peaks of a worker and of the driver.
-    disk_bytes : int
-        What the stage leaves in the run directory.
-    scheduler_bytes : int
-        Peak of the scheduler, where that is a process of its own; else 0, and the driver's peak contains it.
-    transient_bytes : int
-        What the stage has on disk besides, until it ends.
-    scratch_bytes : int
-        What a worker has on its local disk.
     tasks_known : int
         Most tasks that the scheduler knows at a time.
-    phases : tuple of Phase
-        What the peaks are made of.
+    footprint : Footprint
     """
 
     name: str
     what: str
     tasks: int
-    worker_bytes: int
-    client_bytes: int
-    disk_bytes: int
+    tasks_known: int
+    footprint: Footprint
     seconds: float = 0.0
     products: int = 0
-    scheduler_bytes: int = 0
-    transient_bytes: int = 0
-    scratch_bytes: int = 0
-    tasks_known: int = 0
-    phases: tuple[Phase, ...] = ()
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """What the peaks are made of."""
+        return self.footprint.phases
+
+    @property
+    def worker_bytes(self) -> int:
+        """Peak of a worker."""
+        return self.footprint.bytes_of("worker")
+
+    @property
+    def client_bytes(self) -> int:
+        """Peak of the driver."""
+        return self.footprint.bytes_of("driver")
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the stage leaves in the run directory."""
+        return self.footprint.disk_bytes
 
     def peak(self, role: Role) -> Phase | None:
         """The phase in which a process of a role needs the most memory; None where there is no such process."""
-        return peak(self.phases, role)
+        return self.footprint.peak(role)
+
+    def document(self) -> dict[str, Any]:
+        """The stage as plain values, with each role's phases and their terms."""
+        disk = {"kept": self.disk_bytes, "transient": self.footprint.transient_bytes}
+        return {
+            **{name: getattr(self, name) for name in ("name", "what", "tasks", "tasks_known", "products", "seconds")},
+            "disk": {**disk, "scratch": self.footprint.scratch_bytes},
+            "memory": {role: self._memory(role) for role in ROLES},
+        }
+
+    def _memory(self, role: Role) -> dict[str, Any] | None:
+        """The peak of a role, and the phases that it is the largest of."""
+        largest = self.peak(role)
+        if largest is None:
+            return None
+        phases = {one.name: {"bytes": one.bytes, "terms": dict(one.terms)} for one in self.phases if one.role == role}
+        return {"bytes": largest.bytes, "phase": largest.name, "phases": phases}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,20 +127,23 @@ class Plan:
         choices = dataclasses.replace(self.choices, graph="given", n_shards=0, exact_after=False)
         return dataclasses.replace(self, choices=choices, exact_seconds=0.0)
 
+    def _most(self, role: Role) -> int:
+        return max(stage.footprint.bytes_of(role) for stage in self.stages)
+
     @property
     def worker_bytes(self) -> int:
         """Projected peak of a worker process."""
-        return max(stage.worker_bytes for stage in self.stages)
+        return self._most("worker")
 
     @property
     def client_bytes(self) -> int:
         """Projected peak of the client process."""
-        return max(stage.client_bytes for stage in self.stages)
+        return self._most("driver")
 
     @property
     def scheduler_bytes(self) -> int:
         """Projected peak of a scheduler that is a process of its own; else 0."""
-        return max(stage.scheduler_bytes for stage in self.stages)
+        return self._most("scheduler")
 
     @property
     def disk_bytes(self) -> int:
@@ -129,12 +154,12 @@ class Plan:
     def peak_disk_bytes(self) -> int:
         """Projected largest size of the run directory while the run goes on."""
         kept = itertools.accumulate(stage.disk_bytes for stage in self.stages)
-        return max(bytes_ + stage.transient_bytes for bytes_, stage in zip(kept, self.stages, strict=True))
+        return max(size + stage.footprint.transient_bytes for size, stage in zip(kept, self.stages, strict=True))
 
     @property
     def scratch_bytes(self) -> int:
         """Projected bytes on a worker's local disk."""
-        return max(stage.scratch_bytes for stage in self.stages)
+        return max(stage.footprint.scratch_bytes for stage in self.stages)
 
     def peak(self, role: Role) -> tuple[StagePlan, Phase]:
         """The stage and phase in which a worker, or the driver, needs the most memory."""
@@ -150,8 +175,46 @@ class Plan:
 
     @property
     def seconds(self) -> float:
-        """About how long the stages take, see `ips2_dask.plan.costs`."""
+        """About how long the stages take, see `ips2_dask.plan.work`."""
         return sum(stage.seconds for stage in self.stages)
+
+    def document(self) -> dict[str, Any]:
+        """The plan as plain values for JSON: what ``ips2 plan --json`` prints. docs/plan.md explains the keys.
+
+        Returns
+        -------
+        dict
+            Bytes and seconds as numbers; a role without a process of its own is null.
+        """
+        choices = self.choices
+        return {
+            "format": FORMAT,
+            "samples": self.m,
+            "features": self.f,
+            "workers": self.request.n_workers,
+            "partitions": len(self.bounds) - 1,
+            "partition_rows": self.bounds[1],
+            "choices": {
+                "graph": choices.graph,
+                "shards": choices.n_shards,
+                "operator": choices.operator,
+                "vectors": choices.vectors,
+                "chunk_samples": choices.chunk_samples if choices.vectors == "chunked" else None,
+                "blocks": self.blocks,
+                "exact": choices.exact,
+            },
+            "memory": {
+                "worker": self.worker_bytes,
+                "driver": self.client_bytes,
+                "scheduler": self.scheduler_bytes or None,
+            },
+            "disk": {"kept": self.disk_bytes, "peak": self.peak_disk_bytes, "scratch": self.scratch_bytes},
+            "tasks": sum(stage.tasks for stage in self.stages),
+            "seconds": self.seconds,
+            "exact_seconds": self.exact_seconds,
+            "stages": [stage.document() for stage in self.stages],
+            "warnings": list(self.warnings),
+        }
 
 
 def make_plan(
@@ -190,38 +253,22 @@ def make_plan(
     bounds = partition_bounds(m, f, rows)
     sizes = Sizes(m, f, params, choose(m, f, params, vectors, rows), bounds, n_workers, worker_limit)
     request = PlanRequest(rows, resident, n_workers, vectors, worker_limit, scheduler_apart)
-    stages = _stages(sizes, request)
-    return Plan(m, f, bounds, sizes.choices, stages, _warnings(sizes), request, costs.exact_seconds(sizes))
-
-
-def _stages(sizes: Sizes, request: PlanRequest) -> tuple[StagePlan, ...]:
-    """The projections of all stages, in their order."""
-    tasks, seconds, purposes = stage_tasks(sizes), costs.stage_seconds(sizes), _purposes(sizes)
-    found = footprints(sizes, request.resident, scheduler_apart=request.scheduler_apart)
-    return tuple(
+    tasks, seconds = work.stage_tasks(sizes), work.stage_seconds(sizes)
+    known = {stage: some.known for stage, some in tasks.items()}
+    found = footprints(sizes, resident, known, scheduler_apart=scheduler_apart)
+    stages = tuple(
         StagePlan(
             name=name,
             what=what,
             tasks=tasks[name].total,
-            worker_bytes=_peak_bytes(found[name], "worker"),
-            client_bytes=_peak_bytes(found[name], "driver"),
-            disk_bytes=found[name].disk_bytes,
+            tasks_known=known[name],
+            footprint=found[name],
             seconds=seconds[name],
-            products=n_products(sizes) if name == "eigen" else 0,
-            scheduler_bytes=_peak_bytes(found[name], "scheduler"),
-            transient_bytes=found[name].transient_bytes,
-            scratch_bytes=found[name].scratch_bytes,
-            tasks_known=tasks[name].known,
-            phases=found[name].phases,
+            products=work.n_products(sizes) if name == "eigen" else 0,
         )
-        for name, what in purposes.items()
+        for name, what in _purposes(sizes).items()
     )
-
-
-def _peak_bytes(footprint: Footprint, role: Role) -> int:
-    """The bytes of the largest phase of a role, 0 where it has none."""
-    phase = peak(footprint.phases, role)
-    return 0 if phase is None else phase.bytes
+    return Plan(m, f, bounds, sizes.choices, stages, _warnings(sizes, known), request, work.exact_seconds(sizes))
 
 
 def _purposes(sizes: Sizes) -> dict[str, str]:
@@ -229,29 +276,28 @@ def _purposes(sizes: Sizes) -> dict[str, str]:
     tol, clusters = sizes.params.tol, f"{sizes.params.n_clusters} clusters"
     if sizes.params.assign_labels == "leiden":
         clusters = f"{clusters} by Leiden" if sizes.params.max_clusters is None else "as many clusters as Leiden finds"
+    solved = f"{sizes.n_solved} {'eigenpairs' if sizes.choices.exact else 'Ritz pairs'}"
     return {
         "ingest": "check, centre and scale X",
         "neighbors": f"{sizes.n_stored_neighbors} nearest of each sample",
         "tensor": f"{sizes.n_pairs:,} pairs at most, {2 * sizes.entries:,} entries at most",
         "assemble": "degrees and components",
-        "eigen": f"{sizes.n_solved} {'eigenpairs' if sizes.choices.exact else 'Ritz pairs'}"
-        + ("" if tol is None else f" to {tol:g}"),
+        "eigen": solved if tol is None else f"{solved} to {tol:g}",
         "fuse": "S, V, U",
         "label": f"embedding, {clusters}",
     }
 
 
-def _warnings(sizes: Sizes) -> tuple[str, ...]:
+def _warnings(sizes: Sizes, known: dict[str, int]) -> tuple[str, ...]:
     """Warnings of workers without work, and of a scheduler with too much."""
     warnings = [
         f"{count} {items} for {sizes.n_workers} workers: some will have nothing to do at times"
         for items, count, enough in (("partitions", sizes.n_partitions, 2), ("chunks of vectors", sizes.n_chunks, 0.9))
         if 1 < count < enough * sizes.n_workers
     ]
-    largest = {stage: tasks.known for stage, tasks in stage_tasks(sizes).items()}
-    worst = max(largest, key=largest.__getitem__)
-    if largest[worst] > MAX_TASKS:
+    worst = max(known, key=known.__getitem__)
+    if known[worst] > work.MAX_TASKS:
         warnings.append(
-            f"{largest[worst]:,} tasks of one kind in stage {worst} will keep the scheduler busy: use larger partitions"
+            f"{known[worst]:,} tasks of one kind in stage {worst} will keep the scheduler busy: use larger partitions"
         )
     return tuple(warnings)

@@ -203,12 +203,25 @@ class TaskSpace:
         `Rows` of each chunk.
     known : list of Handle
         The known eigenvectors on each chunk's rows (`eigen.Known`).
+    count : int
+        How many these are.
+    renewed : callable, optional
+        Stores blocks under a name, and gives the same blocks as they are read from there.
     """
 
     whole_products: bool = True
 
-    def __init__(self, name: str, halo: Halo, rows: list[Handle], known: list[Handle], count: int) -> None:
+    def __init__(
+        self,
+        name: str,
+        halo: Halo,
+        rows: list[Handle],
+        known: list[Handle],
+        count: int,
+        renewed: Callable[[str, list[Block]], list[Block]] | None = None,
+    ) -> None:
         self.halo, self._name, self._rows, self._known, self._count = halo, name, rows, known, count
+        self._renewed = renewed
         self._executor = halo.executor
 
     def _each(
@@ -248,15 +261,21 @@ class TaskSpace:
             return self._products(y, previous, (a, b, c))
 
     def filter(self, y: Block, steps: Sequence[Step]) -> Block:
-        """As of `Space`: the products of some steps are sent together."""
+        """As of `Space`: the products of some steps are sent together.
+
+        Blocks between them are stored: the scheduler would know all tasks of the filter until its end.
+        """
         at_once = max(1, MOST_TASKS // self.halo.n_tasks)
         previous: Block | None = None
         for begin in range(0, len(steps), at_once):
             with self._executor.batch():
                 for step in steps[begin : begin + at_once]:
                     previous, y = y, self._products(y, previous, step)
-            if begin + at_once < len(steps):
-                self._executor.wait(y)
+            if begin + at_once < len(steps) and previous is not None:
+                if self._renewed is None:
+                    self._executor.wait(y)
+                else:
+                    previous, y = self._renewed(self._name, [previous, y])
         return y
 
     def split(self, y: Block) -> list[Block]:

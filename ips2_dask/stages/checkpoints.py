@@ -6,7 +6,7 @@ Two checkpoints are written in turn, so that one is always whole: a checkpoint's
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels.eigen import State
@@ -97,21 +97,77 @@ class InCore(_Checkpoints):
         state.y = self._context.store.read(self._context.folders[self._stage], place, "state")
 
 
-def state_part(place: str, g: int) -> str:
-    """The part that has chunk g's block of a checkpoint."""
+def block_part(place: str, g: int) -> str:
+    """The part that has chunk g's rows of a stored block."""
     return f"{place}-c{g:06d}"
 
 
-def store_state(context: Context, g: int, place: str, y: Float32) -> Receipt:
-    """Store chunk g's block (n_g, columns) of a checkpoint in place of an earlier one; returns its receipt."""
-    folder, part = context.folders["label"], state_part(place, g)
+def store_rows(context: Context, g: int, stage: str, place: str, y: Float32) -> Receipt:
+    """Store chunk g's rows (n_g, columns) of a block in place of earlier ones; returns their receipt."""
+    folder, part = context.folders[stage], block_part(place, g)
     context.store.drop(folder, part)
     return context.store.write(folder, part, {"state": y}, {})
 
 
-def read_state(context: Context, g: int, place: str) -> Float32:
-    """The stored block of chunk g of a checkpoint: (n_g, columns) float32."""
-    return context.store.read(context.folders["label"], state_part(place, g), "state")
+def read_rows(context: Context, g: int, stage: str, place: str) -> Float32:
+    """Chunk g's stored rows of a block: (n_g, columns) float32."""
+    return context.store.read(context.folders[stage], block_part(place, g), "state")
+
+
+class StoredBlocks:
+    """Stores block vectors in chunks, and gives blocks that are read from there.
+
+    The scheduler knows every task that a block descends from for as long as it knows the block, and a worker that is
+    lost has them computed again. A block that is read from the store descends from nothing.
+
+    Parameters
+    ----------
+    context : Context
+    stage : str
+        In whose folder they are.
+    executor : Executor
+    """
+
+    def __init__(self, context: Context, stage: str, executor: Executor) -> None:
+        self._context, self._stage, self._executor = context, stage, executor
+        self._shared = executor.share(context)
+        self._turns: dict[str, int] = {}
+
+    def _each(self, function: Callable[..., object], place: str, n: int, y: list[Handle] | None = None) -> list[Handle]:
+        name = f"{self._stage}-{function.__name__}"
+        with self._executor.batch():
+            return [
+                self._executor.submit(
+                    f"{name}-{g}", function, self._shared, g, self._stage, place, *(() if y is None else (y[g],))
+                )
+                for g in range(n)
+            ]
+
+    def store(self, place: str, y: list[Handle]) -> None:
+        """Store a block under a name, in place of the one that has it."""
+        receipts = self._executor.results(self._each(store_rows, place, len(y), y))
+        self._context.cache_receipts(self._stage, [{block_part(place, g): one} for g, one in enumerate(receipts)])
+
+    def read(self, place: str, n_chunks: int) -> list[Handle]:
+        """The block that is stored under a name."""
+        return self._each(read_rows, place, n_chunks)
+
+    def renewed(self, name: str, blocks: list[list[Handle]]) -> list[list[Handle]]:
+        """The same blocks, read from where they are stored now.
+
+        Two places are used in turn: what is replaced must not be what a block that is being stored is computed from.
+        """
+        turn = self._turns[name] = 1 - self._turns.get(name, 1)
+        places = [f"{name}-{turn}-{i}" for i in range(len(blocks))]
+        for place, y in zip(places, blocks, strict=True):
+            self.store(place, y)
+        return [self.read(place, len(y)) for place, y in zip(places, blocks, strict=True)]
+
+    def drop(self, names: Iterable[str], n_chunks: int) -> None:
+        """Delete what renewed blocks of these names were read from, in an earlier run that was stopped, too."""
+        places = [f"{name}-{turn}-{i}" for name in names for turn in (0, 1) for i in (0, 1)]
+        parts = [block_part(place, g) for place in places for g in range(n_chunks)]
+        self._context.store.drop_many(self._context.folders[self._stage], parts)
 
 
 class Chunked(_Checkpoints):
@@ -120,37 +176,19 @@ class Chunked(_Checkpoints):
     So a worker that is lost takes away no more than what followed the last state.
     """
 
-    def __init__(self, context: Context, executor: Executor, n_chunks: int) -> None:
+    def __init__(self, context: Context, blocks: StoredBlocks, n_chunks: int) -> None:
         super().__init__(context, "label", 0.0)
-        self._executor, self._n_chunks = executor, n_chunks
-        self._shared = executor.share(context)
-
-    def _each(
-        self, function: Callable[..., object], *arguments: object, blocks: list[Handle] | None = None
-    ) -> list[Handle]:
-        with self._executor.batch():
-            return [
-                self._executor.submit(
-                    f"label-{function.__name__}-{g}",
-                    function,
-                    self._shared,
-                    g,
-                    *arguments,
-                    *(() if blocks is None else (blocks[g],)),
-                )
-                for g in range(self._n_chunks)
-            ]
+        self._blocks, self._n_chunks = blocks, n_chunks
 
     def _store_block(self, place: str, state: State) -> Mapping[str, AnyArray]:
-        receipts = self._executor.results(self._each(store_state, place, blocks=state.y))
-        self._context.cache_receipts("label", [{state_part(place, g): one} for g, one in enumerate(receipts)])
+        self._blocks.store(place, state.y)
         return {}
 
     def _stored(self, place: str, state: State) -> None:
         self._read_block(place, state)
 
     def _read_block(self, place: str, state: State) -> None:
-        state.y = self._each(read_state, place)
+        state.y = self._blocks.read(place, self._n_chunks)
 
 
 def start_part(b: int) -> str:
@@ -161,7 +199,7 @@ def start_part(b: int) -> str:
 def checkpoint_parts(context: Context) -> list[str]:
     """Names of all parts of checkpoints of a solve in chunks, which only a solve that goes on needs."""
     chunks = range(len(chunk_partitions(context)))
-    return [*PLACES, *(state_part(place, g) for place in PLACES for g in chunks)]
+    return [*PLACES, *(block_part(place, g) for place in PLACES for g in chunks)]
 
 
 def delete_checkpoints(context: Context) -> None:

@@ -18,7 +18,8 @@ from ips2_dask.executors.base import Executor, Handle
 from ips2_dask.kernels import levels as kernel
 from ips2_dask.kernels.eigen import Known, Space
 from ips2_dask.kernels.sparse import inverse_root
-from ips2_dask.stages.block_tasks import Around, Block, Halo, Rows, TaskSpace, touched
+from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, Rows, TaskSpace, touched
+from ips2_dask.stages.checkpoints import StoredBlocks
 from ips2_dask.store.context import Context
 from ips2_dask.typing import Float32, Float64, Int8, Int32, Int64, UInt64
 
@@ -27,6 +28,9 @@ Needed = dict[int, Int32]
 
 WHOLE = 1 << 19
 """Nodes of a graph that one task solves: some 300 MB with the graph and its blocks."""
+
+MOST_LEVELS = 8
+"""Levels in chunks, at most: a level has at most `kernel.SHRINKS` of the nodes of the one above it, mostly a sixth."""
 
 
 class Nodes(NamedTuple):
@@ -296,6 +300,8 @@ class ChunkedGraph:
         Volume of each component, which is that of the finest level.
     depth : int
         Levels below the finest.
+    renewed : callable, optional
+        As of `TaskSpace`.
     """
 
     def __init__(
@@ -308,6 +314,7 @@ class ChunkedGraph:
         seed: int,
         volumes: Float64 | None = None,
         depth: int = 0,
+        renewed: Callable[[str, list[Block]], list[Block]] | None = None,
     ) -> None:
         self._name, self._halo, self._rows, self._nodes = f"{name}-{depth}", halo, rows, nodes
         self._base, self._count, self._seed, self._depth = name, count, seed, depth
@@ -317,7 +324,8 @@ class ChunkedGraph:
         self._degrees = halo.of_touched(f"{self._name}-degrees", own_degrees)
         normalized = self._each("normalized", normalized_rows, rows, self._degrees)
         self.known = self._each("known", known_of, nodes, also=(count, self._volumes))
-        self.space = TaskSpace(self._name, halo, normalized, self.known, count)
+        self._renewed = renewed
+        self.space = TaskSpace(self._name, halo, normalized, self.known, count, renewed)
         self._aggregate: list[Handle] = []
 
     def _each(
@@ -371,6 +379,11 @@ class ChunkedGraph:
             ]
         return self._executor.results(tasks)
 
+    def drop_renewed(self, stored: StoredBlocks) -> None:
+        """Delete what blocks between products were stored in, at this level and those below."""
+        if self._halo.n_tasks * kernel.MOST_PRODUCTS > MOST_TASKS:
+            stored.drop([f"{self._base}-{depth}" for depth in range(MOST_LEVELS)], len(self._halo))
+
     def coarser(self) -> ChunkedGraph | WholeGraph | None:
         """As of `Level`."""
         n = self._halo.bounds[-1]
@@ -408,7 +421,7 @@ class ChunkedGraph:
             asked = [submit(f"{coarse}-sources-{h}", sources_of, some) for h, some in enumerate(needed)]
         sources = self._executor.results(asked)
         halo = Halo(self._executor, bounds, needed, sources)
-        return ChunkedGraph(self._base, halo, rows, nodes, self._count, self._seed, self._volumes, depth)
+        return ChunkedGraph(self._base, halo, rows, nodes, self._count, self._seed, self._volumes, depth, self._renewed)
 
     def _coarse_chunks(self, bounds: list[int], seeds: list[list[Handle]], shares: list[Handle]) -> list[Handle]:
         sources: list[list[int]] = [[] for _ in seeds]

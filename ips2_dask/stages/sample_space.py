@@ -30,7 +30,12 @@ RANDOM_SEED = 5
 
 
 def open_graph(
-    context: Context, executor: Executor, name: str, chunk_of: Callable[[Context, int], CoarseChunk], count: int
+    context: Context,
+    executor: Executor,
+    name: str,
+    chunk_of: Callable[[Context, int], CoarseChunk],
+    count: int,
+    stored: checkpoints.StoredBlocks,
 ) -> ChunkedGraph:
     """A graph of samples, whose chunks are results of tasks.
 
@@ -44,6 +49,8 @@ def open_graph(
         A function of a module that gives chunk g.
     count : int
         Number of large components.
+    stored : StoredBlocks
+        For blocks between products.
     """
     shared, bounds = executor.share(context), sample_bounds(context)
     with executor.batch():
@@ -54,7 +61,7 @@ def open_graph(
         )
         asked = [executor.submit(f"{name}-sources-{g}", sources_of, some) for g, some in enumerate(needed)]
     halo = Halo(executor, bounds, needed, executor.results(asked))
-    return ChunkedGraph(name, halo, rows, nodes, count, context.params.random_state)
+    return ChunkedGraph(name, halo, rows, nodes, count, context.params.random_state, renewed=stored.renewed)
 
 
 def nodes_of(context: Context, g: int, degrees: Float64, label: NDArray[np.integer]) -> Nodes:
@@ -113,11 +120,13 @@ def store_start(context: Context, executor: Executor, report: Report, columns: i
     if len(present(context.store, context.folders["eigen"], names)) == len(names):
         return
     seed = context.params.random_state
-    graph = open_graph(context, executor, "graph", graph_chunk, component_division(context).large)
+    stored = checkpoints.StoredBlocks(context, "eigen", executor)
+    graph = open_graph(context, executor, "graph", graph_chunk, component_division(context).large, stored)
     found, wanted = levels.start(graph, columns, columns * 2 // 3, seed), columns * 2 // 3
     y = graph.solved(columns, wanted, seed)[0] if found is None else found.y
     written = graph.for_each(store_start_rows, y, context, columns)
     context.cache_receipts("eigen", written)
+    graph.drop_renewed(stored)
 
 
 # ---- the embedding of U
@@ -195,8 +204,9 @@ def _solved(
     seed, width = context.params.random_state, eigen.block_width(most)
     if most == 0 or context.m <= levels.COARSEST:
         return _solved_here(context, columns, asked)
-    graph = open_graph(context, executor, "fused", fused_chunk, asked["large"])
-    states = checkpoints.Chunked(context, executor, len(graph.known))
+    stored = checkpoints.StoredBlocks(context, "label", executor)
+    graph = open_graph(context, executor, "fused", fused_chunk, asked["large"], stored)
+    states = checkpoints.Chunked(context, stored, len(graph.known))
     state = states.latest()
     found = None
     if state is None and asked["settled"] is not None:
@@ -224,6 +234,7 @@ def _solved(
         )
     written = graph.for_each(store_embedded_rows, solution.vectors, context, columns, of=graph.known)
     context.cache_receipts("label", written)
+    graph.drop_renewed(stored)
     solution.values = solution.values[:most]
     return solution
 

@@ -20,6 +20,7 @@ from ips2_dask.kernels.operator import MatrixOperator
 from ips2_dask.kernels.sparse import Matrix
 from ips2_dask.stages import fused_rows, label_parts
 from ips2_dask.stages.block_tasks import MOST_TASKS, Around, Block, Halo, touched
+from ips2_dask.stages.checkpoints import StoredBlocks, block_part
 from ips2_dask.stages.chunk_levels import Needed, needed_rows, sources_of
 from ips2_dask.stages.chunks import chunk_partitions, sample_bounds
 from ips2_dask.store.base import present
@@ -31,6 +32,9 @@ from ips2_dask.typing import AnyArray, Float32, Int32
 STEPS = 5
 """Products after which the blocks of a spread are stored: a run that is stopped, or loses a worker, goes on from
 these."""
+
+RENEWED = "shares-between"
+"""The name of blocks that are stored since a walk has many tasks."""
 
 MARK = "walk"
 """The part that says after how many products the stored blocks were made; it is written when all are stored."""
@@ -148,20 +152,9 @@ def leaf_shares(context: Context, g: int, part: str) -> Float32:
     return F
 
 
-def block_part(products: int, g: int) -> str:
-    """The part of stage ``label`` that has chunk g's block after so many products."""
-    return f"walk-{products:04d}-c{g:06d}"
-
-
-def store_block(context: Context, g: int, products: int, F: Float32) -> dict[str, Receipt]:
-    """Store chunk g's block (n_g, c) after so many products; returns the part's receipt."""
-    part = block_part(products, g)
-    return {part: context.store.write(context.folders["label"], part, {"shares": F}, {})}
-
-
-def read_block(context: Context, g: int, products: int) -> Float32:
-    """Chunk g's stored block after so many products: (n_g, c) float32."""
-    return context.store.read(context.folders["label"], block_part(products, g), "shares")
+def _place(products: int) -> str:
+    """The name of the block after so many products."""
+    return f"walk-{products:04d}"
 
 
 def reached(context: Context, g: int, F: Float32) -> int:
@@ -229,13 +222,16 @@ class ChunkedWalk:
         fused_rows.store_all(context, executor, report)
         self._context, self._executor = context, executor
         self._shared = executor.share(context)
+        self._stored = StoredBlocks(context, "label", executor)
         self._chunks = range(len(chunk_partitions(context)))
         self._matrix: list[Handle] = []
         self._halo: Halo | None = None
         self._scale: float | None = None
 
     def close(self) -> None:
-        """Let go of the matrix."""
+        """Let go of the matrix, and of what blocks between products were stored in."""
+        if self._halo is not None and self._halo.n_tasks * kernel.WALK > MOST_TASKS:
+            self._stored.drop([RENEWED], len(self._chunks))
         self._matrix, self._halo = [], None
 
     def _each(self, function: Callable[..., Any], *arguments: object, blocks: Block | None = None) -> Block:
@@ -290,7 +286,7 @@ class ChunkedWalk:
                         made.append(task)
                     F = made
             if begin + at_once < products:
-                self._executor.wait(F)
+                (F,) = self._stored.renewed(RENEWED, [F])
         return F
 
     # ---- labels of all samples
@@ -324,7 +320,7 @@ class ChunkedWalk:
         self._context.store.drop_many(folder, [MARK, *self._block_parts(products - products % STEPS)])
 
     def _block_parts(self, products: int) -> list[str]:
-        return [block_part(products, g) for g in self._chunks]
+        return [block_part(_place(products), g) for g in self._chunks]
 
     def _store(self, F: Block, products: int) -> Block:
         """Store the blocks and then `MARK`, delete the blocks stored before, and return the ones that are stored."""
@@ -332,11 +328,11 @@ class ChunkedWalk:
         if isinstance(context.store, MemoryStore):
             return F
         folder = context.folders["label"]
-        context.cache_receipts("label", self._of_chunks(store_block, products, blocks=F))
+        self._stored.store(_place(products), F)
         context.store.drop(folder, MARK)
         context.store.write(folder, MARK, {}, {"products": products})
         context.store.drop_many(folder, self._block_parts(products - STEPS))
-        return self._each(read_block, products)
+        return self._stored.read(_place(products), len(F))
 
     def _latest(self) -> tuple[int, Block] | None:
         """The blocks that were stored last, after so many products."""
@@ -346,7 +342,7 @@ class ChunkedWalk:
         parts = self._block_parts(products)
         if not products or len(present(context.store, context.folders["label"], parts)) < len(parts):
             return None
-        return products, self._each(read_block, products)
+        return products, self._stored.read(_place(products), len(parts))
 
     # ---- cuts
 

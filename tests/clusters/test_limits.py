@@ -13,7 +13,7 @@ from ips2_dask import Params, Refused, Resources, run
 from ips2_dask.clusters import limit_for_blocks, limits_of, load, memory_limits
 from ips2_dask.clusters.limits import DRIVER_MEMORY, submitted_driver_memory
 from ips2_dask.pipeline.prepare import plan_run
-from ips2_dask.plan.terms import usable
+from ips2_dask.plan.memory import usable
 
 GIB = 1 << 30
 X = np.random.default_rng(0).normal(size=(90, 4))

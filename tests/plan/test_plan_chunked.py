@@ -21,10 +21,9 @@ from ips2_dask.params import parse_bytes
 from ips2_dask.pipeline.prepare import memory_limits, plan_run
 from ips2_dask.plan.checks import check_entries, check_memory, check_shape, disk_warning, keeps_limits
 from ips2_dask.plan.choices import choose, partition_bounds
-from ips2_dask.plan.document import document
+from ips2_dask.plan.memory import USABLE, Role
 from ips2_dask.plan.plan import Plan, make_plan
-from ips2_dask.plan.tasks import MAX_TASKS
-from ips2_dask.plan.terms import USABLE, Role
+from ips2_dask.plan.work import MAX_TASKS
 from ips2_dask.readers import open_source
 
 GIB = 1 << 30
@@ -299,7 +298,7 @@ def test_the_plan_as_json_has_every_term_and_the_keys_that_its_page_explains(
     found = _json(["--shape", "100000000x64", "--clusters", "20", "--workers", "200"], capsys)
     assert found["fits"]
     plan = make_plan(10**8, 64, TWENTY, n_workers=200)
-    assert {key: value for key, value in found.items() if key != "fits"} == document(plan)
+    assert {key: value for key, value in found.items() if key != "fits"} == plan.document()
     for stage in found["stages"]:
         for role in ("worker", "driver"):
             memory = stage["memory"][role]

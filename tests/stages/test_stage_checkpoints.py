@@ -15,7 +15,8 @@ from harness import run_on
 from ips2_dask import Params, Resources, Run, run
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import eigen as kernel
-from ips2_dask.stages import graph_refinement
+from ips2_dask.kernels import levels
+from ips2_dask.stages import block_tasks, checkpoints, chunk_levels, graph_refinement, walk
 from ips2_dask.stages.checkpoints import PLACES
 from ips2_dask.store.context import part_name
 from ips2_dask.store.zarr_store import ZarrStore
@@ -150,3 +151,25 @@ def test_a_sharded_graph_that_stops_while_it_takes_things_away_goes_on(
     found = run_on(Counting(done, -1), X[:120], SHARDED, 20, tmp_path)
     np.testing.assert_array_equal(found.labels, run_on(SerialExecutor(), X[:120], SHARDED, 20).labels)
     assert max(done.values()) == 1
+
+
+def test_blocks_that_are_stored_between_products_are_the_same_and_leave_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(levels, "COARSEST", 60)
+    monkeypatch.setattr("ips2_dask.plan.choices.EXACT_PAIRS", 0)
+    found, parts, stored = [], [], []
+    store = checkpoints.StoredBlocks.store
+    monkeypatch.setattr(
+        checkpoints.StoredBlocks, "store", lambda self, place, y: stored.append(place) or store(self, place, y)
+    )
+    for most in (block_tasks.MOST_TASKS, 1):
+        for module in (block_tasks, chunk_levels, walk):
+            monkeypatch.setattr(module, "MOST_TASKS", most)
+        folder = tmp_path / str(most)
+        made = run(X, Params(n_clusters=4), Resources(partition_rows=50, vectors="chunked"), store=folder)
+        found.append([made.labels.tobytes(), made.embedding.tobytes(), made.certainty.tobytes()])
+        parts.append({f"{path.parent.name}/{path.name.split('.')[0]}" for path in folder.glob("*-*/*")})
+    assert found[0] == found[1]
+    assert parts[0] == parts[1]
+    assert {place.rsplit("-", 2)[0] for place in stored} >= {"graph-0", "fused-0", walk.RENEWED}
