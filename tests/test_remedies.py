@@ -43,9 +43,10 @@ from ips2_dask.bench.study.config import read_config
 from ips2_dask.bench.study.measure import _by_run
 from ips2_dask.cli.main import main
 from ips2_dask.cli.plan import TableShape
-from ips2_dask.clusters.connect import settled
-from ips2_dask.clusters.jobs import detached, record
+from ips2_dask.clusters import job_record as record
+from ips2_dask.clusters.jobs import cancel
 from ips2_dask.clusters.loading import load, shipped
+from ips2_dask.clusters.resources import settled
 from ips2_dask.clusters.tls import security
 from ips2_dask.clusters.waiting import wait_for_workers
 from ips2_dask.clusters.workers import local_scratch
@@ -1003,7 +1004,7 @@ def elsewhere(desk: Desk, host: str = "far-away") -> None:
     """Cancel a job of another machine."""
     desk.patch.setenv(record.VARIABLE, str(desk.folder / "state"))
     job = record.new("local", ["run"], str(desk.out))
-    detached.cancel(dataclasses.replace(job, native={"host": host, "pid": 2**22 - 1, "started": 0.0}))
+    cancel(dataclasses.replace(job, native={"host": host, "pid": 2**22 - 1, "created": 0.0}))
 
 
 def state_at(make: Callable[[Desk], Path], step: Callable[[], Any]) -> Callable[[Desk], Any]:
@@ -1084,42 +1085,36 @@ CASES += [
         config(LOCAL + "worker: {environment: {AWS_SECRET_ACCESS_KEY: x}}"),
         (config(LOCAL),),
     ),
-    Case(f"{CHECK}: {{}}: write {{}}: {{}}", config(LOCAL + "workers: many"), (config(LOCAL + "workers: 1"),)),
+    Case(f"{CHECK}: {{}}: {{}}", config(LOCAL + "workers: many"), (config(LOCAL + "workers: 1"),)),
+    Case(f"{CHECK}: {{}}: {{}}", config(LOCAL + "bind: {port: 70000}"), (config(LOCAL + "bind: {port: 1}"),)),
     Case(
-        f"{CHECK}: {{}}: write {{}}: {{}}", config(LOCAL + "bind: {port: 70000}"), (config(LOCAL + "bind: {port: 1}"),)
-    ),
-    Case(
-        f"{CHECK}: {{}}: write {{}}: 0",
+        f"{CHECK}: {{}}: {{}}",
         lambda _: load({**POD, "kubernetes": {"idle_timeout": 3}}),
         (lambda _: load({**POD, "kubernetes": {"idle_timeout": 0}}),),
     ),
+    Case(f"{CHECK}: {{}}: {{}}", config(LOCAL + "insecure: 'true'"), (config(LOCAL + "insecure: true"),)),
     Case(
-        f"{CHECK}: {{}}: write one of them, without quotes",
-        config(LOCAL + "insecure: 'true'"),
-        (config(LOCAL + "insecure: true"),),
-    ),
-    Case(
-        f'{CHECK}: {{}}: write it as ["...", "..."]',
+        f"{CHECK}: {{}}: {{}}",
         config(LOCAL + "worker: {preload: json}"),
         (config(LOCAL + 'worker: {preload: ["json", "csv"]}'),),
     ),
     Case(
-        f'{CHECK}: {{}}: write it as ["node1", "node2"]',
+        f"{CHECK}: {{}}: {{}}",
         lambda _: load({"manager": "ssh", "ssh": {"hosts": []}}),
         (lambda _: load({"manager": "ssh", "ssh": {"hosts": ["node1", "node2"]}}),),
     ),
     Case(
-        f'{CHECK}: {{}}: write it as {{NAME: "value"}}',
+        f"{CHECK}: {{}}: {{}}",
         config(LOCAL + "worker: {environment: A=1}"),
         (config(LOCAL + 'worker: {environment: {NAME: "value"}}'),),
     ),
     Case(
-        f"{CHECK}: {{}}: write it as {{name: value}}",
+        f"{CHECK}: {{}}: {{}}",
         lambda _: load({"manager": "gateway", "gateway": {"options": 3}}),
         (lambda _: load({"manager": "gateway", "gateway": {"options": {"name": "value"}}}),),
     ),
     Case(
-        f"{CHECK}: {{}}: choose one of them",
+        f"{CHECK}: {{}}: {{}}",
         lambda _: load({"manager": "gateway", "gateway": {"auth": "none"}}),
         tuple(
             (lambda _, auth=auth: load({"manager": "gateway", "gateway": {"auth": auth}}))
@@ -1147,32 +1142,32 @@ CASES += [
         (config(LOCAL + "workers: 2"), config(LOCAL + "workers: null\nadaptive: {maximum: 4}")),
     ),
     Case(
-        "clusters/connect.py: tls: leave tls out, and write insecure: true",
+        "clusters/resources.py: tls: leave tls out, and write insecure: true",
         lambda _: settled({**POD, "tls": "x"}),
         (lambda _: settled({**POD, "insecure": True}),),
     ),
     Case(
-        "clusters/tls.py: bind: write insecure: true",
+        "clusters/resources.py: bind: write insecure: true",
         lambda _: settled(POD),
         (lambda _: settled({**POD, "insecure": True}),),
     ),
-    Case("clusters/connect.py: {}: leave it out", "cluster check gateway --insecure", ()),
+    Case("clusters/resources.py: {}: leave it out", "cluster check gateway --insecure", ()),
     Case(
-        "clusters/diagnostics.py: performance_report: leave out --serial or the report",
+        "clusters/connect.py: performance_report: leave out --serial or the report",
         "run {at}/x.npy --clusters 3 --out {out} --serial --quiet --performance-report {here}/report.html",
         ("run {at}/x.npy --clusters 3 --out {out} --serial --quiet",),
     ),
     Case(
-        "clusters/jobs/detached.py: job: run `ips2 cancel {}` on {}",
+        "clusters/jobs.py: job: run `ips2 cancel {}` on {}",
         elsewhere,
         (lambda desk: elsewhere(desk, socket.gethostname()),),
     ),
     Case(
-        "clusters/jobs/record.py: IPS2_STATE: set {} to another folder",
+        "clusters/job_record.py: IPS2_STATE: set {} to another folder",
         state_at(lambda desk: desk.file("state.txt", ""), lambda: record.new("local", ["run"], "out")),
         (state_at(lambda desk: desk.out, lambda: record.new("local", ["run"], "out")),),
     ),
-    Case("clusters/jobs/record.py: job: look at `ips2 jobs`", "cancel nothing", (found_first,)),
+    Case("clusters/job_record.py: job: look at `ips2 jobs`", "cancel nothing", (found_first,)),
     Case(f"{LOAD}: cluster: give {{}}", "cluster check locl", ("cluster check local",)),
     Case(
         f"{LOAD}: cluster: copy one from cluster_configs and give its path",
@@ -1190,26 +1185,28 @@ CASES += [
         (lambda desk: config(shipped()["local"].read_text())(desk),),
     ),
     Case(f"{LOAD}: {{}}: manager: write manager: {{}}", config("manager: loca"), (config(LOCAL),)),
-    Case(f"{LOAD}: {{}}: leave it out", config(LOCAL + "slurm: {queue: a}"), (config(LOCAL),)),
+    Case(f"{LOAD}: {{}}{{}}: leave it out", config(LOCAL + "driver: {threads: 2}"), (config(LOCAL),)),
     Case(
-        f"{LOAD}: {{}}: {{}}: write them below {{}}: with two spaces before each",
+        f"{LOAD}: {{}}: write them below {{}}: with two spaces before each",
         config(LOCAL + "worker: 3"),
         (config(LOCAL + "worker:\n  threads: 3"),),
     ),
     Case(
-        f"{LOAD}: {{}}: {{}}{{}}: {{}} (nested keys stand below their section)",
+        f"{LOAD}: {{}}: write {{}} (nested keys stand below their section)",
         config(LOCAL + "threads: 2"),
         (config(LOCAL + "worker: {threads: 2}"),),
     ),
     Case(
-        f"{LOAD}: {{}}: {{}}{{}}: write {{}}{{}}",
+        f"{LOAD}: {{}}: write {{}}{{}}",
         config(LOCAL + "worker: {thread: 2}"),
         (config(LOCAL + "worker: {threads: 2}"),),
     ),
     Case(
-        f"{LOAD}: {{}}: {{}}{{}}: write {{}}", config(LOCAL + "worker: {workers: 2}"), (config(LOCAL + "workers: 2"),)
+        f"{LOAD}: {{}}: write {{}} (nested keys stand below their section)",
+        config(LOCAL + "worker: {workers: 2}"),
+        (config(LOCAL + "workers: 2"),),
     ),
-    Case(f"{LOAD}: {{}}: {{}}{{}}: leave it out", config(LOCAL + "qqqqqq: 2"), (config(LOCAL),)),
+    Case(f"{LOAD}: {{}}: leave it out", config(LOCAL + "qqqqqq: 2"), (config(LOCAL),)),
     Case(
         "clusters/scheduler.py: scheduler: start `dask scheduler`, or leave the option out",
         "run {at}/x.npy --clusters 3 --out {out} --quiet --scheduler tcp://127.0.0.1:1",
@@ -1226,7 +1223,7 @@ CASES += [
         ("certs {here}/tls", lambda desk: security(str(desk.folder / "tls"))),
     ),
     Case(
-        "clusters/tls.py: bind: run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)",
+        "clusters/resources.py: bind: run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)",
         config(LOCAL + "bind: {host: 0.0.0.0}"),
         (
             "certs {here}/tls",
@@ -1236,7 +1233,7 @@ CASES += [
         ),
     ),
     Case(
-        "clusters/tls.py: bind.dashboard: write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
+        "clusters/resources.py: bind.dashboard: write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
         config(LOCAL + "bind: {dashboard: '0.0.0.0:8787'}"),
         (
             config(LOCAL + "bind: {dashboard: '127.0.0.1:8787'}"),
@@ -1607,10 +1604,8 @@ EXCUSED: dict[str, str] = {
     "paper/reproduce.py: --out: give another --out": OF_HOURS,
     "bench/slope.py: bench slope: run it on Linux": "needs another system",
     "bench/process.py: --threads: leave --threads out": "needs another system",
-    "clusters/jobs/batch.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (
-        OF_A_SERVER
-    ),
-    "clusters/jobs/daskjob.py: job: look at `ips2 jobs`": OF_A_SERVER,
+    "clusters/batch.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (OF_A_SERVER),
+    "clusters/batch.py: job: look at `ips2 jobs`": OF_A_SERVER,
     "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart": OF_A_SERVER,
     "clusters/ssh.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config": OF_A_SERVER,
     "readers/dask_array.py: the Dask array given: give client=, as in IPS2(client=client)": "tests/readers/test_readers_dask.py gives the client of a persisted array",

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, TypedDict
 from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import generated
 from ips2_dask.bench.process import descendants, work_apart
-from ips2_dask.clusters.connect import cluster, config_of
+from ips2_dask.clusters import cluster, config_of
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limit_memory
 from ips2_dask.params import Params, Resources

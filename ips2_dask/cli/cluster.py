@@ -7,7 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from ips2_dask.clusters import tls
-from ips2_dask.clusters.config import TAKES, Config
+from ips2_dask.clusters.config import MANAGERS, Config
 from ips2_dask.errors import BadInput
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ def cluster_command(options: argparse.Namespace) -> int:
     """Show what a config would start; the exit status is 1 if ``--start`` finds a worker that could not do a run."""
     # `ips2 certs` needs neither the kernels nor a table of rich
     from ips2_dask.cli.console import print_check  # noqa: PLC0415
-    from ips2_dask.clusters.connect import cluster, module_of, settled  # noqa: PLC0415
+    from ips2_dask.clusters.connect import cluster, module_of  # noqa: PLC0415
     from ips2_dask.clusters.loading import find, load  # noqa: PLC0415
+    from ips2_dask.clusters.resources import settled  # noqa: PLC0415
     from ips2_dask.clusters.worker_check import check_worker  # noqa: PLC0415
 
     if options.store is not None and not options.start:
@@ -44,7 +45,7 @@ def cluster_command(options: argparse.Namespace) -> int:
             "add --start, or leave --store out",
         )
     config = load(options.config)
-    workers = options.workers or (1 if options.start and "workers" in TAKES[config.manager] else None)
+    workers = options.workers or (1 if options.start and "workers" in MANAGERS[config.manager].takes else None)
     config = settled(config, workers=workers, tls=options.tls, insecure=options.insecure)
     check: ClusterCheck = {
         "config": str(find(options.config)),
@@ -75,15 +76,10 @@ def add_certs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "directory", metavar="DIR", help="a new folder; the shipped configs use ~/.config/ips2_dask/tls"
     )
-    parser.add_argument(
-        "--host", action="append", default=[], metavar="NAME", help="a machine that they name; may be repeated"
-    )
 
 
 def certs_command(options: argparse.Namespace) -> int:
     """Make a folder of certificates, and print the paths of its files."""
-    from ips2_dask.clusters.certs import make  # noqa: PLC0415  for this command alone
-
-    for path in make(options.directory, options.host):
+    for path in tls.make(options.directory):
         print(path)
     return 0

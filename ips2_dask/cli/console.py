@@ -21,7 +21,6 @@ from ips2_dask.store.integrity import remedy
 from ips2_dask.wording import count, duration, rounding_choice, size, stage_results
 
 if TYPE_CHECKING:  # a table is printed without Dask
-    from ips2_dask.clusters.jobs.record import Native
     from ips2_dask.clusters.worker_check import WorkerState
 
 SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
@@ -87,7 +86,7 @@ class JobRow(TypedDict):
     manager: str
     submitted: str
     out: str
-    native: Native
+    native: dict[str, Any]
 
 
 class ClusterCheck(TypedDict):

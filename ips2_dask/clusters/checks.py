@@ -1,27 +1,24 @@
-"""Checks of single values in a cluster's config: each takes a key and a value, and returns the value or refuses it."""
+"""Checks of what a cluster's config says: how each value is read and what is allowed, secrets, and missing packages."""
 
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable
+from types import ModuleType
+from typing import Any, NamedTuple
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import parse_bytes
-
-Check = Callable[[str, object], object]
 
 _SECRET_NAME = re.compile(
     r"(pass(word|wd|phrase)|secret|token|credential|access_?key|api_?key|private_?key)s?", re.IGNORECASE
 )
 _SECRET_VALUE = re.compile(r"://[^/\s:@]+:[^/\s@]+@|-----BEGIN |\bAKIA[0-9A-Z]{16}\b")
-_NO_SECRETS = (
-    "give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's agent, "
-    "Kubernetes' secrets; or the environment of the command"
-)
 _FORBIDDEN = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\u2028\u2029\ud800-\udfff]")
 """Characters that no line of text may hold: control characters, line breaks and surrogates."""
 
-CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d{1,3}):([0-5]\d)(?::([0-5]\d))?")
 
 
 def refuse(where: str, value: object, allowed: str, remedy: str) -> BadInput:
@@ -37,131 +34,120 @@ def refuse_secrets(where: str, name: str, value: object) -> None:
             "what looks like a credential",
             "nothing secret in a config",
             "it would be shared with the file",
-            _NO_SECRETS,
+            "give it where the store or the manager looks for it: ~/.aws, an instance's role, SSH's agent, "
+            "Kubernetes' secrets; or the environment of the command",
         )
 
 
-def whole(low: int, high: int | None = None) -> Check:
-    """A check for a whole number from ``low``, up to ``high`` if that is given."""
+def need(module: str, extra: str, what: str) -> ModuleType:
+    """Import a module for ``what``; without it, name the extra of ips2-dask that installs it."""
+    try:
+        return importlib.import_module(module)
+    except ImportError as error:
+        package = module.partition(".")[0].replace("_", "-")
+        raise BadInput(
+            what,
+            f"no package {package} that can be imported ({error})",
+            "an installed one",
+            f"{what} would not work",
+            f"run: pip install 'ips2-dask[{extra}]'",
+        ) from error
 
-    def check(where: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or value < low or (high is not None and value > high):
-            between = f"of at least {low}" if high is None else f"from {low} to {high}"
-            raise refuse(where, value, f"a whole number {between}", f"write {where.rpartition('.')[2]}: {max(low, 1)}")
+
+class Check(NamedTuple):
+    """What a key may say: ``read`` raises TypeError or ValueError for another value; KEY in ``remedy`` is the key."""
+
+    read: Callable[[Any], Any]
+    allowed: str
+    remedy: str
+
+    def value(self, where: str, found: object) -> Any:
+        """The value of the key ``where`` as the config has it, or an error."""
+        try:
+            return self.read(found)
+        except (TypeError, ValueError):
+            raise refuse(where, found, self.allowed, self.remedy.replace("KEY", where.rpartition(".")[2])) from None
+
+
+def _is_line(value: object) -> bool:
+    return isinstance(value, str) and value.strip() != "" and not _FORBIDDEN.search(value)
+
+
+def _where(allowed: Callable[[Any], bool]) -> Callable[[Any], Any]:
+    """A reader that hands on a value for which something is true."""
+
+    def read(value: Any) -> Any:
+        if not allowed(value):
+            raise ValueError
         return value
 
-    return check
+    return read
 
 
-def zero_or_whole(low: int) -> Check:
-    """A check for 0, which switches something off, or a whole number from ``low``."""
+def whole(low: int, high: int | None = None, or_zero: bool = False) -> Check:
+    """A whole number from ``low``, up to ``high`` if that is given; or 0, which switches something off."""
+    between = f"of at least {low}" if high is None else f"from {low} to {high}"
 
-    def check(where: str, value: object) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or (value != 0 and value < low):
-            raise refuse(
-                where, value, f"0, or a whole number of at least {low}", f"write {where.rpartition('.')[2]}: 0"
-            )
-        return value
+    def fits(value: object) -> bool:
+        return type(value) is int and ((low <= value and (high is None or value <= high)) or (or_zero and value == 0))
 
-    return check
-
-
-def flag(where: str, value: object) -> bool:
-    """True or false."""
-    if not isinstance(value, bool):
-        raise refuse(where, value, "true or false", "write one of them, without quotes")
-    return value
-
-
-def text(where: str, value: object) -> str:
-    """A line of text that is not empty."""
-    if not isinstance(value, str) or not value.strip() or _FORBIDDEN.search(value):
-        raise refuse(where, value, "a line of text", "put the value in quotes")
-    return value
-
-
-def texts(where: str, value: object) -> tuple[str, ...]:
-    """A list of lines."""
-    if not isinstance(value, list | tuple):
-        raise refuse(where, value, "a list", 'write it as ["...", "..."]')
-    return tuple(text(f"{where}[{i}]", item) for i, item in enumerate(value))
-
-
-def some_texts(where: str, value: object) -> tuple[str, ...]:
-    """A list of at least one line."""
-    items = texts(where, value)
-    if not items:
-        raise refuse(where, value, "a list of at least one", 'write it as ["node1", "node2"]')
-    return items
-
-
-def variables(where: str, value: object) -> dict[str, str]:
-    """Names of environment variables and their values, none of which is secret."""
-    if not isinstance(value, dict):
-        raise refuse(where, value, "names and values", 'write it as {NAME: "value"}')
-    environment = {}
-    for name, content in value.items():
-        if not isinstance(name, str) or not re.fullmatch(r"[A-Za-z_]\w*", name):
-            raise refuse(where, name, "names of environment variables", "use letters, digits and _")
-        if isinstance(content, bool) or not isinstance(content, str | int | float) or _FORBIDDEN.search(str(content)):
-            raise refuse(f"{where}.{name}", content, "a line of text or a number", "put the value in quotes")
-        refuse_secrets(f"{where}.{name}", name, content)
-        environment[name] = str(content)
-    return environment
-
-
-def plain(where: str, value: object) -> dict[str, object]:
-    """Names and values that another package checks."""
-    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
-        raise refuse(where, value, "names and values", "write it as {name: value}")
-    for name, content in value.items():
-        refuse_secrets(f"{where}.{name}", name, content)
-    return dict(value)
-
-
-def size(where: str, value: object) -> int:
-    """Bytes, from a size with a unit."""
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise refuse(where, value, "a size such as 4GiB or 512MB", "give a number with a unit")
-    return int(parse_bytes(value, where) or 0)
-
-
-def clock(where: str, value: object) -> int:
-    """Seconds of a time such as 01:30:00 or 2-00:00:00 (days)."""
-    match = CLOCK.fullmatch(value) if isinstance(value, str) else None
-    seconds = 0
-    if match:
-        days, hours, minutes, rest = (int(part or 0) for part in match.groups())
-        seconds = ((days * 24 + hours) * 60 + minutes) * 60 + rest
-    if seconds < 60:  # YAML reads 1:30:00 without quotes as a number in base 60
-        raise refuse(
-            where, value, 'a time of at least a minute as "HH:MM:SS", in quotes', 'write "01:00:00" for an hour'
-        )
-    return seconds
+    return Check(
+        _where(fits), f"{'0, or ' * or_zero}a whole number {between}", f"write KEY: {0 if or_zero else max(low, 1)}"
+    )
 
 
 def one_of(*names: str) -> Check:
-    """A check for one of these words."""
-
-    def check(where: str, value: object) -> str:
-        if value not in names:
-            raise refuse(where, value, f"one of {', '.join(names)}", "choose one of them")
-        return str(value)
-
-    return check
+    """One of these words."""
+    return Check(_where(lambda value: value in names), f"one of {', '.join(names)}", "choose one of them")
 
 
 def matching(pattern: str, allowed: str, remedy: str) -> Check:
-    """A check for a text that matches a pattern."""
-
-    def check(where: str, value: object) -> str:
-        if not isinstance(value, str) or not re.fullmatch(pattern, value) or _FORBIDDEN.search(value):
-            raise refuse(where, value, allowed, remedy)
-        return value
-
-    return check
+    """A line of text that matches a pattern."""
+    return Check(_where(lambda value: _is_line(value) and re.fullmatch(pattern, value) is not None), allowed, remedy)
 
 
+def _lines(value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple) or not all(map(_is_line, value)):
+        raise ValueError
+    return tuple(value)
+
+
+def _variables(value: Any) -> dict[str, str]:
+    """Environment variables, numbers among them as text."""
+    for name, content in _names(value).items():
+        text = isinstance(content, str | int | float) and not isinstance(content, bool)
+        if not text or _FORBIDDEN.search(str(content)) or not re.fullmatch(r"[A-Za-z_]\w*", name):
+            raise ValueError
+    return {name: str(content) for name, content in value.items()}
+
+
+def _names(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not all(isinstance(name, str) for name in value):
+        raise ValueError
+    return value
+
+
+def _seconds(value: Any) -> int:
+    """Seconds of 01:30:00 or 2-00:00:00 (days); YAML reads 1:30:00 without quotes as a number in base 60."""
+    match = _CLOCK.fullmatch(value)
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups()) if match else (0, 0, 0, 0)
+    total = ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+    if total < 60:
+        raise ValueError
+    return total
+
+
+_size = _where(lambda value: type(value) in (str, int))
+flag = Check(_where(lambda value: isinstance(value, bool)), "true or false", "write one of them, without quotes")
+text = Check(_where(_is_line), "a line of text", "put the value in quotes")
+texts = Check(_lines, "a list of lines of text", 'write it as ["...", "..."]')
+some_texts = Check(lambda value: _lines(value or None), "a list of at least one", 'write it as ["node1", "node2"]')
+variables = Check(
+    _variables, "names of environment variables with a line of text or a number", 'write it as {NAME: "value"}'
+)
+plain = Check(lambda value: dict(_names(value)), "names and values", "write it as {name: value}")
+size = Check(lambda value: parse_bytes(_size(value)), "a size such as 4GiB or 512MB", "give a number with a unit")
+clock = Check(_seconds, 'a time of at least a minute as "HH:MM:SS", in quotes', 'write "01:00:00" for an hour')
 address = matching(
     r"(tcp|tls|ws|wss|ucx)://(\[[0-9a-fA-F:]+\]|[^\s:/\[\]@]+):\d{1,5}",
     "the address of a scheduler",
@@ -172,8 +158,3 @@ url = matching(r"https?://[^\s@]+", "an address of http or https", "write it as 
 dns_label = matching(
     r"[a-z]([a-z0-9-]{0,51}[a-z0-9])?", "a name of small letters, digits and -", "shorten or respell it"
 )
-
-
-def optional(inner: Check) -> Check:
-    """A check that also allows null."""
-    return lambda where, value: None if value is None else inner(where, value)

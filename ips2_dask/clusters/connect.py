@@ -1,4 +1,4 @@
-"""Dask clients of clusters: start the cluster of a config, wait for its first worker, and close it with the block."""
+"""Dask clients of clusters: start the cluster of a config, wait for its workers, and close it with the block."""
 
 from __future__ import annotations
 
@@ -9,39 +9,23 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import dask
+import distributed
 from distributed import Client
 
-from ips2_dask.clusters import tls as certificates
-from ips2_dask.clusters.config import TAKES, Config, Scheduler, Worker, taken_by
-from ips2_dask.clusters.loading import load
+from ips2_dask.clusters.checks import need
+from ips2_dask.clusters.config import MANAGERS, Config
+from ips2_dask.clusters.resources import config_of, expected_workers, settled
 from ips2_dask.clusters.waiting import Needed, wait_for_workers
-from ips2_dask.clusters.worker_count import expected_workers
 from ips2_dask.errors import BadInput
+from ips2_dask.executors.base import Executor
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.params import Resources, parse_bytes
+from ips2_dask.params import Resources
 from ips2_dask.plan.checks import keeps_limit
 
-MODULES = {
-    "local": "local",
-    "scheduler": "scheduler",
-    "ssh": "ssh",
-    "slurm": "jobqueue",
-    "pbs": "jobqueue",
-    "lsf": "jobqueue",
-    "sge": "jobqueue",
-    "kubernetes": "kubernetes",
-    "gateway": "gateway",
-}
-"""The module of this package that starts the clusters of each manager."""
-
-BINDS = ("local", "ssh", "slurm", "pbs", "lsf", "sge", "kubernetes")
-"""Managers whose scheduler listens at the address of the config's ``bind`` section."""
-
 MIN_PATIENCE = 60
-"""Least seconds that an executor waits for lost workers to be replaced, however short the config's ``timeout`` is."""
+"""Least seconds that an executor waits for lost workers to be replaced."""
 
 SHARED = "ips2.shared"
 """The key in Dask's configuration of a folder that this process and all workers reach, for runs without a store."""
@@ -49,80 +33,7 @@ SHARED = "ips2.shared"
 
 def module_of(config: Config) -> ModuleType:
     """The module that starts a config's cluster, imported now: a manager's packages may be missing."""
-    return importlib.import_module(f"ips2_dask.clusters.{MODULES[config.manager]}")
-
-
-def settled(
-    source: str | Path | Mapping[str, object] | Config,
-    *,
-    workers: int | None = None,
-    tls: str | None = None,
-    insecure: bool = False,
-) -> Config:
-    """A config with the arguments of a caller in place of its own keys.
-
-    Parameters
-    ----------
-    source : path, name, mapping or Config
-    workers : int, optional
-        Worker processes.
-    tls : path, optional
-        Folder of certificates.
-    insecure : bool
-        Let the scheduler listen beyond 127.0.0.1 without certificates.
-
-    Raises
-    ------
-    BadInput
-        If the manager does not use an argument, or others could reach the scheduler without a certificate.
-    """
-    config = source if isinstance(source, Config) else load(source)
-    for name, value in (("workers", workers), ("tls", tls), ("insecure", insecure or None)):
-        if value is not None:
-            _check_taken(config, name, value)
-    changes: dict[str, Any] = {"insecure": config.insecure or insecure}
-    if workers is not None:
-        changes |= {"workers": workers, "adaptive": None}
-    if tls is not None:
-        changes["tls"] = tls
-    config = dataclasses.replace(config, **changes)
-    if config.manager == "local" and not (config.bind.host or config.bind.interface):
-        config = dataclasses.replace(config, bind=dataclasses.replace(config.bind, host="127.0.0.1"))
-    if config.manager == "kubernetes" and config.tls is not None:
-        raise BadInput(
-            "tls",
-            f"{config.tls} with pods of the operator",
-            "insecure: true, and a network policy around the pods",
-            "the operator's own probes of the scheduler would fail",
-            "leave tls out, and write insecure: true",
-        )
-    if config.manager in BINDS:
-        certificates.check_bind(config)
-    return config
-
-
-def _check_taken(config: Config, name: str, value: object, key: str | None = None, section: str | None = None) -> None:
-    """Refuse an argument of a caller that the manager of a config does not use.
-
-    Parameters
-    ----------
-    config : Config
-    name : str
-        The argument's name, for the error.
-    value : object
-        The argument's value, for the error.
-    key, section : str, optional
-        The key of a config that it stands for, ``name`` by default, and the section of that key.
-    """
-    takes, key = TAKES[config.manager], key or name
-    if key not in (takes if section is None else takes.get(section, ())):
-        raise BadInput(
-            name,
-            f"{value} with manager {config.manager}",
-            f"what that manager does something with: {taken_by(config.manager)}",
-            "it would count for nothing",
-            "leave it out",
-        )
+    return importlib.import_module(f"ips2_dask.clusters.{MANAGERS[config.manager].starts}")
 
 
 @contextlib.contextmanager
@@ -160,55 +71,21 @@ def cluster(
     >>> with ips2_dask.cluster("slurm.yaml") as client:  # doctest: +SKIP
     ...     labels = IPS2(n_clusters=10, client=client).fit_predict(X)
     """
-    settled_config = settled(config, workers=workers, tls=tls, insecure=insecure)
+    config = settled(config, workers=workers, tls=tls, insecure=insecure)
     with contextlib.ExitStack() as stack:
-        if settled_config.shared is not None:
-            stack.enter_context(dask.config.set({SHARED: os.path.expanduser(settled_config.shared)}))
-        client = module_of(settled_config).start(settled_config, stack)
-        _wait(client, settled_config)
+        if config.shared is not None:
+            stack.enter_context(dask.config.set({SHARED: os.path.expanduser(config.shared)}))
+        client = module_of(config).start(config, stack)
+        if config.adaptive is not None:
+            client.cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
+        if config.adaptive is None or config.adaptive.minimum:  # else workers start with the first tasks
+            try:
+                client.wait_for_workers(1, timeout=config.timeout)
+            except TimeoutError as error:
+                found, otherwise = f"no worker after {config.timeout} s", "the run would wait for ever"
+                remedy = "look at the jobs' logs and the queue, or raise timeout in the config"
+                raise BadInput("timeout", found, "at least one", otherwise, remedy) from error
         yield client
-
-
-def _wait(client: Client, config: Config) -> None:
-    """Wait for the first worker."""
-    if config.adaptive is not None and config.adaptive.minimum == 0:
-        return  # workers start with the first tasks
-    try:
-        client.wait_for_workers(1, timeout=config.timeout)
-    except TimeoutError as error:
-        raise BadInput(
-            "timeout",
-            f"no worker after {config.timeout} s",
-            "at least one",
-            "the run would wait for ever",
-            "look at the jobs' logs and the queue, or raise timeout in the config",
-        ) from error
-
-
-def config_of(resources: Resources) -> Config:
-    """The config of a run's resources: of a running scheduler, of a file, or of processes of this machine."""
-    if resources.scheduler is not None:
-        address = resources.scheduler
-        config = Config(manager="scheduler", machine=Scheduler(address), worker=_worker(resources))
-        if resources.scratch is not None:
-            _check_taken(config, "scratch", resources.scratch, section="worker")
-    elif resources.cluster is not None:
-        config = load(resources.cluster)
-        if resources.scratch is not None:
-            _check_taken(config, "scratch", resources.scratch, section="worker")
-        changes: dict[str, Any] = {"scratch": resources.scratch, "memory": resources.memory_limit}
-        worker = dataclasses.replace(config.worker, **{k: v for k, v in changes.items() if v is not None})
-        config = dataclasses.replace(config, worker=worker)
-    else:
-        config = load({"manager": "local"})
-        config = dataclasses.replace(config, worker=_worker(resources))
-    return settled(config, workers=resources.n_workers, tls=resources.tls, insecure=resources.insecure)
-
-
-def _worker(resources: Resources) -> Worker:
-    return Worker(
-        threads=resources.threads_per_worker, memory=parse_bytes(resources.memory_limit), scratch=resources.scratch
-    )
 
 
 def with_least_workers(config: Config, needed_bytes: Needed) -> Config:
@@ -235,16 +112,14 @@ def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterat
     ----------
     resources : Resources
     needed_bytes : callable, optional
-        As of `ips2_dask.clusters.waiting.wait_for_workers`: the cluster has workers enough for that when the block
-        begins, and one at least without it. A cluster that follows the work keeps so many all the time; where one would
-        be enough and its config says so, workers come with the first tasks.
+        As of `wait_for_workers`: the cluster has workers enough for that when the block begins, and one at least
+        without it. A cluster that follows the work keeps so many all the time; where one would be enough and its config
+        says so, workers come with the first tasks.
 
     Raises
     ------
-    BadInput
-        As of `cluster`; or if its workers do not suffice after the ``timeout`` of the config.
-    Refused
-        As of `wait_for_workers`.
+    BadInput, Refused
+        As of `cluster` and `wait_for_workers`.
     """
     config = config_of(resources)
     if needed_bytes is not None:
@@ -252,7 +127,8 @@ def executor(resources: Resources, needed_bytes: Needed | None = None) -> Iterat
     with cluster(config) as client:
         if needed_bytes is not None and (config.adaptive is None or config.adaptive.minimum):
             unknown = resources.scheduler is not None or config.adaptive is not None
-            wait_for_workers(client, needed_bytes, None if unknown else expected_workers(resources), config.timeout)
+            n_workers = None if unknown else expected_workers(resources, config)
+            wait_for_workers(client, needed_bytes, n_workers, config.timeout)
         threads = resources.threads_per_worker if resources.threads_per_worker > 1 else config.worker.threads
         yield DaskExecutor(client, threads, max(config.timeout, MIN_PATIENCE))
 
@@ -263,3 +139,26 @@ def shared_folder() -> str | None:
     if folder is not None:
         Path(folder).mkdir(parents=True, exist_ok=True)
     return folder
+
+
+def dashboard(client: Client) -> str | None:
+    """The address of a cluster's dashboard, or None if it has none."""
+    try:
+        return str(client.dashboard_link) or None
+    except (AttributeError, KeyError, ValueError):
+        return None
+
+
+@contextlib.contextmanager
+def performance_report(executor: Executor, path: str) -> Iterator[None]:
+    """Have Dask write its performance report of the block, an HTML file."""
+    if not isinstance(executor, DaskExecutor):
+        allowed, remedy = "a run on a cluster", "leave out --serial or the report"
+        raise BadInput("performance_report", "a serial run", allowed, "there would be no tasks to report", remedy)
+    need("bokeh", "dashboard", "Dask's report")
+    if not Path(path).absolute().parent.is_dir():
+        found, remedy = f"{path!r}, whose folder is missing", "make the folder, or give another file"
+        allowed = "a file in a folder that is there"
+        raise BadInput("performance_report", found, allowed, "the report would be lost", remedy)
+    with executor.client.as_current(), distributed.performance_report(filename=path):
+        yield

@@ -6,8 +6,8 @@ import contextlib
 
 from distributed import Client
 
+from ips2_dask.clusters.checks import need
 from ips2_dask.clusters.config import Config, Gateway
-from ips2_dask.clusters.extras import need
 from ips2_dask.errors import BadInput
 
 
@@ -27,27 +27,14 @@ def preview(config: Config) -> str:
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
-    """Ask the server for a cluster and connect to it; it is shut down with the stack.
-
-    Raises
-    ------
-    BadInput
-        If the server does not answer.
-    """
+    """Ask the server for a cluster and connect to it; it is shut down with the stack."""
     module = need("dask_gateway", "gateway", "a cluster of Dask Gateway")
-    machine = config.kind(Gateway)
     try:
         cluster = stack.enter_context(module.GatewayCluster(**options(config)))
     except (OSError, ValueError, module.GatewayClusterError, module.GatewayServerError) as error:
-        raise BadInput(
-            "gateway.address",
-            f"{machine.address} ({type(error).__name__}: {error})",
-            "a Dask Gateway server",
-            "there would be no workers",
-            "look at address, auth and options in the config",
-        ) from error
-    if config.adaptive is not None:
-        cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
-    else:
+        found = f"{config.kind(Gateway).address} ({type(error).__name__}: {error})"
+        allowed, remedy = "a Dask Gateway server", "look at address, auth and options in the config"
+        raise BadInput("gateway.address", found, allowed, "there would be no workers", remedy) from error
+    if config.adaptive is None:
         cluster.scale(config.workers or 1)
     return stack.enter_context(cluster.get_client(set_as_default=False))

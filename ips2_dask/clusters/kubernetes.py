@@ -6,48 +6,34 @@ import contextlib
 import secrets
 import threading
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import yaml
 from distributed import Client
 
 from ips2_dask.clusters import workers
-from ips2_dask.clusters.config import Config, Kubernetes
-from ips2_dask.clusters.extras import need
-from ips2_dask.clusters.limits import DRIVER_MEMORY, submitted_driver_memory
+from ips2_dask.clusters.checks import need
+from ips2_dask.clusters.config import DRIVER_MEMORY, Config, Kubernetes
+from ips2_dask.clusters.loading import shipped
 from ips2_dask.errors import BadInput
 
-API = "kubernetes.dask.org/v1"
-SCHEDULER_PORT, DASHBOARD_PORT = 8786, 8787
 ADDRESS = "$(DASK_SCHEDULER_ADDRESS)"
 """The operator sets this variable in a job's pod, and Kubernetes replaces it in the pod's arguments."""
 
 
-def _quantity(octets: int) -> str:
-    return f"{-(-octets // (1 << 20))}Mi"
-
-
-def _resources(threads: int, memory: int) -> dict[str, dict[str, str]]:
-    """Equal requests and limits, with which a pod is never the first to be evicted."""
-    amount = {"cpu": str(threads), "memory": _quantity(memory)}
-    return {"requests": amount, "limits": amount}
-
-
 def _pod(
-    config: Config,
-    container: Mapping[str, object],
-    threads: int,
-    memory: int,
-    environment: Mapping[str, str] | None = None,
+    config: Config, container: Mapping[str, object], threads: int, memory: int, environment: Mapping[str, str]
 ) -> dict[str, object]:
     """The specification of a pod of one container, with variables besides those of all pods."""
     machine = config.kind(Kubernetes)
-    variables = {**(environment or {}), **workers.environment(config)}
+    variables = {**environment, **workers.environment(config)}
+    amount = {"cpu": str(threads), "memory": f"{-(-memory // (1 << 20))}Mi"}
     pod_container: dict[str, object] = {
         "image": machine.image,
         "imagePullPolicy": machine.pull_policy,
         "env": [{"name": name, "value": value} for name, value in variables.items()],
-        "resources": _resources(threads, memory),
+        "resources": {"requests": amount, "limits": amount},  # equal ones: it is never the first to be evicted
         **container,
     }
     if machine.env_from:
@@ -63,73 +49,58 @@ def _pod(
     return pod
 
 
-def _worker(config: Config) -> dict[str, object]:
-    memory = config.worker.memory or 0
+def _spec(config: Config, name: str, idle_timeout: int) -> dict[str, object]:
+    """A cluster, whose scheduler has the arguments, ports and probes of the shipped job."""
+    scheduler = yaml.safe_load(shipped()["daskjob"].read_text(encoding="utf-8"))["spec"]["cluster"]["spec"]["scheduler"]
+    scheduler["service"]["selector"]["dask.org/cluster-name"] = name
+    (container,) = scheduler["spec"]["containers"]
+    for key in ("image", "imagePullPolicy", "env", "resources", "volumeMounts"):
+        del container[key]
+    logs, memory = workers.as_environment(workers.LOGS), config.worker.memory or 0
     args = ["dask", "worker", "--name", "$(DASK_WORKER_NAME)", "--nthreads", "1", "--memory-limit", f"{memory}B"]
     if config.worker.scratch:
         args += ["--local-directory", config.worker.scratch]
-    args += workers.arguments(config)
-    container = {"name": "worker", "args": args}
-    return _pod(config, container, config.worker.threads, memory, workers.as_environment(workers.memory_settings()))
-
-
-def _scheduler(config: Config) -> dict[str, object]:
-    probe = {"httpGet": {"path": "/health", "port": "http-dashboard"}}
-    container = {
-        "name": "scheduler",
-        "args": ["dask", "scheduler", "--host", "0.0.0.0"],
-        "ports": [
-            {"name": "tcp-comm", "containerPort": SCHEDULER_PORT, "protocol": "TCP"},
-            {"name": "http-dashboard", "containerPort": DASHBOARD_PORT, "protocol": "TCP"},
-        ],
-        "readinessProbe": {**probe, "periodSeconds": 1, "timeoutSeconds": 300},
-        "livenessProbe": {**probe, "initialDelaySeconds": 15, "periodSeconds": 20},
-    }
-    return _pod(config, container, 1, config.driver.memory, workers.as_environment(workers.log_settings()))
-
-
-def _spec(config: Config, name: str, idle_timeout: int) -> dict[str, object]:
-    ports = [
-        {"name": port, "protocol": "TCP", "port": number, "targetPort": port}
-        for port, number in (("tcp-comm", SCHEDULER_PORT), ("http-dashboard", DASHBOARD_PORT))
-    ]
-    chosen = {"dask.org/cluster-name": name, "dask.org/component": "scheduler"}
+    worker = {"name": "worker", "args": [*args, *workers.arguments(config)]}
+    shares = workers.as_environment(workers.MEMORY)
     replicas = config.workers or (config.adaptive.maximum if config.adaptive else 1)
     return {
         "idleTimeout": idle_timeout,
-        "worker": {"replicas": replicas, "spec": _worker(config)},
-        "scheduler": {"spec": _scheduler(config), "service": {"type": "ClusterIP", "selector": chosen, "ports": ports}},
+        "worker": {"replicas": replicas, "spec": _pod(config, worker, config.worker.threads, memory, shares)},
+        "scheduler": {**scheduler, "spec": _pod(config, container, 1, config.driver.memory, logs)},
     }
 
 
-def cluster_manifest(config: Config, name: str) -> dict[str, object]:
+def _manifest(kind: str, name: str, spec: dict[str, object]) -> dict[str, object]:
+    return {"apiVersion": "kubernetes.dask.org/v1", "kind": kind, "metadata": {"name": name}, "spec": spec}
+
+
+def cluster_manifest(config: Config, name: str) -> dict[str, Any]:
     """The ``DaskCluster`` of a config."""
-    spec = _spec(config, name, config.kind(Kubernetes).idle_timeout)
-    return {"apiVersion": API, "kind": "DaskCluster", "metadata": {"name": name}, "spec": spec}
+    return _manifest("DaskCluster", name, _spec(config, name, config.kind(Kubernetes).idle_timeout))
 
 
-def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[str, object]:
+def job_manifest(config: Config, name: str, arguments: Sequence[str]) -> dict[str, Any]:
     """The ``DaskJob`` that runs ``ips2 run`` on a cluster of its own, which is deleted when the run ends.
 
     The operator deletes it with the driver's pod, however that ended, so it needs no timeout: the driver in the pod,
     which did not start the cluster, would not keep it awake.
     """
-    run = ["python", "-m", "ips2_dask.cli", "run", *(word.replace("$(", "$$(") for word in arguments)]
+    words = (word.replace("$(", "$$(") for word in _without_cluster(arguments))
+    run = ["python", "-m", "ips2_dask.cli", "run", *words]
     container = {"name": "driver", "args": [*run, "--scheduler", ADDRESS]}
-    own = {DRIVER_MEMORY: str(submitted_driver_memory(config))}
+    own = {DRIVER_MEMORY: str(config.driver.memory)}
     pod = _pod(config, container, config.driver.threads, config.driver.memory, own)
-    cluster = _spec(config, name, idle_timeout=0)
-    return {
-        "apiVersion": API,
-        "kind": "DaskJob",
-        "metadata": {"name": name},
-        "spec": {"job": {"spec": pod}, "cluster": {"spec": cluster}},
-    }
+    return _manifest("DaskJob", name, {"job": {"spec": pod}, "cluster": {"spec": _spec(config, name, idle_timeout=0)}})
 
 
-def _unique_name(config: Config) -> str:
-    """A name for the objects of one cluster."""
-    return f"{config.kind(Kubernetes).name}-{secrets.token_hex(3)}"
+def _without_cluster(arguments: Sequence[str]) -> Iterator[str]:
+    """The arguments of ``ips2 run`` in a pod: without those of a cluster, which the driver there does not start."""
+    words = iter(arguments)
+    for word in words:
+        if word in ("--workers", "--tls", "--cluster"):
+            next(words, None)
+        elif word != "--insecure" and not word.startswith(("--workers=", "--tls=", "--cluster=")):
+            yield word
 
 
 def preview(config: Config) -> str:
@@ -152,26 +123,15 @@ def as_yaml(manifest: dict[str, object]) -> str:
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
-    """Create a ``DaskCluster`` and connect to it; it is deleted with the stack.
-
-    Raises
-    ------
-    BadInput
-        If Kubernetes can't be reached, or has no operator.
-    """
+    """Create a ``DaskCluster`` and connect to it; it is deleted with the stack."""
     module = need("dask_kubernetes.operator", "kubernetes", "a cluster on Kubernetes")
     machine = config.kind(Kubernetes)
-    manifest = cluster_manifest(config, _unique_name(config))
+    manifest = cluster_manifest(config, f"{machine.name}-{secrets.token_hex(3)}")
+    more = {"namespace": machine.namespace, "quiet": True, "resource_timeout": config.timeout}
     try:
-        cluster = stack.enter_context(
-            module.KubeCluster(
-                custom_cluster_spec=manifest, namespace=machine.namespace, quiet=True, resource_timeout=config.timeout
-            )
-        )
+        cluster = stack.enter_context(module.KubeCluster(custom_cluster_spec=manifest, **more))
     except Exception as error:  # three libraries, each with errors of its own
-        raise no_kubernetes(error) from error
-    if config.adaptive is not None:
-        cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
+        raise no_kubernetes(f"{type(error).__name__}: {error}") from error
     client = stack.enter_context(Client(cluster, set_as_default=False))
     if machine.idle_timeout:
         keep_awake(client, machine.idle_timeout / TASKS_A_TIMEOUT, stack)
@@ -200,12 +160,8 @@ def keep_awake(client: Client, seconds: float, stack: contextlib.ExitStack) -> N
     stack.callback(ended.set)
 
 
-def no_kubernetes(error: Exception) -> BadInput:
+def no_kubernetes(found: str) -> BadInput:
     """The error of a Kubernetes that fails to create or find an object."""
-    return BadInput(
-        "kubernetes",
-        f"{type(error).__name__}: {error}",
-        "a Kubernetes that kubectl reaches, with Dask's operator",
-        "no pod would be made",
-        "try `kubectl get daskclusters`, and install the operator's Helm chart",
-    )
+    remedy = "try `kubectl get daskclusters`, and install the operator's Helm chart"
+    allowed = "a Kubernetes that kubectl reaches, with Dask's operator"
+    return BadInput("kubernetes", found, allowed, "no pod would be made", remedy)

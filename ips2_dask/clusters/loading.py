@@ -5,22 +5,19 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import os
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
-from ips2_dask.clusters import checks
-from ips2_dask.clusters.config import MANAGERS, SECTIONS, TAKES, Config, Machine, Section, field_names, taken_by
+from ips2_dask.clusters.checks import refuse_secrets
+from ips2_dask.clusters.config import MANAGERS, SECTIONS, Config, field_names, taken_by
 from ips2_dask.errors import BadInput
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
-
-Kind = TypeVar("Kind", bound=Section | Machine)
-Value = TypeVar("Value")
 
 NOT_CLUSTERS = ("daskjob",)
 """Shipped YAML files that are not configs of a cluster."""
@@ -49,13 +46,7 @@ def shipped() -> dict[str, Path]:
 
 
 def find(name: str) -> Path:
-    """The file of a config: a path, or the name of a shipped one.
-
-    Raises
-    ------
-    BadInput
-        If there is neither.
-    """
+    """The file of a config: a path, or the name of a shipped one."""
     path = Path(os.path.expanduser(name))
     if path.is_file():
         return path
@@ -64,13 +55,9 @@ def find(name: str) -> Path:
     if stem in configs:
         return configs[stem]
     near = difflib.get_close_matches(stem, configs, 1)
-    raise BadInput(
-        "cluster",
-        f"{name!r}, which is no file and no name",
-        f"a YAML file, or one of {', '.join(configs)}",
-        "there would be no machines",
-        f"give {near[0]}" if near else "copy one from cluster_configs and give its path",
-    )
+    remedy = f"give {near[0]}" if near else "copy one from cluster_configs and give its path"
+    found, allowed = f"{name!r}, which is no file and no name", f"a YAML file, or one of {', '.join(configs)}"
+    raise BadInput("cluster", found, allowed, "there would be no machines", remedy)
 
 
 def load(source: str | Path | Mapping[str, object]) -> Config:
@@ -79,34 +66,20 @@ def load(source: str | Path | Mapping[str, object]) -> Config:
     Parameters
     ----------
     source : path, name or mapping
-
-    Raises
-    ------
-    BadInput
-        If it can't be read, or a key or a value is not allowed.
     """
     if isinstance(source, Mapping):
-        return parse(source, "config")
+        return _parse(source, "config")
     path = find(str(source))
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _Loader)
     except Exception as error:  # PyYAML lets through whatever dates, numbers and depths make its parts raise
-        raise BadInput(
-            str(path),
-            f"what can't be read as YAML ({_problem(error)})",
-            "a YAML file",
-            "there would be no machines",
-            "mend that line, or start from a file of cluster_configs",
-        ) from error
+        found = f"what can't be read as YAML ({_problem(error)})"
+        remedy = "mend that line, or start from a file of cluster_configs"
+        raise BadInput(str(path), found, "a YAML file", "there would be no machines", remedy) from error
     if not isinstance(content, Mapping):
-        raise BadInput(
-            str(path),
-            f"{type(content).__name__}",
-            "keys and values, the first of which is manager",
-            "there would be no machines",
-            "start from a file of cluster_configs",
-        )
-    return parse(content, str(path))
+        allowed, remedy = "keys and values, the first of which is manager", "start from a file of cluster_configs"
+        raise BadInput(str(path), type(content).__name__, allowed, "there would be no machines", remedy)
+    return _parse(content, str(path))
 
 
 def _problem(error: Exception) -> str:
@@ -116,108 +89,66 @@ def _problem(error: Exception) -> str:
     return f"{getattr(error, 'problem', None) or getattr(error, 'strerror', None) or type(error).__name__}{position}"
 
 
-def parse(content: Mapping[str, object], name: str) -> Config:
+def _parse(content: Mapping[str, object], name: str) -> Config:
     """The config of the keys and values of a file, whose errors begin with ``name``."""
     manager = content.get("manager")
     if not isinstance(manager, str) or manager not in MANAGERS:
-        near = difflib.get_close_matches(str(manager), MANAGERS, 1)
-        raise BadInput(
-            f"{name}: manager",
-            repr(manager),
-            f"one of {', '.join(MANAGERS)}",
-            "nothing could be started",
-            f"write manager: {near[0] if near else 'local'}",
-        )
-    common = ["manager", *field_names(Config), *SECTIONS, str(manager)]
-    _check_names(content, common, "", name, str(manager))
-    _check_taken(content, name, str(manager))
-    values = {key: _checked(Config, key, content[key], key, name) for key in field_names(Config) if key in content}
-    for key, section in SECTIONS.items():
-        if content.get(key) is not None:
-            values[key] = _section(section, content[key], key, name, str(manager))
-    machine = _section(MANAGERS[str(manager)], content.get(str(manager)) or {}, str(manager), name, str(manager))
-    return _named(name, Config, {"manager": str(manager), "machine": machine, **values})
+        allowed = f"one of {', '.join(MANAGERS)}"
+        near = [*difflib.get_close_matches(str(manager), MANAGERS, 1), "local"][0]
+        raise BadInput(f"{name}: manager", repr(manager), allowed, "nothing would be started", f"write manager: {near}")
+    try:
+        rest = {key: value for key, value in content.items() if key != "manager"}
+        own = MANAGERS[manager].section
+        values = _values(Config, rest, manager, "", {**SECTIONS, manager: own})
+        return Config(manager, values.pop(manager, None) or own(), **values)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error.thing}", error.found, error.allowed, error.otherwise, error.remedy) from None
 
 
-def _check_taken(content: Mapping[str, object], name: str, manager: str) -> None:
-    """Refuse a key that this manager does not use, unless its value is null."""
-    takes = TAKES[manager]
-    for key, value in content.items():
-        if key in ("manager", manager) or value is None:
-            continue
-        nested = value if key in SECTIONS and isinstance(value, Mapping) else {}
-        if key not in takes and not nested:
-            raise _not_taken(f"{name}: {key}", manager)
-        for inner, inner_value in nested.items():
-            if inner_value is not None and inner in field_names(SECTIONS[key]) and inner not in takes.get(key, ()):
-                raise _not_taken(f"{name}: {key}.{inner}", manager)
-
-
-def _not_taken(key: str, manager: str) -> BadInput:
-    return BadInput(
-        key,
-        f"a key that manager {manager} does nothing with",
-        f"one of {taken_by(manager)}",
-        "it would be lost without a word",
-        "leave it out",
-    )
-
-
-def _section(kind: type[Kind], content: object, key: str, name: str, manager: str) -> Kind:
-    """A section of a config, every key and value checked."""
+def _values(
+    kind: type[DataclassInstance],
+    content: object,
+    manager: str,
+    prefix: str = "",
+    sections: Mapping[str, type[DataclassInstance]] | None = None,
+) -> dict[str, Any]:
+    """The checked values of a section whose dotted keys begin with ``prefix``; a whole config has ``sections``."""
     if not isinstance(content, Mapping):
-        raise BadInput(
-            f"{name}: {key}",
-            repr(content),
-            f"the keys {', '.join(field_names(kind)) or 'of nothing'}",
-            "its values would be lost",
-            f"write them below {key}: with two spaces before each",
-        )
-    _check_names(content, field_names(kind), f"{key}.", name, manager)
-    return _named(name, kind, {k: _checked(kind, k, value, f"{key}.{k}", name) for k, value in content.items()})
-
-
-def _named(name: str, kind: Callable[..., Value], values: Mapping[str, object]) -> Value:
-    """A section or a config, whose own checks give errors that begin with the file's name."""
-    try:
-        return kind(**values)
-    except BadInput as error:
-        raise _of_file(error, name) from None
-
-
-def _checked(kind: type[DataclassInstance], key: str, value: object, where: str, name: str) -> object:
-    """The value of a key, as the check of its field returns it."""
-    field = {field.name: field for field in dataclasses.fields(kind)}[key]
-    try:
-        checks.refuse_secrets(where, "", value)
-        return field.metadata["check"](where, value)
-    except BadInput as error:
-        raise _of_file(error, name) from None
-
-
-def _of_file(error: BadInput, name: str) -> BadInput:
-    """The same error, which begins with the file's name."""
-    return BadInput(f"{name}: {error.thing}", error.found, error.allowed, error.otherwise, error.remedy)
-
-
-def _check_names(keys: Iterable[object], allowed: list[str], prefix: str, name: str, manager: str) -> None:
-    """Refuse an unknown key, naming the nearest one: of the same section first, then of any other."""
-    for key in keys:
-        if key in allowed:
+        name, allowed = prefix.rstrip("."), f"the keys {', '.join(field_names(kind)) or 'of nothing'}"
+        remedy = f"write them below {name}: with two spaces before each"
+        raise BadInput(name, repr(content), allowed, "its values would be lost", remedy)
+    fields, sections = {field.name: field.metadata for field in dataclasses.fields(kind)}, sections or {}
+    values: dict[str, Any] = {}
+    for key, value in content.items():
+        where = f"{prefix}{key}"
+        if key in sections:
+            if value is not None:
+                values[key] = sections[key](**_values(sections[key], value, manager, f"{key}."))
             continue
-        checks.refuse_secrets(f"{name}: {prefix}{key}", str(key), None)
-        elsewhere = [
-            f"{section}.{k}"
-            for section, kind in {**SECTIONS, manager: MANAGERS[manager]}.items()
-            for k in field_names(kind)
-        ]
-        same = [dotted for dotted in [*elsewhere, *field_names(Config)] if dotted.rpartition(".")[2] == str(key)]
-        near = difflib.get_close_matches(str(key), allowed, 1, 0.5)
-        hint = f"write {prefix}{near[0]}" if near and not same else f"write {same[0]}" if same else "leave it out"
-        raise BadInput(
-            f"{name}: {prefix}{key}",
-            "an unknown key",
-            f"one of {', '.join(allowed) or 'no key'}",
-            "it would be lost without a word",
-            f"{hint} (nested keys stand below their section)" if same else hint,
-        )
+        if not fields.get(key):
+            raise _unknown(where, str(key), [*field_names(kind), *sections], manager)
+        taken = prefix == f"{manager}." or where in MANAGERS[manager].takes
+        if value is None and (not taken or fields[key]["null"]):
+            continue
+        if not taken:
+            found, allowed = f"a key that manager {manager} does nothing with", f"one of {taken_by(manager)}"
+            raise BadInput(where, found, allowed, "it would be lost without a word", "leave it out")
+        refuse_secrets(where, "", value)
+        for inner, inner_value in value.items() if isinstance(value, dict) else ():
+            refuse_secrets(f"{where}.{inner}", str(inner), inner_value)
+        values[key] = fields[key]["check"].value(where, value)
+    return values
+
+
+def _unknown(where: str, key: str, allowed: list[str], manager: str) -> BadInput:
+    """The error of an unknown key, which names the same key of another section, or else the nearest of this one."""
+    refuse_secrets(where, key, None)
+    sections = {**SECTIONS, manager: MANAGERS[manager].section}
+    elsewhere = [f"{name}.{inner}" for name, kind in sections.items() for inner in field_names(kind)]
+    same = [dotted for dotted in [*elsewhere, *field_names(Config)] if dotted.rpartition(".")[2] == key]
+    near = difflib.get_close_matches(key, allowed, 1, 0.5)
+    hint = f"write {where.removesuffix(key)}{near[0]}" if near else "leave it out"
+    if same:
+        hint = f"write {same[0]} (nested keys stand below their section)"
+    some = f"one of {', '.join(allowed) or 'no key'}"
+    return BadInput(where, "an unknown key", some, "it would be lost without a word", hint)

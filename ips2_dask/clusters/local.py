@@ -16,11 +16,10 @@ import dask
 from distributed import Client, LocalCluster
 
 from ips2_dask.clusters import tls, workers
-from ips2_dask.clusters.config import MOST_WORKERS, Config
+from ips2_dask.clusters.config import Config
+from ips2_dask.clusters.resources import MOST_WORKERS
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
-
-PRELOAD = "ips2_dask.clusters.worker_preload"
 
 LATE = ("NUMBA_NUM_THREADS",)
 """Variables that workers get once they have started."""
@@ -56,11 +55,9 @@ def settings(config: Config) -> dict[str, object]:
         "distributed.nanny.pre-spawn-environ": environment,
         "distributed.nanny.environ": {**dask.config.get("distributed.nanny.environ", {}), **late},
         "distributed.worker.daemon": False,
-        "distributed.worker.preload": [PRELOAD, *workers.preloads(config)],
+        "distributed.worker.preload": [workers.PRELOAD, *workers.preloads(config)],
         "distributed.comm.timeouts.connect": "30s",
-        **workers.memory_settings(),
-        **workers.log_settings(),
-        **timeouts(),
+        **workers.settings({**workers.MEMORY, **workers.LOGS, **TIMEOUTS}),
     }
 
 
@@ -68,20 +65,12 @@ TIMEOUTS = {
     "distributed.scheduler.worker-ttl": ("5 minutes", "60s"),
     "distributed.deploy.lost-worker-timeout": ("15s", "1000 days"),
 }
-"""Dask's defaults, and the values for a local cluster, which replace them unless the user has set others.
+"""As `workers.MEMORY`, for a local cluster.
 
 worker-ttl: how long a worker may be silent before it is replaced; Dask's five minutes are for networks.
 lost-worker-timeout: how long a cluster waits for the nanny of a dead worker to replace it. On a busy machine, or if the
 replacement dies too, Dask's fifteen seconds pass, and the cluster would go on with one worker less, or with none.
 """
-
-
-def timeouts() -> dict[str, object]:
-    """The timeouts of a local cluster in Dask's configuration."""
-    return {
-        key: local if dask.config.get(key) == default else dask.config.get(key)
-        for key, (default, local) in TIMEOUTS.items()
-    }
 
 
 def preview(config: Config) -> str:
@@ -92,13 +81,7 @@ def preview(config: Config) -> str:
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
-    """Start the cluster and a client of it; both end with the stack.
-
-    Raises
-    ------
-    BadInput
-        If the program's main module would start it again in each worker.
-    """
+    """Start the cluster and a client of it; both end with the stack."""
     _check_main()
     before = {name: os.environ.get(name) for name in workers.environment(config)}
     stack.callback(_restore_environment, before)  # nannies have changed it again if they have replaced workers
@@ -109,8 +92,6 @@ def start(config: Config, stack: contextlib.ExitStack) -> Client:
             **options(config), security=security, local_directory=workers.local_scratch(config.worker.scratch)
         )
         stack.enter_context(cluster)
-        if config.adaptive is not None:
-            cluster.adapt(minimum=config.adaptive.minimum, maximum=config.adaptive.maximum)
     _restore_environment(before)  # all workers have started
     return stack.enter_context(Client(cluster, security=security, set_as_default=False))
 
@@ -126,13 +107,8 @@ def _check_main() -> None:
     if method == "fork" or script is None or (name or "").endswith("__main__"):  # which no worker imports
         return
     if not Path(script).is_file():
-        raise BadInput(
-            script,
-            "a program that is in no file",
-            "a script, a module or a session",
-            "no worker could import it",
-            "write it into a file, with a main guard",
-        )
+        allowed, remedy = "a script, a module or a session", "write it into a file, with a main guard"
+        raise BadInput(script, "a program that is in no file", allowed, "no worker could import it", remedy)
     frame = inspect.currentframe()
     while frame is not None and (frame.f_code.co_name, frame.f_code.co_filename) != ("<module>", script):
         frame = frame.f_back
@@ -141,13 +117,10 @@ def _check_main() -> None:
     reached = [part for part in ast.parse(Path(script).read_bytes()).body if part.lineno <= frame.f_lineno]
     words = {getattr(node, "id", getattr(node, "attr", "")) for part in reached for node in ast.walk(part)}
     if words.isdisjoint({"__name__", "parent_process", "current_process"}):
-        raise BadInput(
-            script,
-            f"line {frame.f_lineno}, which starts worker processes, outside of a main guard",
-            "a call in a function, or below the guard",
-            "each worker would run this script, as it imports it",
-            "put if __name__ == '__main__': before that line and indent what follows",
-        )
+        found = f"line {frame.f_lineno}, which starts worker processes, outside of a main guard"
+        otherwise = "each worker would run this script, as it imports it"
+        way_out = "put if __name__ == '__main__': before that line and indent what follows"
+        raise BadInput(script, found, "a call in a function, or below the guard", otherwise, way_out)
 
 
 def _restore_environment(before: Mapping[str, str | None]) -> None:

@@ -14,20 +14,14 @@ from ips2_dask.errors import BadInput
 
 def preview(config: Config) -> str:
     """What a run would do, in words: start nothing and connect."""
-    machine = config.kind(Scheduler)
+    address = config.kind(Scheduler).address
     certificates = f"the certificates in {config.tls}" if config.tls else "Dask's own configuration of TLS"
-    encryption = f", with {certificates}" if machine.address.startswith("tls://") else ""
-    return f"nothing: the scheduler at {machine.address} is used{encryption}, and left running"
+    encryption = f", with {certificates}" if address.startswith("tls://") else ""
+    return f"nothing: the scheduler at {address} is used{encryption}, and left running"
 
 
 def start(config: Config, stack: contextlib.ExitStack) -> Client:
-    """A client of the scheduler, which closes with the stack.
-
-    Raises
-    ------
-    BadInput
-        If nothing listens at the address, or what listens is no scheduler with at least one worker.
-    """
+    """A client of the scheduler, which closes with the stack."""
     address = config.kind(Scheduler).address
     security = tls.security(config.tls)
     if security is None and address.startswith("tls://"):
@@ -49,43 +43,27 @@ def _configured_security() -> Security:
     """The certificates that Dask's own configuration names."""
     security = Security(require_encryption=True)
     if not (security.tls_ca_file and security.tls_client_cert):
-        raise BadInput(
-            "tls",
-            "nothing, with an address of tls://",
-            "a folder of `ips2 certs`, or Dask's configuration of TLS",
-            "the scheduler would refuse this client",
-            "give --tls DIR (in a config: tls: DIR)",
-        )
+        found = "nothing, with an address of tls://"
+        allowed = "a folder of `ips2 certs`, or Dask's configuration of TLS"
+        remedy = "give --tls DIR (in a config: tls: DIR)"
+        raise BadInput("tls", found, allowed, "the scheduler would refuse this client", remedy)
     return security
 
 
 def _check_address(address: str) -> None:
-    """Refuse an address where nothing listens, for which Dask would wait.
-
-    Raises
-    ------
-    BadInput
-        If nothing listens there.
-    """
+    """Refuse an address where nothing listens, for which Dask would wait."""
     scheme, _, rest = address.rpartition("://")
     host, _, port = rest.partition("/")[0].rpartition(":")
-    fault = None
     if not host or not port.isdigit():
-        fault = f"{address!r}, which is no address"
-    elif scheme in ("", "tcp", "tls"):
+        raise _no_scheduler(f"{address!r}, which is no address")
+    if scheme in ("", "tcp", "tls"):
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
         except OSError as error:
-            fault = f"{address!r}, where nothing answers ({error})"
-    if fault:
-        raise _no_scheduler(fault)
+            raise _no_scheduler(f"{address!r}, where nothing answers ({error})") from error
 
 
 def _no_scheduler(found: str) -> BadInput:
-    return BadInput(
-        "scheduler",
-        found,
-        "the address of a running Dask scheduler, such as tcp://127.0.0.1:8786",
-        "the run would wait for a cluster that never comes",
-        "start `dask scheduler`, or leave the option out",
-    )
+    allowed = "the address of a running Dask scheduler, such as tcp://127.0.0.1:8786"
+    otherwise, remedy = "the run would wait for ever", "start `dask scheduler`, or leave the option out"
+    return BadInput("scheduler", found, allowed, otherwise, remedy)

@@ -1,16 +1,14 @@
-"""Security of a cluster: the certificates that `ips2 certs` made, and a refusal of ports that anyone could use."""
+"""Certificates of a cluster: a folder of them, Dask's record of that folder, and a folder that is made."""
 
 from __future__ import annotations
 
-import ipaddress
 import os
 from collections.abc import Sequence
 from pathlib import Path
 
 from distributed import Security
-from distributed.utils import get_ip_interface
 
-from ips2_dask.clusters.config import Bind, Config
+from ips2_dask.clusters.checks import need
 from ips2_dask.errors import BadInput
 
 ROLES = ("scheduler", "worker", "client")
@@ -32,31 +30,19 @@ def named(tls: str, roles: Sequence[str] = ROLES) -> Security:
 
 def missing(tls: str) -> list[str]:
     """The files of a client that the folder lacks."""
-    folder = folder_of(tls)
-    return [name for name in (CA, "client.pem", "client.key") if not (folder / name).is_file()]
+    return [name for name in (CA, "client.pem", "client.key") if not (folder_of(tls) / name).is_file()]
 
 
 def security(tls: str | None) -> Security | None:
-    """Dask's record of the certificates in a folder, whose files are checked; None without a folder.
-
-    Raises
-    ------
-    BadInput
-        If a file of the client is missing.
-    """
+    """Dask's record of the certificates in a folder, whose client's files must be there; None without a folder."""
     if tls is None:
         return None
     folder, lacking = folder_of(tls), missing(tls)
     if lacking:
-        raise BadInput(
-            "tls",
-            f"{folder}, which lacks {', '.join(lacking)}",
-            "a folder of certificates",
-            "nobody could connect",
-            "run: ips2 certs DIR, with a new DIR, and give tls=DIR"
-            if folder.is_dir() and any(folder.iterdir())
-            else f"run: ips2 certs {tls}",
-        )
+        found, remedy = f"{folder}, which lacks {', '.join(lacking)}", f"run: ips2 certs {tls}"
+        if folder.is_dir() and any(folder.iterdir()):
+            remedy = "run: ips2 certs DIR, with a new DIR, and give tls=DIR"
+        raise BadInput("tls", found, "a folder of certificates", "nobody could connect", remedy)
     return named(tls, [role for role in ROLES if (folder / f"{role}.pem").is_file()])
 
 
@@ -64,57 +50,34 @@ def settings(tls: str | None) -> dict[str, object]:
     """The certificates of a folder as keys of Dask's configuration, for processes that inherit it."""
     if tls is None:
         return {}
-    folder = folder_of(tls)
-    paths = {
-        f"distributed.comm.tls.{role}.{kind}": str(folder / f"{role}.{end}") for role in ROLES for kind, end in _ENDS
-    }
-    return {"distributed.comm.require-encryption": True, "distributed.comm.tls.ca-file": str(folder / CA), **paths}
+    names = {"ca-file": CA, **{f"{role}.{kind}": f"{role}.{end}" for role in ROLES for kind, end in _ENDS}}
+    files = {f"distributed.comm.tls.{key}": str(folder_of(tls) / name) for key, name in names.items()}
+    return {"distributed.comm.require-encryption": True, **files}
 
 
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach the ports of a host."""
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return host == "localhost"
+def make(directory: str | Path) -> list[Path]:
+    """Make a new folder with one certificate of Dask's making and its key, under the names of all roles: the files.
 
-
-def _is_local(bind: Bind) -> bool:
-    """Whether only this machine can reach the scheduler."""
-    if bind.interface is not None:
-        try:
-            return is_loopback(get_ip_interface(bind.interface))
-        except ValueError:
-            return bind.interface == "lo"
-    return bind.host is not None and is_loopback(bind.host)
-
-
-def check_bind(config: Config) -> None:
-    """Refuse a scheduler that others could reach without a certificate, and a dashboard that others could reach.
-
-    Raises
-    ------
-    BadInput
+    Whoever has the key of a role may run code on the cluster, so that a key for each would keep nobody out.
     """
-    if config.insecure:
-        return
-    remedy = "run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
-    if config.manager == "kubernetes":  # whose operator does without certificates
-        remedy = "write insecure: true"
-    if config.tls is None and not _is_local(config.bind):
-        raise BadInput(
-            "bind",
-            f"{config.bind.host or config.bind.interface or 'all interfaces'} without tls",
-            "127.0.0.1, or any interface with tls",
-            "whoever reaches the port could run code as this user",
-            remedy,
-        )
-    host = config.bind.dashboard.rpartition(":")[0]
-    if not is_loopback(host):
-        raise BadInput(
-            "bind.dashboard",
-            config.bind.dashboard,
-            "127.0.0.1 and a port",
-            "the dashboard asks for no password",
-            "write 127.0.0.1:8787 and use an SSH tunnel, or add --insecure",
-        )
+    need("cryptography", "tls", "making certificates")
+    folder = folder_of(str(directory))
+    fault = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if names := sorted(path.name for path in folder.iterdir()):
+            fault = f"which holds {', '.join(names[:3])}"
+    except OSError as error:
+        fault = f"which can't be made ({error.strerror})"
+    if fault:
+        allowed, otherwise = "a new or an empty folder", "keys that are in use would be lost"
+        raise BadInput("certs", f"{str(folder)!r}, {fault}", allowed, otherwise, "give another folder")
+    made = Security.temporary()
+    files = {CA: made.tls_ca_file}
+    for role in ROLES:
+        files |= {f"{role}.{end}": getattr(made, f"tls_{role}_{kind}") for kind, end in _ENDS}
+    for name, content in files.items():
+        mode = 0o600 if name.endswith(".key") else 0o644  # from the start: nobody else may read a key for a moment
+        with open(os.open(folder / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as stream:
+            stream.write(content)
+    return [folder / name for name in files]

@@ -9,7 +9,7 @@ import shutil
 import socket
 import tempfile
 import uuid
-from typing import NotRequired, TypedDict
+from typing import TypedDict
 
 from distributed import Client, get_worker
 
@@ -21,22 +21,17 @@ PACKAGES = ("dask", "distributed", "numba", "numpy", "pynndescent", "scikit-lear
 """Packages whose versions change the labels, or the protocol between processes."""
 
 
-class ScratchState(TypedDict):
-    """A worker's scratch folder, with its free bytes or the error of a write."""
-
-    scratch: str
-    scratch_free: int | None
-    scratch_error: NotRequired[str]
-
-
-class WorkerState(ScratchState):
-    """A worker as it sees itself: its host, versions, resources, and why it can't use the store, or None."""
+class WorkerState(TypedDict):
+    """A worker as it sees itself; ``store`` and ``scratch_error`` say why it can't use them, or are None."""
 
     host: str
     versions: dict[str, str]
     cores: int
     threads: int
     memory: int | None  # bytes
+    scratch: str
+    scratch_free: int | None  # bytes
+    scratch_error: str | None
     store: str | None
 
 
@@ -54,25 +49,24 @@ def versions() -> dict[str, str]:
 def describe_worker(store: str | None, name: str) -> WorkerState:
     """The host, versions, resources and access to a store of the worker that runs this task."""
     worker = get_worker()
-    return {
-        "host": socket.gethostname(),
-        "versions": versions(),
-        "cores": usable_cores(),
-        "threads": worker.state.nthreads,
-        "memory": worker.memory_manager.memory_limit,
-        **_scratch(worker.local_directory),
-        "store": _store_fault(store, name) if store else None,
-    }
-
-
-def _scratch(folder: str) -> ScratchState:
-    """The scratch folder, and its free bytes or the error of a write."""
+    free, fault = None, None
     try:
-        with tempfile.TemporaryFile(dir=folder) as file:
+        with tempfile.TemporaryFile(dir=worker.local_directory) as file:
             file.write(b"0" * 4096)
-        return {"scratch": folder, "scratch_free": shutil.disk_usage(folder).free}
+        free = shutil.disk_usage(worker.local_directory).free
     except OSError as error:
-        return {"scratch": folder, "scratch_free": None, "scratch_error": str(error)}
+        fault = str(error)
+    return WorkerState(
+        host=socket.gethostname(),
+        versions=versions(),
+        cores=usable_cores(),
+        threads=worker.state.nthreads,
+        memory=worker.memory_manager.memory_limit,
+        scratch=worker.local_directory,
+        scratch_free=free,
+        scratch_error=fault,
+        store=_store_fault(store, name) if store else None,
+    )
 
 
 def _store_fault(store: str, name: str) -> str | None:
@@ -106,26 +100,20 @@ def check_worker(client: Client, store: str | None = None) -> tuple[WorkerState,
     name = f".ips2-probe-{uuid.uuid4().hex[:8]}"
     if store is None:
         worker = client.submit(describe_worker, None, name, pure=False).result()
-        return worker, _faults(worker, None)
-    if "://" not in store:
-        store = os.path.abspath(store)
-    files = open_files(store)
-    created = files.make_root()
-    files.write(f"{name}.asked", name)
-    try:
-        worker = client.submit(describe_worker, store, name, pure=False).result()
-        if worker["store"] is None and files.read(f"{name}.answered") != name:
-            worker["store"] = "what it writes there is not seen here"
-        return worker, _faults(worker, store)
-    finally:
-        for end in ("asked", "answered"):
-            files.remove(f"{name}.{end}")
-        if created and not files.names(""):
-            files.remove("")
-
-
-def _faults(worker: WorkerState, store: str | None) -> list[str]:
-    """A line for each fault of a worker."""
+    else:
+        store = store if "://" in store else os.path.abspath(store)
+        files = open_files(store)
+        created = files.make_root()
+        files.write(f"{name}.asked", name)
+        try:
+            worker = client.submit(describe_worker, store, name, pure=False).result()
+            if worker["store"] is None and files.read(f"{name}.answered") != name:
+                worker["store"] = "what it writes there is not seen here"
+        finally:
+            for end in ("asked", "answered"):
+                files.remove(f"{name}.{end}")
+            if created and not files.names(""):
+                files.remove("")
     faults = [
         f"{package}: {worker['versions'].get(package)} on the worker, {here} here; install the same version"
         for package, here in versions().items()
@@ -135,4 +123,4 @@ def _faults(worker: WorkerState, store: str | None) -> list[str]:
         faults.append(f"scratch: the worker can't write to {worker['scratch']} ({worker['scratch_error']})")
     if worker["store"]:
         faults.append(f"store: the worker can't use {store}: {worker['store']}")
-    return faults
+    return worker, faults

@@ -13,25 +13,26 @@ from ips2_dask.errors import BadInput
 WARM = "ips2_dask.pipeline.compile_kernels"
 """The preload that compiles the kernels, once on each node."""
 
+PRELOAD = "ips2_dask.clusters.preload"
+"""The preload of workers on this machine, and of schedulers on others."""
+
 PATIENCE = 300
 """Seconds that a worker may take to start, which includes compiling the kernels, and to find its scheduler."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
-MALLOC = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
-"""glibc's thresholds, in bytes: free memory that is returned to the system, and arrays with a mapping of their own."""
+MALLOC = dict.fromkeys(("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_"), str(256 << 20))
+"""glibc's thresholds, in bytes: free memory that is returned to the system, and arrays with a mapping of their own.
 
-FREE_BYTES = 256 << 20
-"""More than a chunk's block in most runs, so that a product reuses the memory of the one before."""
+They are more than a chunk's block in most runs, so that a product reuses the memory of the one before. Dask returns
+freed memory at once, which suits tasks on tables of small objects. The tasks of a run allocate and free arrays of
+megabytes all the time, and new pages took a quarter of a solve's time (200,000 x 64, two workers).
+"""
 
 
 def environment(config: Config) -> dict[str, str]:
-    """Environment of a worker process: BLAS, OpenMP and Numba use one thread, and freed memory stays in the process.
-
-    Dask returns freed memory at once, which suits tasks on tables of small objects. The tasks of a run allocate and
-    free arrays of megabytes all the time, and new pages took a quarter of a solve's time (200,000 x 64, two workers).
-    """
-    return {**dict.fromkeys(THREADS, "1"), **dict.fromkeys(MALLOC, str(FREE_BYTES)), **config.worker.environment}
+    """Environment of a worker process: BLAS, OpenMP and Numba use one thread, and freed memory stays in the process."""
+    return {**dict.fromkeys(THREADS, "1"), **MALLOC, **config.worker.environment}
 
 
 MEMORY = {
@@ -56,40 +57,21 @@ With a thousand of them its memory grows with the tasks until a thousand message
 """
 
 
-def memory_settings() -> dict[str, object]:
-    """The shares of the memory limit in Dask's configuration, for processes that inherit it."""
-    return _unless_set(MEMORY)
+def settings(table: Mapping[str, tuple[object, object]]) -> dict[str, object]:
+    """Dask's configuration by a table such as `MEMORY`, for processes that inherit it."""
+    found = {key: dask.config.get(key) for key in table}
+    return {key: own if found[key] == default else found[key] for key, (default, own) in table.items()}
 
 
-def log_settings() -> dict[str, object]:
-    """The length of logs in Dask's configuration, for the process of the scheduler."""
-    return _unless_set(LOGS)
-
-
-def _unless_set(table: Mapping[str, tuple[object, object]]) -> dict[str, object]:
-    return {
-        key: own if dask.config.get(key) == default else dask.config.get(key) for key, (default, own) in table.items()
-    }
-
-
-def as_environment(settings: Mapping[str, object]) -> dict[str, str]:
-    """Dask's settings as environment variables, for ``dask`` commands on machines that inherit nothing."""
-    return {f"DASK_{key.replace('.', '__').replace('-', '_').upper()}": str(value) for key, value in settings.items()}
+def as_environment(table: Mapping[str, tuple[object, object]]) -> dict[str, str]:
+    """The same as environment variables, for ``dask`` commands on machines that inherit nothing."""
+    names = {key: f"DASK_{key.replace('.', '__').replace('-', '_').upper()}" for key in table}
+    return {names[key]: str(value) for key, value in settings(table).items()}
 
 
 def preloads(config: Config) -> list[str]:
     """Modules that a worker imports before it registers."""
     return [*([WARM] if config.worker.warm else []), *config.worker.preload]
-
-
-def longest_life(machine: Queue) -> int:
-    """Seconds after which the last of the workers has closed, a margin before its job is killed."""
-    return machine.walltime - machine.margin
-
-
-def shortest_life(machine: Queue) -> int:
-    """Seconds for which every worker lives: no task may take longer, or it could begin again for ever."""
-    return longest_life(machine) - 2 * (longest_life(machine) // INSTANTS)
 
 
 INSTANTS = 4
@@ -105,9 +87,11 @@ def lifetime_lines(machine: Queue) -> list[str]:
     A solve in chunks goes back to its last checkpoint whenever workers leave, so they leave together: at instants of
     the clock that all jobs share, `INSTANTS` of them in a longest life, whenever a job has started. Lives that ended
     one by one would interrupt 200 workers every few seconds. Each job takes one of the last two instants of its life by
-    lot, so that others stay while new jobs take the place of those that leave.
+    lot, so that others stay while new jobs take the place of those that leave. The last worker has closed a margin
+    before its job is killed. No task may take longer than half of that life, or it could begin again for ever.
     """
-    longest, step = longest_life(machine), longest_life(machine) // INSTANTS
+    longest = machine.walltime - machine.margin
+    step = longest // INSTANTS
     return [
         "ips2_now=$(date +%s)",
         f"{LIFETIME}=$(( (ips2_now + {longest}) / {step} * {step} - RANDOM % 2 * {step} - ips2_now ))",
@@ -116,31 +100,18 @@ def lifetime_lines(machine: Queue) -> list[str]:
 
 def arguments(config: Config) -> list[str]:
     """Arguments of ``dask worker``: no dashboard, and the preloads."""
-    words = ["--no-dashboard"]
-    for module in preloads(config):
-        words += ["--preload", module]
-    return words
+    return ["--no-dashboard", *(word for module in preloads(config) for word in ("--preload", module))]
 
 
 def local_scratch(scratch: str | None) -> str | None:
-    """The scratch folder on this machine, made if it is missing.
-
-    Raises
-    ------
-    BadInput
-        If it can't be made.
-    """
+    """The scratch folder on this machine, made if it is missing."""
     if scratch is None:
         return None
     folder = os.path.expanduser(os.path.expandvars(scratch))
     try:
         os.makedirs(folder, exist_ok=True)
     except OSError as error:
-        raise BadInput(
-            "scratch",
-            f"{folder!r}, which can't be made ({error.strerror})",
-            "a folder that this user may write to",
-            "workers would have no place for what memory does not hold",
-            "give another one, or leave it out",
-        ) from error
+        found = f"{folder!r}, which can't be made ({error.strerror})"
+        otherwise, remedy = "workers could not spill", "give another one, or leave it out"
+        raise BadInput("scratch", found, "a folder that this user may write to", otherwise, remedy) from error
     return folder

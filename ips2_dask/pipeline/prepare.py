@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from ips2_dask import clusters
-from ips2_dask.clusters.scheduler_place import scheduler_is_apart
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.keys import Key, stage_keys
@@ -284,16 +283,17 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
         _check_features(source, params)
     params = widest(params, m)
     check_shape(m, f, params, source.name)
+    machines = clusters.machines_of(resources)
     plan = make_plan(
         m,
         f,
         params,
         rows=resources.partition_rows,
         resident=source.resident_bytes,
-        n_workers=clusters.expected_workers(resources),
+        n_workers=machines.n_workers,
         vectors=resources.vectors,
-        worker_limit=clusters.limit_for_blocks(resources),
-        scheduler_apart=scheduler_is_apart(resources),
+        worker_limit=machines.blocks_limit,
+        scheduler_apart=machines.scheduler_apart,
     )
     check_entries(plan, params)
     return plan
@@ -301,7 +301,7 @@ def plan_run(source: Shaped, params: Params, resources: Resources, *, knn_graph:
 
 def memory_limits(resources: Resources) -> tuple[int | None, int | None, int | None]:
     """Bytes that a worker, the driver and a scheduler of its own may use; None where nothing limits them."""
-    return clusters.limits_of(resources)
+    return clusters.machines_of(resources).limits
 
 
 def _check_features(source: Source, params: Params) -> None:

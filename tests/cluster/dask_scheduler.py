@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -54,22 +52,6 @@ def tls(certificates: Path | None, who: str) -> list[str]:
         "--protocol",
         "tls",
     ]
-
-
-def stranger(address: str, folder: Path, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """What becomes of a worker whose certificate the scheduler's authority has not signed."""
-    subject = ["-subj", "/CN=stranger", "-days", "1", "-nodes", "-newkey", "rsa:2048"]
-    key, certificate = str(folder / "stranger.key"), str(folder / "stranger.pem")
-    command = ["openssl", "req", "-x509", *subject, "-keyout", key, "-out", certificate]
-    subprocess.run(command, check=True, capture_output=True)
-    own = ["--tls-ca-file", certificate, "--tls-cert", certificate, "--tls-key", key]
-    return alone([address, "--protocol", "tls", *own], environment)
-
-
-def alone(options: list[str], environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """A worker that gives up when it can't get in for some seconds."""
-    command = [*DASK, "worker", *options, "--no-nanny", "--no-dashboard", "--death-timeout", "5"]
-    return subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120)
 
 
 def _registered(log: Path) -> bool:

@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from latency import spans_of
+from proxy import Proxy, Request, one_after_another, proxy, within
 from request_table import OUTSIDE
 from s3_server import S3
 from shell import groups
-from slow_server import Request, SlowServer, one_after_another, slow_server, within
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
@@ -24,13 +24,13 @@ MOST_A_PARTITION = 2.0
 
 
 @pytest.fixture
-def slow(in_s3: S3) -> Iterator[SlowServer]:
+def slow(in_s3: S3) -> Iterator[Proxy]:
     """A server before the store that takes its time."""
-    with slow_server(in_s3.port, DELAY) as served:
+    with proxy(in_s3.port, DELAY) as served:
         yield served
 
 
-def requests_of(slow: SlowServer, in_s3: S3, partitions: int, folder: Path) -> dict[str, list[Request]]:
+def requests_of(slow: Proxy, in_s3: S3, partitions: int, folder: Path) -> dict[str, list[Request]]:
     """The driver's requests in each stage of a sharded run in chunks; workers go to the store behind ``slow``."""
     source = folder / f"{partitions}.npy"
     np.save(source, groups(ROWS * partitions))
@@ -41,9 +41,7 @@ def requests_of(slow: SlowServer, in_s3: S3, partitions: int, folder: Path) -> d
     return {**found, OUTSIDE: [request for request in slow.requests if id(request) not in inside]}
 
 
-def test_a_partition_takes_few_requests_of_the_driver_one_after_another(
-    slow: SlowServer, in_s3: S3, tmp_path: Path
-) -> None:
+def test_a_partition_takes_few_requests_of_the_driver_one_after_another(slow: Proxy, in_s3: S3, tmp_path: Path) -> None:
     few, many = (requests_of(slow, in_s3, partitions, tmp_path) for partitions in PARTITIONS)
     more, total = PARTITIONS[1] - PARTITIONS[0], 0.0
     print(f"\n{'requests of the driver':25}{'all':>14}{'in turn':>14}   a further partition takes in turn")

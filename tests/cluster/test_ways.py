@@ -6,18 +6,14 @@ import json
 from pathlib import Path
 from typing import Any
 
-import dask_scheduler
 import numpy as np
 import pytest
-from dask_scheduler import Scheduler
-from distributed import Client
 from processes import until
 from s3_server import S3
 from sge_server import Sge
 from shell import Shell, Table
 
 from ips2_dask import cluster, open_run
-from ips2_dask.clusters.tls import security
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -117,16 +113,3 @@ def test_a_worker_whose_addresses_are_limited_may_use_its_memory(
 def _state(shell: Shell, job: str) -> str:
     known = {entry["id"]: entry["state"] for entry in json.loads(shell("jobs", "--json").stdout)}
     return str(known[job])
-
-
-def test_a_worker_without_a_certificate_of_this_cluster_is_rejected(
-    tls: Scheduler, environment: dict[str, str], tmp_path: Path
-) -> None:
-    for refused in (
-        dask_scheduler.stranger(tls.address, tmp_path, environment),
-        dask_scheduler.alone([tls.address.replace("tls://", "tcp://")], environment),
-    ):
-        assert "Registered to" not in refused.stderr
-    with Client(tls.address, security=security(str(tls.certificates)), set_as_default=False) as client:
-        names = {worker["name"] for worker in client.scheduler_info(n_workers=-1)["workers"].values()}
-    assert names == {"worker-0", "worker-1"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import dask
 import numba
@@ -14,7 +15,7 @@ from dask.utils import parse_timedelta
 import ips2_dask
 from ips2_dask import IPS2, BadInput, Params, Resources, clusters, run
 from ips2_dask.cli.main import main
-from ips2_dask.clusters import extras, local
+from ips2_dask.clusters import checks, local, workers
 from ips2_dask.clusters.loading import load
 from ips2_dask.clusters.worker_check import check_worker, versions
 
@@ -43,7 +44,9 @@ def _seen(dask_worker: object) -> tuple[str | None, int, str, int]:
 
 
 def test_workers_have_what_the_config_gives_them_and_an_estimator_runs_there(config: Path, tmp_path: Path) -> None:
-    with ips2_dask.cluster(str(config)) as client:
+    with clusters.executor(Resources(cluster=str(config))) as executor:
+        client = executor.client
+        assert executor._threads == 2  # of a task
         ((variable, memory, scratch, tasks),) = client.run(_seen).values()
         assert (variable, memory, tasks) == ("7", 1500 << 20, 1)
         assert scratch.startswith(str(tmp_path / "scratch"))
@@ -52,11 +55,6 @@ def test_workers_have_what_the_config_gives_them_and_an_estimator_runs_there(con
         with pytest.raises(BadInput, match="a serial run"):
             run(X, Params(n_clusters=3), performance_report=tmp_path / "report.html")
     np.testing.assert_array_equal(found.labels_, IPS2(n_clusters=3).fit(X).labels_)
-
-
-def test_a_task_has_the_threads_of_the_config(config: Path) -> None:
-    with clusters.executor(Resources(cluster=str(config))) as executor:
-        assert executor._threads == 2
 
 
 def test_the_command_line_says_the_dashboard_and_writes_dasks_report(
@@ -98,7 +96,7 @@ def test_a_store_that_the_worker_can_not_reach_and_other_versions_are_named(tmp_
 
 def test_a_missing_package_is_named_with_the_command_that_installs_it() -> None:
     with pytest.raises(BadInput, match=r"pip install 'ips2-dask\[jobqueue\]'"):
-        extras.need("dask_jobqueue_that_is_not_there", "jobqueue", "a cluster on SLURM")
+        checks.need("dask_jobqueue_that_is_not_there", "jobqueue", "a cluster on SLURM")
 
 
 def test_every_package_that_is_asked_for_has_an_extra() -> None:
@@ -144,28 +142,26 @@ def test_a_cluster_whose_workers_follow_the_work_gives_the_same_labels(tmp_path:
     np.testing.assert_array_equal(found.labels, run(X, params, resources).labels)
 
 
-def test_a_local_cluster_leaves_numba_s_threads_in_this_process_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where they have started, Numba compiles nothing more with another number of them."""
-    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
-    with ips2_dask.cluster("local", workers=1) as client:
-        (found,) = client.run(_numba_threads).values()
-    assert found == ("1", 1)
-    assert "NUMBA_NUM_THREADS" not in os.environ
+def test_a_local_cluster_leaves_this_process_its_environment_and_workers_have_their_own(
+    config: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a worker has been replaced, before which Dask changes it once more.
 
-
-def _numba_threads() -> tuple[str | None, int]:
-    numba.njit(lambda x: x + 1)(1)  # what it compiles, Numba looks at the environment for
-    return os.environ.get("NUMBA_NUM_THREADS"), int(numba.config.NUMBA_NUM_THREADS)
-
-
-def test_a_local_cluster_leaves_this_process_its_environment(config: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where a worker has been replaced, before which Dask changes it once more."""
+    Where Numba's threads have started, it compiles nothing more with another number of them.
+    """
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delenv("NUMBA_NUM_THREADS", raising=False)
     monkeypatch.setenv("OPENBLAS_NUM_THREADS", "7")
     before = dict(os.environ)
     with ips2_dask.cluster(str(config)) as client:
         assert dict(os.environ) == before
         assert list(client.run(_threads).values()) == [("1", "7")]  # what the user has set is left to workers, too
+        assert list(client.run(_numba_threads).values()) == [("1", 1)]
+        assert list(client.run(_shares).values()) == [(0.6, 0.7, False, 0.95)]  # as Dask does, and it never pauses
+        lengths = client.run_on_scheduler(
+            lambda dask_scheduler: [s.recent_message_log.maxlen for s in dask_scheduler.stream_comms.values()]
+        )
+        assert lengths == [100]
         client.restart()
         assert list(client.run(_threads).values()) == [("1", "7")]
     assert dict(os.environ) == before
@@ -175,8 +171,31 @@ def _threads() -> tuple[str | None, ...]:
     return tuple(os.environ.get(name) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
 
 
+def _numba_threads() -> tuple[str | None, int]:
+    numba.njit(lambda x: x + 1)(1)  # what it compiles, Numba looks at the environment for
+    return os.environ.get("NUMBA_NUM_THREADS"), int(numba.config.NUMBA_NUM_THREADS)
+
+
+def _shares(dask_worker: Any) -> tuple[Any, ...]:
+    manager = dask_worker.memory_manager
+    fractions = (getattr(manager, f"memory_{name}_fraction") for name in ("target", "spill", "pause"))
+    return (*fractions, dask.config.get("distributed.worker.memory.terminate"))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("distributed.worker.memory.spill", 0.5),
+        ("distributed.admin.low-level-log-length", 20),
+        ("distributed.deploy.lost-worker-timeout", "40s"),
+    ],
+)
+def test_what_the_user_has_set_in_dask_is_kept(key: str, value: object) -> None:
+    with dask.config.set({key: value}):
+        assert local.settings(load("local"))[key] == value
+        assert str(value) in workers.as_environment({key: (None, None)}).values()
+
+
 def test_a_local_cluster_waits_for_the_replacement_of_a_worker_however_long_it_takes_to_start() -> None:
     kept = local.settings(load("local"))["distributed.deploy.lost-worker-timeout"]
     assert parse_timedelta(kept) > 24 * 3600  # the nanny that starts it is no lost one
-    with dask.config.set({"distributed.deploy.lost-worker-timeout": "40s"}):
-        assert local.settings(load("local"))["distributed.deploy.lost-worker-timeout"] == "40s"

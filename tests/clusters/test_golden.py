@@ -15,11 +15,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ips2_dask.clusters import kubernetes, load, shipped, workers
-from ips2_dask.clusters.config import Config, Queue
-from ips2_dask.clusters.connect import module_of, settled
-from ips2_dask.clusters.jobs import batch, daskjob
-from ips2_dask.clusters.jobs.record import Job
+from ips2_dask.clusters import batch, kubernetes, load, shipped, workers
+from ips2_dask.clusters.config import Config
+from ips2_dask.clusters.connect import module_of
+from ips2_dask.clusters.job_record import Job
+from ips2_dask.clusters.resources import settled
 
 GOLDEN = Path(__file__).parent / "golden"
 SYSTEMS = ("slurm", "pbs", "lsf", "sge")
@@ -109,7 +109,7 @@ def test_workers_leave_together_at_few_instants_before_their_jobs_are_killed() -
     lives = [int(word) for word in said.stdout.split()]
     assert len(lives) == 200
     assert max(lives) <= 3600 - 300
-    assert min(lives) > workers.shortest_life(config.kind(Queue))
+    assert min(lives) > (3600 - 300) // 2  # of which docs and configs say 27 minutes
     left = Counter(start + life for start, life in zip(starts, lives, strict=True))
     assert len(left) <= 4  # one by one they would be two hundred
     assert max(left.values()) < 150  # some stay whenever others leave
@@ -169,7 +169,7 @@ def test_the_manifest_of_a_cluster_is_the_golden_one_and_valid() -> None:
 
 
 def test_the_manifest_of_a_job_is_the_golden_one_and_valid() -> None:
-    arguments = list(daskjob.run_arguments([*ARGUMENTS[1:], "--workers", "20", "--insecure", "--tls=x"]))
+    arguments = list(batch.run_arguments([*ARGUMENTS[1:], "--workers", "20", "--insecure", "--tls=x"]))
     assert arguments == ARGUMENTS[1:]
     manifest = kubernetes.job_manifest(on_kubernetes(), "mine-abc", [*arguments, "--labels-column", "$(HOME)"])
     compare("daskjob.yaml", kubernetes.as_yaml(manifest))

@@ -8,7 +8,6 @@ import os
 import signal
 import stat
 import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,9 @@ import pytest
 
 from ips2_dask import BadInput, open_run
 from ips2_dask.cli.main import main
-from ips2_dask.clusters.jobs import Job, cancel, find, jobs, log_lines, state
+from ips2_dask.clusters.job_record import new
+from ips2_dask.clusters.jobs import Job, cancel, find, jobs, log_lines, state, submit
+from ips2_dask.clusters.loading import load
 
 DEADLINE = 120
 
@@ -53,28 +54,33 @@ def submitted(capsys: pytest.CaptureFixture[str], *arguments: str) -> Job:
     return find(capsys.readouterr().out.splitlines()[-1])
 
 
+def test_a_record_is_for_its_owner_alone() -> None:
+    assert stat.S_IMODE(new("local", ["run"], "out").folder.stat().st_mode) == 0o700
+
+
 def test_a_submitted_run_goes_on_by_itself_and_is_done(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)  # the paths of the command are the driver's too
     job = submitted(capsys, "x.npy", "--clusters", "3", "--out", "run", "--serial", "--seed", "1")
     assert os.getsid(job.native["pid"]) != os.getsid(0)
+    elsewhere = dataclasses.replace(job, native={**job.native, "host": "far-away"})
+    if job.exit_status is None:
+        assert state(elsewhere) == "on far-away"
+        with pytest.raises(BadInput, match="on far-away"):
+            cancel(elsewhere)
     text = "".join(log_lines(job, follow=True))
     assert "3 clusters" in text
     until(lambda: state(job) != "running")
-    assert state(job) == "done"
+    assert state(job) == state(elsewhere) == "done"
+    assert json.loads((job.folder / "exit.json").read_text())["status"] == 0
+    assert not cancel(job).cancelled  # it has ended
     assert len(set(open_run(tmp_path / "run").labels.tolist())) == 3
     assert main(["jobs", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (row["id"], row["state"], row["manager"]) == (job.id, "done", "local")
     assert main(["logs", job.id[:-1]]) == 0
     assert capsys.readouterr().out == text
-
-
-def test_a_record_is_for_its_owner_alone(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = submitted(capsys, str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial", "--quiet")
-    assert stat.S_IMODE(job.folder.stat().st_mode) == 0o700
-    until(lambda: state(job) == "done")
 
 
 def test_a_driver_that_refuses_its_input_has_failed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,13 +136,6 @@ def test_a_killed_driver_is_lost_and_the_same_submission_continues_its_run(
     assert [job.id for job in jobs()] == sorted([first.id, second.id])
 
 
-def test_a_job_that_ended_is_not_cancelled(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    job = submitted(capsys, str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial")
-    until(lambda: state(job) == "done")
-    assert not cancel(job).cancelled
-    assert state(find(job.id)) == "done"
-
-
 def test_what_is_wrong_is_refused_before_anything_is_handed_over(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -160,18 +159,6 @@ def test_a_batch_system_that_is_not_there_leaves_no_record(
     assert not jobs()
 
 
-def test_a_process_of_another_machine_is_left_alone(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    job = submitted(capsys, str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--serial")
-    elsewhere = dataclasses.replace(job, native={**job.native, "host": "far-away"}).save()
-    if elsewhere.exit_status is None:
-        assert state(elsewhere) == "on far-away"
-        with pytest.raises(BadInput, match="on far-away"):
-            cancel(elsewhere)
-    until(lambda: state(elsewhere) == "done")
-
-
 def test_an_unknown_job_is_bad_input() -> None:
     with pytest.raises(BadInput, match="ips2 jobs"):
         find("nothing")
@@ -182,12 +169,65 @@ def test_no_job_is_no_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert "none was submitted" in capsys.readouterr().out
 
 
-def test_the_driver_leaves_its_exit_status_where_the_batch_system_put_it(table: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "job"
-    folder.mkdir()
-    arguments = ["run", "x.npy", "--clusters", "3", "--out", "run", "--serial", "--quiet"]
-    (folder / "job.json").write_text(json.dumps({"cwd": str(tmp_path), "arguments": arguments}))
-    done = subprocess.run([sys.executable, "-m", "ips2_dask.cli.driver", str(folder)], check=False)
-    assert done.returncode == 0
-    assert json.loads((folder / "exit.json").read_text())["status"] == 0
-    assert (tmp_path / "run" / "manifest.json").exists()
+ANSWERS = {
+    "slurm": ("Submitted", {"PENDING\n": "pending", "RUNNING\n": "running", "": None}),
+    "pbs": ("", {"    job_state = Q\n": "pending", "    job_state = R\n": "running", "    job_state = F\n": None}),
+    "lsf": ("Job <", {"PEND\n": "pending", "USUSP\n": "running", "DONE\n": None}),
+    "sge": (
+        "",
+        {
+            f"job-ID prior\n{line}\n": state
+            for line, state in {
+                "    417 0.5 ips2 me Eqw 01/01": "pending (Eqw)",
+                "    417 0.5 ips2 me hqw 01/01": "pending",
+                "    417 0.5 ips2 me r 01/01": "running",
+                "    418 0.5 ips2 me r 01/01": None,
+            }.items()
+        },
+    ),
+    "kubernetes": (
+        "daskjob.kubernetes.dask.org/ips2-",
+        {
+            "status:": "pending",
+            "status:ClusterCreated": "pending",
+            "status:Running": "running",
+            "status:Successful": "done",
+            "status:Failed": "failed",
+            "": None,
+        },
+    ),
+}
+"""What each system says before a job's number, and of what answer a job has which state."""
+
+
+@pytest.mark.parametrize("manager", ANSWERS)
+def test_a_job_of_a_system_is_submitted_asked_after_and_ended_by_its_commands(
+    manager: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if manager != "kubernetes":
+        pytest.importorskip("dask_jobqueue")
+    before, states = ANSWERS[manager]
+    called: list[tuple[list[str], str | None]] = []
+
+    def say(words: list[str], input: str | None = None, **more: object) -> subprocess.CompletedProcess[str]:  # noqa: A002
+        called.append((words, input))
+        return subprocess.CompletedProcess(words, 0, f"{before}417>\n" if input else answer, "")
+
+    monkeypatch.setattr(subprocess, "run", say)
+    namespace = {"kubernetes": {"namespace": "science"}} if manager == "kubernetes" else {}
+    given = {"manager": manager, "insecure": True, "worker": {"memory": "1GiB"}, **namespace}
+    answer = ""
+    job = submit(["x.npy", "--out", "run"], load(given), None, "run")
+    number = "417" if manager != "kubernetes" else f"{before}417>"
+    assert job.native["job"].split()[0] == number
+    assert called[-1][1] == (job.folder / "script").read_text()
+    for answer, expected in states.items():  # noqa: B007 - `say` gives it
+        assert state(job) == (expected or "lost")
+    answer = next(iter(states))
+    assert cancel(job).cancelled
+    assert number in called[-1][0]
+    assert all("--namespace=science" in words for words, _ in called) == (manager == "kubernetes")
+    if manager != "kubernetes":
+        job.log.write_text("a line\n")
+        answer = list(states)[-1]
+        assert list(log_lines(job, follow=True)) == ["a line\n"]

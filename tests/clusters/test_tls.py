@@ -19,7 +19,6 @@ from distributed import Client
 from ips2_dask import BadInput, Params, Resources, cluster, run
 from ips2_dask.cli.main import main
 from ips2_dask.clusters import tls
-from ips2_dask.clusters.certs import make
 
 pytest.importorskip("cryptography")
 DEADLINE = 60
@@ -29,7 +28,7 @@ DEADLINE = 60
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of a cluster."""
     place = tmp_path_factory.mktemp("certs") / "tls"
-    make(place, hosts=["node1", "10.0.0.7"])
+    tls.make(place)
     return place
 
 
@@ -37,36 +36,21 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def foreign(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Certificates of another cluster."""
     place = tmp_path_factory.mktemp("foreign") / "tls"
-    make(place)
+    tls.make(place)
     return place
 
 
-def test_keys_are_for_their_owner_alone_and_a_readme_says_what_goes_where(folder: Path) -> None:
+def test_keys_are_for_their_owner_alone(folder: Path) -> None:
     names = {path.name for path in folder.iterdir()}
-    roles = {f"{role}.{end}" for role in ("scheduler", "worker", "client") for end in ("pem", "key")}
-    assert names == {"ca.pem", "ca.key", "README.txt"} | roles
+    assert names == {"ca.pem"} | {f"{role}.{end}" for role in tls.ROLES for end in ("pem", "key")}
     assert {path.stat().st_mode & 0o777 for path in folder.glob("*.key")} == {0o600}
-    text = (folder / "README.txt").read_text()
-    assert all(name in text for name in names - {"README.txt"})
-
-
-def test_a_certificate_is_of_the_authority_and_names_the_hosts(folder: Path) -> None:
-    from cryptography import x509  # noqa: PLC0415 - an extra
-
-    authority, scheduler = (
-        x509.load_pem_x509_certificate((folder / name).read_bytes()) for name in ("ca.pem", "scheduler.pem")
-    )
-    scheduler.verify_directly_issued_by(authority)
-    names = scheduler.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert "node1" in names.get_values_for_type(x509.DNSName)
-    assert "10.0.0.7" in map(str, names.get_values_for_type(x509.IPAddress))
 
 
 def test_a_folder_that_holds_something_is_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    before = (folder / "ca.key").read_bytes()
+    before = (folder / "client.key").read_bytes()
     assert main(["certs", str(folder)]) == 2
     assert "keys that are in use would be lost" in capsys.readouterr().err
-    assert (folder / "ca.key").read_bytes() == before
+    assert (folder / "client.key").read_bytes() == before
 
 
 def test_a_folder_without_certificates_is_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
@@ -139,26 +123,27 @@ def test_a_run_on_a_scheduler_with_certificates_gives_the_same_labels(
 ) -> None:
     X = np.random.default_rng(0).normal(size=(90, 4)) + 5 * (np.arange(90) % 3)[:, None]
     params = Params(n_clusters=3)
-    there = run(X, params, Resources(scheduler=secured, tls=str(folder)), store=tmp_path / "run", own_cluster=True)
-    np.testing.assert_array_equal(there.labels, run(X, params).labels)
+    (tmp_path / "my.yaml").write_text(f"manager: scheduler\nscheduler: {{address: '{secured}'}}\ntls: {folder}\n")
+    for given in (Resources(scheduler=secured, tls=str(folder)), Resources(cluster=str(tmp_path / "my.yaml"))):
+        there = run(X, params, given, store=tmp_path / str(given.cluster is None), own_cluster=True)
+        np.testing.assert_array_equal(there.labels, run(X, params).labels)
 
 
-def test_a_config_may_name_that_scheduler(secured: str, folder: Path) -> None:
-    config = {"manager": "scheduler", "scheduler": {"address": secured}, "tls": str(folder)}
-    with cluster(config) as client:
-        assert client.submit(sum, [1, 2]).result() == 3
-
-
-@pytest.mark.parametrize("whose", ["nobody's", "another cluster's"])
 def test_a_worker_without_a_certificate_of_the_cluster_is_rejected(
-    whose: str, secured: str, folder: Path, foreign: Path, tmp_path: Path
+    secured: str, folder: Path, foreign: Path, tmp_path: Path
 ) -> None:
-    address = secured if whose != "nobody's" else secured.replace("tls://", "tcp://")
-    given = files(foreign, "worker") if whose != "nobody's" else []
-    worker = ["worker", address, "--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "4"]
-    with process([*worker, "--local-directory", str(tmp_path), *given], tmp_path / "log") as refused:
-        assert refused.wait(DEADLINE) != 0
-    assert "Registered to" not in (tmp_path / "log").read_text()
+    worker = ["--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "4"]
+    plain = secured.replace("tls://", "tcp://")
+    strangers = {"nobody's": (plain, []), "another's": (secured, files(foreign, "worker"))}
+    with contextlib.ExitStack() as stack:
+        started = [
+            stack.enter_context(
+                process(["worker", address, *worker, "--local-directory", str(tmp_path), *given], tmp_path / whose)
+            )
+            for whose, (address, given) in strangers.items()
+        ]
+        assert all(refused.wait(DEADLINE) != 0 for refused in started)
+    assert not [whose for whose in strangers if "Registered to" in (tmp_path / whose).read_text()]
     with Client(secured, security=tls.security(str(folder)), set_as_default=False) as client:
         assert len(client.scheduler_info()["workers"]) == 1
 

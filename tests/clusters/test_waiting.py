@@ -9,14 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import dask
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
 
-import ips2_dask
 from ips2_dask import BadInput, Params, Refused, Resources
-from ips2_dask.clusters import kubernetes, load, local, workers
+from ips2_dask.clusters import kubernetes, load
 from ips2_dask.clusters.connect import executor, with_least_workers
 from ips2_dask.clusters.waiting import Present, wait_for_workers
 from ips2_dask.executors.dask import DaskExecutor
@@ -39,6 +37,7 @@ def client() -> Iterator[Client]:
         yield made
 
 
+@pytest.mark.slow
 def test_a_cluster_that_follows_the_work_keeps_the_workers_whose_memory_suffices(tmp_path: Path) -> None:
     file = tmp_path / "adaptive.yaml"
     file.write_text("manager: local\nadaptive: {minimum: 1, maximum: 4}\nworker: {memory: 1GiB}\n")
@@ -177,40 +176,6 @@ def test_another_timeout_of_kubernetes_is_refused(seconds: object) -> None:
     with pytest.raises(BadInput, match=r"kubernetes\.idle_timeout.*0, or a whole number of at least 300"):
         load({**given, "kubernetes": {"idle_timeout": seconds}})
     assert load(given).machine.idle_timeout == 0  # type: ignore[union-attr]
-
-
-# ---- the shares of the memory at which Dask acts
-
-
-def shares(dask_worker: Any) -> tuple[Any, ...]:
-    manager = dask_worker.memory_manager
-    return (
-        manager.memory_target_fraction,
-        manager.memory_spill_fraction,
-        manager.memory_pause_fraction,
-        dask.config.get("distributed.worker.memory.terminate"),
-    )
-
-
-def test_a_worker_writes_results_to_disk_as_dask_does_and_never_pauses() -> None:
-    with ips2_dask.cluster("local", workers=1) as client:
-        assert list(client.run(shares).values()) == [(0.6, 0.7, False, 0.95)]
-
-
-def test_shares_that_the_user_has_set_are_kept() -> None:
-    with dask.config.set({"distributed.worker.memory.spill": 0.5}):
-        assert local.settings(load("local"))["distributed.worker.memory.spill"] == 0.5
-        assert workers.as_environment(workers.memory_settings())["DASK_DISTRIBUTED__WORKER__MEMORY__SPILL"] == "0.5"
-
-
-@pytest.mark.parametrize(("set_by_user", "kept"), [(None, 100), (20, 20)])
-def test_a_scheduler_keeps_few_messages_unless_the_user_wants_more(set_by_user: int | None, kept: int) -> None:
-    settings = {} if set_by_user is None else {"distributed.admin.low-level-log-length": set_by_user}
-    with dask.config.set(settings), ips2_dask.cluster("local", workers=1) as client:
-        found = client.run_on_scheduler(
-            lambda dask_scheduler: [s.recent_message_log.maxlen for s in dask_scheduler.stream_comms.values()]
-        )
-        assert found == [kept]
 
 
 def made(folder: Path, g: int) -> int:
