@@ -44,6 +44,9 @@ def count(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
+"""The names of the scores against known labels."""
+
 WAYS = {"kmeans": "k-means", "density": "density", "leiden": "Leiden"}
 """The names of the ways from points to labels."""
 

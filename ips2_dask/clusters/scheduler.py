@@ -52,7 +52,7 @@ def _configured_security() -> Security:
         raise BadInput(
             "tls",
             "nothing, with an address of tls://",
-            "a folder of `ips2 certs`, or Dask's configuration of TLS",
+            "a folder of `ips2 cluster certs`, or Dask's configuration of TLS",
             "the scheduler would refuse this client",
             "give --tls DIR (in a config: tls: DIR)",
         )

@@ -53,9 +53,9 @@ def security(tls: str | None) -> Security | None:
             f"{folder}, which lacks {', '.join(lacking)}",
             "a folder of certificates",
             "nobody could connect",
-            "run: ips2 certs DIR, with a new DIR, and give tls=DIR"
+            "run: ips2 cluster certs DIR, with a new DIR, and give tls=DIR"
             if folder.is_dir() and any(folder.iterdir())
-            else f"run: ips2 certs {tls}",
+            else f"run: ips2 cluster certs {tls}",
         )
     return named(tls, [role for role in ROLES if (folder / f"{role}.pem").is_file()])
 
@@ -98,7 +98,7 @@ def check_bind(config: Config) -> None:
     """
     if config.insecure:
         return
-    remedy = "run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
+    remedy = "run `ips2 cluster certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
     if config.manager == "kubernetes":  # whose operator does without certificates
         remedy = "write insecure: true"
     if config.tls is None and not _is_local(config.bind):

@@ -68,14 +68,14 @@ def test_the_driver_lives_on_the_host_and_its_labels_are_the_same(
     served, config = ssh
     X = groups(400)
     np.save(tmp_path / "x.npy", X)
-    job = mine("submit", "x.npy", "--out", "run", "--clusters", 5, "--cluster", config).stdout.split()[-1]
+    job = mine("jobs", "submit", "x.npy", "--out", "run", "--clusters", 5, "--cluster", config).stdout.split()[-1]
     known = entry(mine, job)
     assert known["native"]["by"] == "127.0.0.1"  # type: ignore[index]
     if known["state"] == "running":
         driver = psutil.Process(known["native"]["pid"])  # type: ignore[index]
         assert os.getsid(driver.pid) == driver.pid  # no session of the server's, which would end with the connection
         assert served.pid not in [parent.pid for parent in driver.parents()]
-    assert "5 clusters" in mine("logs", job, "--follow").stdout
+    assert "5 clusters" in mine("jobs", "logs", job, "--follow").stdout
     until(lambda: ended(mine, job), "the driver goes on")
     assert entry(mine, job)["state"] == "done"
     np.testing.assert_array_equal(open_run(tmp_path / "run").labels, run(X, Params(n_clusters=5)).labels)
@@ -87,20 +87,20 @@ def test_a_cancelled_driver_takes_its_workers_with_it_and_a_killed_one_is_contin
     served, config = ssh
     np.save(tmp_path / "x.npy", groups(9000, 20))
     options = ("--clusters", 5, "--neighbors", 14, "--partition-rows", 1000, "--cluster", config)
-    command = ("submit", "x.npy", "--out", "run", *options)
-    for end in ("cancel", "kill"):
+    command = ("jobs", "submit", "x.npy", "--out", "run", *options)
+    for end in ("jobs", "cancel", "kill"):
         job = mine(*command).stdout.split()[-1]
         until(lambda: bool(spawned(served)) and "ingest" in stages(tmp_path / "run"), "the first stage goes on")
         driver = psutil.Process(recorded(mine, job)["native"]["pid"])
         if end == "cancel":
-            mine("cancel", job)
+            mine("jobs", "cancel", job)
         else:
             os.kill(driver.pid, signal.SIGKILL)
         until(lambda job=job: ended(mine, job), "the driver goes on")
         assert entry(mine, job)["state"] == {"cancel": "cancelled", "kill": "lost"}[end]
         until(lambda: not spawned(served), "workers are left")
     again = mine(*command).stdout.split()[-1]
-    assert "there already" in mine("logs", again, "--follow").stdout
+    assert "there already" in mine("jobs", "logs", again, "--follow").stdout
     until(lambda: ended(mine, again), "the driver goes on")
     assert entry(mine, again)["state"] == "done"
 
@@ -111,7 +111,7 @@ def test_a_host_that_does_not_answer_is_named_and_its_jobs_are_said_to_be_there(
     served, config = ssh
     nobody = tmp_path / "nobody.yaml"
     nobody.write_text(config.read_text().replace(f"port: {served.port}", "port: 1"))
-    command = ("submit", "x.npy", "--out", "run", "--clusters", 5, "--cluster")
+    command = ("jobs", "submit", "x.npy", "--out", "run", "--clusters", 5, "--cluster")
     said = ips2(*command, nobody, status=2).stderr
     assert len(said.splitlines()) == 1
     assert "ssh.hosts" in said

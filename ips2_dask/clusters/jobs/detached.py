@@ -80,7 +80,7 @@ def cancel(job: Job) -> None:
             f"{job.id}, a process of {host}",
             "a job that this machine reaches",
             "another process might end",
-            f"run `ips2 cancel {job.id}` on {host}",
+            f"run `ips2 jobs cancel {job.id}` on {host}",
         )
     process = _process(job)
     if process is not None:
