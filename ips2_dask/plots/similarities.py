@@ -235,15 +235,9 @@ def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) 
     ax.set_xticks(middle, [str(i) for i in roomy])
     ax.set_yticks(middle, [str(i) for i in roomy])
     ax.tick_params(length=0)
-    strip = ax.inset_axes((1.03, 0.0, 0.045, 1.0))  # a colour bar
-    levels = np.linspace(0, 1, 128)[:, None]
-    strip.imshow(norm.inverse(levels), cmap=image.cmap, norm=norm, aspect="auto", origin="lower", extent=(0, 1, 0, 1))
-    marks = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
-    strip.set_yticks(marks, [f"{value:.2g}" for value in np.ravel(norm.inverse(marks))])
-    strip.yaxis.tick_right()
-    strip.tick_params(length=2, colors=INK, labelsize="small")
-    strip.set_xticks([])
-    strip.spines[:].set_visible(False)
+    bar = ax.figure.colorbar(image, ax=ax, pad=0.03)
+    bar.ax.tick_params(length=2, colors=INK, labelsize="small")
+    bar.ax.spines[:].set_visible(False)
     return titled(ax, _heading(kind), "samples by cluster")
 
 

@@ -291,7 +291,7 @@ def test_a_plan_says_every_stage_and_runs_nothing(
 def test_a_plan_that_exceeds_the_limit_returns_4_and_so_does_the_run(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shared = [str(table), "--labels-column", "kind", "--clusters", "3", "--memory-limit", "100MiB"]
+    shared = [str(table), "--labels-column", "kind", "--clusters", "3", "--memory-limit", "500MiB"]
     assert main(["plan", *shared]) == 4
     assert "are needed" in capsys.readouterr().out
     assert main(["run", *shared, "--out", str(tmp_path / "run")]) == 4

@@ -57,13 +57,18 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     return made(400, tmp_path_factory.mktemp("one"), graph="shards", shards=4)
 
 
+@pytest.fixture(autouse=True)
+def without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layouts are t-SNE's: UMAP takes many seconds to compile."""
+    monkeypatch.setattr(layout_kernel, "available", lambda: False)
+
+
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in chunks of more than 90 samples are shown by a drawn sample without layers; t-SNE lays 90 of them out."""
     monkeypatch.setattr(sample, "SHOWN", DRAWN)
     monkeypatch.setattr(run_page, "LAYERED", DRAWN)
     monkeypatch.setattr(layout, "MOST_BY_T_SNE", DRAWN)
-    monkeypatch.setattr(layout_kernel, "available", lambda: False)  # UMAP of vectors takes many seconds to compile
 
 
 def test_a_small_run_in_chunks_has_the_page_of_a_run_in_core(sharded: tuple[Run, Run]) -> None:
