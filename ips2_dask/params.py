@@ -120,10 +120,10 @@ class Params:
     Parameters
     ----------
     n_clusters : int or "auto"
-        c, at least 1. With "auto" the run chooses c by the density of the embedding, and the parameters of the
-        finished run hold the chosen c. With ``assign_labels="leiden"`` c is then the number of communities.
+        Number of clusters c, at least 1. With "auto" the run chooses c by the density of the embedding, and the
+        parameters of the finished run hold it. With ``assign_labels="leiden"`` c is then the number of communities.
     max_clusters : int, optional
-        The largest c that "auto" considers, 30 by default, and at least 2; if given, ``n_clusters`` need not be "auto"
+        The largest c that "auto" considers, 30 by default, and at least 2. If given, ``n_clusters`` need not be "auto"
         for c to be chosen. Leiden's communities may be more: V and the embedding are those of this number then.
     n_eigenpairs : int, optional
         Number of the tensor's eigenpairs to solve for, if more than c. Runs of several c in one directory then share
@@ -138,6 +138,7 @@ class Params:
         Of the indecomposable tensor, eq. (7) of the paper. sigma > 0 has no unit. 0 < epsilon < 0.001 is in the unit of
         the run (`Run.unit`), in which samples lie 32 to 64 from their mean (root mean square).
     tensor : {"indecomposable", "decomposable"}
+        Which tensor similarity.
     metric : {"euclidean", "manhattan", "chebyshev", "canberra", "braycurtis", "hamming", "jaccard", "cosine",
             "correlation", "hellinger", "precomputed"}
         Distance d of two samples, as SciPy and pynndescent define it under this name, but for two: ``cosine`` is the
@@ -154,6 +155,7 @@ class Params:
     high_order : {"rms", "abs", "signed"}
         How the c eigenvectors become one high-order similarity V.
     fusion : {"average", "normalized"}
+        How S and V become U.
     fusion_weight : float
         w of U = (1 - w) S + w V, 0 to 1.
     method : {"ips2", "ppc"}
@@ -405,7 +407,7 @@ class Resources:
     cluster : str, optional
         The cluster to start: a YAML file, or the name of a shipped one such as ``"slurm"``; None means local processes.
     tls : str, optional
-        Folder of certificates, as `ips2 certs` makes it.
+        Folder of certificates, as `ips2 cluster certs` makes it.
     insecure : bool
         Allow a scheduler to listen beyond 127.0.0.1 without certificates.
     vectors : {"auto", "in-core", "chunked"}

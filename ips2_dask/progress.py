@@ -31,23 +31,18 @@ class Relay(Progress):
         self._listeners, self._check = listeners, check
 
     def connected(self, dashboard: str | None) -> None:
-        """Pass it on."""
         self._send("connected", dashboard)
 
     def begin(self, stage: str) -> None:
-        """Pass it on."""
         self._send("begin", stage)
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Pass it on."""
         self._send("advance", stage, done, total)
 
     def note(self, stage: str, facts: Mapping[str, object]) -> None:
-        """Pass it on."""
         self._send("note", stage, facts)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Pass it on."""
         self._send("end", stage, seconds, skipped)
 
     def _send(self, event: str, *arguments: object) -> None:

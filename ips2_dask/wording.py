@@ -44,6 +44,9 @@ def count(n: int, one: str, many: str | None = None) -> str:
     return f"{n:,} {one if n == 1 else many or one + 's'}"
 
 
+SCORES = {"acc": "ACC", "nmi": "NMI", "ari": "ARI", "fscore": "F-score", "purity": "purity"}
+"""The names of the scores against known labels."""
+
 WAYS = {"kmeans": "k-means", "density": "density", "leiden": "Leiden"}
 """The names of the ways from points to labels."""
 
@@ -53,13 +56,8 @@ def without_columns(rounding: dict[str, Any]) -> str:
     return "U" if rounding["rounding"] == "leiden" else "rows of U"
 
 
-def _clustered_points(rounding: dict[str, Any]) -> str:
-    """What a rounding clustered: columns of the embedding, the rows of U, or U itself."""
-    return count(rounding["columns"], "column") if rounding["columns"] else without_columns(rounding)
-
-
 def rounding_choice(roundings: list[dict[str, Any]]) -> str | None:
-    """The chosen rounding and the others with a normalised cut, in words; None for runs of versions without cuts."""
+    """The chosen rounding and the others with a normalised cut, in words; None where no cut is known."""
     ranked = [one for one in sorted(roundings, key=lambda one: not one["chosen"]) if one["cut"] is not None]
     if not ranked:
         return None
@@ -93,7 +91,10 @@ def stage_results(summary: dict[str, Any]) -> dict[str, str]:
         equal += f", {count(summary['missing']['values'], 'missing value')} replaced by medians"
     chosen = next((one for one in summary["roundings"] if one["chosen"]), None)
     then = ", then compared all pairs" if summary["searched_exactly"] else ""
-    by = "" if chosen is None else f" by {WAYS[chosen['rounding']]} on {_clustered_points(chosen)}"
+    by = ""
+    if chosen is not None:
+        on = count(chosen["columns"], "column") if chosen["columns"] else without_columns(chosen)
+        by = f" by {WAYS[chosen['rounding']]} on {on}"
     return {
         "ingest": count(summary["partitions"], "partition") + equal,
         "neighbors": f"{summary['builder']} graph{then}, recall {summary['recall']:.4f}",

@@ -16,7 +16,7 @@
 #
 # Peng, Hu, Chen, Wang, Li and Cai ([arXiv 1905.03920](https://arxiv.org/abs/1905.03920)) compare six methods. `ips2
 # reproduce` makes every table and figure again; this notebook reads its results and says what they mean. It looks for
-# them in the folder `results`: that of `ips2 reproduce --data DIR --out results/paper`, or its files `results.json`,
+# them in the folder `results`: that of `ips2 bench reproduce --data DIR --out results/paper`, or its files `results.json`,
 # `readings.json` and `about.json` alone. The matrices that are drawn at the end are not in these files, and are made
 # here in a minute; parts of which there are no results are left out below.
 #
@@ -24,7 +24,7 @@
 # something else the notebook stops.
 
 # %% tags=["parameters"]
-results = "results/paper"  # folder of an earlier `ips2 reproduce --out`
+results = "results/paper"  # folder of an earlier `ips2 bench reproduce --out`
 data = None  # folder of the publishers' files; None takes the variable IPS2_DATA
 only = ["tensors", "similarities"]  # made here
 
@@ -134,7 +134,7 @@ if "table2" in there:
 # ## Why the printed figures are not reached
 #
 # The text leaves much open: which samples, which scale, which kernel width, which sign an eigenvector has, how labels
-# are found. `ips2 reproduce --only readings` tries the ways to read it. The printed reading is the setting above, and
+# are found. `ips2 bench reproduce --only readings` tries the ways to read it. The printed reading is the setting above, and
 # the *later code* is the recipe of the group's public code for a later paper. One choice at a time is changed in both;
 # a grid combines the likely ones; and the readings are run on random draws of samples where the paper does not say which
 # it took.

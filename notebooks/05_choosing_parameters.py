@@ -37,7 +37,6 @@ import pandas as pd
 
 from ips2_dask import Params, plots, run, sweep
 from ips2_dask.datasets import load, names
-from ips2_dask.sweeps.picture import draw
 from ips2_dask.readers import open_source
 
 if data in names():
@@ -99,7 +98,7 @@ table.head(8).round(3).style.format(precision=3).hide(axis="index")
 
 # %%
 figure, axes = plt.subplots(2, 2, figsize=(11, 6.6), layout="constrained")
-draw(found, list(axes.flat))
+plots.criteria(found.table(), list(axes.flat))
 
 # %% [markdown]
 # *Reading the figure.* Look for a c where stability and silhouette have a peak together, and where the lines of

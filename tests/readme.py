@@ -58,7 +58,7 @@ NAMES = (
     "plan TABLE",
     "run",
     "run --cluster",
-    "submit",
+    "jobs submit",
     "sweep",
     "run wine.csv --clusters 3 --metric minkowski3 --out cubed",
 )

@@ -42,7 +42,7 @@ from ips2_dask.bench.shown import STEPS
 from ips2_dask.bench.study.config import read_config
 from ips2_dask.bench.study.measure import _by_run
 from ips2_dask.cli.main import main
-from ips2_dask.cli.plan import TableShape
+from ips2_dask.cli.run import TableShape
 from ips2_dask.clusters import job_record as record
 from ips2_dask.clusters.jobs import cancel
 from ips2_dask.clusters.loading import load, shipped
@@ -898,17 +898,17 @@ CASES: list[Case] = [
         ("plan {at}/x.npy --clusters 3 --serial", "plan {at}/x.npy --clusters 3 --workers 2"),
     ),
     Case(
-        "cli/plan.py: --shape: name a file, or give --shape 1000000x64",
+        "cli/run.py: --shape: name a file, or give --shape 1000000x64",
         "plan --clusters 3",
         ("plan {at}/x.npy --clusters 3", "plan --shape 1000000x64 --clusters 3"),
     ),
     Case(
-        "cli/plan.py: --shape: name a file, or give --shape 1000000x64",
+        "cli/run.py: --shape: name a file, or give --shape 1000000x64",
         "plan {at}/x.npy --shape 24x3 --clusters 3",
         ("plan {at}/x.npy --clusters 3", "plan --shape 24x3 --clusters 3"),
     ),
     Case(
-        "cli/plan.py: --shape: write it as 1000000x64",
+        "cli/run.py: --shape: write it as 1000000x64",
         "plan --shape 1000000,64 --clusters 3",
         ("plan --shape 1000000x64 --clusters 3",),
     ),
@@ -1018,7 +1018,7 @@ def state_at(make: Callable[[Desk], Path], step: Callable[[], Any]) -> Callable[
 
 
 def found_first(desk: Desk) -> None:
-    """Look for the job that `ips2 jobs` lists."""
+    """Look for the job that `ips2 jobs list` lists."""
     desk.patch.setenv(record.VARIABLE, str(desk.folder / "jobs"))
     record.new("local", ["run"], str(desk.out)).save()
     (listed,) = json.loads(desk.ips2("jobs --json"))
@@ -1158,7 +1158,7 @@ CASES += [
         ("run {at}/x.npy --clusters 3 --out {out} --serial --quiet",),
     ),
     Case(
-        "clusters/jobs.py: job: run `ips2 cancel {}` on {}",
+        "clusters/jobs.py: job: run `ips2 jobs cancel {}` on {}",
         elsewhere,
         (lambda desk: elsewhere(desk, socket.gethostname()),),
     ),
@@ -1167,7 +1167,7 @@ CASES += [
         state_at(lambda desk: desk.file("state.txt", ""), lambda: record.new("local", ["run"], "out")),
         (state_at(lambda desk: desk.out, lambda: record.new("local", ["run"], "out")),),
     ),
-    Case("clusters/job_record.py: job: look at `ips2 jobs`", "cancel nothing", (found_first,)),
+    Case("clusters/job_record.py: job: look at `ips2 jobs list`", "jobs cancel nothing", (found_first,)),
     Case(f"{LOAD}: cluster: give {{}}", "cluster check locl", ("cluster check local",)),
     Case(
         f"{LOAD}: cluster: copy one from cluster_configs and give its path",
@@ -1213,20 +1213,20 @@ CASES += [
         ("run {at}/x.npy --clusters 3 --out {out} --quiet --serial",),
     ),
     Case(
-        "clusters/tls.py: tls: run: ips2 certs {}",
+        "clusters/tls.py: tls: run: ips2 cluster certs {}",
         lambda desk: security(str(desk.folder / "tls")),
-        ("certs {here}/tls", lambda desk: security(str(desk.folder / "tls"))),
+        ("cluster certs {here}/tls", lambda desk: security(str(desk.folder / "tls"))),
     ),
     Case(
-        "clusters/tls.py: tls: run: ips2 certs DIR, with a new DIR, and give tls=DIR",
+        "clusters/tls.py: tls: run: ips2 cluster certs DIR, with a new DIR, and give tls=DIR",
         lambda desk: security(str(desk.file("mine.txt", "").parent)),
-        ("certs {here}/tls", lambda desk: security(str(desk.folder / "tls"))),
+        ("cluster certs {here}/tls", lambda desk: security(str(desk.folder / "tls"))),
     ),
     Case(
-        "clusters/resources.py: bind: run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)",
+        "clusters/resources.py: bind: run `ips2 cluster certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)",
         config(LOCAL + "bind: {host: 0.0.0.0}"),
         (
-            "certs {here}/tls",
+            "cluster certs {here}/tls",
             lambda desk: config(LOCAL + f"bind: {{host: 0.0.0.0}}\ntls: {desk.folder}/tls")(desk),
             config(LOCAL + "bind: {host: 0.0.0.0}", "--insecure"),
             config(LOCAL + "bind: {host: 0.0.0.0}\ninsecure: true"),
@@ -1255,7 +1255,7 @@ CASES += [
         "clusters/scheduler.py: tls: give --tls DIR (in a config: tls: DIR)",
         "run {at}/x.npy --clusters 3 --out {out} --scheduler tls://127.0.0.1:1",
         (
-            "certs {here}/tls",
+            "cluster certs {here}/tls",
             nobody_answers("run {at}/x.npy --clusters 3 --out {out} --scheduler tls://127.0.0.1:1 --tls {here}/tls"),
         ),
     ),
@@ -1605,7 +1605,7 @@ EXCUSED: dict[str, str] = {
     "bench/slope.py: bench slope: run it on Linux": "needs another system",
     "bench/process.py: --threads: leave --threads out": "needs another system",
     "clusters/batch.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (OF_A_SERVER),
-    "clusters/batch.py: job: look at `ips2 jobs`": OF_A_SERVER,
+    "clusters/batch.py: job: look at `ips2 jobs list`": OF_A_SERVER,
     "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart": OF_A_SERVER,
     "clusters/ssh.py: ssh.hosts: try `ssh HOST true`, then look at keys, known_hosts and python in the config": OF_A_SERVER,
     "readers/dask_array.py: the Dask array given: give client=, as in IPS2(client=client)": "tests/readers/test_readers_dask.py gives the client of a persisted array",

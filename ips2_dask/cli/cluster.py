@@ -1,57 +1,69 @@
-"""Commands that set up a cluster: ``ips2 cluster check`` and ``ips2 certs``."""
+"""Commands on clusters: ``ips2 cluster check`` and ``certs``, and ``ips2 jobs submit``, ``list``, ``logs``, ``cancel``.
+
+Only ``check`` and ``submit`` wait for the imports of Numba and Dask.
+"""
 
 from __future__ import annotations
 
 import argparse
 import json
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
 
-from ips2_dask.clusters import tls
-from ips2_dask.clusters.config import MANAGERS, Config
+from ips2_dask.cli.options import JSON, SECURITY, add
+from ips2_dask.clusters import jobs, tls
+from ips2_dask.clusters.config import MANAGERS
 from ips2_dask.errors import BadInput
 
-if TYPE_CHECKING:
-    from ips2_dask.cli.console import ClusterCheck
+JOB_HELP = "of `ips2 jobs submit` or `ips2 jobs list`, or an unmistakable beginning of it"
 
 
 def add_cluster_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 cluster``."""
-    from ips2_dask.cli.options import add_security  # noqa: PLC0415  it loads SciPy, which certs does not need
-
-    parser.add_argument("what", choices=("check",), help="check: validate the config, and show what would be started")
-    parser.add_argument("config", metavar="FILE|NAME", help="YAML file of a cluster, or a shipped one such as slurm")
-    parser.add_argument("--start", action="store_true", help="start one worker and look at it from inside")
-    parser.add_argument("--store", metavar="DIR", help="with --start: folder or URL that workers must reach")
-    parser.add_argument("--workers", type=int, metavar="N", help="worker processes, instead of what the config says")
-    add_security(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
+    """Add what ``ips2 cluster`` does, and its options."""
+    verbs = parser.add_subparsers(dest="verb", required=True, metavar="WHAT")
+    text = "validate the config, and show what would be started"
+    check = verbs.add_parser("check", help=text, description=text)
+    lines = """
+config FILE|NAME  YAML file of a cluster, or a shipped one such as slurm
+--start  start one worker and look at it from inside
+--store DIR  with --start: folder or URL that workers must reach
+--workers N  worker processes, instead of what the config says
+"""
+    add(check, lines, SECURITY, JSON)
+    check.set_defaults(verb=_check)
+    text = "make certificates for a cluster (TLS), and print the paths of their files"
+    certs = verbs.add_parser("certs", help=text, description=text)
+    add(certs, "directory DIR  a new folder; the shipped configs use ~/.config/ips2_dask/tls")
+    certs.set_defaults(verb=_certs)
 
 
 def cluster_command(options: argparse.Namespace) -> int:
+    """Check a config or make certificates."""
+    return int(options.verb(options))
+
+
+def _check(options: argparse.Namespace) -> int:
     """Show what a config would start; the exit status is 1 if ``--start`` finds a worker that could not do a run."""
-    # `ips2 certs` needs neither the kernels nor a table of rich
-    from ips2_dask.cli.console import print_check  # noqa: PLC0415
-    from ips2_dask.clusters.connect import cluster, module_of  # noqa: PLC0415
-    from ips2_dask.clusters.loading import find, load  # noqa: PLC0415
-    from ips2_dask.clusters.resources import settled  # noqa: PLC0415
-    from ips2_dask.clusters.worker_check import check_worker  # noqa: PLC0415
+    from ips2_dask.cli.console import print_check  # noqa: PLC0415  it loads SciPy and Numba
+    from ips2_dask.clusters.connect import cluster, module_of  # noqa: PLC0415  the same
+    from ips2_dask.clusters.loading import find, load  # noqa: PLC0415  the same
+    from ips2_dask.clusters.resources import settled  # noqa: PLC0415  the same
+    from ips2_dask.clusters.worker_check import check_worker  # noqa: PLC0415  the same
 
     if options.store is not None and not options.start:
-        raise BadInput(
-            "--store",
-            f"{options.store} without --start",
-            "--store with --start",
-            "no worker would look whether it reaches it",
-            "add --start, or leave --store out",
-        )
+        found, why = f"{options.store} without --start", "no worker would look whether it reaches it"
+        raise BadInput("--store", found, "--store with --start", why, "add --start, or leave --store out")
     config = load(options.config)
     workers = options.workers or (1 if options.start and "workers" in MANAGERS[config.manager].takes else None)
     config = settled(config, workers=workers, tls=options.tls, insecure=options.insecure)
-    check: ClusterCheck = {
+    lacking = tls.missing(config.tls) if config.tls else []
+    note = f"{config.tls} lacks {', '.join(lacking)}: run `ips2 cluster certs {config.tls}` first"
+    check: dict[str, Any] = {
         "config": str(find(options.config)),
         "manager": config.manager,
         "starts": module_of(config).preview(config),
-        "notes": _notes(config),
+        "notes": [note] if lacking else [],
         "worker": None,
         "amiss": [],
     }
@@ -65,21 +77,99 @@ def cluster_command(options: argparse.Namespace) -> int:
     return 1 if check["amiss"] else 0
 
 
-def _notes(config: Config) -> list[str]:
-    """Steps that are left to the user before the cluster can start."""
-    files = tls.missing(config.tls) if config.tls else []
-    return [f"{config.tls} lacks {', '.join(files)}: run `ips2 certs {config.tls}` first"] if files else []
-
-
-def add_certs_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 certs``."""
-    parser.add_argument(
-        "directory", metavar="DIR", help="a new folder; the shipped configs use ~/.config/ips2_dask/tls"
-    )
-
-
-def certs_command(options: argparse.Namespace) -> int:
-    """Make a folder of certificates, and print the paths of its files."""
+def _certs(options: argparse.Namespace) -> int:
     for path in tls.make(options.directory):
         print(path)
+    return 0
+
+
+def add_jobs_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add what ``ips2 jobs`` does, and its options; without a word it lists them."""
+    as_json: dict[str, Any] = {"action": "store_true", "help": "one JSON array as the last line of standard output"}
+    parser.add_argument("--json", **as_json)
+    parser.set_defaults(verb=_list)
+    verbs = parser.add_subparsers(metavar="WHAT")
+    whats = {
+        _submit: "hand a whole run over to a cluster, and return at once; options as of `ips2 run`",
+        _list: "what was submitted, and what became of it (default)",
+        _logs: "what a submitted job prints",
+        _cancel: "end a submitted job",
+    }
+    for function, text in whats.items():
+        name = function.__name__.removeprefix("_")
+        lazily: dict[str, Any] = {"fill": _run_arguments} if name == "submit" else {}
+        verb = verbs.add_parser(name, help=text, description=text, **lazily)
+        verb.set_defaults(verb=function)
+        if name in ("logs", "cancel"):
+            verb.add_argument("job", metavar="ID", help=JOB_HELP)
+        if name == "logs":
+            verb.add_argument("--follow", action="store_true", help="go on until the job ends")
+        if name == "list":
+            verb.add_argument("--json", default=argparse.SUPPRESS, **as_json)
+
+
+def _run_arguments(parser: argparse.ArgumentParser) -> None:
+    from ips2_dask.cli.run import add_run_arguments  # noqa: PLC0415  it loads SciPy and Numba; the others don't
+
+    add_run_arguments(parser)
+
+
+def jobs_command(options: argparse.Namespace) -> int:
+    """Submit a job, list those that were submitted, print the log of one, or cancel it."""
+    return int(options.verb(options))
+
+
+def _submit(options: argparse.Namespace) -> int:
+    """Check the options on this machine, submit the run to the cluster, and print the job's id."""
+    from ips2_dask.cli.options import input_of, params_of, resources_of  # noqa: PLC0415  they load SciPy
+    from ips2_dask.clusters import config_of  # noqa: PLC0415  it loads SciPy and Numba
+    from ips2_dask.pipeline.option_checks import check_params  # noqa: PLC0415  for this command alone
+
+    params, resources = params_of(options), resources_of(options)
+    check_params(params, resources)
+    input_of(options)
+    job = jobs.submit(list(_without_cluster(options.given)), config_of(resources), options.cluster, options.out)
+    if not options.quiet:
+        print(f"submitted; ips2 jobs logs {job.id} --follow, ips2 jobs cancel {job.id}", file=sys.stderr)
+    print(job.id)
+    return 0
+
+
+def _without_cluster(words: Sequence[str]) -> Iterator[str]:
+    """The arguments after ``jobs submit`` without ``--cluster``, which the job's record keeps."""
+    rest = iter(words[words.index("submit") + 1 :])
+    for word in rest:
+        if word == "--cluster":
+            next(rest, None)
+        elif not word.startswith("--cluster="):
+            yield word
+
+
+def _list(options: argparse.Namespace) -> int:
+    """Print one line for each submitted job, the oldest first."""
+    names = ("manager", "submitted", "out", "native")
+    rows = [
+        {"id": job.id, "state": jobs.state(job), **{name: getattr(job, name) for name in names}} for job in jobs.jobs()
+    ]
+    if options.json:
+        print(json.dumps(rows))
+        return 0
+    from ips2_dask.cli.console import print_jobs  # noqa: PLC0415  it loads SciPy and Numba; the others don't
+
+    print_jobs(rows)
+    return 0
+
+
+def _logs(options: argparse.Namespace) -> int:
+    """Print the log of a job's driver; with ``--follow`` also the lines that it still writes."""
+    for line in jobs.log_lines(jobs.find(options.job), options.follow):
+        print(line, end="", flush=True)
+    return 0
+
+
+def _cancel(options: argparse.Namespace) -> int:
+    """Ask a job to end, and print its state."""
+    job = jobs.cancel(jobs.find(options.job))
+    now = jobs.state(job)
+    print(f"{job.id}: {'told to end' if job.cancelled and now in ('running', 'pending') else now}")
     return 0

@@ -36,17 +36,8 @@ TEXT_WIDTH = 62
 class Pace:
     """How much of a stage is done, its rate, and the time that the rest will take.
 
-    Parameters
-    ----------
-    clock : callable
-        The time in seconds.
-
-    Attributes
-    ----------
-    done, total : float
-        Tasks, or for the solver the share of the residual's fall in logarithms, of a total of 1.
-    text : str
-        The same in words.
+    ``done`` and ``total`` are tasks, or for the solver the share of the residual's fall in logarithms, of a total of 1;
+    ``text`` is the same in words.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -115,46 +106,36 @@ class PlainProgress(Progress):
         self._pace, self._last_line = Pace(clock), clock()
 
     def connected(self, dashboard: str | None) -> None:
-        """Print the dashboard's address."""
         if dashboard:
             print(f"dashboard     {dashboard}", file=sys.stderr, flush=True)
 
     def begin(self, stage: str) -> None:
-        """Start the stage's clock."""
         self._pace, self._last_line = Pace(self._clock), self._clock()
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Print how much is done, every half minute."""
         self._pace.advance(done, total)
-        self._print_pace(stage)
+        self._go_on(stage)
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Print the residual, every half minute."""
         self._pace.note(facts)
-        self._print_pace(stage)
+        self._go_on(stage)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Print the seconds that the stage took."""
-        self._print(stage, REUSED if skipped else f"{seconds:.2f} s")
+        print(f"{_numbered(stage)} {REUSED if skipped else f'{seconds:.2f} s'}", file=sys.stderr, flush=True)
 
-    def _print_pace(self, stage: str) -> None:
+    def _go_on(self, stage: str) -> None:
         if self._clock() - self._last_line >= LINE_SECONDS:
             self._last_line = self._clock()
-            self._print(stage, f"... {self._pace}")
-
-    def _print(self, stage: str, text: str) -> None:
-        print(f"{_numbered(stage)} {text}", file=sys.stderr, flush=True)
+            print(f"{_numbered(stage)} ... {self._pace}", file=sys.stderr, flush=True)
 
 
 class _Texts(ProgressColumn):
     """The column of a stage's elapsed time, tasks, rate and time left, computed anew each time the table is drawn."""
 
     def render(self, task: Task) -> Text:
-        """The text of a stage's line."""
         pace: Pace | None = task.fields["pace"]
-        if pace is None:
-            return Text(task.fields["text"], no_wrap=True)
-        return Text(f"{duration(pace.seconds):>8}  {pace}", no_wrap=True, overflow="ellipsis")
+        text = task.fields["text"] if pace is None else f"{duration(pace.seconds):>8}  {pace}"
+        return Text(text, no_wrap=True, overflow="ellipsis")
 
 
 class LiveProgress(Progress):
@@ -173,29 +154,24 @@ class LiveProgress(Progress):
         self._bars.stop()
 
     def connected(self, dashboard: str | None) -> None:
-        """Print the dashboard's address above the bars."""
         if dashboard:
             self._bars.console.print(f"    dashboard  {dashboard}", highlight=False, soft_wrap=True)
 
     def begin(self, stage: str) -> None:
-        """Open the stage's line."""
         if self._task is not None:  # the start is over
             self._finish(duration(self._pace.seconds))
         self._open(_numbered(stage), "")
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Move the stage's bar, which pulses until the first task is done."""
-        if done:
+        if done:  # the bar pulses until the first task is done
             self._pace.advance(done, total)
             self._move()
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Show the solver's residual against the tolerance."""
         self._pace.note(facts)
         self._move()
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Close the stage's line."""
         residual = self._pace.text if self._pace.text.startswith("residual") else ""
         self._finish(REUSED if skipped else f"{duration(seconds):>8}  {residual}")
 
@@ -227,27 +203,22 @@ class JsonLog(Progress):
         self.write("start")
 
     def connected(self, dashboard: str | None) -> None:
-        """Write the dashboard's address."""
         self.write("connected", facts={"dashboard": dashboard})
 
     def begin(self, stage: str) -> None:
-        """Write that a stage starts."""
         self._stage_begun, self._last_advance = self._clock(), -math.inf
         self.write("begin", stage)
 
     def advance(self, stage: str, done: int, total: int) -> None:
-        """Write how many tasks are done, at most once in `JSON_SECONDS`."""
         now = self._clock()
         if done == total or now - self._last_advance >= JSON_SECONDS:
             self._last_advance = now
             self.write("advance", stage, done=done, total=total, seconds=now - self._stage_begun)
 
     def note(self, stage: str, facts: Mapping[str, Any]) -> None:
-        """Write a stage's numbers."""
         self.write("note", stage, seconds=self._clock() - self._stage_begun, facts=facts)
 
     def end(self, stage: str, seconds: float, skipped: bool) -> None:
-        """Write that a stage is done."""
         self.write("end", stage, seconds=seconds, facts={"skipped": skipped})
 
     def leave(self, event: str, **facts: object) -> None:
@@ -257,16 +228,8 @@ class JsonLog(Progress):
     def write(self, event: str, stage: str | None = None, **values: Any) -> None:
         """Write a line."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="milliseconds")
-        line: dict[str, Any] = {
-            "time": now,
-            "stage": stage,
-            "event": event,
-            "done": None,
-            "total": None,
-            "seconds": None,
-            "facts": None,
-            **values,
-        }
+        line: dict[str, Any] = {"time": now, "stage": stage, "event": event}
+        line |= dict.fromkeys(("done", "total", "seconds", "facts")) | values
         if line["seconds"] is not None:
             line["seconds"] = round(line["seconds"], 6)
         print(json.dumps(line), file=self._stream, flush=True)
@@ -274,7 +237,10 @@ class JsonLog(Progress):
 
 @contextlib.contextmanager
 def progress(quiet: bool, log: str | None = None) -> Iterator[Progress]:
-    """The progress of a command: nothing if quiet, else a live table on a terminal, or lines; and a log if named."""
+    """The progress of a command: nothing if quiet, else a live table on a terminal, or lines; and a log if named.
+
+    The log is a file of JSON lines, or standard output for ``-``.
+    """
     with contextlib.ExitStack() as stack:
         display = Progress()
         if not quiet and sys.stderr.isatty():
@@ -282,45 +248,27 @@ def progress(quiet: bool, log: str | None = None) -> Iterator[Progress]:
             stack.callback(display.close)
         elif not quiet:
             display = PlainProgress()
-        yield stack.enter_context(logged(display, log))
-
-
-@contextlib.contextmanager
-def logged(progress: Progress, name: str | None) -> Iterator[Progress]:
-    """A progress that also writes JSON lines to a file, or to standard output for ``-``; None writes none.
-
-    Raises
-    ------
-    BadInput
-        If the file can't be written.
-    """
-    with contextlib.ExitStack() as stack:
-        if name is None:
-            yield progress
+        if log is None:
+            yield display
             return
-        log = JsonLog(sys.stdout if name == "-" else stack.enter_context(_open_log(name)))
+        lines = JsonLog(sys.stdout if log == "-" else stack.enter_context(_open_log(log)))
         try:
-            yield Relay(progress, log)
+            yield Relay(display, lines)
         except KeyboardInterrupt:
-            log.leave("interrupted")
+            lines.leave("interrupted")
             raise
         except Exception as error:
-            log.leave("failed", error=f"{type(error).__name__}: {error}")
+            lines.leave("failed", error=f"{type(error).__name__}: {error}")
             raise
-        log.leave("finish")
+        lines.leave("finish")
 
 
 def _open_log(name: str) -> IO[str]:
     try:
         return open(name, "w", encoding="utf-8")
     except OSError as error:
-        raise BadInput(
-            "--log-json",
-            f"{name} ({error.strerror})",
-            "a file that can be written, or - for standard output",
-            "nobody could follow the run",
-            "give another one",
-        ) from error
+        found, allowed = f"{name} ({error.strerror})", "a file that can be written, or - for standard output"
+        raise BadInput("--log-json", found, allowed, "nobody could follow the run", "give another one") from error
 
 
 def _numbered(stage: str) -> str:

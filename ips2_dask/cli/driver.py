@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import os
 import socket
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 from ips2_dask.cli.main import main
@@ -19,14 +19,12 @@ def drive(folder: str) -> int:
     record = json.loads(Path(folder, "job.json").read_text(encoding="utf-8"))
     os.chdir(record["cwd"])
     files.remove("exit.json")  # of an earlier try, if the batch system starts the job again
-    files.write("started.json", json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "at": _now()}))
+    begun = {"host": socket.gethostname(), "pid": os.getpid(), "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    files.write("started.json", json.dumps(begun))
     status = main(record["arguments"])
-    files.write("exit.json", json.dumps({"status": status, "at": _now()}))
+    ended = {"status": status, "at": datetime.now(UTC).isoformat(timespec="seconds")}
+    files.write("exit.json", json.dumps(ended))
     return status
-
-
-def _now() -> str:
-    return datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The command line: parses and prints; everything it does is a call that Python users can make."""
+"""The command line: parses, prints and ends in order; everything it does is a call that Python users can make."""
 
 from __future__ import annotations
 
@@ -6,118 +6,122 @@ import argparse
 import contextlib
 import gc
 import importlib
+import logging
 import os
 import re
 import shlex
+import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import FrameType
+from typing import Any, NoReturn, Self
 
 from ips2_dask import __version__
-from ips2_dask.cli.stopping import Stopping
 from ips2_dask.errors import BadInput, IPS2Error, IPS2Warning
 from ips2_dask.params import Params, Resources
+from ips2_dask.progress import Progress, Relay
 from ips2_dask.wording import option
 
 COMMANDS = {
     "run": ("run", "cluster an input into a run directory"),
-    "plan": ("plan", "show what a run would do, and run nothing"),
+    "plan": ("run", "show what a run would do, and run nothing"),
     "predict": ("run", "clusters of new samples, by a run that is there"),
-    "sweep": ("sweep", "many settings of one input, ranked without known labels"),
+    "sweep": ("run", "many settings of one input, ranked without known labels"),
     "export": ("maintenance", "write a run's labels to a CSV, Parquet or .h5ad file"),
     "status": ("maintenance", "what a run has done, and why"),
     "report": ("maintenance", "write one page on a finished run"),
-    "verify": ("maintenance", "check a run against its digests"),
-    "gc": ("maintenance", "take away what no key of a run points to"),
+    "verify": ("maintenance", "check a run against its digests, or take away what it does not need (--gc)"),
     "demo": ("run", "cluster scikit-learn's digits"),
-    "submit": ("jobs", "hand a whole run over to a cluster, and return at once"),
-    "jobs": ("jobs", "what was submitted, and what became of it"),
-    "logs": ("jobs", "what a submitted job prints"),
-    "cancel": ("jobs", "end a submitted job"),
-    "cluster": ("cluster", "check a cluster's config, and try it"),
-    "certs": ("cluster", "make certificates for a cluster (TLS)"),
-    "bench": ("sweep", "measure speed, memory and quality on this machine (`ips2 bench --help` lists what)"),
-    "study": ("sweep", "a scaling study from a YAML file: notebook, fits, figures"),
-    "completion": ("main", "a script that completes commands and options in bash, zsh or fish"),
-    "reproduce": ("sweep", "the paper's experiments again, beside its printed figures"),
+    "jobs": ("cluster", "whole runs on a cluster: submit one, list, follow or cancel those that were submitted"),
+    "cluster": ("cluster", "check a cluster's config and try it, or make certificates for it (TLS)"),
+    "bench": ("run", None),
 }
-"""The file of each command in ``ips2_dask/cli``, and its help.
+"""The file of each command in ``ips2_dask/cli``, and its help; one without help is not listed.
 
 For the command ``NAME`` the file has the functions ``add_NAME_arguments(parser)`` and ``NAME_command(options)``, which
 returns the exit status. A file is imported when one of its commands is called, so that no command waits for the imports
 of the others.
 """
 
+RENAMED = {
+    "gc": "ips2 verify --gc",
+    "submit": "ips2 jobs submit",
+    "logs": "ips2 jobs logs",
+    "cancel": "ips2 jobs cancel",
+    "certs": "ips2 cluster certs",
+    "study": "ips2 bench scaling --workers 1,2,4",
+    "reproduce": "ips2 bench reproduce",
+    "completion": "shtab --prog ips2 --shell bash ips2_dask.cli.main.whole_parser",
+}
+"""What commands of the last version are called now."""
+
+_PATHS = {"input", "new", "to", "page", "knn_graph", "similarity", "performance_report", "log_json"}
+_PATHS |= {"directory", "out", "store", "data"}
+"""Arguments in which ~ is the home; not that of scratch, which is of other machines."""
+
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose errors are one line."""
+    """A parser whose errors are one line, and which gets its options when it is first used, by ``fill``."""
+
+    def __init__(self, *args: Any, fill: Callable[[argparse.ArgumentParser], None] | None = None, **more: Any) -> None:
+        super().__init__(*args, **{"allow_abbrev": False} | more)
+        self._fill = fill
+
+    def filled(self) -> Self:
+        """The parser with all of its options."""
+        fill, self._fill = self._fill, None
+        if fill is not None:
+            fill(self)
+        return self
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse, with all options."""
+        return super(_Parser, self.filled()).parse_known_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         print(f"ips2: {message}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(2)
 
 
-def _parser(words: Sequence[str], every: bool = False) -> argparse.ArgumentParser:
-    """The parser of a command line: it knows all commands, but only the options of the one that ``words`` call.
-
-    With ``every`` it knows the options of all commands, for which all of their files are imported.
-    """
-    called = next((word for word in words if not word.startswith("-")), None)
+def _parser() -> _Parser:
+    """The parser of all commands, each of which gets its options when it is called."""
     parser = _Parser(
         prog="ips2",
         description="Clustering by tensor similarity, out of core, on Dask.",
-        allow_abbrev=False,
-        epilog="exit status: 0 done, 1 damage, a store that fails or a fault of ours, 2 bad input, "
-        "3 --strict and a promise was not kept, 4 refused by the plan, 130 interrupted",
+        epilog="Measurements: ips2 bench --help. Exit status: 0 done, 1 damage, a store that fails or a fault of ours, "
+        "2 bad input, 3 --strict and a promise was not kept, 4 refused by the plan, 130 interrupted.",
     )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (file, summary) in COMMANDS.items():
-        subparser = commands.add_parser(name, allow_abbrev=False, help=summary, description=summary)
-        if every or name == called:
-            module = importlib.import_module(f"ips2_dask.cli.{file}")
-            getattr(module, f"add_{name}_arguments")(subparser)
-            subparser.set_defaults(function=getattr(module, f"{name}_command"))
+        more: dict[str, Any] = {"fill": partial(_fill, name, file)} | ({"help": summary} if summary else {})
+        commands.add_parser(name, description=summary, **more)
     return parser
 
 
-SHELLS = ("bash", "zsh", "fish")
-FILES = frozenset({"input", "new", "to", "page", "knn_graph", "similarity", "performance_report", "log_json"})
-FOLDERS = frozenset({"directory", "out", "store", "scratch", "data"})
-"""Arguments that a shell completes with the names of files, and of folders; ~ in them is the home."""
+def _fill(name: str, file: str, parser: argparse.ArgumentParser) -> None:
+    """Give a command its options and its function."""
+    module = importlib.import_module(f"ips2_dask.cli.{file}")
+    getattr(module, f"add_{name}_arguments")(parser)
+    parser.set_defaults(function=getattr(module, f"{name}_command"))
 
 
-def add_completion_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the argument of ``ips2 completion``."""
-    parser.add_argument("shell", choices=SHELLS)
-
-
-def completion_command(options: argparse.Namespace) -> int:
-    """Print the completion script of all commands for a shell."""
-    try:
-        import shtab  # noqa: PLC0415  an extra that this command alone needs
-    except ImportError:
-        raise BadInput(
-            "completion",
-            "no shtab",
-            "shtab, which writes the scripts",
-            "there would be no script",
-            "pip install 'ips2-dask[completion]'",
-        ) from None
-    parser = _parser([], every=True)
-    for action in _actions(parser):
-        if action.dest in FILES | FOLDERS and action.choices is None:
-            action.complete = shtab.FILE if action.dest in FILES else shtab.DIRECTORY  # type: ignore[attr-defined]
-    print(shtab.complete(parser, options.shell))
-    return 0
+def whole_parser() -> argparse.ArgumentParser:
+    """The parser with the options of all commands: `shtab --prog ips2 --shell bash ips2_dask.cli.main.whole_parser`."""
+    parsers: list[argparse.ArgumentParser] = [_parser()]
+    for parser in parsers:
+        for action in (parser.filled() if isinstance(parser, _Parser) else parser)._actions:
+            parsers += action.choices.values() if isinstance(action, argparse._SubParsersAction) else []
+    return parsers[0]
 
 
 def _expand_homes(options: argparse.Namespace) -> None:
     """Put the home in place of ~ in paths: a shell does not where an option ends in =, as in --out=~/run."""
     for name, value in vars(options).items():
-        if name in (FILES | FOLDERS) - {"scratch"} and isinstance(value, str):  # scratch is of other machines
+        if name in _PATHS and isinstance(value, str):
             setattr(options, name, os.path.expanduser(value))
 
 
@@ -126,22 +130,9 @@ def _check_parts(options: argparse.Namespace, further: Sequence[str]) -> None:
     first = str(vars(options).get("new", vars(options).get("input")))
     if all(word.endswith(".parquet") for word in (first, *further)):
         folder = os.path.dirname(first) or "."
-        raise BadInput(
-            first,
-            f"{len(further)} more Parquet files after it",
-            "a file, a folder or a pattern",
-            "they would be left out",
-            f"put the pattern in quotes, as in '{os.path.join(folder, '*.parquet')}', or name the folder, {folder}",
-        )
-
-
-def _actions(parser: argparse.ArgumentParser) -> Iterator[argparse.Action]:
-    """All options and arguments of a parser and of its commands."""
-    for action in parser._actions:
-        yield action
-        if isinstance(action, argparse._SubParsersAction):
-            for subparser in action.choices.values():
-                yield from _actions(subparser)
+        found, allowed = f"{len(further)} more Parquet files after it", "a file, a folder or a pattern"
+        remedy = f"put the pattern in quotes, as in '{os.path.join(folder, '*.parquet')}', or name the folder, {folder}"
+        raise BadInput(first, found, allowed, "they would be left out", remedy)
 
 
 def _with_options(message: str) -> str:
@@ -176,17 +167,69 @@ def _warnings_as_lines() -> Iterator[None]:
         yield
 
 
+class Stopping:
+    """A context in which the first SIGINT, SIGTERM or SIGUSR2 raises KeyboardInterrupt in the main thread.
+
+    The first ends the cluster in order, the second ends this process at once. SIGUSR2 is what Grid Engine sends a
+    minute before it kills a job that was submitted with ``-notify``.
+
+    Python loses an exception that is raised inside a callback of its garbage collector, and distributed has such a
+    callback (about every thirtieth interrupt was lost, measured). So `guard` raises it again at the next event.
+    """
+
+    SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR2)
+
+    def __init__(self) -> None:
+        self.interrupted = False
+        self._before: dict[int, Callable[[int, FrameType | None], object] | int | None] = {}
+
+    def __enter__(self) -> Self:
+        self._before = {number: signal.signal(number, self._stop) for number in self.SIGNALS}
+        self._hook, sys.unraisablehook = sys.unraisablehook, self._unraisable
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if self.interrupted:
+            logging.disable(logging.NOTSET)
+        sys.unraisablehook = self._hook
+
+    def guard(self, progress: Progress) -> Progress:
+        """A progress that passes events on to another one, and raises a KeyboardInterrupt that Python lost."""
+        return Relay(progress, check=self._check)
+
+    def _check(self) -> None:
+        if self.interrupted:
+            raise KeyboardInterrupt
+
+    def _stop(self, *_: object) -> NoReturn:
+        if self.interrupted:  # workers end themselves when their pipe to this process closes
+            show_cursor = "\x1b[?25h" if sys.stderr.isatty() else ""  # live progress hid it
+            print(f"{show_cursor}ips2: interrupted again", file=sys.stderr, flush=True)
+            os._exit(130)
+        self.interrupted = True
+        logging.disable(logging.CRITICAL)  # Dask would log an error for each task that it gives up
+        raise KeyboardInterrupt
+
+    def _unraisable(self, unraisable: sys.UnraisableHookArgs) -> None:
+        if unraisable.exc_type is not KeyboardInterrupt:
+            self._hook(unraisable)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1, 2, 3, 4 or 130."""
     with Stopping() as stopping:
-        return _main(arguments, stopping)
+        return _main(list(sys.argv[1:] if arguments is None else arguments), stopping)
 
 
-def _main(arguments: Sequence[str] | None, stopping: Stopping) -> int:
-    words = list(sys.argv[1:] if arguments is None else arguments)
+def _main(words: list[str], stopping: Stopping) -> int:
     options = argparse.Namespace(out=None, stopping=stopping, given=words)
+    if words and words[0] in RENAMED:
+        print(f"ips2 {words[0]}: is now `{RENAMED[words[0]]}`", file=sys.stderr)
+        return 2
     try:
-        parser = _parser(words)
+        parser = _parser()
         _, further = parser.parse_known_args(words, options)
         if further:
             _check_parts(options, further)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,38 +14,37 @@ from ips2_dask.readers.features import MISSING, MOST_CATEGORIES, Features, split
 from ips2_dask.readers.text_format import HEADER, USUAL, TextFormat
 from ips2_dask.wording import option
 
-HELP = {
-    "n_clusters": "number of clusters c, or auto",
-    "max_clusters": "with --clusters auto: the largest number that is considered",
-    "n_eigenpairs": "eigenpairs that are solved for where that is more than c: several c then share them",
-    "n_components": "columns of the spectral embedding; default: c and 8 more",
-    "n_neighbors": "size k of a neighbourhood, the sample itself included",
-    "sigma": "sigma of the tensor",
-    "epsilon": "epsilon of the tensor, below 0.001, where samples lie 32 to 64 from their mean",
-    "tensor": "which tensor similarity",
-    "metric": "distance of two samples; cosine and correlation are chords sqrt(2 (1 - cos)); jaccard: of the sets of "
-    "features that are not 0; precomputed: the input",
-    "affinity": "pairwise similarity S; precomputed: see --similarity",
-    "bandwidth": "mean, median or a number: t of exp(-d^2 / 2 t^2)",
-    "high_order": "how eigenvectors become V",
-    "fusion": "how S and V become U",
-    "fusion_weight": "w of U = (1 - w) S + w V",
-    "method": "ips2, or ppc for V alone",
-    "embedding": "what is clustered: the spectral embedding of U, that of the graph of its rows, or its rows (none)",
-    "assign_labels": "how labels come from it: k-means, leaves of a tree of density, or the better of the two "
-    "(auto); leiden: communities of U, which need 'ips2-dask[graph]'",
-    "resolution": "of leiden's modularity: larger ones give more clusters; for a given number of clusters it is sought",
-    "scale": "what is done to the columns (l2: rows) first",
-    "duplicates": "whether rows that are equal once scaled become one sample, or stay samples of their own",
-    "operator": "how far the tensor is assembled",
-    "graph": "how the nearest neighbours are found",
-    "shards": "number of shards of the sample graph; default: by the shape of the data",
-    "tol": "largest residual of an eigenpair; default: as exact as labels need",
-    "random_state": "seed of everything random",
-}
+JSON = "--json  one JSON object as the last line of standard output"
+QUIET = "--quiet  no progress and no report"
+SCORED = """
+--labels-column NAME  column of known labels, by name or number: for scores
+--transpose  the input is features by samples
+"""
+SIDE_INPUTS = """
+--similarity FILE  S of all samples, for --affinity precomputed: .npz, .npy, a.h5ad::obsp/b
+--knn-graph FILE  sparse matrix whose entries in a row are a sample's candidate neighbours
+"""
+SECURITY = """
+--tls DIR  certificates, as `ips2 cluster certs DIR` makes them
+--insecure  let the scheduler listen beyond 127.0.0.1 without certificates
+"""
 
-KINDS: dict[str, type] = {"int": int, "int | None": int, "float": float, "float | None": float}
-METAVARS = {"int": "N", "int | None": "N", "float": "X", "float | None": "X", "str | float": "mean|median|X"}
+
+def add(parser: argparse._ActionsContainer, *lines: str) -> None:
+    """Add options and arguments, one a line: its name, what it takes, and after two blanks its help.
+
+    One that takes nothing is a flag, one that takes ``N`` a whole number, lower-case words with ``|`` between them are
+    the choices, and one with ``!`` is required. A line without a name goes on with the help of the one before it.
+    """
+    for line in filter(None, re.sub(r"\n   +", " ", "\n".join(lines)).splitlines()):
+        (name, _, takes), text = line.split("  ", 1)[0].partition(" "), line.split("  ", 1)[1]
+        more: dict[str, Any] = {"metavar": takes.rstrip("!") or None}
+        if "|" in takes and takes.islower():
+            more = {"choices": takes.split("|")}
+        elif name.startswith("--"):
+            more = {**more, "required": takes.endswith("!")} if takes else {"action": "store_true"}
+        more |= {"type": int} if takes == "N" else {}
+        parser.add_argument(name, help=text, **more)
 
 
 def _bandwidth(text: str) -> str | float:
@@ -61,63 +61,109 @@ def _clusters(text: str) -> int | str:
         raise argparse.ArgumentTypeError(f"{text!r} is neither a whole number nor auto") from None
 
 
+TYPES: dict[str, dict[str, Any]] = {
+    "int": {"type": int, "metavar": "N"},
+    "float": {"type": float, "metavar": "X"},
+    "int | Any": {"type": _clusters, "metavar": "N|auto"},
+    "str | float": {"type": _bandwidth, "metavar": "mean|median|X"},
+}
+"""How an option is read whose parameter in `Params` is of a type."""
+
+
+def _helps() -> dict[str, str]:
+    """The first sentence that the docstring of `Params` says on each of them: they are explained there alone."""
+    found: dict[str, str] = {}
+    for names, text in re.findall(
+        r"^    ([a-z_, ]+) : .*\n(?: {12}.*\n)*((?: {8}\S.*\n)*)", Params.__doc__ or "", re.M
+    ):
+        sentence = re.split(r"(?<!eq)\.\s", " ".join(text.split()) + " ")[0]
+        found |= dict.fromkeys(names.split(", "), sentence.replace("``", "").replace("%", "%%"))
+    return found
+
+
 def add_params(parser: argparse.ArgumentParser, without: Sequence[str] = ()) -> None:
     """Add an option for each parameter of the method, except those in ``without``."""
     group = parser.add_argument_group("method")
     group.add_argument("--preset", choices=sorted(PRESETS), default="default", help="a set of the options below")
+    helps = _helps()
     for name, field in Params.__dataclass_fields__.items():
-        if name in without:
-            continue
-        extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else {}
-        if name == "n_clusters":
-            extra = {"type": _clusters, "metavar": "N|auto"}
-        elif name not in CHOICES:
-            kind = str(field.type)
-            extra = {"type": KINDS.get(kind, _bandwidth), "metavar": METAVARS[kind]}
-        default = MAX_CLUSTERS if name == "max_clusters" else field.default
-        group.add_argument(option(name), dest=name, default=None, help=f"{HELP[name]} (default {default})", **extra)
+        if name not in without:
+            kind = str(field.type).removesuffix(" | None")
+            extra: dict[str, Any] = {"choices": CHOICES[name]} if name in CHOICES else TYPES[kind]
+            default = MAX_CLUSTERS if name == "max_clusters" else field.default
+            text = helps.get(name, "") + ("" if default is None else f" (default {default})")
+            group.add_argument(option(name), dest=name, default=None, help=text, **extra)
 
 
 def add_input(parser: argparse.ArgumentParser, optional: bool = False) -> None:
     """Add the input, and the options on its labels and features."""
     nargs: dict[str, Any] = {"nargs": "?"} if optional else {}
     parser.add_argument("input", help="data file, file::dataset, folder or URL of a Zarr array", **nargs)
-    parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
-    parser.add_argument("--transpose", action="store_true", help="the input is features by samples")
+    add(parser, SCORED)
     group = parser.add_argument_group(
         "features: columns by name, by number from 0, and ranges of both with their ends, such as A,B,5,7-20"
     )
-    group.add_argument("--columns", metavar="LIST", help="columns that are features (default: all)")
-    group.add_argument("--drop-columns", metavar="LIST", help="columns that are none")
-    group.add_argument(
-        "--one-hot",
-        metavar="LIST",
-        help=f"columns of text or numbers that become a 0 or 1 for each category, of at most {MOST_CATEGORIES:,}",
-    )
-    group.add_argument(
-        "--missing",
-        choices=MISSING,
-        default=MISSING[0],
-        help="what is done about NaN, nulls and, in text files, empty fields, ?, NA and such: refuse them (default), "
-        "take the column's median, or drop the row, whose label is then -1",
-    )
+    lines = f"""
+--columns LIST  columns that are features (default: all)
+--drop-columns LIST  columns that are none
+--one-hot LIST  columns of text or numbers that become a 0 or 1 for each category, of at most {MOST_CATEGORIES:,}
+--missing {"|".join(MISSING)}  what is done about NaN, nulls and, in text files, empty fields, ?, NA and such: refuse
+    them (default), take the column's median, or drop the row, whose label is then -1
+"""
+    add(group, lines)
+    parser.set_defaults(missing=MISSING[0])
     add_text_format(parser)
 
 
 def add_text_format(parser: argparse.ArgumentParser) -> None:
     """Add the options on how a text file is read; those that are not given are None."""
     group = parser.add_argument_group("text files")
-    group.add_argument(
-        "--header", choices=HEADER, help="whether the first line names the columns (default: auto, by what is in it)"
-    )
-    group.add_argument(
-        "--delimiter", metavar="CHAR", help=r"between fields; \t: a tab, a blank: runs of them (default: as found)"
-    )
-    group.add_argument("--encoding", metavar="NAME", help="such as latin-1, cp1252 or utf-16 (default: utf-8)")
     group.add_argument("--decimal", choices=(".", ","), help="decimal mark (default: a point)")
-    group.add_argument("--thousands", metavar="CHAR", help="mark between groups of three digits")
-    group.add_argument("--comment", metavar="CHAR", help="character at which a line ends, unless it is in quotes")
-    group.add_argument("--skip-lines", type=int, metavar="N", help="lines before the table, such as titles")
+    lines = rf"""
+--header {"|".join(HEADER)}  whether the first line names the columns (default: auto, by what is in it)
+--delimiter CHAR  between fields; \t: a tab, a blank: runs of them (default: as found)
+--encoding NAME  such as latin-1, cp1252 or utf-16 (default: utf-8)
+--thousands CHAR  mark between groups of three digits
+--comment CHAR  character at which a line ends, unless it is in quotes
+--skip-lines N  lines before the table, such as titles
+"""
+    add(group, lines)
+
+
+def add_cluster(group: argparse._ActionsContainer, serial: bool = True) -> None:
+    """Add the options for a cluster, a scheduler or this process, and for certificates."""
+    where = group.add_mutually_exclusive_group()
+    add(where, "--cluster FILE|NAME  YAML file of a cluster, or a shipped one such as slurm")
+    add(where, "--scheduler ADDRESS  address of a running Dask scheduler")
+    if serial:
+        add(where, "--serial  no cluster: everything in this process")
+    add(group, SECURITY)
+
+
+def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
+    """Add the options on resources; without ``cuts`` those on partitions and block vectors are left out."""
+    group = parser.add_argument_group("machine")
+    add_cluster(group)
+    lines = """
+--workers N  worker processes (default: cores, up to 4)
+--memory-limit SIZE  bytes a process may use, such as 4GiB
+--scratch DIR  folder for what workers spill
+"""
+    add(group, lines)
+    parser.set_defaults(partition_rows=None, vectors="auto")
+    if cuts:
+        add(group, "--partition-rows N  samples in a partition (default: by the shape)")
+        add(group, f"--vectors {'|'.join(CHOICES['vectors'])}  where block vectors live (default auto)")
+
+
+def input_of(options: argparse.Namespace) -> dict[str, Any]:
+    """How the options say that the input is read, as arguments of `ips2_dask.run` and of `readers.open_source`."""
+    return {
+        "labels_column": options.labels_column,
+        "transpose": options.transpose,
+        "features": features_of(options),
+        "text": text_of(options),
+    }
 
 
 def features_of(options: argparse.Namespace) -> Features:
@@ -134,97 +180,23 @@ def text_of(options: argparse.Namespace, usual: TextFormat | None = None) -> Tex
     return dataclasses.replace(usual or USUAL, **given) if given else None
 
 
-def add_side_inputs(parser: argparse.ArgumentParser) -> None:
-    """Add the options for a similarity and a neighbour graph of the user's."""
-    parser.add_argument(
-        "--similarity", metavar="FILE", help="S of all samples, for --affinity precomputed: .npz, .npy, a.h5ad::obsp/b"
-    )
-    parser.add_argument(
-        "--knn-graph", metavar="FILE", help="sparse matrix whose entries in a row are a sample's candidate neighbours"
-    )
-
-
-def add_cluster(group: argparse._ActionsContainer, serial: bool = True) -> None:
-    """Add the options for a cluster, a scheduler or this process."""
-    where = group.add_mutually_exclusive_group()
-    where.add_argument("--cluster", metavar="FILE|NAME", help="YAML file of a cluster, or a shipped one such as slurm")
-    where.add_argument("--scheduler", metavar="ADDRESS", help="address of a running Dask scheduler")
-    if serial:
-        where.add_argument("--serial", action="store_true", help="no cluster: everything in this process")
-    add_security(group)
-
-
-def add_security(group: argparse._ActionsContainer) -> None:
-    """Add the options for certificates."""
-    group.add_argument("--tls", metavar="DIR", help="certificates, as `ips2 certs DIR` makes them")
-    group.add_argument(
-        "--insecure", action="store_true", help="let the scheduler listen beyond 127.0.0.1 without certificates"
-    )
-
-
-def add_resources(parser: argparse.ArgumentParser, cuts: bool = True) -> None:
-    """Add the options on resources; without ``cuts`` those on partitions and block vectors are left out."""
-    group = parser.add_argument_group("machine")
-    add_cluster(group)
-    group.add_argument("--workers", type=int, metavar="N", help="worker processes (default: cores, up to 4)")
-    group.add_argument("--memory-limit", metavar="SIZE", help="bytes a process may use, such as 4GiB")
-    group.add_argument("--scratch", metavar="DIR", help="folder for what workers spill")
-    if not cuts:
-        parser.set_defaults(partition_rows=None, shards=None, vectors="auto")
-        return
-    group.add_argument("--partition-rows", type=int, metavar="N", help="samples in a partition (default: by the shape)")
-    group.add_argument(
-        "--vectors", choices=CHOICES["vectors"], default="auto", help="where block vectors live (default auto)"
-    )
-
-
 def params_of(options: argparse.Namespace) -> Params:
-    """The parameters of the method, by the options and the preset.
-
-    Raises
-    ------
-    BadInput
-        If --max-clusters is given together with a number of clusters.
-    """
+    """The parameters of the method, by the options and the preset."""
     values = {name: getattr(options, name, None) for name in Params.__dataclass_fields__}
     if values["n_clusters"] is None and values["assign_labels"] == "leiden":
         values["n_clusters"] = "auto"  # it finds the number
     if values["n_clusters"] != "auto" and values["max_clusters"] is not None:
-        raise BadInput(
-            "--max-clusters",
-            "a number of clusters that is not auto",
-            "--max-clusters with --clusters auto",
-            "one of the two would count for nothing",
-            "give --clusters auto, or leave --max-clusters out",
-        )
+        found, allowed = "a number of clusters that is not auto", "--max-clusters with --clusters auto"
+        why, remedy = "one of the two would count for nothing", "give --clusters auto, or leave --max-clusters out"
+        raise BadInput("--max-clusters", found, allowed, why, remedy)
     return Params(**{**PRESETS[options.preset], **{name: value for name, value in values.items() if value is not None}})
 
 
 def resources_of(options: argparse.Namespace) -> Resources:
-    """The resources that the options set.
-
-    Raises
-    ------
-    BadInput
-        If --workers is given with --scheduler or --serial, which start no workers.
-    """
+    """The resources that the options set; those of a command that has no option for them are the defaults."""
     if options.workers is not None and (options.scheduler or options.serial):
         other = "--scheduler" if options.scheduler else "--serial"
-        raise BadInput(
-            "--workers",
-            f"{options.workers}, not allowed with argument {other}",
-            "workers of a new cluster",
-            "they would not be there",
-            f"leave out --workers or {other}",
-        )
-    return Resources(
-        n_workers=options.workers,
-        memory_limit=options.memory_limit,
-        scheduler=options.scheduler,
-        cluster=options.cluster,
-        tls=options.tls,
-        insecure=options.insecure,
-        scratch=options.scratch,
-        partition_rows=options.partition_rows,
-        vectors=options.vectors,
-    )
+        found, allowed = f"{options.workers}, not allowed with argument {other}", "workers of a new cluster"
+        raise BadInput("--workers", found, allowed, "they would not be there", f"leave out --workers or {other}")
+    given = {name: getattr(options, name) for name in Resources.__dataclass_fields__ if hasattr(options, name)}
+    return Resources(**given | {"n_workers": options.workers})

@@ -1,29 +1,35 @@
-"""Commands on the samples of an input: ``ips2 run``, ``demo`` and ``predict``."""
+"""Commands that compute: ``ips2 run``, ``demo``, ``predict``, ``plan``, ``sweep``, and measurements (``bench``)."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
+import re
 import sys
 import time
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.sparse import csr_array
 
 from ips2_dask import clusters
-from ips2_dask.cli.console import print_prediction, print_report
+from ips2_dask.cli import console
 from ips2_dask.cli.display import progress
 from ips2_dask.cli.options import (
+    JSON,
+    QUIET,
+    SCORED,
+    SIDE_INPUTS,
+    add,
     add_cluster,
     add_input,
     add_params,
     add_resources,
-    add_side_inputs,
     add_text_format,
-    features_of,
+    input_of,
     params_of,
     resources_of,
     text_of,
@@ -31,9 +37,13 @@ from ips2_dask.cli.options import (
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.process_memory import limited
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.params import LEAST_RECALL, Params, Resources, parse_bytes
+from ips2_dask.params import LEAST_RECALL, Params, parse_bytes
 from ips2_dask.pipeline.option_checks import check_machines
+from ips2_dask.pipeline.prepare import Shaped, memory_limits, plan_run
 from ips2_dask.pipeline.run import run
+from ips2_dask.plan.checks import disk_warning, keeps_limits
+from ips2_dask.progress import Progress
+from ips2_dask.readers import open_source
 from ips2_dask.readers.features import HANDLE_UNKNOWN
 from ips2_dask.readers.labels import CodeReader, classes_of
 from ips2_dask.readers.matrices import matrix_table
@@ -41,17 +51,20 @@ from ips2_dask.runs.export import check_prediction_file, prediction_writer
 from ips2_dask.runs.label_results import Columns
 from ips2_dask.runs.run import Run, open_run
 
+if TYPE_CHECKING:
+    from ips2_dask.sweeps import Point
+
 
 def add_run_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ips2 run``."""
     add_input(parser)
-    parser.add_argument("--out", required=True, metavar="DIR", help="run directory; an earlier run is continued")
-    add_side_inputs(parser)
-    parser.add_argument("--fresh", action="store_true", help="take away what earlier runs left there, and start over")
-    parser.add_argument(
-        "--verify", action="store_true", help="read every byte of what is reused, and compute again what is damaged"
-    )
-    parser.add_argument("--performance-report", metavar="FILE", help="Dask's own report of the run, an HTML file")
+    lines = """
+--out DIR!  run directory; an earlier run is continued
+--fresh  take away what earlier runs left there, and start over
+--verify  read every byte of what is reused, and compute again what is damaged
+--performance-report FILE  Dask's own report of the run, an HTML file
+"""
+    add(parser, SIDE_INPUTS, lines)
     _add_output(parser)
     add_params(parser)
     add_resources(parser)
@@ -66,10 +79,7 @@ def run_command(options: argparse.Namespace) -> int:
             params,
             resources,
             store=options.out,
-            labels_column=options.labels_column,
-            transpose=options.transpose,
-            features=features_of(options),
-            text=text_of(options),
+            **input_of(options),
             progress=options.stopping.guard(display),
             own_cluster=not options.serial,
             similarity=options.similarity,
@@ -83,7 +93,8 @@ def run_command(options: argparse.Namespace) -> int:
 
 def add_demo_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ips2 demo``."""
-    parser.add_argument("--out", default="ips2-demo", metavar="DIR", help="run directory (default: ips2-demo)")
+    add(parser, "--out DIR  run directory (default: ips2-demo)")
+    parser.set_defaults(out="ips2-demo")
     add_cluster(parser, serial=False)
     _add_output(parser)
 
@@ -92,25 +103,13 @@ def demo_command(options: argparse.Namespace) -> int:
     """Cluster scikit-learn's digits, on two processes of this machine unless a cluster is named."""
     from sklearn.datasets import load_digits  # noqa: PLC0415  for this command alone
 
-    resources = Resources(
-        n_workers=None if options.cluster or options.scheduler else 2,
-        cluster=options.cluster,
-        scheduler=options.scheduler,
-        tls=options.tls,
-        insecure=options.insecure,
-        partition_rows=512,
-    )
+    options.workers = None if options.cluster or options.scheduler else 2
+    options.serial, options.partition_rows = False, 512
     X, y = load_digits(return_X_y=True)
     source = matrix_table(X, "scikit-learn's digits", read_labels=partial(np.array, y))
     with progress(options.quiet, options.log_json) as display:
-        finished = run(
-            source,
-            Params(n_clusters=10),
-            resources,
-            store=options.out,
-            progress=options.stopping.guard(display),
-            own_cluster=True,
-        )
+        told, resources = options.stopping.guard(display), resources_of(options)
+        finished = run(source, Params(n_clusters=10), resources, store=options.out, progress=told, own_cluster=True)
     status = _finish(finished, options)
     if not (options.quiet or options.json or options.log_json == "-"):
         print(f"look into it    ips2 status {options.out}, or ips2_dask.open_run({options.out!r}) in Python")
@@ -119,17 +118,14 @@ def demo_command(options: argparse.Namespace) -> int:
 
 def _add_output(parser: argparse.ArgumentParser) -> None:
     """Add the options that set what is printed of a run, and its exit status."""
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no report")
-    parser.add_argument(
-        "--log-json", metavar="FILE|-", help="progress as JSON lines; - writes them to standard output, and no report"
-    )
-    parser.add_argument(
-        "--strict",
-        action="store_true",
-        help=f"exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters "
-        "as were asked for and no more components, no empty pair",
-    )
+    lines = f"""
+{JSON}
+{QUIET}
+--log-json FILE|-  progress as JSON lines; - writes them to standard output, and no report
+--strict  exit with 3 if a promise was not kept: residuals to tol, recall of {LEAST_RECALL:g}, as many clusters as were
+    asked for and no more components, no empty pair
+"""
+    add(parser, lines)
 
 
 def _finish(finished: Run, options: argparse.Namespace) -> int:
@@ -139,11 +135,10 @@ def _finish(finished: Run, options: argparse.Namespace) -> int:
     if table is not None:
         summary |= scores_of_table(table)
     if not options.quiet and options.log_json != "-":
-        print_report(summary, finished.manifest["input"]["name"])
+        console.print_report(summary, finished.manifest["input"]["name"])
     broken = [promise for promise in summary["promises"] if not promise["kept"]] if options.strict else []
     for promise in broken:
-        wanted = f"wanted {promise['rule']} {promise['wanted']:g}"
-        print(f"ips2: promise not kept: {promise['promise']}: found {promise['found']:.4g}, {wanted}", file=sys.stderr)
+        print(f"ips2: promise not kept: {console.unkept(promise)}", file=sys.stderr)
     if options.json:
         print(json.dumps(summary))
     return 3 if broken else 0
@@ -154,24 +149,21 @@ def _finish(finished: Run, options: argparse.Namespace) -> int:
 
 def add_predict_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ips2 predict``."""
-    parser.add_argument("directory", help="directory of a finished run")
-    parser.add_argument("new", help="new samples: data file, file::dataset, folder or URL of a Zarr array")
-    parser.add_argument(
-        "--out", required=True, metavar="FILE", help="labels and their certainty: .csv, .tsv or .parquet; labels: .npy"
-    )
-    parser.add_argument("--proba", action="store_true", help="also the probability of each cluster")
-    parser.add_argument("--embedding", action="store_true", help="also the extended embedding")
-    parser.add_argument("--labels-column", metavar="NAME", help="column of known labels, by name or number: for scores")
-    parser.add_argument("--transpose", action="store_true", help="the new samples are features by samples")
-    parser.add_argument(
-        "--handle-unknown",
-        choices=HANDLE_UNKNOWN,
-        default=HANDLE_UNKNOWN[0],
-        help="a category that the run has not seen: refuse it (default), or make all features of its column 0",
-    )
+    lines = f"""
+directory  directory of a finished run
+new  new samples: data file, file::dataset, folder or URL of a Zarr array
+--out FILE!  labels and their certainty: .csv, .tsv or .parquet; labels: .npy
+--proba  also the probability of each cluster
+--embedding  also the extended embedding
+--handle-unknown {"|".join(HANDLE_UNKNOWN)}  a category that the run has not seen: refuse it (default), or make all
+    features of its column 0
+{JSON}
+{QUIET}
+{SCORED}
+"""
+    add(parser, lines)
+    parser.set_defaults(handle_unknown=HANDLE_UNKNOWN[0])
     add_text_format(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
-    parser.add_argument("--quiet", action="store_true", help="no report")
     add_resources(parser, cuts=False)
 
 
@@ -181,13 +173,8 @@ def predict_command(options: argparse.Namespace) -> int:
     finished, resources = open_run(options.directory), resources_of(options)
     on_workers = not options.serial and any((resources.scheduler, resources.cluster, resources.n_workers))
     if not on_workers and resources.memory_limit is not None:
-        raise BadInput(
-            "--memory-limit",
-            "no --workers, --cluster or --scheduler",
-            "a limit of workers",
-            "it would count for nothing, as this process predicts alone",
-            "add --workers, or leave it out",
-        )
+        found, why = "no --workers, --cluster or --scheduler", "it would count for nothing: this process predicts alone"
+        raise BadInput("--memory-limit", found, "a limit of workers", why, "add --workers, or leave it out")
     check_machines(resources, client=False, own_cluster=on_workers)
     source = finished.open_new(
         options.new,
@@ -197,45 +184,195 @@ def predict_command(options: argparse.Namespace) -> int:
         text=text_of(options, finished.text_format),
     )
     classes, names = classes_of(source), source.sample_names
-    begun = time.perf_counter()
     codes = None if classes is None else CodeReader(classes)
-    sizes, n_predicted = np.zeros(finished.params.n_clusters, np.int64), 0
+    begun, done = time.perf_counter(), 0
+    sizes = np.zeros(finished.params.n_clusters, np.int64)
     table = csr_array((0 if classes is None else len(classes.names), len(sizes)), dtype=np.int64)
     with contextlib.ExitStack() as stack:
         client = stack.enter_context(clusters.executor(resources)).client if on_workers else None
         writer = stack.enter_context(prediction_writer(path))
-        done = 0
         for prediction in finished.predictions(source, client=client):
-            labels = prediction.labels
-            columns: Columns = {}
-            if names is not None:
-                columns["sample"] = names[done : done + len(labels)]
-            columns["label"] = labels
-            columns["certainty"] = prediction.probabilities[np.arange(len(labels)), labels]
+            labels, certain = prediction.labels, prediction.probabilities
+            columns: Columns = {} if names is None else {"sample": names[done : done + len(labels)]}
+            columns |= {"label": labels, "certainty": certain[np.arange(len(labels)), labels]}
             if options.proba:
-                columns |= {f"p{c}": column for c, column in enumerate(prediction.probabilities.T)}
+                columns |= {f"p{c}": column for c, column in enumerate(certain.T)}
             if options.embedding:
                 columns |= {f"e{c}": column for c, column in enumerate(finished.coordinates(prediction).T)}
             writer.write(columns)
             done += len(labels)
             predicted = labels >= 0  # a row with a missing value has the label -1
             sizes += np.bincount(labels[predicted], minlength=len(sizes))
-            n_predicted += int(np.count_nonzero(predicted))
             if codes is not None:
                 pairs = codes.read(len(labels))[predicted], labels[predicted]
                 table = csr_array(table + csr_array((np.ones(len(pairs[0]), np.int64), pairs), shape=table.shape))
-    summary: dict[str, Any] = {
-        "n": done,
-        "sizes": sizes.tolist(),
-        "seconds": time.perf_counter() - begun,
-        "out": options.out,
-    }
+    n_predicted, seconds = int(sizes.sum()), time.perf_counter() - begun
+    summary: dict[str, Any] = {"n": done, "sizes": sizes.tolist(), "seconds": seconds, "out": options.out}
     if n_predicted < done:
         summary["dropped"] = done - n_predicted
     if classes is not None and n_predicted:
         summary |= scores_of_table(table)
     if not options.quiet:
-        print_prediction(summary)
+        console.print_prediction(summary)
     if options.json:
         print(json.dumps(summary))
     return 0
+
+
+# ---- plan
+
+
+@dataclasses.dataclass(frozen=True)
+class TableShape:
+    """A table without data: a plan needs only the shape, the name and the memory of its input."""
+
+    shape: tuple[int, int]
+    name: str = "a table"
+    resident_bytes: int = 0
+
+
+def add_plan_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 plan``."""
+    add_input(parser, optional=True)
+    lines = """
+--shape MxF  samples x features, such as 1000000x64, in place of an input
+--out DIR  the run directory, whose disk's free space is compared
+--json  the whole plan as one JSON object, and no table
+"""
+    add(parser, lines)
+    add_params(parser)
+    add_resources(parser)
+
+
+def plan_command(options: argparse.Namespace) -> int:
+    """Print what a run would compute; the exit status is 4 if it would need more memory than the limit."""
+    params, resources = params_of(options), resources_of(options)
+    source = _planned_source(options)
+    plan = plan_run(source, params, resources)
+    if options.out is not None and "://" not in options.out:
+        text = disk_warning(plan, options.out)
+        plan = dataclasses.replace(plan, warnings=(*plan.warnings, *([text] if text else [])))
+    limits = memory_limits(resources)
+    fits = keeps_limits(plan, *limits)
+    if options.json:
+        print(json.dumps(plan.document() | {"fits": fits}))
+    else:
+        console.print_plan(plan, source, limits)
+    return 0 if fits else 4
+
+
+def _planned_source(options: argparse.Namespace) -> Shaped:
+    """The input, or a table of the shape that ``--shape`` gives."""
+    nothing = "there would be nothing to plan"
+    if (options.input is None) == (options.shape is None):
+        found = "both an input and a shape" if options.shape else "neither an input nor a shape"
+        raise BadInput("--shape", found, "one of them", nothing, "name a file, or give --shape 1000000x64")
+    if options.shape is None:
+        return open_source(options.input, **input_of(options))
+    match = re.fullmatch(r"(\d{1,12})x(\d{1,9})", options.shape)
+    if match is None:
+        raise BadInput("--shape", repr(options.shape), "samples x features", nothing, "write it as 1000000x64")
+    return TableShape((int(match[1]), int(match[2])))
+
+
+# ---- sweep
+
+
+SWEPT = ("n_clusters", "n_neighbors", "sigma", "max_clusters", "n_eigenpairs")
+"""Parameters whose values a sweep takes from its lists."""
+
+
+def add_sweep_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of ``ips2 sweep``."""
+    from ips2_dask.sweeps import CLUSTERS, RESAMPLES, grid  # noqa: PLC0415  for this command alone
+
+    add_input(parser)
+    group = parser.add_argument_group("what is tried: a list such as 7,10 or a range such as 5:15, both ends included")
+    text = f"values of c (default {CLUSTERS[0]}:{CLUSTERS[-1]})"
+    lists: dict[str, Any] = {"type": grid.whole_numbers, "metavar": "LIST"}
+    group.add_argument("--clusters", dest="swept_clusters", default=tuple(CLUSTERS), help=text, **lists)
+    group.add_argument("--neighbors", dest="swept_neighbors", help="values of k", **lists)
+    group.add_argument("--sigma", dest="swept_sigma", type=grid.numbers, metavar="LIST", help="values of sigma")
+    add(group, f"--resamples N  subsamples for stability (default {RESAMPLES})")
+    add(parser, "--out DIR!  run directory; an earlier sweep is continued")
+    add(parser, "--top N  points that are shown (default 10)", JSON, QUIET, SIDE_INPUTS)
+    parser.set_defaults(resamples=RESAMPLES, top=10)
+    add_params(parser, without=SWEPT)
+    add_resources(parser)
+
+
+def sweep_command(options: argparse.Namespace) -> int:
+    """Run the points that are missing, rank all points, and print the best."""
+    from ips2_dask.sweeps import sweep  # noqa: PLC0415  for this command alone
+
+    result = sweep(
+        options.input,
+        options.swept_clusters,
+        options.swept_neighbors,
+        options.swept_sigma,
+        params_of(options),
+        resources_of(options),
+        store=options.out,
+        **input_of(options),
+        own_cluster=not options.serial,
+        similarity=options.similarity,
+        knn_graph=options.knn_graph,
+        resamples=options.resamples,
+        progress=options.stopping.guard(Progress()),
+        on_point=None if options.quiet else _print_point,
+    )
+    if not options.quiet:
+        console.print_sweep(result.table(), result.input, result.shape, result.computed, options.out, options.top)
+    if options.json:
+        print(json.dumps({"computed": result.computed, "points": result.table(), "run_dir": str(result.path)}))
+    return 0
+
+
+def _print_point(done: int, total: int, point: Point, found_there: bool) -> None:
+    """Print a line on standard error for a point that is done."""
+    p = point.params
+    seconds = "there already" if found_there else f"{sum(point.facts['seconds'].values()):.1f} s"
+    criteria = "  ".join(f"{name} {value:.3f}" for name, value in point.criteria.items())
+    line = f"{done:>4}/{total} c={p.n_clusters} k={p.n_neighbors} sigma={p.sigma:g}  {criteria}  {seconds}"
+    print(line, file=sys.stderr, flush=True)
+
+
+# ---- bench: what only those need who work on the package
+
+
+def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the benchmarks and their options, and the paper's experiments."""
+    from ips2_dask.bench.options import add_benchmarks  # noqa: PLC0415  for this command alone
+
+    add_benchmarks(parser, add_params, add_resources)
+    benchmarks = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
+    text = "the paper's experiments again, beside its printed figures"
+    paper = benchmarks.add_parser("reproduce", help=text, description=text)
+    lines = f"""
+--data DIR  data sets (default: the environment variable IPS2_DATA)
+--out DIR!  results; what an earlier call did is kept
+--quick  five runs and smaller grids, in minutes
+--jobs N  processes side by side (default: cores, up to 4)
+--seed N  of the first run (default 0)
+{JSON}
+{QUIET}
+"""
+    add(paper, lines)
+    text = "some experiments, such as table2; may be repeated"
+    paper.add_argument("--only", action="append", default=[], metavar="NAME", help=text)
+    paper.set_defaults(seed=0)
+
+
+def bench_command(options: argparse.Namespace) -> int:
+    """Run a benchmark, all of them, or the paper's experiments."""
+    if options.benchmark == "reproduce":
+        from ips2_dask.paper import reproduce  # noqa: PLC0415  it loads every experiment
+
+        return reproduce.command(options)
+    if options.benchmark == "all":
+        from ips2_dask.bench.everything import make_all  # noqa: PLC0415  it loads no benchmark
+
+        return make_all(options)
+    from ips2_dask.bench.command import bench  # noqa: PLC0415  it loads every benchmark
+
+    return bench(options, params_of, resources_of)

@@ -136,7 +136,7 @@ def log_of_pod(job: Job, follow: bool) -> Iterator[str]:
     pod = _call(job.manager, "kubectl get {job} --ignore-not-found -o jsonpath={.status.jobRunnerPodName}", number)
     if not pod:
         found, allowed = f"{job.id}, which has no pod", "one that is running, or has ended and was not deleted"
-        raise BadInput("job", found, allowed, "there would be nothing to show", "look at `ips2 jobs`")
+        raise BadInput("job", found, allowed, "there would be nothing to show", "look at `ips2 jobs list`")
     words = ["kubectl", "logs", pod, *number.split()[1:], *(["--follow"] if follow else [])]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None

@@ -62,12 +62,12 @@ class Bind:
 
 
 DRIVER_MEMORY = "IPS2_DRIVER_MEMORY"
-"""The environment variable in which a job of `ips2 submit` tells its driver the bytes that the driver may use."""
+"""The environment variable in which a job of `ips2 jobs submit` tells its driver the bytes that the driver may use."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Driver:
-    """Resources of the process that drives a run of `ips2 submit`."""
+    """Resources of the process that drives a run of `ips2 jobs submit`."""
 
     threads: int = _key(1, checks.whole(1, 1024))
     memory: int = _key(4 << 30, checks.size)

@@ -53,7 +53,7 @@ def cluster(
     workers : int, optional
         Worker processes, instead of what the config says.
     tls : path, optional
-        Folder of certificates that `ips2 certs` made, instead of what the config says.
+        Folder of certificates that `ips2 cluster certs` made, instead of what the config says.
     insecure : bool
         Let the scheduler listen beyond 127.0.0.1 without certificates.
 

@@ -97,4 +97,4 @@ def find(name: str) -> Job:
     newest = ", ".join(job.id for job in records[:-4:-1]) or "none was submitted"
     found = f"{name!r}, which {'is several' if matches else 'is not known'}"
     allowed = f"the id of a job ({newest})"
-    raise BadInput("job", found, allowed, "there would be nothing to show", "look at `ips2 jobs`")
+    raise BadInput("job", found, allowed, "there would be nothing to show", "look at `ips2 jobs list`")

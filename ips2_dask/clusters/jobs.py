@@ -116,7 +116,7 @@ def cancel(job: Job) -> Job:
     if job.manager in batch.SYSTEMS:
         batch.cancel(job)
     elif (host := job.native["host"]) != socket.gethostname():
-        found, remedy = f"{job.id}, a process of {host}", f"run `ips2 cancel {job.id}` on {host}"
+        found, remedy = f"{job.id}, a process of {host}", f"run `ips2 jobs cancel {job.id}` on {host}"
         raise BadInput("job", found, "a job that this machine reaches", "another process might end", remedy)
     elif _process(job) is not None:
         os.kill(job.native["pid"], signal.SIGTERM)  # it closes its cluster first

@@ -17,7 +17,7 @@ from ips2_dask.clusters.loading import load
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.params import Resources, parse_bytes
-from ips2_dask.plan.terms import USABLE
+from ips2_dask.plan.memory import USABLE
 
 MOST_WORKERS = 4
 """Processes of a local cluster, unless more are asked for."""
@@ -151,7 +151,7 @@ def _is_local(bind: Bind) -> bool:
 
 def _check_bind(config: Config) -> None:
     """Refuse a scheduler that others could reach without a certificate, and a dashboard that others could reach."""
-    remedy = "run `ips2 certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
+    remedy = "run `ips2 cluster certs DIR` and write tls: DIR, or allow it with --insecure (insecure: true)"
     if config.manager == "kubernetes":  # whose operator does without certificates
         remedy = "write insecure: true"
     if config.tls is None and not _is_local(config.bind):

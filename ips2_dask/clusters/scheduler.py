@@ -44,7 +44,7 @@ def _configured_security() -> Security:
     security = Security(require_encryption=True)
     if not (security.tls_ca_file and security.tls_client_cert):
         found = "nothing, with an address of tls://"
-        allowed = "a folder of `ips2 certs`, or Dask's configuration of TLS"
+        allowed = "a folder of `ips2 cluster certs`, or Dask's configuration of TLS"
         remedy = "give --tls DIR (in a config: tls: DIR)"
         raise BadInput("tls", found, allowed, "the scheduler would refuse this client", remedy)
     return security

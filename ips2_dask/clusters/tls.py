@@ -39,9 +39,9 @@ def security(tls: str | None) -> Security | None:
         return None
     folder, lacking = folder_of(tls), missing(tls)
     if lacking:
-        found, remedy = f"{folder}, which lacks {', '.join(lacking)}", f"run: ips2 certs {tls}"
+        found, remedy = f"{folder}, which lacks {', '.join(lacking)}", f"run: ips2 cluster certs {tls}"
         if folder.is_dir() and any(folder.iterdir()):
-            remedy = "run: ips2 certs DIR, with a new DIR, and give tls=DIR"
+            remedy = "run: ips2 cluster certs DIR, with a new DIR, and give tls=DIR"
         raise BadInput("tls", found, "a folder of certificates", "nobody could connect", remedy)
     return named(tls, [role for role in ROLES if (folder / f"{role}.pem").is_file()])
 

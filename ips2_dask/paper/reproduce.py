@@ -1,4 +1,4 @@
-"""``ips2 reproduce``: the paper's experiments, their records, figures and report, in one call."""
+"""``ips2 bench reproduce``: the paper's experiments and their records, in one call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from ips2_dask.kernels.parallel import usable_cores
 from ips2_dask.paper.experiments import Record, Scope, chosen, experiments, quick
 from ips2_dask.paper.experiments.catalog import Progress
 from ips2_dask.paper.experiments.tasks import Done
-from ips2_dask.paper.report import check_matplotlib, write_report
 from ips2_dask.paper.report.findings import targets
 from ips2_dask.pipeline.manifest import versions
 from ips2_dask.store.files import write_atomically
@@ -28,7 +27,6 @@ class Reproduced(NamedTuple):
     """The files of the results, the number of records, and how many of IPS2's cells in Table 2 are reached."""
 
     results: Path
-    report: Path
     n_records: int
     verdicts: dict[str, int]  # cells that are reached, and all: empty where Table 2 was left out
 
@@ -67,11 +65,11 @@ def reproduce(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Reproduced:
-    """Run the paper's experiments, and write ``results.json``, ``about.json``, ``figures/`` and ``report.html``.
+    """Run the paper's experiments, and write ``results.json`` and ``about.json``.
 
     ``about.json`` says of each family of experiments which code made its records, and when; ``readings.json`` has what
     the records leave out of the family ``readings``. What an earlier call with the same arguments and code has done is
-    not done again; records and report are of what the last call asked for.
+    not done again; records are of what the last call asked for.
 
     Parameters
     ----------
@@ -102,7 +100,6 @@ def reproduce(
         raise BadInput("--jobs", str(jobs), "1 or more", "nobody would do the work", "give --jobs 1")
     if seed < 0:
         raise BadInput("--seed", str(seed), "0 or more", "no generator takes it", "give --seed 0")
-    check_matplotlib()
     folder = Path(out).absolute()
     _check_folder(folder)
     families, scope = chosen(only), quick(seed) if brief else Scope(seed=seed)
@@ -113,10 +110,9 @@ def reproduce(
     for name, family in families.items():
         if family.document is not None:
             write_atomically(folder / f"{name}.json", json.dumps(family.document(scope, results)) + "\n")
-    report = write_report(families, records, results, scope, folder)
     cells = targets(records)
     verdicts = {"cells_reached": sum(cell.reached for cell in cells), "cells": len(cells)} if cells else {}
-    return Reproduced(folder / "results.json", report, len(records), verdicts)
+    return Reproduced(folder / "results.json", len(records), verdicts)
 
 
 def command(options: argparse.Namespace) -> int:
@@ -131,9 +127,9 @@ def command(options: argparse.Namespace) -> int:
         progress=Quiet() if options.quiet else Lines(),
     )
     if not options.quiet:
-        print(f"{done.n_records} records in {done.results}\nreport: {done.report}")
+        print(f"{done.n_records} records in {done.results}")
     if options.json:
-        summary = {"records": done.n_records, "results": str(done.results), "report": str(done.report)}
+        summary = {"records": done.n_records, "results": str(done.results)}
         print(json.dumps({**summary, **done.verdicts}))
     return 0
 

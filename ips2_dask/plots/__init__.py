@@ -11,19 +11,26 @@ Examples
 >>> plots.eigenvalues(run).figure.savefig("eigenvalues.pdf")  # doctest: +SKIP
 """
 
-from ips2_dask.plots.clusters import cluster_sizes, embedding, layout, silhouettes
-from ips2_dask.plots.layers import layers
-from ips2_dask.plots.matrices import distribution, similarity
-from ips2_dask.plots.points import certainty, coordinates, points, silhouette
-from ips2_dask.plots.resources import spent, stage_memory, stage_times
-from ips2_dask.plots.similarities import summarize
-from ips2_dask.plots.spectrum import convergence, eigenvalues, spectrum
+from ips2_dask.plots.clusters import (
+    certainty,
+    cluster_sizes,
+    coordinates,
+    embedding,
+    layers,
+    layout,
+    points,
+    silhouette,
+    silhouettes,
+)
+from ips2_dask.plots.run import convergence, criteria, eigenvalues, spectrum, spent, stage_memory, stage_times
+from ips2_dask.plots.similarities import distribution, similarity, summarize
 
 __all__ = [
     "certainty",
     "cluster_sizes",
     "convergence",
     "coordinates",
+    "criteria",
     "distribution",
     "eigenvalues",
     "embedding",

@@ -1,4 +1,4 @@
-"""The numbers of the plots of S, V and U: block means in the order of labels, distributions, means between clusters.
+"""The similarities S, V and U: block means in the order of labels as heat maps, and distributions of their values.
 
 Everything is summed pair by pair in one go over the stored parts, so that a sparse similarity is never dense beyond
 the cells of a screen.
@@ -7,15 +7,18 @@ the cells of a screen.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from ips2_dask.plots.style import KINDS
+from ips2_dask.plots.style import INK, KINDS, MUTED, PALETTE, SEQUENTIAL, axis, legend, titled
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import RunSample, shown
 from ips2_dask.stages.similarity_views import Similarities
 from ips2_dask.typing import Float64, Int64
+
+if TYPE_CHECKING:  # Matplotlib is the extra [report]
+    from matplotlib.axes import Axes
 
 CELLS = 240
 """Rows and columns of a heat map, at most: more could not be told apart on a third of a screen."""
@@ -194,3 +197,71 @@ class _Sums:
         limits = np.concatenate([[0], np.cumsum(sizes)])
         wide = None if self._profile is None else (self._profile / np.maximum(sizes, 1))[position]
         return Summary(shown, limits, distributions, means, own[position], wide, sparse)
+
+
+# ---- pictures
+
+LABELLED = 0.04
+"""Share of all samples that a cluster must have for its number to be written on the axes."""
+
+
+def similarity(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
+    """Draw a similarity as a heat map, samples in the order of their labels, down-sampled by block means.
+
+    Parameters
+    ----------
+    run : Run or Summary
+    kind : {"pairwise", "high_order", "fused"}
+    ax : matplotlib.axes.Axes, optional
+    """
+    from matplotlib.colors import Normalize, PowerNorm  # noqa: PLC0415  the extra [report]
+
+    summary = summarize(run) if isinstance(run, Run) else run
+    ax = axis(ax, grid=None)
+    M = np.nan_to_num(summary.cells[kind])
+    low, high = min(0.0, float(M.min())), float(M.max()) or 1.0
+    # block means of a sparse matrix span decades: a root shows the weak blocks too
+    norm = PowerNorm(1 / 3, low, high) if summary.sparse and low == 0 else Normalize(low, high)
+    m = int(summary.limits[-1])
+    image = ax.imshow(M, cmap=SEQUENTIAL, norm=norm, extent=(0, m, m, 0), interpolation="nearest")
+    ax.spines[["top", "right"]].set_visible(True)
+    ax.spines[:].set_color(MUTED)
+    limits, sizes = summary.limits, np.diff(summary.limits)
+    for limit in limits[1:-1] if len(sizes) <= 40 else ():
+        ax.axhline(limit, color=MUTED, linewidth=0.4, alpha=0.45)
+        ax.axvline(limit, color=MUTED, linewidth=0.4, alpha=0.45)
+    roomy = np.flatnonzero(sizes >= LABELLED * m)
+    middle = (limits[:-1] + limits[1:])[roomy] / 2
+    ax.set_xticks(middle, [str(i) for i in roomy])
+    ax.set_yticks(middle, [str(i) for i in roomy])
+    ax.tick_params(length=0)
+    bar = ax.figure.colorbar(image, ax=ax, pad=0.03)
+    bar.ax.tick_params(length=2, colors=INK, labelsize="small")
+    bar.ax.spines[:].set_visible(False)
+    return titled(ax, _heading(kind), "samples by cluster")
+
+
+def distribution(run: Run | Summary, kind: str = "fused", ax: Axes | None = None) -> Axes:
+    """Draw how often each value of a similarity occurs within clusters and between them; zeros are left out.
+
+    Parameters as of `similarity`.
+    """
+    shown = (summarize(run) if isinstance(run, Run) else run).distributions[kind]
+    ax = axis(ax, grid="y")
+    ax.set_yscale("log")
+    # 0 has no place on a logarithmic axis: an empty bin stays empty
+    within, between = (np.where(counts > 0, counts, np.nan) for counts in (shown.within, shown.between))
+    floor, width = 0.7, np.diff(shown.edges)
+    look: dict[str, Any]
+    look = {"facecolor": "none", "edgecolor": PALETTE[0], "hatch": "////", "linewidth": 0.6, "align": "edge"}
+    ax.bar(shown.edges[:-1], np.nan_to_num(within - floor), width, bottom=floor, label="within a cluster", **look)
+    look = {"baseline": floor, "color": PALETTE[1], "linewidth": 1.6, "label": "between clusters"}
+    ax.stairs(np.nan_to_num(between, nan=floor), shown.edges, **look)
+    most = max(np.nanmax(within, initial=1.0), np.nanmax(between, initial=1.0))
+    ax.set_ylim(floor, most * 30)
+    legend(ax, loc="upper right")
+    return titled(ax, _heading(kind), "similarity", "pairs")
+
+
+def _heading(kind: str) -> str:
+    return KINDS[kind][0].upper() + KINDS[kind][1:]

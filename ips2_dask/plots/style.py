@@ -1,14 +1,19 @@
-"""How plots look: colours of a light page, and markers and hatches that tell clusters apart without colours."""
+"""How pictures look, and how they are saved: colours of a light page, markers and hatches that tell clusters apart."""
 
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING, Literal
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Literal
 
 from ips2_dask.errors import BadInput
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from matplotlib.legend import Legend
     from matplotlib.text import Text
 
 INK = "#1d2126"
@@ -31,6 +36,21 @@ KINDS = {"pairwise": "pairwise S", "high_order": "high-order V", "fused": "fused
 LAYOUTS = {"umap": "UMAP", "t-sne": "t-SNE"}
 """The methods of a layout as pictures name them."""
 
+_SETTINGS = {
+    "svg.hashsalt": "ips2",
+    "svg.fonttype": "path",
+    "font.family": "DejaVu Sans",
+    "font.size": 9,
+    "hatch.linewidth": 0.7,
+    "savefig.dpi": 192,  # two pixels for each of a page's
+    "image.interpolation": "nearest",
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
 
 def color(cluster: int) -> str:
     """Colour of a cluster."""
@@ -42,32 +62,42 @@ def marker(cluster: int) -> str:
     return MARKERS[cluster % len(MARKERS)]
 
 
-def hatch(cluster: int) -> str:
-    """Hatch of a cluster's bar."""
-    return HATCHES[cluster % len(HATCHES)]
+def look(cluster: int) -> dict[str, Any]:
+    """How the points of a cluster are drawn."""
+    return {"marker": marker(cluster), "facecolor": color(cluster), "edgecolor": PAPER, "linewidth": 0.3}
+
+
+def bar(cluster: int) -> dict[str, Any]:
+    """How the bar of a cluster is drawn."""
+    return {"facecolor": "none", "edgecolor": color(cluster), "hatch": HATCHES[cluster % len(HATCHES)]}
 
 
 def check_matplotlib() -> None:
-    """Refuse to draw without Matplotlib, before anything is computed.
-
-    Raises
-    ------
-    BadInput
-        If Matplotlib is not installed.
-    """
+    """Refuse to draw without Matplotlib, before anything is computed."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise BadInput(
-            "matplotlib",
-            "no such package",
-            "matplotlib 3.9 or later",
-            "there would be no figures",
-            "pip install 'ips2-dask[report]'",
-        )
+        allowed, remedy = "matplotlib 3.9 or later", "pip install 'ips2-dask[report]'"
+        raise BadInput("matplotlib", "no such package", allowed, "there would be no figures", remedy)
 
 
-def heading(kind: str) -> str:
-    """A similarity's name with a capital letter, for a title."""
-    return KINDS[kind][0].upper() + KINDS[kind][1:]
+@contextmanager
+def sheet(width: float, height: float) -> Iterator[Figure]:
+    """An empty figure of ``width`` x ``height`` inches; what is drawn in the block has the style of the package."""
+    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
+    from matplotlib.figure import Figure  # noqa: PLC0415  the same
+
+    with mpl.rc_context(_SETTINGS):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def saved(figure: Figure, kind: Literal["png", "svg"] = "png", *, transparent: bool = False) -> bytes:
+    """The file of a figure drawn on a `sheet`, without a date, so that the same numbers give the same bytes."""
+    import matplotlib as mpl  # noqa: PLC0415  the extra [report]
+
+    file = io.BytesIO()
+    metadata: dict[str, Any] = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    with mpl.rc_context(_SETTINGS):
+        figure.savefig(file, format=kind, metadata=metadata, transparent=transparent)
+    return file.getvalue()
 
 
 def axis(ax: Axes | None, *, grid: Literal["both", "x", "y"] | None = "both") -> Axes:
@@ -86,12 +116,24 @@ def axis(ax: Axes | None, *, grid: Literal["both", "x", "y"] | None = "both") ->
     return ax
 
 
-def titled(ax: Axes, title: str, x: str = "", y: str = "") -> Axes:
-    """The axis with a title, and labels of its x and y axis."""
-    ax.set_title(title, loc="left", color=INK, fontsize="medium", fontweight="bold")
+def titled(ax: Axes, title: str, x: str = "", y: str = "", *, pad: float | None = None) -> Axes:
+    """The axis with a title, ``pad`` points above it, and labels of its x and y axis."""
+    ax.set_title(title, loc="left", color=INK, fontsize="medium", fontweight="bold", pad=pad)
     ax.set_xlabel(x, color=INK)
     ax.set_ylabel(y, color=INK)
     return ax
+
+
+def legend(ax: Axes, marks: Sequence[Any] | None = None, names: Sequence[str] | None = None, **where: Any) -> Legend:
+    """A small legend without a frame, of ``marks`` with their names, or of what the axis names."""
+    given = () if marks is None else (marks, names)
+    return ax.legend(*given, frameon=False, labelcolor=INK, fontsize="small", **where)
+
+
+def scale(ax: Axes, marks: Sequence[Any], names: Sequence[str]) -> Legend:
+    """A legend in one line, at the right end of the title's."""
+    place: dict[str, Any] = {"loc": "lower right", "bbox_to_anchor": (1.0, 1.0), "borderaxespad": 0.2}
+    return legend(ax, marks, names, ncols=len(marks), handletextpad=0.1, columnspacing=0.8, **place)
 
 
 def halo(text: Text) -> Text:

@@ -134,7 +134,7 @@ class ZarrStore:
         StoreFailure
             Where the store is full or can't be written; then nothing of the attempt stays.
         Unreachable
-            Where a store behind a URL gives no answer; what it has taken of the attempt is left to `ips2 gc`.
+            Where a store behind a URL gives no answer; what it has taken of the attempt is left to `ips2 verify --gc`.
         """
         attempt = f"{part}.{uuid.uuid4().hex[:8]}"
         kinds = ARRAYS[folder.split("-")[0]]
@@ -325,7 +325,7 @@ class ZarrStore:
     def drop_many(self, folder: str, parts: Iterable[str]) -> None:
         """Remove parts, those that are there: all receipts first, then the arrays, unless a renamed part has them.
 
-        A part without a receipt is not there; arrays of one that was not finished are left to `ips2 gc`.
+        A part without a receipt is not there; arrays of one that was not finished are left to `ips2 verify --gc`.
         """
         parts = list(parts)
         receipts, texts = self._cached_or_read(folder, self._listed_among(folder, parts))

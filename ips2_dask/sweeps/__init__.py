@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from ips2_dask.executors.workers import check_client
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.cluster_choice import needed_bytes
 from ips2_dask.pipeline.option_checks import check_machines
-from ips2_dask.pipeline.prepare import GivenMatrix, Prepared, open_inputs, prepare
+from ips2_dask.pipeline.prepare import GivenMatrix, open_inputs, prepare
 from ips2_dask.pipeline.run import on_client, run_each
 from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.progress import Progress
@@ -22,9 +22,8 @@ from ips2_dask.readers.features import Features
 from ips2_dask.readers.text_format import TextFormat
 from ips2_dask.runs.directory import check_directory
 from ips2_dask.store.zarr_store import ZarrStore
-from ips2_dask.sweeps import written
-from ips2_dask.sweeps.grid import grid
-from ips2_dask.sweeps.judge import Judge
+from ips2_dask.sweeps import grid
+from ips2_dask.sweeps.judge import judged
 from ips2_dask.sweeps.result import JudgeSettings, Point, Sweep, open_sweep
 
 if TYPE_CHECKING:
@@ -40,7 +39,6 @@ RESAMPLES = 2
 
 ON_WORKERS = 100_000
 """Samples up to which the workers judge a run while the next one goes on: each of them holds its similarities."""
-
 
 OnPoint = Callable[[int, int, Point, bool], None]
 """Takes the number of points that are done, that of all, the point, and whether an earlier call had stored it."""
@@ -121,14 +119,17 @@ def sweep(
     params, resources = params or Params(), resources or Resources()
     check_machines(resources, client=client is not None, own_cluster=own_cluster)
     check_client(client)
-    points = grid(
-        params,
-        clusters,
-        (params.n_neighbors,) if neighbors is None else neighbors,
-        (params.sigma,) if sigma is None else sigma,
-    )
-    settings = JudgeSettings(_checked_resamples(resamples), params.random_state)
-    directory = _directory(store)
+    ks = (params.n_neighbors,) if neighbors is None else neighbors
+    points = grid.grid(params, clusters, ks, (params.sigma,) if sigma is None else sigma)
+    if isinstance(resamples, bool) or not isinstance(resamples, int) or resamples < 1:
+        allowed, why = "a whole number of at least 1", "there would be no stability"
+        raise BadInput("resamples", repr(resamples), allowed, why, "give 1 or more")
+    settings = JudgeSettings(resamples, params.random_state)
+    if "://" in str(store):
+        why = "there would be no place for the figure and the table"
+        raise BadInput("store", str(store), "a local directory", why, "give a local directory")
+    directory = ZarrStore(store)
+    check_directory(directory)
     if files:
         check_matplotlib()
     inputs = open_inputs(
@@ -142,69 +143,30 @@ def sweep(
         client=client,
     )
     runs = [prepare(inputs, one, resources) for one in reversed(points)][::-1]  # the largest c is the first refused
-    judged = _judged_points(runs, directory, settings, resources, client, own_cluster, progress or Progress(), on_point)
-    result = Sweep.ranked(directory, judged, settings, inputs.source.name, inputs.source.shape)
-    result.store_result()
-    if files:
-        written.write(result)
-    return result
-
-
-def _judged_points(
-    runs: Sequence[Prepared],
-    store: ZarrStore,
-    settings: JudgeSettings,
-    resources: Resources,
-    client: Client | None,
-    own_cluster: bool,
-    progress: Progress,
-    on_point: OnPoint | None,
-) -> list[Point]:
-    """The point of each run, in their order; runs that no earlier call has judged are executed."""
-    names = [_point_name(run) for run in runs]
-    stored = {name: point for name in names if (point := Point.read(store, name, settings)) is not None}
-    missing = [run for run, name in zip(runs, names, strict=True) if name not in stored]
-    points = []
+    names = [run.keys["label"].folder.removeprefix("label-") for run in runs]  # digests of what labels depend on
+    found = {name: point for name in names if (point := Point.read(directory, name, settings)) is not None}
+    missing = {name: run for name, run in zip(names, runs, strict=True) if name not in found}
     with contextlib.ExitStack() as stack:
         executor: Executor = SerialExecutor() if client is None else on_client(client, resources)
         if missing and own_cluster:
-            executor = stack.enter_context(places.executor(resources, needed_bytes(missing)))
+            executor = stack.enter_context(places.executor(resources, needed_bytes(list(missing.values()))))
             client = executor.client
         if runs[0].source.shape[0] > ON_WORKERS:
             client = None  # this process judges
-        finished = run_each(missing, store, executor, progress, small_here=client is not None)
-        judge = Judge(str(store.location), settings, client)
-        stack.callback(judge.stop)
-        for done, point in enumerate(judge.points(store, names, stored, finished), 1):
-            points.append(point)
+        finished = run_each(
+            list(missing.values()), directory, executor, progress or Progress(), small_here=client is not None
+        )
+        new = stack.enter_context(contextlib.closing(judged(list(missing), finished, directory, settings, client)))
+        for done, name in enumerate(names, 1):
+            if name not in found:
+                found[name] = next(new)
             if on_point is not None:
-                on_point(done, len(runs), point, point.name in stored)
-    return points
-
-
-def _point_name(run: Prepared) -> str:
-    """The name of a point's document: the digest that its labels depend on."""
-    return run.keys["label"].folder.removeprefix("label-")
-
-
-def _directory(store: str | Path) -> ZarrStore:
-    """The run directory, checked: it is a local one, as figures and tables are written there as well."""
-    if "://" in str(store):
-        raise BadInput(
-            "store",
-            str(store),
-            "a local directory",
-            "there would be no place for the figure and the table",
-            "give a local directory",
-        )
-    directory = ZarrStore(store)
-    check_directory(directory)
-    return directory
-
-
-def _checked_resamples(number: int) -> int:
-    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise BadInput(
-            "resamples", repr(number), "a whole number of at least 1", "there would be no stability", "give 1 or more"
-        )
-    return number
+                on_point(done, len(runs), found[name], name not in missing)
+        for _ in new:  # nothing is left: this lets the runs end
+            pass
+    several = [found[name] for name in names]
+    result = Sweep.ranked(directory, several, settings, inputs.source.name, inputs.source.shape)
+    result.store_result()
+    if files:
+        result.write()
+    return result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from ips2_dask.errors import BadInput
 from ips2_dask.params import Params
@@ -46,42 +46,33 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
         Where a value is outside its range, there is nothing to combine, or the labels can't be judged.
     """
     ks, sigmas, cs = sorted(set(neighbors)), sorted(set(sigma)), sorted(set(clusters))
+    out = "leave it out"
     if params.embedding == "rows":
-        raise BadInput(
-            "embedding",
-            "'rows'",
-            "'spectral' or 'none'",
-            "a subsample would need its rows of U compared anew, for every point",
-            "leave it out",
-        )
+        why = "a subsample would need its rows of U compared anew, for every point"
+        raise BadInput("embedding", "'rows'", "'spectral' or 'none'", why, out)
     if params.tensor == "decomposable" and len(sigmas) > 1:
-        raise BadInput(
-            "sigma",
-            "several with tensor='decomposable'",
-            "one",
-            "every point would be the same, as that tensor has no sigma",
-            "leave it out",
-        )
-    _check_swept(params, ks, sigmas, cs)
+        why = "every point would be the same, as that tensor has no sigma"
+        raise BadInput("sigma", "several with tensor='decomposable'", "one", why, out)
+    for name, value, swept in (("n_neighbors", params.n_neighbors, ks), ("sigma", params.sigma, sigmas)):
+        if value != getattr(Params, name) and value not in swept:
+            found = f"{value} beside a list without it"
+            raise BadInput(name, found, "one that is in the list", "no point would have it", out)
+    if params.max_clusters is not None:
+        found, why = f"{params.max_clusters} in a sweep", "it would count for nothing, as the sweep chooses c"
+        raise BadInput("max_clusters", found, "the list of clusters alone", why, out)
+    if params.n_eigenpairs is not None and cs and params.n_eigenpairs != max(cs):
+        found, allowed = f"{params.n_eigenpairs} in a sweep", f"none, or the largest c, {max(cs)}"
+        why = "it would count for nothing, as a sweep solves for its largest c"
+        raise BadInput("n_eigenpairs", found, allowed, why, out)
     if 1 in cs:
-        raise BadInput(
-            "n_clusters",
-            "1 in a sweep",
-            "numbers of at least 2",
-            "it would win: one cluster is that of any subsample, and it has no silhouette",
-            "leave 1 out",
-        )
+        why = "it would win: one cluster is that of any subsample, and it has no silhouette"
+        raise BadInput("n_clusters", "1 in a sweep", "numbers of at least 2", why, "leave 1 out")
     for name, values in (("neighbors", ks), ("sigma", sigmas), ("clusters", cs)):
         if not values:
             raise BadInput(name, "no value", "at least one", "there would be nothing to compare", f"give {name}")
     if len(ks) * len(sigmas) * len(cs) > MAX_POINTS:
-        raise BadInput(
-            "clusters, neighbors and sigma",
-            "more than 10,000 combinations",
-            "10,000 at most",
-            "it would not end in a lifetime",
-            "give shorter lists",
-        )
+        found, why = "more than 10,000 combinations", "it would not end in a lifetime"
+        raise BadInput("clusters, neighbors and sigma", found, "10,000 at most", why, "give shorter lists")
     n_eigenpairs = None if params.tensor == "decomposable" else max(cs)
     return [
         dataclasses.replace(params, n_clusters=c, n_neighbors=k, sigma=s, n_eigenpairs=n_eigenpairs, max_clusters=None)
@@ -89,36 +80,3 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
         for s in sigmas
         for c in cs
     ]
-
-
-def _check_swept(params: Params, ks: list[int], sigmas: list[float], cs: list[int]) -> None:
-    """Refuse values of the swept parameters that the lists contradict."""
-    swept: tuple[tuple[str, float, Sequence[float]], ...] = (
-        ("n_neighbors", params.n_neighbors, ks),
-        ("sigma", params.sigma, sigmas),
-    )
-    for name, value, values in swept:
-        if value != getattr(Params, name) and value not in values:
-            raise BadInput(
-                name,
-                f"{value} beside a list without it",
-                "one that is in the list",
-                "no point would have it",
-                "leave it out",
-            )
-    if params.max_clusters is not None:
-        raise BadInput(
-            "max_clusters",
-            f"{params.max_clusters} in a sweep",
-            "the list of clusters alone",
-            "it would count for nothing, as the sweep chooses c",
-            "leave it out",
-        )
-    if params.n_eigenpairs is not None and cs and params.n_eigenpairs != max(cs):
-        raise BadInput(
-            "n_eigenpairs",
-            f"{params.n_eigenpairs} in a sweep",
-            f"none, or the largest c, {max(cs)}",
-            "it would count for nothing, as a sweep solves for its largest c",
-            "leave it out",
-        )

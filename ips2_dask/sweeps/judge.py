@@ -5,25 +5,24 @@ from __future__ import annotations
 import hashlib
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-from distributed import Client, Future
-from numpy.typing import NDArray
+from distributed import Client
 
 from ips2_dask.executors.failures import RETRIES, losses
 from ips2_dask.executors.workers import known_workers
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.kernels.validity import conductances, replicate, replicate_rows
 from ips2_dask.metrics import scores_of_table
-from ips2_dask.plots.points import points, silhouette
+from ips2_dask.plots.clusters import points, silhouette
 from ips2_dask.runs.run import Run
 from ips2_dask.runs.sample import SHOWN, UNCERTAIN, RunSample, shown
 from ips2_dask.store.integrity import Document
 from ips2_dask.store.zarr_store import ZarrStore
 from ips2_dask.sweeps.result import SILHOUETTES, JudgeSettings, Point
-from ips2_dask.typing import AnyArray
+from ips2_dask.typing import Float64
 
 EMBEDDED_ANEW = 1_000_000
 """Samples up to which a subsample's U is embedded anew: it takes a process that holds U, and minutes a million."""
@@ -31,15 +30,12 @@ EMBEDDED_ANEW = 1_000_000
 WAITING_RUNS = 2
 """Runs that may wait for each worker's judgement."""
 
-Judgement = dict[str, Any]
-"""The criteria of a run and a few facts about it, as plain values."""
-
 PRIORITY = -10
 """Priority of a judgement on the workers, below that of the tasks of the next run: the run waits for its tasks, and
 nothing waits for the judgement."""
 
 
-def judge_run(run: Run, settings: JudgeSettings) -> Judgement:
+def judge_run(run: Run, settings: JudgeSettings) -> Document:
     """The criteria of a run and a few facts about it, as plain values.
 
     ``stability`` is the mean adjusted Rand index with partitions of subsamples, which are embedded anew up to
@@ -54,26 +50,22 @@ def judge_run(run: Run, settings: JudgeSettings) -> Judgement:
     return {**judgement, "seconds": time.perf_counter() - begun}
 
 
-def _judge_stored(location: str, manifest: Document, settings: JudgeSettings) -> Judgement:
-    """`judge_run` of a run in a directory: the task of a worker."""
-    return judge_run(Run(ZarrStore(location), manifest), settings)
-
-
-def _judge(run: Run, settings: JudgeSettings) -> Judgement:
-    view, c = shown(run), _clusters(run)
-    agreements = _agreements(run, view, settings)
+def _judge(run: Run, settings: JudgeSettings) -> Document:
+    view = shown(run)
+    c = max(run.params.n_clusters, len(run.sizes))  # Leiden's communities may be more than were asked for
+    agreements = _agreements(run, view, c, settings)
+    found = silhouette(points(view), view.labels, most=SILHOUETTES, seed=settings.seed)
     criteria = {
         "stability": float(np.mean(agreements)),
-        "silhouette": float(silhouette(points(view), view.labels, most=SILHOUETTES, seed=settings.seed).values.mean()),
-        "conductance": float(_conductances(run, view).mean()),
+        "silhouette": float(found.values.mean()),
+        "conductance": float(_conductances(view, c).mean()),
     }
-    sizes = np.zeros(c, np.int64)
-    digest = hashlib.sha256()
+    sizes, digest = np.zeros(c, np.int64), hashlib.sha256()
     for block in run.iter_labels():
         labels = block.labels[block.labels >= 0]
         sizes += np.bincount(labels, minlength=c)
         digest.update(np.ascontiguousarray(labels, "<i4").tobytes())
-    facts = {
+    facts: Document = {
         "agreements": agreements,
         "smallest": int(sizes.min()),
         "largest": int(sizes.max()),
@@ -87,142 +79,77 @@ def _judge(run: Run, settings: JudgeSettings) -> Judgement:
     return {"criteria": criteria, **facts}
 
 
-def _agreements(run: Run, view: Run, settings: JudgeSettings) -> list[float]:
+def _agreements(run: Run, view: Run, c: int, settings: JudgeSettings) -> list[float]:
     """Agreement of the labels with those of each subsample; of many samples with those of drawn rows of the embedding.
 
     That depends on the number of samples alone, so that all points of a sweep are judged in one way.
     """
-    rounding, width = _rounding(run)
-    c = _clusters(run)
+    kept = [one for one in run.report()["roundings"] if one["chosen"] and not run.params.clusters_rows]
+    # the rounding that made the labels, and from how many columns of the embedding; Leiden's are of none
+    how = {"rounding": kept[0]["rounding"], "width": kept[0]["columns"] or None} if kept else {"rounding": "kmeans"}
+    how = {"width": None} | how
+    numbers = range(settings.resamples)
     if run.report()["distinct"] > EMBEDDED_ANEW and view.embedding is not None:
         rows = np.arange(len(view.labels))
         if len(rows) > SHOWN + UNCERTAIN:
             rows = np.sort(np.random.default_rng([settings.seed, 33]).choice(len(rows), SHOWN, replace=False))
         embedded, labels = view.embedding[rows], view.labels[rows]
-        return [
-            replicate_rows(embedded, labels, c, settings.seed, number, rounding=rounding, width=width)
-            for number in range(settings.resamples)
-        ]
+        return [replicate_rows(embedded, labels, c, settings.seed, number, **how) for number in numbers]
     run = run.clustered
     distinct = run.distinct
     U = run.similarity("fused", distinct=True)
     if run.params.high_order == "signed":
         U = abs(U)
-    rounding_options: dict[str, Any] = {
+    how |= {
         "columns": run.params.n_embedded,
         "rows": run.params.clusters_rows,
         "embedding": None if run.embedding is None else run.embedding[distinct],
-        "rounding": rounding,
-        "width": width,
     }
-    return [
-        replicate(U, run.labels[distinct], c, settings.seed, number, **rounding_options)
-        for number in range(settings.resamples)
-    ]
+    return [replicate(U, run.labels[distinct], c, settings.seed, number, **how) for number in numbers]
 
 
-def _conductances(run: Run, view: Run) -> NDArray[np.float64]:
-    """Conductance of each cluster in S; where a sample of the run is shown, labels are looked up by partition."""
-    c = _clusters(run)
+def _conductances(view: Run, c: int) -> Float64:
+    """Conductance of each cluster in S, (c,); where a sample is shown, labels are looked up by partition."""
     if isinstance(view, RunSample):
         return conductances(view.labelled_edges(), np.arange(c, dtype=np.int32), c)
-    return conductances(_edges(view), view.labels, c)
+    return conductances(((part.i, part.j, part.pairwise) for part in view.iter_similarities()), view.labels, c)
 
 
-def _clusters(run: Run) -> int:
-    """The number of clusters that was asked for, or that of Leiden's communities where they are more."""
-    return max(run.params.n_clusters, len(run.sizes))
+def _judge_stored(location: str, manifest: Document, settings: JudgeSettings) -> Document:
+    """`judge_run` of a run in a directory: the task of a worker."""
+    return judge_run(Run(ZarrStore(location), manifest), settings)
 
 
-def _rounding(run: Run) -> tuple[str, int | None]:
-    """The rounding that made the labels from the embedding, and from how many of its columns; Leiden's are of none."""
-    for rounding in run.report()["roundings"]:
-        if rounding["chosen"] and not run.params.clusters_rows:
-            return rounding["rounding"], rounding["columns"] or None
-    return "kmeans", None
+def judged(
+    names: Sequence[str], runs: Iterator[Run], store: ZarrStore, settings: JudgeSettings, client: Client | None
+) -> Generator[Point]:
+    """The points of runs, by ``names``, each stored as soon as it is judged: here, or by the workers of ``client``."""
+    waiting: deque[tuple[str, Run, Any]] = deque()  # name, run, its judgement or a future of it
+    room = 0 if client is None else WAITING_RUNS * max(1, len(known_workers(client)))
 
-
-def _edges(run: Run) -> Iterator[tuple[AnyArray, AnyArray, AnyArray]]:
-    """The edges i < j of S, part by part: i and j, (n,) int64, and their weights, (n,)."""
-    for part in run.iter_similarities():
-        yield part.i, part.j, part.pairwise
-
-
-class Judge:
-    """Makes the points of a sweep from its runs.
-
-    Parameters
-    ----------
-    location : str
-        The run directory.
-    settings : JudgeSettings
-    client : distributed.Client, optional
-        Whose workers judge; without one this process does, before the next run.
-    """
-
-    def __init__(self, location: str, settings: JudgeSettings, client: Client | None) -> None:
-        self._location, self._settings, self._client = location, settings, client
-        self._waiting: deque[tuple[str, Run, Any]] = deque()  # name, run, its judgement or a future of it
-
-    def points(
-        self, store: ZarrStore, names: Sequence[str], stored: Mapping[str, Point], runs: Iterator[Run]
-    ) -> Iterator[Point]:
-        """Points in the order of their names; new ones are stored as soon as they are judged.
-
-        Parameters
-        ----------
-        store : ZarrStore
-        names : sequence of str
-            Of all points.
-        stored : mapping of str to Point
-            Those of earlier calls.
-        runs : iterator of Run
-            One for each name that is not among them, in the same order.
-        """
-        new = self._new_points(store, [name for name in names if name not in stored], runs)
-        for name in names:
-            yield stored[name] if name in stored else next(new)
-        for _ in new:  # nothing is left: this lets the runs end
-            pass
-
-    def _new_points(self, store: ZarrStore, names: Sequence[str], runs: Iterator[Run]) -> Iterator[Point]:
-        room = 0
-        if self._client is not None:
-            room = WAITING_RUNS * max(1, len(known_workers(self._client)))
-        for name, run in zip(names, runs, strict=True):
-            self._waiting.append((name, run, self._begin(run)))
-            if len(self._waiting) > room:
-                yield self._finish(store)
-        while self._waiting:
-            yield self._finish(store)
-
-    def _begin(self, run: Run) -> Judgement | Future:
-        """A run's judgement, or a future of it."""
-        if self._client is None:
-            return judge_run(run, self._settings)
-        with losses(self._client):
-            return self._client.submit(
-                _judge_stored,
-                self._location,
-                run.manifest,
-                self._settings,
-                pure=False,
-                retries=RETRIES,
-                priority=PRIORITY,
-            )
-
-    def _finish(self, store: ZarrStore) -> Point:
+    def finished() -> Point:
         """The point of the run that has waited longest."""
-        name, run, judgement = self._waiting.popleft()
-        if self._client is not None:
-            with losses(self._client):
+        name, run, judgement = waiting.popleft()
+        if client is not None:
+            with losses(client):
                 judgement = judgement.result()
         point = Point.of_run(name, run, judgement)
-        point.write(store, self._settings)
+        point.write(store, settings)
         return point
 
-    def stop(self) -> None:
-        """Cancel the judgements that have not ended."""
-        if self._client is not None and self._client.status == "running":
-            self._client.cancel([future for _, _, future in self._waiting])
-        self._waiting.clear()
+    try:
+        for name, run in zip(names, runs, strict=True):
+            if client is None:
+                waiting.append((name, run, judge_run(run, settings)))
+            else:
+                arguments = _judge_stored, str(store.location), run.manifest, settings
+                with losses(client):
+                    future = client.submit(*arguments, pure=False, retries=RETRIES, priority=PRIORITY)
+                waiting.append((name, run, future))
+            if len(waiting) > room:
+                yield finished()
+        while waiting:
+            yield finished()
+    finally:
+        if client is not None and client.status == "running":
+            client.cancel([future for _, _, future in waiting])

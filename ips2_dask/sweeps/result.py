@@ -1,29 +1,37 @@
-"""The result of a sweep: its points, ranked by three criteria, each of which can be opened as a run."""
+"""The result of a sweep: its points, ranked by three criteria, each of which can be opened as a run, and its files."""
 
 from __future__ import annotations
 
+import csv
 import dataclasses
+import io
+import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import rankdata
 
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.validity import CENTRES_FROM, RESAMPLED_TOL, SHARE, STARTS
 from ips2_dask.params import Params
+from ips2_dask.plots import run as pictures
+from ips2_dask.plots.style import saved, sheet
+from ips2_dask.reports.page import Bold, Figure, Section, Table, encoded, page
 from ips2_dask.runs.run import Run
+from ips2_dask.store.files import write_atomically
 from ips2_dask.store.integrity import Document, Facts
 from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
+from ips2_dask.typing import Float64
+from ips2_dask.wording import count
 
-FOLDER = "sweep"
+_FOLDER = "sweep"
 """The folder of a run directory that a sweep's documents and files are in."""
 
-_RESULT = f"{FOLDER}/sweep.json"
+_RESULT = f"{_FOLDER}/sweep.json"
 
 SILHOUETTES = 2_000
 """Samples, seeded, whose mean silhouette counts: it compares every pair of them."""
@@ -46,18 +54,11 @@ class JudgeSettings(NamedTuple):
 
     def as_dict(self) -> dict[str, str | float]:
         """The settings and constants that the criteria depend on besides the run, as a point stores them."""
-        return {
-            **self._asdict(),
-            "share": SHARE,
-            "starts": STARTS,
-            "centres_from": CENTRES_FROM,
-            "tol": RESAMPLED_TOL,
-            "silhouettes": SILHOUETTES,
-            "version": VERSION,
-        }
+        resampled = {"share": SHARE, "starts": STARTS, "centres_from": CENTRES_FROM, "tol": RESAMPLED_TOL}
+        return {**self._asdict(), **resampled, "silhouettes": SILHOUETTES, "version": VERSION}
 
 
-def ranks(values: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64]]:
+def ranks(values: Sequence[Mapping[str, float]]) -> dict[str, Float64]:
     """Rank of each point by each criterion, 1 for the best; equal ones share the mean of their ranks."""
     return {
         name: rankdata([-sign * round(criteria[name], DIGITS) for criteria in values], method="average")
@@ -65,7 +66,7 @@ def ranks(values: Sequence[Mapping[str, float]]) -> dict[str, NDArray[np.float64
     }
 
 
-def order(values: Sequence[Mapping[str, float]], clusters: Sequence[int]) -> tuple[list[int], NDArray[np.float64]]:
+def order(values: Sequence[Mapping[str, float]], clusters: Sequence[int]) -> tuple[list[int], Float64]:
     """Positions of the points from best to worst, and the mean rank of each point.
 
     Of equal mean ranks the larger number of clusters comes first, then the earlier point: two clusters that are one
@@ -78,60 +79,38 @@ def order(values: Sequence[Mapping[str, float]], clusters: Sequence[int]) -> tup
 
 @dataclasses.dataclass(frozen=True)
 class Point:
-    """One combination of parameters.
+    """One combination of parameters."""
 
-    Attributes
-    ----------
-    name : str
-        Digest of what its labels depend on.
-    params : Params
-    criteria : mapping
-        ``stability``, ``silhouette``, ``conductance``.
-    facts : mapping
-        Sizes of the clusters, digest of the labels, warnings, scores where labels are known, seconds.
-    stages : mapping
-        Of each stage: its folder, and whether it was ``computed`` (or ``computed again``) for this point or ``reused``.
-    manifest : mapping
-        Of its run.
-    rank : int
-        1 for the best one.
-    mean_rank : float
-    """
-
-    name: str
+    name: str  # digest of what its labels depend on
     params: Params
-    criteria: Mapping[str, float]
-    facts: Facts
-    stages: Mapping[str, Document]
-    manifest: Document = dataclasses.field(repr=False)
-    rank: int = 0
+    criteria: Mapping[str, float]  # stability, silhouette, conductance
+    facts: Facts  # sizes of clusters, digest of the labels, warnings, scores where labels are known, seconds
+    stages: Mapping[str, Document]  # of each its folder, and whether it was computed (again) for this point or reused
+    manifest: Document = dataclasses.field(repr=False)  # of its run
+    rank: int = 0  # 1 for the best one
     mean_rank: float = 0.0
 
     @classmethod
     def of_run(cls, name: str, run: Run, judgement: Document) -> Point:
         """The point of a finished run and its judgement, as `judge.judge_run` gives it."""
-        stages = {
-            stage["name"]: {"state": stage["state"], "folder": stage["folder"], "seconds": stage["seconds"]}
-            for stage in run.manifest["stages"]
-        }
+        kept = ("state", "folder", "seconds")
+        stages = {stage["name"]: {fact: stage[fact] for fact in kept} for stage in run.manifest["stages"]}
         spent = sum(stage["seconds"] for stage in stages.values() if stage["state"] != "reused")
         facts = {**judgement, "seconds": {"run": spent, "criteria": judgement["seconds"]}}
-        criteria = facts.pop("criteria")
-        return cls(name, run.params, criteria, facts, stages, run.manifest)
+        return cls(name, run.params, facts.pop("criteria"), facts, stages, run.manifest)
 
     @classmethod
     def read(cls, store: ZarrStore, name: str, settings: JudgeSettings) -> Point | None:
         """A point that an earlier call has judged in the same way, or None."""
-        content = store.get_document(_document(name))
+        content = store.get_document(f"{_FOLDER}/point-{name}.json")
         if content is None or content["asked"] != settings.as_dict():
             return None
-        params = Params.of_manifest(content["manifest"]["params"])
-        return cls(name, params, *(content[field] for field in _STORED))
+        return cls(name, Run(store, content["manifest"]).params, *(content[field] for field in _STORED))
 
     def write(self, store: ZarrStore, settings: JudgeSettings) -> None:
         """Store the point for later calls."""
         content = {"asked": settings.as_dict(), **{field: getattr(self, field) for field in _STORED}}
-        store.put_document(_document(self.name), content)
+        store.put_document(f"{_FOLDER}/point-{self.name}.json", content)
 
     @property
     def setting(self) -> str:
@@ -162,21 +141,11 @@ _STORED = ("criteria", "facts", "stages", "manifest")
 
 @dataclasses.dataclass(frozen=True)
 class Sweep:
-    """A sweep's points, best first.
-
-    Attributes
-    ----------
-    points : list of Point
-    settings : JudgeSettings
-        How they were judged.
-    input : str
-        Name of the input.
-    shape : (int, int)
-    """
+    """A sweep's points, best first."""
 
     points: list[Point]
-    settings: JudgeSettings
-    input: str
+    settings: JudgeSettings  # how they were judged
+    input: str  # its name
     shape: tuple[int, int]
     _store: ZarrStore = dataclasses.field(repr=False)
 
@@ -222,22 +191,83 @@ class Sweep:
     def run(self, rank: int = 1) -> Run:
         """The run of a point, by its rank."""
         if not 1 <= rank <= len(self.points):
-            raise BadInput(
-                "rank", str(rank), f"1 to {len(self.points)}", "there would be no such point", "give one of the table's"
-            )
+            why = "there would be no such point"
+            raise BadInput("rank", str(rank), f"1 to {len(self.points)}", why, "give one of the table's")
         return Run(self._store, dict(self.points[rank - 1].manifest))
 
     def store_result(self) -> None:
         """Make the directory that of the best run, whose stages are all stored, and store the list of points."""
-        content = {
-            "asked": self.settings._asdict(),
-            "points": [point.name for point in self.points],
-            "input": self.input,
-            "shape": list(self.shape),
-        }
+        names, about = [point.name for point in self.points], {"input": self.input, "shape": list(self.shape)}
         with self._store.lock():
             self._store.put_document("manifest.json", self.best.manifest)
-            self._store.put_document(_RESULT, content)
+            self._store.put_document(_RESULT, {"asked": self.settings._asdict(), "points": names, **about})
+
+    def write(self) -> Path:
+        """Write the table as CSV and JSON, the figure as PNG and SVG, and the page, whose path is returned.
+
+        The same points give the same bytes, but for seconds.
+        """
+        folder, rows = self.path / _FOLDER, self.table()
+        buffer = io.StringIO()
+        writer = csv.DictWriter(buffer, list(rows[0]), lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_atomically(folder / "table.csv", buffer.getvalue())
+        facts = {
+            "input": self.input,
+            "shape": list(self.shape),
+            "criteria": self._criteria(),
+            "computed": self.computed,
+        }
+        write_atomically(folder / "table.json", json.dumps({**facts, "points": rows}, indent=1) + "\n")
+        with sheet(8.6, 6.2) as figure:
+            pictures.criteria(rows, figure.subplots(2, 2).ravel().tolist())
+            write_atomically(folder / "sweep.png", saved(figure))
+            write_atomically(folder / "sweep.svg", saved(figure, "svg"))
+            picture = saved(figure, transparent=True)
+        write_atomically(folder / "sweep.html", self._page(rows, picture))
+        return folder / "sweep.html"
+
+    def _criteria(self) -> dict[str, str]:
+        """An explanation of each column of the ranking."""
+        samples = "all samples" if self.shape[0] <= SILHOUETTES else f"a seeded sample of {SILHOUETTES:,} samples"
+        subsamples = count(self.settings.resamples, "subsample")
+        return {
+            "stability": f"mean adjusted Rand index of the labels and those of {subsamples} of {SHARE:.0%} of the "
+            f"samples, embedded and clustered anew (seed {self.settings.seed})",
+            "silhouette": f"mean silhouette of {samples} in the embedding",
+            "conductance": "mean over the clusters of the weight of edges of S that leave the cluster, divided by the "
+            "smaller volume, its own or the rest's",
+            "mean_rank": f"mean of the ranks by the three; values that agree to {DIGITS} decimals share a rank, and of "
+            "equal mean ranks the larger number of clusters comes first",
+        }
+
+    def _page(self, rows: list[dict[str, Any]], picture: bytes) -> str:
+        names = {name: name.replace("_", " ") for name in rows[0] if name != "labels"}
+        names |= {"clusters": "c", "neighbors": "k"} | {name: name.upper() for name in ("nmi", "acc") if name in names}
+        best = {name: max(sign * row[name] for row in rows) * sign for name, sign in CRITERIA.items()}
+        body = []
+        for row in rows:
+            cells = [_FORMATS.get(name, "{:,}").format(row[name]) for name in names]
+            of_best = [name in CRITERIA and (row["rank"] == 1 or best[name] == row[name]) for name in names]
+            body.append([Bold(cell) if one else cell for cell, one in zip(cells, of_best, strict=True)])
+        points, (m, f) = count(len(rows), "point"), self.shape
+        caption = f"The criteria over the number of clusters; a ring marks the best point, {self.best.setting}."
+        computed = ", ".join(f"{stage} {n}" for stage, n in self.computed.items())
+        how = [f"{name.replace('_', ' ')}: {text}." for name, text in self._criteria().items()]
+        how.append(f"How often each stage was computed for the {points}: {computed}.")
+        sections = [
+            Section("figure", "Criteria", [Figure("sweep", caption, encoded(picture))]),
+            Section("table", "Points", [Table("Best first; best values are bold", list(names.values()), body)]),
+            Section("how", "How they are ranked", how),
+        ]
+        lead = f"{m:,} samples × {f:,} features, {points}. Best by the mean rank: {self.best.setting}."
+        return page(f"Sweep of {self.input}", lead, sections)
+
+
+_FORMATS = {"sigma": "{:g}", "mean_rank": "{:.2f}", "seconds": "{:.2f}"}
+_FORMATS |= dict.fromkeys((*CRITERIA, "nmi", "acc"), "{:.3f}")
+"""How the columns of a page's table are printed that are no whole numbers."""
 
 
 def open_sweep(path: str | Path) -> Sweep:
@@ -256,14 +286,5 @@ def open_sweep(path: str | Path) -> Sweep:
         stored = [point for point in points if point is not None]
         if stored and len(stored) == len(points):
             return Sweep.ranked(store, stored, settings, content["input"], content["shape"])
-    raise BadInput(
-        str(path),
-        "no finished sweep",
-        "the directory of `ips2 sweep`",
-        "there would be nothing to show",
-        "run the sweep, which continues what is there",
-    )
-
-
-def _document(name: str) -> str:
-    return f"{FOLDER}/point-{name}.json"
+    allowed, why = "the directory of `ips2 sweep`", "there would be nothing to show"
+    raise BadInput(str(path), "no finished sweep", allowed, why, "run the sweep, which continues what is there")

@@ -411,7 +411,7 @@ def test_ours_are_compared_with_as_many_columns_and_neighbours(tmp_path):
 
 def test_each_system_is_fitted_three_times_unless_told():
     words = ["bench", "peers"]
-    assert _parser(words).parse_args(words).repeats == 3
+    assert _parser().parse_args(words).repeats == 3
 
 
 def test_threads_that_there_are_not_are_refused(capsys):

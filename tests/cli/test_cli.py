@@ -7,6 +7,8 @@ import gc
 import json
 import math
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -22,80 +24,47 @@ from sklearn.datasets import load_digits
 
 from ips2_dask import IPS2, Params, clusters, open_run, run
 from ips2_dask.cli.display import LiveProgress
-from ips2_dask.cli.main import _parser, main
-from ips2_dask.cli.stopping import Stopping
+from ips2_dask.cli.main import COMMANDS, RENAMED, Stopping, main, whole_parser
 from ips2_dask.metrics import scores
 from ips2_dask.params import CHOICES, PAPER, Resources
 from ips2_dask.store.cache import cache
 from ips2_dask.store.layout import STAGES
 from ips2_dask.wording import size
 
-KEYS = {
-    "m",
-    "f",
-    "k",
-    "c",
-    "P",
-    "nnz",
-    "stages",
-    "peak_rss_bytes",
-    "eigenvalues",
-    "residual_max",
-    "components",
-    "recall",
-    "run_dir",
-    "warnings",
-}
+KEYS = {"m", "f", "k", "c", "P", "nnz", "stages", "peak_rss_bytes", "eigenvalues", "residual_max", "components"}
+KEYS |= {"recall", "run_dir", "warnings"}
 SCORES = {"acc", "ari", "fscore", "nmi", "purity"}
-OPTIONS = [
-    "--preset",
-    "--clusters",
-    "--neighbors",
-    "--sigma",
-    "--epsilon",
-    "--affinity",
-    "--bandwidth",
-    "--fusion",
-    "--fusion-weight",
-    "--tensor",
-    "--high-order",
-    "--method",
-    "--labels",
-    "--scale",
-    "--operator",
-    "--tol",
-    "--workers",
-    "--memory-limit",
-    "--scheduler",
-    "--seed",
-    "--labels-column",
-    "--json",
-    "--out",
-    "--strict",
-    "--quiet",
-    "--serial",
-    "--log-json",
-    "--scratch",
-    "--transpose",
-    "--partition-rows",
-    "--graph",
-    "--shards",
-    "--vectors",
-]
-
+OPTIONS = (
+    "preset clusters neighbors sigma epsilon affinity bandwidth fusion fusion-weight tensor high-order method labels "
+    "scale operator tol workers memory-limit scheduler seed labels-column json out strict quiet serial log-json "
+    "scratch transpose partition-rows graph shards vectors"
+)
 WITHOUT_DECIMALS = ("components", "P", "nnz", "m", "f", "k", "c")
 
 
-@pytest.fixture
-def table(tmp_path: Path) -> Path:
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three groups with their names in the last column, as CSV: (60, 4) and the class."""
     rng = np.random.default_rng(0)
     kind = np.arange(60) % 3
     X = rng.normal(size=(60, 4)) + 6 * kind[:, None]
     lines = [",".join([*(f"{x:.6f}" for x in row), "abc"[c]]) for row, c in zip(X, kind, strict=True)]
-    path = tmp_path / "table.csv"
+    path = tmp_path_factory.mktemp("table") / "table.csv"
     path.write_text("\n".join(["x0,x1,x2,x3,kind", *lines]) + "\n")
     return path
+
+
+@pytest.fixture(scope="module")
+def finished(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory of a run on the table with three clusters, whose tests change nothing in it."""
+    out = tmp_path_factory.mktemp("finished") / "run"
+    assert main([*_words(table, out), "--quiet"]) == 0
+    return out
+
+
+def _words(table: Path, out: Path) -> list[str]:
+    """The command that made `finished`."""
+    return ["run", str(table), "--clusters", "3", "--labels-column", "kind", "--out", str(out), "--serial"]
 
 
 def last_json(out: str) -> dict[str, Any]:
@@ -105,58 +74,25 @@ def last_json(out: str) -> dict[str, Any]:
     return found
 
 
-def test_json_is_the_last_line_and_holds_what_is_promised(
+def test_a_run_prints_its_report_and_as_the_last_line_what_json_promises(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
-    arguments = ["run", str(table), "--clusters", "3", "--out", str(out), "--labels-column", "kind"]
-    assert main([*arguments, "--serial", "--json"]) == 0
-    said = capsys.readouterr().out
-    found = last_json(said)
+    assert main([*_words(table, out), "--json"]) == 0
+    said = capsys.readouterr()
+    found, opened = last_json(said.out), open_run(out)
     assert set(found) >= KEYS | SCORES
-    assert len(said.splitlines()) > 1
     assert (found["m"], found["f"], found["k"], found["c"]) == (60, 4, 5, 3)
     assert all(isinstance(found[name], int) for name in WITHOUT_DECIMALS)
     assert [set(stage) for stage in found["stages"]] == [{"name", "seconds", "skipped", "state", "why"}] * 7
     assert [stage["name"] for stage in found["stages"]] == list(STAGES)
-    opened = open_run(out)
-    assert found["P"] == len(opened.pairs)
-    assert found["nnz"] == opened.tensor().nnz
+    assert not any(stage["skipped"] for stage in found["stages"])
+    assert (found["P"], found["nnz"]) == (len(opened.pairs), opened.tensor().nnz)
     assert found["eigenvalues"] == opened.eigenvalues.tolist()
     assert found["run_dir"] == str(out)
     kind = np.loadtxt(table, delimiter=",", skiprows=1, usecols=4, dtype=str)
     assert {name: found[name] for name in SCORES} == scores(kind, opened.labels)
     assert found["acc"] == 1.0
-
-
-def test_quiet_json_is_the_only_line(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ["run", str(table), "--clusters", "3", "--labels-column", "-1", "--out", str(tmp_path / "run")]
-    assert main([*arguments, "--serial", "--json", "--quiet"]) == 0
-    said = capsys.readouterr()
-    assert len(said.out.splitlines()) == 1
-    assert said.err == ""
-    assert main([*arguments, "--serial", "--quiet"]) == 0
-    assert capsys.readouterr() == ("", "")
-
-
-def test_without_known_labels_there_are_no_scores(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    X = tmp_path / "x.npy"
-    np.save(X, np.random.default_rng(1).normal(size=(40, 3)))
-    assert main(["run", str(X), "--clusters", "2", "--out", str(tmp_path / "run"), "--serial", "--json"]) == 0
-    said = capsys.readouterr().out
-    assert not SCORES & set(last_json(said))
-    assert "known labels" not in said
-
-
-def test_the_report_says_sizes_times_eigenvalues_scores_and_where(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    assert main(["run", str(table), "--clusters", "3", "--out", str(out), "--labels-column", "4", "--serial"]) == 0
-    said = capsys.readouterr()
-    opened = open_run(out)
     assert "60 samples x 4 features, k = 5, c = 3" in said.out
     assert f"{len(opened.pairs):,} active pairs, {opened.tensor().nnz:,} tensor entries" in said.out
     assert "eigenvalues     " + " ".join(f"{v:.5f}" for v in opened.eigenvalues) in said.out
@@ -166,21 +102,33 @@ def test_the_report_says_sizes_times_eigenvalues_scores_and_where(
 
 
 def test_the_same_command_again_does_nothing_and_says_so(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    table: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["run", str(table), "--clusters", "3", "--labels-column", "kind", "--out", str(tmp_path / "run")]
-    assert main([*arguments, "--serial", "--json"]) == 0
-    first = last_json(capsys.readouterr().out)
-    assert not any(stage["skipped"] for stage in first["stages"])
-    assert main([*arguments, "--serial", "--json"]) == 0
+    out = tmp_path / "run"
+    shutil.copytree(finished, out)
+    assert main([*_words(table, out), "--json"]) == 0
     said = capsys.readouterr()
     again = last_json(said.out)
     assert all(stage["skipped"] for stage in again["stages"])
     assert said.err.count("there already") == 7
-    assert {**again, "stages": first["stages"]} == first
-    assert main([*arguments, "--serial", "--json", "--sigma", "2"]) == 0
-    third = last_json(capsys.readouterr().out)
-    assert [stage["name"] for stage in third["stages"] if stage["skipped"]] == ["ingest", "neighbors"]
+    assert again["eigenvalues"] == open_run(finished).eigenvalues.tolist()
+    assert main([*_words(table, out), "--json", "--quiet", "--sigma", "2"]) == 0
+    said = capsys.readouterr()
+    assert len(said.out.splitlines()) == 1
+    assert said.err == ""
+    stages = last_json(said.out)["stages"]
+    assert [stage["name"] for stage in stages if stage["skipped"]] == ["ingest", "neighbors"]
+    assert main([*_words(table, out), "--sigma", "2", "--quiet", "--strict"]) == 0  # it kept its promises
+    assert capsys.readouterr() == ("", "")
+
+
+def test_without_known_labels_there_are_no_scores(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=(40, 3)))
+    words = ["run", str(tmp_path / "x.npy"), "--clusters", "2", "--out", str(tmp_path / "run"), "--serial", "--json"]
+    assert main(words) == 0
+    said = capsys.readouterr().out
+    assert not SCORES & set(last_json(said))
+    assert "known labels" not in said
 
 
 def test_every_option_of_the_method_reaches_the_run(table: Path, tmp_path: Path) -> None:
@@ -208,19 +156,14 @@ def test_every_option_of_the_method_reaches_the_run(table: Path, tmp_path: Path)
     assert main(arguments) == 0
     opened = open_run(tmp_path / "run")
     assert opened.params == Params(**wanted)
+    rows: dict[str, tuple[str, Any]]
     rows = {"--method": ("method", "ppc"), "--tensor": ("tensor", "decomposable"), "--embedding": ("embedding", "none")}
+    rows["--bandwidth"] = "bandwidth", 1.5
     for name, (field, value) in rows.items():
-        assert main([*arguments[: arguments.index("--clusters")], "--clusters", "3", name, value]) == 0
+        assert main([*arguments[: arguments.index("--clusters")], "--clusters", "3", name, str(value)]) == 0
         assert getattr(open_run(tmp_path / "run").params, field) == value
     X = np.loadtxt(table, delimiter=",", skiprows=1, usecols=range(4))
     assert np.array_equal(opened.labels, run(X, Params(**wanted)).labels)
-
-
-def test_the_decomposable_tensor_and_a_numbers_bandwidth_are_taken(table: Path, tmp_path: Path) -> None:
-    arguments = ["run", str(table), "--labels-column", "kind", "--serial", "--quiet", "--out", str(tmp_path / "run")]
-    assert main([*arguments, "--clusters", "3", "--tensor", "decomposable", "--bandwidth", "1.5"]) == 0
-    params = open_run(tmp_path / "run").params
-    assert (params.tensor, params.bandwidth) == ("decomposable", 1.5)
 
 
 def test_a_preset_is_taken_and_options_given_explicitly_win(table: Path, tmp_path: Path) -> None:
@@ -248,20 +191,49 @@ def test_a_transposed_file_is_read_by_columns(tmp_path: Path) -> None:
     assert np.array_equal(open_run(tmp_path / "run").labels, IPS2(n_clusters=3).fit(X).labels_)
 
 
-def test_the_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_help_names_every_option_and_explains_every_parameter(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--help"]) == 0
-    said = capsys.readouterr().out
-    assert [option for option in OPTIONS if option not in said] == []
+    said = " ".join(capsys.readouterr().out.split())
+    assert not {option for option in OPTIONS.split() if f"--{option}" not in said}
     for words in CHOICES.values():
         assert [word for word in words if word not in said] == []
-
-
-def test_every_parameter_of_the_method_has_an_option() -> None:
+    assert "k, the size of a neighbourhood" in said
+    known = commands()
     for command in ("run", "plan"):
-        parser = _parser([command])
-        action = next(a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
-        known = {a.dest for a in action.choices[command]._actions}
-        assert set(Params.__dataclass_fields__) <= known
+        dests = {action.dest: action for action in known[command]._actions}
+        assert set(Params.__dataclass_fields__) <= set(dests)
+        for name in Params.__dataclass_fields__:
+            text = str(dests[name].help)
+            assert len(text.split("(default")[0].strip()) > 10, name
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    """The parser of each command."""
+    actions = whole_parser()._actions
+    return next(dict(action.choices) for action in actions if isinstance(action, argparse._SubParsersAction))
+
+
+def test_the_help_lists_eleven_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--help"]) == 0
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if re.match(r"    [a-z]", line)]
+    assert listed == [name for name, (_, text) in COMMANDS.items() if text]
+    assert len(listed) == 11
+    assert commands().keys() == COMMANDS.keys()
+
+
+@pytest.mark.parametrize("old", RENAMED)
+def test_an_old_name_says_the_new_one_which_there_is(old: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([old, "run"]) == 2
+    said = capsys.readouterr().err
+    assert said == f"ips2 {old}: is now `{RENAMED[old]}`\n"
+    name, *words = RENAMED[old].split()
+    parser: Any = commands()[words[0]] if name == "ips2" else None
+    for word in words[1:] if name == "ips2" else ():
+        found = next((a for a in parser._actions if isinstance(a, argparse._SubParsersAction)), None)
+        if not word.startswith("-") and found is not None and word in found.choices:
+            parser = found.choices[word]
+        elif word.startswith("--") and old != "study":
+            assert word in parser._option_string_actions
 
 
 @pytest.mark.parametrize(
@@ -292,11 +264,6 @@ def test_a_command_that_cannot_be_parsed_is_one_line_and_status_2(
     assert "--help" in found.err
 
 
-def test_strict_is_satisfied_by_a_run_that_kept_its_promises(table: Path, tmp_path: Path) -> None:
-    arguments = ["run", str(table), "--labels-column", "kind", "--clusters", "3", "--out", str(tmp_path / "run")]
-    assert main([*arguments, "--serial", "--quiet", "--strict"]) == 0
-
-
 def test_strict_returns_3_where_a_residual_is_above_tol(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(3).normal(size=(400, 5)))
     arguments = ["run", str(tmp_path / "x.npy"), "--clusters", "3", "--out", str(tmp_path / "run"), "--tol", "1e-300"]
@@ -318,13 +285,13 @@ def test_a_plan_says_every_stage_and_runs_nothing(
         assert f" {name} " in said
     assert "60 samples x 4 features, 3 partitions" in said
     assert "MiB" in said
-    assert [path.name for path in tmp_path.iterdir()] == ["table.csv"]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_plan_that_exceeds_the_limit_returns_4_and_so_does_the_run(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shared = [str(table), "--labels-column", "kind", "--clusters", "3", "--memory-limit", "100MiB"]
+    shared = [str(table), "--labels-column", "kind", "--clusters", "3", "--memory-limit", "500MiB"]
     assert main(["plan", *shared]) == 4
     assert "are needed" in capsys.readouterr().out
     assert main(["run", *shared, "--out", str(tmp_path / "run")]) == 4
@@ -342,11 +309,8 @@ def test_a_plan_says_what_a_format_without_parts_costs(tmp_path: Path, capsys: p
     assert "can't be read in parts" in capsys.readouterr().out
 
 
-def test_status_of_a_finished_run(table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "run"
-    arguments = ["run", str(table), "--labels-column", "kind", "--clusters", "3", "--out", str(out), "--serial"]
-    assert main([*arguments, "--quiet"]) == 0
-    assert main(["status", str(out)]) == 0
+def test_status_of_a_finished_run(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", str(finished)]) == 0
     said = capsys.readouterr().out
     assert said.count("computed") == 7
     assert "state           finished " in said
@@ -402,11 +366,11 @@ def test_a_fault_of_ours_shows_its_traceback_and_returns_1(
 
 
 def test_a_damaged_part_that_is_needed_again_is_mended(
-    table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    table: Path, finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
+    shutil.copytree(finished, out)
     arguments = ["run", str(table), "--labels-column", "kind", "--clusters", "3", "--out", str(out), "--quiet"]
-    assert main([*arguments, "--serial"]) == 0
     cache.clear()  # what this process has read would hide the damage
     chunk = next(path for path in sorted(out.glob("neighbors-*/p000000.*/indices/c/**/*")) if path.is_file())
     chunk.write_bytes(chunk.read_bytes()[:-1] + b"?")
@@ -493,7 +457,7 @@ def test_every_signal_of_a_terminal_or_a_batch_system_is_an_interrupt(number: si
 def test_a_second_interrupt_ends_the_process_at_once() -> None:
     script = """
 import signal
-from ips2_dask.cli.stopping import Stopping
+from ips2_dask.cli.main import Stopping
 with Stopping():
     try:
         signal.raise_signal(signal.SIGINT)
@@ -573,7 +537,7 @@ def long_input(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.mark.parametrize("how", ["SIGTERM", "Ctrl-C"])
+@pytest.mark.parametrize("how", ["SIGTERM", pytest.param("Ctrl-C", marks=pytest.mark.slow)])
 def test_an_interrupted_run_returns_130_closes_its_cluster_and_can_be_continued(
     how: str, long_input: Path, tmp_path: Path
 ) -> None:
@@ -598,6 +562,7 @@ def test_an_interrupted_run_returns_130_closes_its_cluster_and_can_be_continued(
     assert main(["status", str(out)]) == 0
 
 
+@pytest.mark.slow
 def test_a_cluster_that_meets_bad_input_is_closed_and_nothing_is_left(tmp_path: Path) -> None:
     X = np.random.default_rng(5).normal(size=(3000, 4))
     X[2222, 3] = np.nan

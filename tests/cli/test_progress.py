@@ -14,7 +14,7 @@ import pytest
 from rich.console import Console
 
 from ips2_dask import Params, Resources, run
-from ips2_dask.cli.display import JsonLog, LiveProgress, Pace, PlainProgress, logged
+from ips2_dask.cli.display import JsonLog, LiveProgress, Pace, PlainProgress, progress
 from ips2_dask.cli.main import main
 from ips2_dask.progress import Progress
 from ips2_dask.store.layout import STAGES
@@ -165,7 +165,7 @@ def test_machines_get_a_json_object_a_line_and_nothing_else(tmp_path: Path, caps
 )
 def test_a_log_says_how_a_run_ended(error: BaseException, event: str, facts: Any, tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    log = logged(Progress(), str(path))
+    log = progress(True, str(path))
     log.__enter__().begin("ingest")
     assert not log.__exit__(type(error), error, None)
     last = read(path.read_text())[-1]

@@ -86,10 +86,10 @@ def ssh(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -
 
 @pytest.fixture(scope="session")
 def tls(environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[dask_scheduler.Scheduler]:
-    """A running scheduler with two workers that speak TLS alone, by certificates of ``ips2 certs``."""
+    """A running scheduler with two workers that speak TLS alone, by certificates of ``ips2 cluster certs``."""
     pytest.importorskip("cryptography", reason="TLS: pip install cryptography")
     folder = tmp_path_factory.mktemp("tls")
-    Shell(environment, folder)("certs", folder / "certificates")
+    Shell(environment, folder)("cluster", "certs", folder / "certificates")
     with dask_scheduler.dask_scheduler(folder, folder / "certificates", environment) as served:
         yield served
 

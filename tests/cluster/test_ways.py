@@ -57,11 +57,11 @@ def test_a_submitted_run_has_the_same_labels(
 ) -> None:
     served, config = request.getfixturevalue(manager)
     shell, out = ips2.where(served.environment), in_s3.url(f"submitted/{manager}")
-    job = shell("submit", table.url, "--out", out, *table.options, "--cluster", config).stdout.split()[-1]
+    job = shell("jobs", "submit", table.url, "--out", out, *table.options, "--cluster", config).stdout.split()[-1]
     assert _state(shell, job) in ("pending", "running")
     until(lambda: _state(shell, job) not in ("pending", "running"), f"{job} goes on", 600)
-    assert _state(shell, job) == "done", shell("logs", job).stdout
-    assert f"{table.options[1]} clusters" in shell("logs", job).stdout
+    assert _state(shell, job) == "done", shell("jobs", "logs", job).stdout
+    assert f"{table.options[1]} clusters" in shell("jobs", "logs", job).stdout
     np.testing.assert_array_equal(open_run(out).labels, table.labels)
     until(lambda: not served.queue(), "jobs of workers are left")
 
@@ -72,10 +72,10 @@ def test_a_cancelled_submission_takes_its_workers_with_it_and_can_be_made_again(
 ) -> None:
     served, config = request.getfixturevalue(manager)
     shell, out = ips2.where(served.environment), in_s3.url(f"cancelled/{manager}")
-    command = ("submit", table.url, "--out", out, *table.options, "--cluster", config)
+    command = ("jobs", "submit", table.url, "--out", out, *table.options, "--cluster", config)
     job = shell(*command).stdout.split()[-1]
     until(lambda: len(served.queue("running")) > 1, "no worker has been started")
-    shell("cancel", job)
+    shell("jobs", "cancel", job)
     until(lambda: not served.queue(), "jobs are left")
     assert _state(shell, job) == "cancelled"
     again = shell(*command).stdout.split()[-1]
@@ -91,9 +91,9 @@ def test_a_driver_that_grid_engine_does_not_start_is_pending_and_can_be_cancelle
     held = tmp_path / "held.yaml"
     held.write_text(config.read_text().replace("sge: {", f'sge: {{directives: ["{directive}"], '))
     shell = ips2.where(served.environment)
-    job = shell("submit", "x.npy", "--out", "run", "--clusters", 5, "--cluster", held).stdout.split()[-1]
+    job = shell("jobs", "submit", "x.npy", "--out", "run", "--clusters", 5, "--cluster", held).stdout.split()[-1]
     until(lambda: _state(shell, job) == state, "it was started")
-    shell("cancel", job)
+    shell("jobs", "cancel", job)
     assert _state(shell, job) == "cancelled"
     assert not served.queue()
 

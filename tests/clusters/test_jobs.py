@@ -50,7 +50,7 @@ def until(true: Callable[[], bool]) -> None:
 
 def submitted(capsys: pytest.CaptureFixture[str], *arguments: str) -> Job:
     """Submit a run by the command line; its last line is the id."""
-    assert main(["submit", *arguments]) == 0
+    assert main(["jobs", "submit", *arguments]) == 0
     return find(capsys.readouterr().out.splitlines()[-1])
 
 
@@ -79,7 +79,7 @@ def test_a_submitted_run_goes_on_by_itself_and_is_done(
     assert main(["jobs", "--json"]) == 0
     (row,) = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (row["id"], row["state"], row["manager"]) == (job.id, "done", "local")
-    assert main(["logs", job.id[:-1]]) == 0
+    assert main(["jobs", "logs", job.id[:-1]]) == 0
     assert capsys.readouterr().out == text
 
 
@@ -111,7 +111,7 @@ def test_a_cancelled_driver_ends_its_workers_first(tmp_path: Path, capsys: pytes
     until(lambda: "ingest" in "".join(log_lines(job)))
     family = driver.children(recursive=True)
     assert family
-    assert main(["cancel", job.id]) == 0
+    assert main(["jobs", "cancel", job.id]) == 0
     until(lambda: state(find(job.id)) not in ("running", "pending"))
     assert state(find(job.id)) == "cancelled"
     _, alive = psutil.wait_procs(family, timeout=30)
@@ -139,11 +139,11 @@ def test_a_killed_driver_is_lost_and_the_same_submission_continues_its_run(
 def test_what_is_wrong_is_refused_before_anything_is_handed_over(
     table: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    arguments = ["submit", str(table), "--clusters", "3", "--out", str(tmp_path / "run")]
+    arguments = ["jobs", "submit", str(table), "--clusters", "3", "--out", str(tmp_path / "run")]
     assert main([*arguments, "--cluster", "slrm"]) == 2
     assert main([*arguments, "--sigma", "0"]) == 2
     assert main([*arguments, "--cluster", "slurm", "--tls", str(tmp_path)]) == 2
-    assert "ips2 certs" in capsys.readouterr().err
+    assert "ips2 cluster certs" in capsys.readouterr().err
     assert not jobs()
 
 
@@ -152,7 +152,7 @@ def test_a_batch_system_that_is_not_there_leaves_no_record(
 ) -> None:
     pytest.importorskip("dask_jobqueue")
     monkeypatch.setenv("PATH", str(tmp_path))
-    arguments = ["submit", str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--insecure"]
+    arguments = ["jobs", "submit", str(table), "--clusters", "3", "--out", str(tmp_path / "run"), "--insecure"]
     (tmp_path / "pbs.yaml").write_text("manager: pbs\nworker: {memory: 1GiB}\n")
     assert main([*arguments, "--cluster", str(tmp_path / "pbs.yaml")]) == 2
     assert "`qsub`, which can't be run" in capsys.readouterr().err

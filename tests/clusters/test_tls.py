@@ -1,4 +1,4 @@
-"""Certificates: what `ips2 certs` makes, and that a scheduler which has them talks to nobody without."""
+"""Certificates: what `ips2 cluster certs` makes, and that a scheduler which has them talks to nobody without."""
 
 from __future__ import annotations
 
@@ -48,13 +48,13 @@ def test_keys_are_for_their_owner_alone(folder: Path) -> None:
 
 def test_a_folder_that_holds_something_is_left_alone(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (folder / "client.key").read_bytes()
-    assert main(["certs", str(folder)]) == 2
+    assert main(["cluster", "certs", str(folder)]) == 2
     assert "keys that are in use would be lost" in capsys.readouterr().err
     assert (folder / "client.key").read_bytes() == before
 
 
 def test_a_folder_without_certificates_is_named_with_the_command_that_makes_them(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match=f"ips2 certs {tmp_path}"):
+    with pytest.raises(BadInput, match=f"ips2 cluster certs {tmp_path}"):
         tls.security(str(tmp_path))
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from importlib import resources
+import io
 from typing import Any
 
 import numpy as np
@@ -11,15 +10,15 @@ import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from planted import blobs_of_blobs
 from sklearn.metrics import silhouette_samples
 
 from ips2_dask import PAPER, Params, Resources, Run, plots, run
+from ips2_dask.kernels import layout as layout_kernel
 from ips2_dask.pipeline.prepare import plan_run
-from ips2_dask.plots import style
-from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker
+from ips2_dask.plots.style import KINDS, MARKERS, PALETTE, color, marker, saved, sheet
 from ips2_dask.readers import open_source
-from ips2_dask.reports.svg import VARIABLES
 from ips2_dask.runs.layers import Layers
 from ips2_dask.runs.layout import Layout
 
@@ -38,15 +37,22 @@ WAYS: dict[str, tuple[Params, Resources]] = {
 }
 
 
-@pytest.fixture(params=WAYS)
-def any_run(request: pytest.FixtureRequest, blobs: Array) -> Run:
+@pytest.fixture(scope="module")
+def rows() -> Array:
+    """Three groups that overlap: (60, 4)."""
+    rng = np.random.default_rng(16)
+    return rng.normal(size=(60, 4)) + 2.2 * rng.integers(0, C, size=(60, 1))
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def any_run(request: pytest.FixtureRequest, rows: Array) -> Run:
     """A run of each way of storing the similarities."""
-    return run(blobs, *WAYS[request.param])
+    return run(rows, *WAYS[request.param])
 
 
-@pytest.fixture
-def some_run(blobs: Array) -> Run:
-    return run(blobs, *WAYS["sparse"])
+@pytest.fixture(scope="module")
+def some_run(rows: Array) -> Run:
+    return run(rows, *WAYS["sparse"])
 
 
 def dense(found: Run, kind: str) -> Array:
@@ -105,8 +111,8 @@ def test_distributions_and_means_are_those_of_the_pairs(any_run: Run) -> None:
     np.testing.assert_allclose(shown.own, own, rtol=1e-6)
 
 
-def test_where_no_embedding_is_stored_the_mean_similarity_to_each_cluster_stands_for_it(blobs: Array) -> None:
-    found = run(blobs, *WAYS["k-means on rows"])
+def test_where_no_embedding_is_stored_the_mean_similarity_to_each_cluster_stands_for_it(rows: Array) -> None:
+    found = run(rows, *WAYS["k-means on rows"])
     assert found.embedding is None
     seen = plots.points(found)
     U, sizes = dense(found, "fused"), np.bincount(found.labels)
@@ -168,11 +174,11 @@ def test_as_many_components_as_clusters_are_left_out_of_the_spectrum() -> None:
     assert (shown.values < 1 - 1e-6).all()
 
 
-def test_the_memory_that_is_shown_as_planned_is_the_plan_of_the_run(blobs: Array) -> None:
+def test_the_memory_that_is_shown_as_planned_is_the_plan_of_the_run(rows: Array) -> None:
     params, given = WAYS["sharded and chunked"]
-    plan = plan_run(open_source(blobs), params, given)
+    plan = plan_run(open_source(rows), params, given)
     planned = {stage.name: (stage.worker_bytes, stage.client_bytes, stage.disk_bytes) for stage in plan.stages}
-    shown = plots.spent(run(blobs, params, given))
+    shown = plots.spent(run(rows, params, given))
     assert {stage.name: (stage.worker_bytes, stage.client_bytes, stage.disk_bytes) for stage in shown} == planned
 
 
@@ -190,15 +196,6 @@ def test_points_are_as_opaque_as_their_labels_are_certain(some_run: Run, most: i
     assert len(set(seen)) == min(most, len(some_run.labels))
     assert np.ptp(some_run.certainty[seen]) > 0.3  # else all points would look alike
     assert [text.get_text() for text in ax.get_legend().get_texts()] == ["certainty .2", ".6", "1"]
-
-
-def test_without_a_stored_certainty_no_point_is_pale(some_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    arrays = Run._arrays
-    monkeypatch.setattr(Run, "_arrays", lambda self, part: arrays(self, part) - {"certainty"})
-    ax = plots.embedding(some_run, Figure().subplots())
-    assert len(ax.collections) == C
-    assert all((drawn.get_facecolors()[:, 3] == 1).all() for drawn in ax.collections)
-    assert ax.get_legend() is None
 
 
 @pytest.mark.parametrize("most", [2_000, 30])
@@ -298,17 +295,43 @@ def test_clusters_differ_in_colour_and_marker_together() -> None:
         plots.stage_memory,
     ],
 )
-def test_every_picture_is_drawn_on_the_axis_it_is_given(draw: Any, some_run: Run) -> None:
+def test_every_picture_is_drawn_on_the_axis_it_is_given(
+    draw: Any, some_run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout_kernel, "available", lambda: False)  # t-SNE: UMAP takes many seconds to compile
     ax = Figure().subplots()
     assert draw(some_run, ax=ax) is ax
-    ax.figure.savefig("/dev/null", format="svg")
+    ax.figure.savefig(io.BytesIO(), format="png", dpi=40)
     assert ax.get_title(loc="left")
     assert ax.get_xlabel()
 
 
-def test_the_light_page_has_the_colours_of_the_plots() -> None:
-    """Each colour of a plot becomes the page's variable, which on a light page has to be that colour again."""
-    css = (resources.files("ips2_dask.reports") / "templates" / "run.css").read_text()
-    light = dict(re.findall(r"--(\w+): (#\w+);", css.partition("@media")[0]))
-    for shade, variable in VARIABLES.items():
-        assert light[variable] == ("#ffffff" if shade == style.PAPER else shade), variable
+def test_the_criteria_of_a_sweep_are_four_panels_with_the_best_point_ringed() -> None:
+    names = ("rank", "clusters", "neighbors", "sigma", "stability", "silhouette", "conductance", "mean_rank")
+    table = [(2, 3, 5, 1.0, 0.5, 0.4, 0.1, 2.0), (1, 4, 5, 1.0, 0.9, 0.6, 0.2, 1.0), (3, 4, 7, 1.0, 0.2, 0.1, 0.3, 3.0)]
+    axes = Figure(layout="constrained").subplots(2, 2).ravel().tolist()
+    plots.criteria([dict(zip(names, row, strict=True)) for row in table], axes)
+    assert [ax.get_ylabel() for ax in axes] == ["stability", "silhouette", "conductance", "mean rank"]
+    for ax, column in zip(axes, range(4, 8), strict=True):
+        *lines, ring = (line.get_xydata().tolist() for line in ax.lines)
+        assert lines == [[[3, table[0][column]], [4, table[1][column]]], [[4, table[2][column]]]]
+        assert ring == [[4, table[1][column]]]
+    assert [text.get_text() for text in axes[0].figure.legends[0].get_texts()] == [
+        f"k = {k}, sigma = 1" for k in (5, 7)
+    ]
+
+
+def test_a_saved_figure_is_the_same_bytes_again_and_nothing_leaves_it(some_run: Run) -> None:
+    files = []
+    for _ in range(2):
+        with sheet(4.7, 3.3) as figure:
+            plots.silhouettes(some_run, figure.subplots())
+            files.append(saved(figure))
+            box = figure.bbox
+            for text in figure.findobj(Text):
+                if text.get_text() and text.get_visible():
+                    own = text.get_window_extent()
+                    assert own.x0 >= box.x0 - 2, text
+                    assert own.x1 <= box.x1 + 2, text
+    assert files[0] == files[1]
+    assert files[0].startswith(b"\x89PNG")

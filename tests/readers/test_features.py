@@ -28,7 +28,7 @@ from ips2_dask.readers import open_source
 from ips2_dask.readers import text as text_reader
 from ips2_dask.readers.columns import select_columns
 from ips2_dask.readers.features import MOST_CATEGORIES, FittedFeatures, joined_list, split_list
-from ips2_dask.reports.remake import command
+from ips2_dask.reports import command
 
 Array = NDArray[Any]
 NAMES = ["a", "b", "c-d", "c", "d", "e", "7"]

@@ -18,7 +18,7 @@ from ips2_dask import Features, IPS2Warning, Params, TextFormat, open_run, run
 from ips2_dask.cli.main import main
 from ips2_dask.errors import BadInput
 from ips2_dask.readers import Source, features_of, open_source
-from ips2_dask.reports.remake import command
+from ips2_dask.reports import command
 
 Array = NDArray[Any]
 RNG = np.random.default_rng(0)

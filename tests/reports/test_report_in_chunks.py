@@ -15,9 +15,8 @@ from ips2_dask.kernels import layout as layout_kernel
 from ips2_dask.metrics import scores
 from ips2_dask.plots.style import KINDS
 from ips2_dask.readers.matrices import matrix_table
-from ips2_dask.reports import data as report_data
-from ips2_dask.reports import render
-from ips2_dask.reports.data import collect
+from ips2_dask.reports import run_page
+from ips2_dask.reports.run_page import ReportData, render
 from ips2_dask.runs import layout, sample
 from ips2_dask.store.cache import clear_cache
 from ips2_dask.store.zarr_store import ZarrStore
@@ -58,33 +57,38 @@ def sharded(tmp_path_factory: pytest.TempPathFactory) -> tuple[Run, Run]:
     return made(400, tmp_path_factory.mktemp("one"), graph="shards", shards=4)
 
 
+@pytest.fixture(autouse=True)
+def without_umap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Layouts are t-SNE's: UMAP takes many seconds to compile."""
+    monkeypatch.setattr(layout_kernel, "available", lambda: False)
+
+
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs in chunks of more than 90 samples are shown by a drawn sample without layers; t-SNE lays 90 of them out."""
     monkeypatch.setattr(sample, "SHOWN", DRAWN)
-    monkeypatch.setattr(report_data, "LAYERED", DRAWN)
+    monkeypatch.setattr(run_page, "LAYERED", DRAWN)
     monkeypatch.setattr(layout, "MOST_BY_T_SNE", DRAWN)
-    monkeypatch.setattr(layout_kernel, "available", lambda: False)  # UMAP of vectors takes many seconds to compile
 
 
 def test_a_small_run_in_chunks_has_the_page_of_a_run_in_core(sharded: tuple[Run, Run]) -> None:
-    whole, chunks = (render(collect(found)).split("<h2") for found in sharded)
+    whole, chunks = (render(found).split("<h2") for found in sharded)
     differing = [a[:40] for a, b in zip(whole, chunks, strict=True) if a != b]
     assert all("asked" in text or "again" in text for text in differing), differing  # the directory, the vectors
 
 
 def test_what_is_counted_and_summed_is_that_of_all_samples(both: tuple[Run, Run], drawn: None) -> None:
-    whole, chunks = (collect(found) for found in both)
+    whole, chunks = (ReportData(found) for found in both)
     assert isinstance(chunks.run, sample.RunSample)
     assert chunks.is_sample
     assert DRAWN <= len(chunks.run.labels) <= DRAWN + sample.UNCERTAIN
     np.testing.assert_array_equal(chunks.sizes, whole.sizes)
     assert chunks.n_samples == whole.n_samples
     assert chunks.scores == whole.scores == pytest.approx(scores(both[0].known_labels, both[0].labels), rel=1e-12)
-    assert chunks.totals.left_out == whole.totals.left_out
-    assert whole.certainty is not None
-    assert chunks.totals.certainty == pytest.approx(float(np.mean(whole.certainty, dtype=np.float64)), rel=1e-12)
-    assert chunks.totals.unsure == (whole.certainty < 0.5).mean()
+    assert chunks.left_out == whole.left_out
+    sure = whole.run.certainty
+    assert chunks.certainty == pytest.approx(float(np.mean(sure, dtype=np.float64)), rel=1e-12)
+    assert chunks.unsure == (sure < 0.5).mean()
     expected, found = whole.similarities, chunks.similarities
     np.testing.assert_array_equal(found.limits, expected.limits)
     for kind in KINDS:
@@ -95,7 +99,7 @@ def test_what_is_counted_and_summed_is_that_of_all_samples(both: tuple[Run, Run]
 
 
 def test_what_is_said_of_a_sample_is_what_the_whole_run_says_of_its_row(both: tuple[Run, Run], drawn: None) -> None:
-    whole, data = both[0], collect(both[1])
+    whole, data = both[0], ReportData(both[1])
     rows = data.run.rows
     assert (np.diff(rows) > 0).all()
     for name in ("labels", "certainty", "known_labels"):
@@ -155,7 +159,7 @@ def test_no_array_that_is_read_grows_with_the_samples(
         path = str(in_chunks(finished, tmp_path / f"chunks-{m}", 128).path)
         clear_cache()
         most.clear()
-        collect(open_run(path))
+        ReportData(open_run(path))
         most.pop(("neighbors", "order"), None)
         found.append(dict(most))
     assert found[0].keys() == found[1].keys()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import subprocess
-import sys
 import warnings
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,7 +17,7 @@ from pyarrow import parquet
 from scipy import sparse
 
 from ips2_dask import IPS2, BadInput, Params, Resources, Run, open_run, run
-from ips2_dask.cli.main import main
+from ips2_dask.cli.main import main, whole_parser
 
 Array = npt.NDArray[Any]
 NAMES = [f"cell {i}, ä" for i in range(40)]
@@ -350,32 +349,12 @@ def test_the_command_writes_the_file_and_prints_its_name(tmp_path: Path, capsys:
     assert "--to" not in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_a_completion_script_knows_the_commands_and_their_options(
-    shell: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pytest.importorskip("shtab")
-    assert main(["completion", shell]) == 0
-    text = capsys.readouterr().out
-    for word in ("export", "reproduce", "knn-graph", "precomputed", "memory-limit"):
-        assert word in text
-
-
-def test_bash_completes_an_option_with_the_script(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    pytest.importorskip("shtab")
-    main(["completion", "bash"])
-    (tmp_path / "ips2.bash").write_text(capsys.readouterr().out)
+def test_bash_completes_an_option_with_the_script_that_shtab_makes_of_the_parser(tmp_path: Path) -> None:
+    shtab = pytest.importorskip("shtab")
+    (tmp_path / "ips2.bash").write_text(shtab.complete(whole_parser(), "bash"))
     asked = (
         'source ips2.bash; COMP_WORDS=(ips2 run --metr); COMP_CWORD=2; "$(complete -p ips2 | sed "s/.*-F //; s/ .*//")"'
     )
     asked += '; printf "%s\\n" "${COMPREPLY[@]}"'
     shown = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert shown.stdout.split() == ["--metric"]
-
-
-def test_completion_without_shtab_says_how_to_get_it(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "shtab", None)
-    assert main(["completion", "bash"]) == 2
-    assert "pip install 'ips2-dask[completion]'" in capsys.readouterr().err

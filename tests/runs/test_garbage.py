@@ -54,10 +54,10 @@ def test_gc_takes_the_stages_that_no_key_points_to_and_says_how_much(directory: 
 
 def test_a_dry_run_says_the_same_and_takes_nothing(directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = sorted(str(path) for path in directory.rglob("*"))
-    assert main(["gc", str(directory), "--dry-run", "--json"]) == 0
+    assert main(["verify", str(directory), "--gc", "--dry-run", "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
     assert sorted(str(path) for path in directory.rglob("*")) == before
-    assert main(["gc", str(directory)]) == 0
+    assert main(["verify", "--gc", str(directory)]) == 0
     printed = capsys.readouterr().out
     assert len(said["garbage"]) == 3
     for one in said["garbage"]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 from sklearn.datasets import make_blobs
 
-from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, run, verify
+from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, reports, run, verify
 from ips2_dask.cli.main import main
 from ips2_dask.datasets import load, synthetic
 from ips2_dask.kernels import choice as kernel
@@ -20,7 +20,6 @@ from ips2_dask.kernels.density import Level
 from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
-from ips2_dask.reports import remake
 from ips2_dask.stages import choose
 from ips2_dask.store.layout import STAGES
 
@@ -282,8 +281,8 @@ def test_the_command_that_makes_it_again_asks_for_the_choice(tmp_path: Path) -> 
     X, _ = make_blobs(90, 4, centers=3, random_state=0)
     np.save(tmp_path / "x.npy", X)
     made = run(tmp_path / "x.npy", Params(max_clusters=6), store=tmp_path / "run")
-    assert "--clusters auto --max-clusters 6" in remake.command(made)
-    assert "n_clusters" not in remake.command(run(X, Params(max_clusters=6)))
+    assert "--clusters auto --max-clusters 6" in reports.command(made)
+    assert "n_clusters" not in reports.command(run(X, Params(max_clusters=6)))
 
 
 def test_the_estimator_takes_auto() -> None:

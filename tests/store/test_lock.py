@@ -66,7 +66,7 @@ def test_a_second_run_is_refused_in_one_line_and_readers_are_not(
     assert main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert f"a run that is going on (process {holder.pid} of " in line
-    assert main(["gc", str(directory)]) == 2
+    assert main(["verify", "--gc", str(directory)]) == 2
     assert open_run(directory).labels.shape == (30,)
     assert str(holder.pid) in status(directory)["running"]
     assert main(["verify", str(directory), "--quiet"]) == 0

@@ -50,12 +50,13 @@ def test_each_stage_is_computed_once_for_all_points_that_share_it(whole: Any) ->
     assert {stage: folders.count(stage) for stage in STAGES} == whole.computed
 
 
+@pytest.mark.slow
 def test_a_tensor_that_is_not_assembled_is_the_same_for_every_sigma(X: Array, tmp_path: Path) -> None:
     found = sweep(X, (4, 5), (5,), (0.2, 1.0), Params(operator="matrix-free"), store=tmp_path / "run", files=False)
     assert (found.computed["tensor"], found.computed["assemble"]) == (1, 2)
 
 
-@pytest.mark.parametrize("c", [3, 5])
+@pytest.mark.parametrize("c", [pytest.param(3, marks=pytest.mark.slow), 5])
 def test_the_right_number_of_clusters_is_ranked_first(c: int, tmp_path: Path) -> None:
     X, _ = make_blobs(40 * c, 5, centers=c, random_state=1)
     found = sweep(X, range(2, c + 3), store=tmp_path / "run", files=False)
