@@ -39,7 +39,6 @@ COMMANDS = {
     "cluster": ("cluster", "check a cluster's config, and try it"),
     "certs": ("cluster", "make certificates for a cluster (TLS)"),
     "bench": ("sweep", "measure speed, memory and quality on this machine (`ips2 bench --help` lists what)"),
-    "study": ("sweep", "a scaling study from a YAML file: notebook, fits, figures"),
     "completion": ("main", "a script that completes commands and options in bash, zsh or fish"),
     "reproduce": ("sweep", "the paper's experiments again, beside its printed figures"),
 }

@@ -1,8 +1,9 @@
-"""Commands of many runs: ``ips2 sweep``, and the measurements ``ips2 bench``, ``study`` and ``reproduce``."""
+"""Commands of many runs: ``ips2 sweep``, and the measurements ``ips2 bench`` and ``reproduce``."""
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import sys
 from typing import TYPE_CHECKING
@@ -17,6 +18,7 @@ from ips2_dask.cli.options import (
     resources_of,
     text_of,
 )
+from ips2_dask.errors import BadInput
 
 if TYPE_CHECKING:
     from ips2_dask.sweeps import Point
@@ -95,61 +97,47 @@ def _print_point(done: int, total: int, point: Point, found_there: bool) -> None
     print(line, file=sys.stderr, flush=True)
 
 
+def _lacks(package: str, parser: argparse.ArgumentParser) -> bool:
+    """Whether a package of a checkout is not installed; then a command takes whatever words it is given."""
+    missing = importlib.util.find_spec(f"ips2_dask.{package}") is None
+    if missing:
+        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
+    return missing
+
+
+def _check_checkout(package: str) -> None:
+    """Refuse a command whose package a wheel does not have."""
+    if importlib.util.find_spec(f"ips2_dask.{package}") is None:
+        raise BadInput(
+            f"ips2_dask.{package}",
+            "an installation from a wheel",
+            "a checkout, installed by `pip install -e .`",
+            "there would be nothing to measure",
+            "clone the repository, and install that",
+        )
+
+
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the benchmarks and their options."""
-    from ips2_dask.bench.options import add_benchmarks  # noqa: PLC0415  for this command alone
+    if _lacks("bench", parser):
+        return
+    from ips2_dask.bench.command import add_benchmarks  # noqa: PLC0415  for this command alone
 
     add_benchmarks(parser, add_params, add_resources)
 
 
 def bench_command(options: argparse.Namespace) -> int:
     """Run a benchmark, print its records, and write them to the file of ``--json``; or run all of them."""
-    if options.benchmark == "all":
-        from ips2_dask.bench.everything import make_all  # noqa: PLC0415  it loads no benchmark
-
-        return make_all(options)
-    from ips2_dask.bench.command import bench  # noqa: PLC0415  it loads every benchmark
+    _check_checkout("bench")
+    from ips2_dask.bench.command import bench  # noqa: PLC0415  for this command alone
 
     return bench(options, params_of, resources_of)
 
 
-def add_study_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options of ``ips2 study``."""
-    parser.add_argument("config", metavar="CONFIG.yaml", help="sizes, workers, operators, k, and where to measure")
-    parser.add_argument("--out", required=True, metavar="DIR", help="executed notebook, its page, records, summary")
-    parser.add_argument("--again", action="store_true", help="measure again what an earlier call has measured")
-    parser.add_argument("--json", action="store_true", help="one JSON object as the last line of standard output")
-    parser.add_argument("--quiet", action="store_true", help="no progress and no report")
-
-
-def study_command(options: argparse.Namespace) -> int:
-    """Run a scaling study, and print its fits and the files that it wrote."""
-    from ips2_dask.bench.study import read_config, study  # noqa: PLC0415  for this command alone
-
-    progress = (lambda text: None) if options.quiet else (lambda text: print(text, file=sys.stderr))
-    files = study(read_config(options.config), options.out, again=options.again, progress=progress)
-    summary = json.loads(files.summary.read_text())
-    if not options.quiet:
-        for row in summary["growth"]:
-            if row["stage"] == "stages":
-                interval = "" if row["low"] is None else f" ({row['low']:.2f} to {row['high']:.2f})"
-                print(f"growth     k = {row['k']}, operator {row['operator']}: m^{row['exponent']:.2f}{interval}")
-        for name in ("strong", "weak"):
-            for row in summary[name]:
-                print(
-                    f"{name:<10} {row['workers']} workers, {row['m']:,} samples: {row['seconds']:.1f} s, "
-                    f"efficiency {row['efficiency']:.2f}"
-                )
-        for path in (files.notebook, files.page, files.records, files.summary):
-            if path is not None:
-                print(f"written    {path}")
-    if options.json:
-        print(json.dumps(summary))
-    return 0
-
-
 def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of ``ips2 reproduce``."""
+    if _lacks("paper", parser):
+        return
     parser.add_argument("--data", metavar="DIR", help="data sets (default: the environment variable IPS2_DATA)")
     parser.add_argument("--out", required=True, metavar="DIR", help="results; what an earlier call did is kept")
     parser.add_argument(
@@ -164,6 +152,7 @@ def add_reproduce_arguments(parser: argparse.ArgumentParser) -> None:
 
 def reproduce_command(options: argparse.Namespace) -> int:
     """Run the experiments that are missing, and write the report."""
+    _check_checkout("paper")
     from ips2_dask.paper import reproduce  # noqa: PLC0415  it loads every experiment
 
     return reproduce.command(options)
