@@ -18,17 +18,16 @@
 # (curved clusters with noise). Four questions: how does time grow with the samples, what do more workers bring, does
 # memory keep to the plan, and which stage takes the time?
 #
-# Without a browser the same is `ips2 study CONFIG.yaml --out DIR`, where the file holds the parameters of the next
-# cell; `notebooks/study.yaml` is an example. To measure a cluster give `cluster="slurm"`, a file of your own or the
-# address of a scheduler, and a `scratch` folder that its nodes share.
+# What the file of results has is shown, and only what is missing is measured. To measure a cluster of yours give
+# another `name`, `cluster="slurm"`, a file of your own or the address of a scheduler, and a `scratch` folder that its
+# nodes share.
 
 # %% tags=["parameters"]
 name = "two-cores"  # of the file of results
 sizes = [2_000, 6_325, 20_000, 63_246, 200_000]  # samples, growing by the square root of ten
-neighbors = [5]  # k; each size is measured with each
-operators = ["auto"]  # levels of assembly of the tensor: auto, matrix-free, elements, triplets
 features = 64
 clusters = 20
+neighbors = 5  # k
 workers = 2  # worker processes of these runs; 0 is serial
 strong_samples = 50_000  # one size with growing numbers of workers; 0 leaves it out
 strong_workers = [1, 2]
@@ -39,25 +38,40 @@ scheduler = None  # or the address of a running scheduler
 scratch = None  # folder for data and runs; on a cluster a shared one
 limit = 7_200  # seconds after which a run is given up
 seed = 0
-warm_up = True  # compile the kernels first, so that no time holds it
-results = "results"  # folder that records are appended to
-again = False  # measure again what is there
-bench = "results/scaling.json"  # of `ips2 bench scaling --json`, shown beside the study where it is there
+results = "results"  # folder of the file of results
+larger = "results/scaling.json"  # of `ips2 bench scaling --json`, shown beside the study where it is there
 
 # %%
+import json
+import tempfile
+from pathlib import Path
+
 import matplotlib.pyplot as plt
+import numpy as np
 import pandas as pd
 
-from ips2_dask.bench import study
+from ips2_dask import Params, Resources
+from ips2_dask.bench import harness, runs
+from ips2_dask.store.layout import STAGES
 
-asked = study.Study(
-    name=name, sizes=sizes, neighbors=neighbors, operators=operators, features=features, clusters=clusters,
-    workers=workers, strong_samples=strong_samples, strong_workers=strong_workers, weak_samples=weak_samples,
-    weak_workers=weak_workers, cluster=cluster, scheduler=scheduler, scratch=scratch, limit=limit, seed=seed,
-    warm_up=warm_up,
-)
-records = study.measure(asked, results, again=again)
-print(records[-1]["where"])
+points = [(m, workers) for m in sizes]
+points += [(strong_samples, n) for n in strong_workers if strong_samples]
+points += [(weak_samples * n, n) for n in weak_workers if weak_samples]
+file = Path(results) / f"{name}.jsonl"
+file.parent.mkdir(parents=True, exist_ok=True)
+there = [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+missing = [point for point in dict.fromkeys(points) if point not in {(r["m"], r["workers"]) for r in there}]
+with tempfile.TemporaryDirectory(dir=scratch) as folder, file.open("a") as lines:
+    params = Params(n_clusters=clusters, n_neighbors=neighbors, random_state=seed)
+    how = runs.How(params, Resources(cluster=cluster, scheduler=scheduler), Path(folder), workers == 0, limit)
+    for m, n in missing:
+        for r in runs.timed([(m, None if how.serial or scheduler else n)], features, how):
+            there.append({**r, "workers": n, "commit": harness.commit(), "where": harness.machine()["cpu"]})
+            lines.write(json.dumps(there[-1]) + "\n")
+records = pd.DataFrame(there).drop_duplicates(["m", "workers", "stage"], keep="last")
+records = records[records.outcome == "finished"]
+print(", ".join(sorted(set(records["where"]))))
+
 
 # %% [markdown]
 # ## How time grows with the samples
@@ -66,23 +80,47 @@ print(records[-1]["where"])
 # interval beside it is the 95 % one of that slope (Student's, so it is wide with few sizes). Below some ten thousand
 # samples constant costs (processes, chunks, small solves) hide the growth; the exponent of the larger sizes is what
 # extrapolates.
+#
+# Before its first task a run says how much memory it will need (`ips2 plan`), and is refused if `--memory-limit` is
+# lower. The plan must not promise too little: the measured peak of all processes together has to stay below it.
 
 # %%
-figure, axes = plt.subplots(1, 2, figsize=(12, 4.2), layout="constrained")
-study.draw_growth(records, axes[0])
-study.draw_stages(records, axes[1]);
+def draw(grown):
+    """Time over samples with its power, the time of each stage, and memory beside the plan."""
+    figure, (time, stages, memory) = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
+    whole = grown[grown.stage == "stages"].sort_values("m")
+    fit = runs.growth(list(whole.m), list(whole.seconds))
+    line = np.exp(np.log(whole.seconds).mean()) * (whole.m / np.exp(np.log(whole.m).mean())) ** fit.exponent
+    reach = "" if fit.low is None else f" ({fit.low:.2f} to {fit.high:.2f})"
+    time.loglog(whole.m, whole.seconds, "o", label="seconds")
+    time.loglog(whole.m, line, label=f"m^{fit.exponent:.2f}{reach}")
+    time.set(title="Time over samples", xlabel="samples m", ylabel="seconds")
+    table = grown.pivot(index="m", columns="stage", values="seconds")[list(STAGES)]
+    table.div(table.sum(axis=1), axis=0).plot.barh(stacked=True, ax=stages, title="Time by stage", colormap="viridis")
+    total = grown[grown.stage == "total"].sort_values("m")
+    memory.loglog(total.m, total.projected_bytes / 2**30, "--", label="planned")
+    memory.loglog(total.m, total.peak_bytes.astype(float) / 2**30, "o-", label="peak")
+    memory.set(title="Memory beside the plan", xlabel="samples m", ylabel="GiB, all processes")
+    stages.legend(frameon=False, fontsize="small", ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.12))
+    for ax in (time, memory):
+        ax.legend(frameon=False, fontsize="small")
 
-# %%
-growth = pd.DataFrame(study.growth_table(records))
-growth.style.format({"exponent": "{:.2f}", "low": "{:.2f}", "high": "{:.2f}"}, na_rep="–").hide(axis="index")
+
+growth = records[records.m.isin(sizes) & (records.workers == workers)]
+draw(growth)
 
 # %% [markdown]
-# Seconds of each stage, with what the run found: `nmi` against the generated labels, and the recall of the sample
-# graph where that is approximate.
+# Seconds of each stage, with what the run found: `nmi` against the generated labels, the recall of the sample graph
+# where that is approximate, and the measured peak over the planned one (`memory`).
 
 # %%
-stages = pd.DataFrame(study.stage_table(records)).drop(columns=["k", "operator"])
-stages.style.format({c: "{:.2f}" for c in stages.columns if c != "m"} | {"m": "{:,}"}, na_rep="–").hide(axis="index")
+seconds = growth.pivot(index="m", columns="stage", values="seconds")[[*STAGES, "stages", "total"]]
+total = growth[growth.stage == "total"].set_index("m")
+seconds.join(total[["nmi", "recall"]]).join((total.peak_bytes / total.projected_bytes).rename("memory")).round(2)
+
+# %%
+grown = {stage: runs.growth(list(of.m), list(of.seconds)) for stage, of in growth[growth.seconds > 0].groupby("stage")}
+pd.DataFrame(grown).T.set_axis(["exponent", "low", "high"], axis=1).reindex([*STAGES, "stages", "total"]).round(2)
 
 # %% [markdown]
 # ## What more workers bring
@@ -93,31 +131,25 @@ stages.style.format({c: "{:.2f}" for c in stages.columns if c != "m"} | {"m": "{
 # two cores.
 
 # %%
-plt.figure(figsize=(6, 3.6))
-study.draw_workers(records, plt.gca());
+whole = records[records.stage == "stages"].set_index(["m", "workers"]).seconds
+pairs = {"strong": [(strong_samples, n) for n in strong_workers], "weak": [(weak_samples * n, n) for n in weak_workers]}
+table = [(part, m, n, whole[m, n]) for part, of in pairs.items() for m, n in of if (m, n) in whole.index]
+table = pd.DataFrame(table, columns=["part", "m", "workers", "seconds"])
+first = table.groupby("part")[["workers", "seconds"]].transform("first")
+more = table.workers / first.workers
+faster = first.seconds / table.seconds
+table["efficiency"] = faster.where(table.part == "weak", faster / more)
+table["serial share"] = ((1 / faster - 1 / more) / (1 - 1 / more)).where((table.part == "strong") & (more > 1))
+table.round(2)
 
 # %%
-strong = pd.DataFrame(study.strong_table(records))
-strong.round(2)
-
-# %%
-weak = pd.DataFrame(study.weak_table(records))
-weak.round(2)
-
-# %% [markdown]
-# ## Memory beside the plan
-#
-# Before its first task a run says how much memory it will need (`ips2 plan`), and is refused if `--memory-limit` is
-# lower. The plan must not promise too little: the ratio below is the measured peak of all processes together over the
-# planned one, and has to stay below 1. (Only processes of this machine are measured.)
-
-# %%
-plt.figure(figsize=(6, 3.6))
-study.draw_memory(records, plt.gca());
-
-# %%
-memory = pd.DataFrame(study.memory_table(records))
-memory.style.format({"ratio": "{:.2f}", "m": "{:,}", "peak_bytes": "{:,}", "planned_bytes": "{:,}"}).hide(axis="index")
+figure, ax = plt.subplots(figsize=(6, 3.6))
+for part, of in table.groupby("part"):
+    ax.plot(of.workers, of.efficiency, "o-", label=part)
+ax.axhline(1, color="grey", linestyle=":")
+ax.set(title="Efficiency over workers", xlabel="workers", ylabel="efficiency", ylim=(0, 1.15))
+if len(table):
+    ax.legend(frameon=False)
 
 # %% [markdown]
 # ## Up to a million samples
@@ -127,15 +159,6 @@ memory.style.format({"ratio": "{:.2f}", "m": "{:,}", "peak_bytes": "{:,}", "plan
 # the exponent becomes narrow.
 
 # %%
-from pathlib import Path
-
-larger = study.read_bench(bench) if Path(bench).exists() else []
-if larger:  # [] where there is no such file
-    figure, axes = plt.subplots(1, 3, figsize=(15, 4.2), layout="constrained")
-    study.draw_growth(larger, axes[0])
-    study.draw_stages(larger, axes[1])
-    study.draw_memory(larger, axes[2])
-
-# %%
-table = pd.DataFrame(study.growth_table(larger), columns=["stage", "from", "to", "exponent", "low", "high"])
-table.style.format({"exponent": "{:.2f}", "low": "{:.2f}", "high": "{:.2f}", "from": "{:,}", "to": "{:,}"}, na_rep="–").hide(axis="index")
+if Path(larger).exists():
+    found = pd.DataFrame(json.loads(Path(larger).read_text())["results"])
+    draw(found[found.kind == "time"])

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-import json
 import re
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from markdown_it import MarkdownIt
 
 import ips2_dask
-from ips2_dask.bench import certainty, copies, numbers, roundings
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "ips2_dask"
@@ -141,24 +138,6 @@ def test_no_code_points_to_a_document_that_is_not_here() -> None:
             assert re.search(r"\bDESIGN\b", text_of(file)) is None, f"{file.relative_to(ROOT)} cites DESIGN"
         for page in re.findall(r"docs/\w+\.md", text_of(file)):
             assert (ROOT / page).exists(), f"{file.relative_to(ROOT)}: {page}"
-
-
-@pytest.mark.parametrize(
-    ("page", "name", "module"),
-    [
-        ("labels", "roundings", roundings),
-        ("labels", "copies", copies),
-        ("labels", "certainty", certainty),
-        ("choosing", "numbers", numbers),
-        ("choosing", "noise", numbers),
-    ],
-)
-def test_tables_are_those_of_their_records(page: str, name: str, module: ModuleType) -> None:
-    text = text_of(ROOT / "docs" / f"{page}.md")
-    shown = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", text, re.DOTALL)
-    assert shown is not None
-    document = json.loads((ROOT / "notebooks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    assert shown[1] == module.markdown(document["results"])
 
 
 def test_the_steps_of_the_paper_are_where_the_package_says() -> None:

@@ -32,7 +32,6 @@ SMALL: dict[str, dict[str, Any]] = {
         "workers": 0,
         "strong_samples": 0,
         "weak_samples": 0,
-        "warm_up": False,
         "results": "small",
     },
     "04_on_a_cluster": {"samples": 400, "workers": 1},

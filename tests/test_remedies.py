@@ -8,7 +8,6 @@ import contextlib
 import dataclasses
 import errno
 import hashlib
-import importlib.util
 import itertools
 import json
 import os
@@ -32,15 +31,7 @@ from sklearn.neighbors import kneighbors_graph
 from test_readers_remedies import CASES as READERS_CASES
 
 from ips2_dask import IPS2, Features, IPS2Error, Params, Resources, datasets, explicit, metrics, open_run, run, sweep
-from ips2_dask.bench import command as bench_command
-from ips2_dask.bench import everything
-from ips2_dask.bench.activity import check_idle
-from ips2_dask.bench.choosing_systems import available
 from ips2_dask.bench.cluster import setting
-from ips2_dask.bench.process import check_cores
-from ips2_dask.bench.shown import STEPS
-from ips2_dask.bench.study.config import read_config
-from ips2_dask.bench.study.measure import _by_run
 from ips2_dask.cli.main import main
 from ips2_dask.cli.run import TableShape
 from ips2_dask.clusters import job_record as record
@@ -69,7 +60,7 @@ from ips2_dask.wording import option
 Array = npt.NDArray[Any]
 
 POD: dict[str, Any] = {"manager": "kubernetes", "worker": {"memory": "1GiB"}}
-QUICK = "bench product --samples 200 --neighbors 3 --repeats 1 --operators triplets --threads 1"
+QUICK = "bench product --samples 200 --neighbors 3 --repeats 1 --operators triplets"
 
 rng = np.random.default_rng(5)
 X = rng.normal(size=(24, 3)) + 4 * np.eye(3)[np.arange(24) % 3]
@@ -935,21 +926,6 @@ def config(text: str, options: str = "") -> Callable[[Desk], Any]:
     return lambda desk: desk.ips2(["cluster", "check", str(desk.file("my.yaml", text)), *shlex.split(options)])
 
 
-def study(text: str) -> Callable[[Desk], Any]:
-    """The config of a study."""
-    return lambda desk: read_config(desk.file("study.yaml", text))
-
-
-def earlier_records(**options: Any) -> Callable[[Desk], Any]:
-    """The records that a benchmark goes on with, where the file is of another commit."""
-
-    def step(desk: Desk) -> None:
-        old = desk.file("old.json", json.dumps({"commit": "0" * 40, "changes": None, "results": []}))
-        bench_command._earlier(argparse.Namespace(**{"resume": True, "json": old, **options}))
-
-    return step
-
-
 def held(desk: Desk) -> None:
     """Begin a run where another one is at work."""
     with ZarrStore(str(desk.folder / "held")).lock():
@@ -1045,25 +1021,6 @@ def local_client(each: int) -> Iterator[Any]:
         yield client
 
 
-def all_of(folder: str | None, name: str) -> Callable[[Desk], Any]:
-    """What `ips2 bench all` asks for before it makes one record, where its packages are installed."""
-
-    def check(desk: Desk) -> None:
-        desk.patch.delenv(files.VARIABLE, raising=False)
-        if folder is not None:
-            desk.patch.setenv(files.VARIABLE, folder.format(here=desk.folder))
-        (step,) = [step for step in STEPS if step.name == name]
-        everything._check([step._replace(packages=())])
-
-    return check
-
-
-def without_package(desk: Desk) -> None:
-    """Ask for a system one of whose packages can't be found."""
-    desk.patch.setattr(importlib.util, "find_spec", lambda *_: None)
-    available(["kmeans", "umap"])
-
-
 def nobody_answers(line: str) -> Callable[[Desk], Any]:
     """A command that gets as far as to an address where nothing listens."""
 
@@ -1074,9 +1031,8 @@ def nobody_answers(line: str) -> Callable[[Desk], Any]:
     return step
 
 
-CHECK, LOAD, BENCH, STUDY = "clusters/checks.py", "clusters/loading.py", "bench/command.py", "bench/study/config.py"
+CHECK, LOAD, BENCH = "clusters/checks.py", "clusters/loading.py", "bench/command.py"
 LOCAL, SLURM = "manager: local\n", "manager: slurm\nworker: {memory: 4GiB}\n"
-RECORDS = Path(__file__).parent.parent / "notebooks" / "results"
 
 CASES += [
     Case(
@@ -1382,18 +1338,7 @@ CASES += [
         lambda _: SSC(3, solver="omp", affine=True).fit(X),
         (lambda _: SSC(3, solver="admm", affine=True).fit(X),),
     ),
-    # benchmarks and studies
-    Case(
-        "bench/activity.py: --json: wait until they are done, or give --busy: then the record says that the machine "
-        "was busy",
-        lambda _: check_idle(0.5),
-        (lambda _: check_idle(0.0), f"{QUICK} --busy --json {{here}}/record.json"),
-    ),
-    Case(
-        "bench/choosing.py: {}: give such a file, or --markdown alone to measure",
-        "bench choosing --markdown {at}/x.npy",
-        (f"bench choosing --markdown {RECORDS}/choosing.json",),
-    ),
+    # benchmarks
     Case(
         "bench/cluster.py: --near: give fewer --near, or more --chunks",
         lambda desk: setting(10_000, 4, 9, 2, desk.folder / "a"),
@@ -1408,82 +1353,11 @@ CASES += [
         (lambda desk: setting(10_000, 4, 3, 2, desk.folder / "e"),),
     ),
     Case(
-        f"{BENCH}: {{}}: {{}} {{}}",
-        f"bench scaling --from {RECORDS}/scaling.json",
-        (f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/figure.svg",),
+        "bench/harness.py: {}: give another --json",
+        f"{QUICK} --json {{here}}",
+        (f"{QUICK} --json {{here}}/record.json",),
     ),
-    Case(
-        f"{BENCH}: {{}}: {{}} {{}}",
-        f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/a.svg --json {{here}}/b.json",
-        (f"bench scaling --from {RECORDS}/scaling.json --figure {{here}}/a.svg",),
-    ),
-    Case(
-        f"{BENCH}: --json: leave --json out, or give --markdown alone",
-        f"bench choosing --markdown {RECORDS}/choosing.json --json {{here}}/b.json",
-        (f"bench choosing --markdown {RECORDS}/choosing.json",),
-    ),
-    Case(
-        f"{BENCH}: --resume: name the file with --json, or leave --resume out",
-        earlier_records(json=None),
-        (earlier_records(json=Path("none.json")), earlier_records(json=None, resume=False)),
-    ),
-    Case(
-        f"{BENCH}: --resume: name a new file, or leave --resume out",
-        earlier_records(),
-        (earlier_records(json=Path("none.json")), earlier_records(resume=False)),
-    ),
-    Case(
-        "bench/document.py: {}: give another --json",
-        f"{QUICK} --busy --json {{here}}",
-        (f"{QUICK} --busy --json {{here}}/record.json",),
-    ),
-    Case(
-        "bench/process.py: --threads: give --threads {}",
-        lambda _: check_cores(10**6),
-        (lambda _: check_cores(len(os.sched_getaffinity(0))),),
-    ),
-    Case(f"{BENCH}: {{}}: leave {{}} out", "bench end-to-end --samples 300 --serial --transpose"),
-    Case(
-        f"{BENCH}: --features: leave --features out",
-        "bench end-to-end --input {at}/x.npy --serial --features 3 --clusters 3",
-    ),
-    Case(
-        f"{BENCH}: --keep: leave --keep out", "bench end-to-end --samples 300 --serial --keep {here}/kept --repeats 2"
-    ),
-    Case(
-        f"{BENCH}: {{}}: leave {{}} out, or give --samples",
-        "bench graph --data digits --seed 3",
-        (
-            lambda _: bench_command._check_named(
-                argparse.Namespace(data="digits", benchmark="graph", features=64, random_state=0)
-            ),
-            f"{QUICK} --seed 3",
-        ),
-    ),
-    Case(
-        "bench/everything.py: IPS2_DATA: set it, or name others with --only",
-        all_of(None, "graph-mnist"),
-        (all_of("{here}", "graph-mnist"), all_of(None, "product")),
-    ),
-    Case(
-        "bench/choosing_systems.py: --systems: {}, or leave {} out", without_package, (lambda _: available(["kmeans"]),)
-    ),
-    Case(
-        f"{STUDY}: cluster and scheduler: leave one of them out",
-        study("cluster: slurm\nscheduler: tcp://a:1"),
-        (study("cluster: slurm"), study("scheduler: tcp://a:1")),
-    ),
-    Case(f"{STUDY}: {{}}: mend {{}}", study("sizes: [1000"), (study("sizes: [1000]"),)),
-    Case(
-        f"{STUDY}: {{}}: write lines such as `sizes: [2000, 20000]`", study("- 1000"), (study("sizes: [2000, 20000]"),)
-    ),
-    Case(f"{STUDY}: {{}}: {{}}: write {{}}", study("sizs: [1000]"), (study("sizes: [1000]"),)),
-    Case(f"{STUDY}: {{}}: {{}}: take it out", study("qqqqqq: 1"), (study(""),)),
-    Case(
-        "bench/study/measure.py: {}: take that line out",
-        lambda desk: _by_run(desk.file("records.jsonl", "{}\n")),
-        (lambda desk: _by_run(desk.file("records.jsonl", "")),),
-    ),
+    Case(f"{BENCH}: {{}}: leave {{}} out", "bench end-to-end --samples 300 --serial --keep {here}/kept --repeats 2"),
 ]
 
 
@@ -1495,13 +1369,7 @@ SLOW = {
     "runs/layout.py: layout: run it with embedding='spectral'",
     "cli/run.py: --memory-limit: add --workers, or leave it out",
     f"{BENCH}: {{}}: leave {{}} out",
-    f"{BENCH}: --features: leave --features out",
-    f"{BENCH}: --keep: leave --keep out",
-    f"{BENCH}: {{}}: leave {{}} out, or give --samples",
-    "bench/document.py: {}: give another --json",
-    f"{BENCH}: {{}}: {{}} {{}}",
-    "bench/activity.py: --json: wait until they are done, or give --busy: then the record says that the machine was "
-    "busy",
+    "bench/harness.py: {}: give another --json",
 }
 """Messages whose remedies start processes or draw figures."""
 
@@ -1595,15 +1463,9 @@ OF_A_SERVER = "needs a server that tests/cluster starts, or one that no test has
 OF_CALLERS = "tests/executors/test_callers.py does what it says"
 OF_HOURS = "what it names takes minutes or hours; its options are those of a run or a benchmark that other tests make"
 EXCUSED: dict[str, str] = {
-    "bench/everything.py: bench all: run it in a checkout, or leave the notebooks out with --only": OF_HOURS,
-    "bench/slope.py: --partition-rows: give --partition-rows 65536": OF_HOURS,
-    "bench/command.py: bench slope: leave --scheduler, --cluster and --serial out": OF_HOURS,
-    "bench/study/notebook.py: --out: give another --out": OF_HOURS,
     "paper/reproduce.py: --jobs: give --jobs 1": OF_HOURS,
     "paper/reproduce.py: --seed: give --seed 0": OF_HOURS,
     "paper/reproduce.py: --out: give another --out": OF_HOURS,
-    "bench/slope.py: bench slope: run it on Linux": "needs another system",
-    "bench/process.py: --threads: leave --threads out": "needs another system",
     "clusters/batch.py: {}: do it on a login node, and look at the directives with `ips2 cluster check`": (OF_A_SERVER),
     "clusters/batch.py: job: look at `ips2 jobs list`": OF_A_SERVER,
     "clusters/kubernetes.py: kubernetes: try `kubectl get daskclusters`, and install the operator's Helm chart": OF_A_SERVER,

@@ -15,11 +15,10 @@ import math
 import os
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import dask
 import numpy as np
@@ -27,7 +26,7 @@ import psutil
 from distributed import Client
 
 from ips2_dask.bench import simulated_workers
-from ips2_dask.bench.document import Record
+from ips2_dask.bench.harness import Record, TreeSampler, peak
 from ips2_dask.bench.simulated_workers import Solve
 from ips2_dask.errors import BadInput
 from ips2_dask.executors.dask import DaskExecutor
@@ -44,34 +43,14 @@ from ips2_dask.store.layout import STAGES
 from ips2_dask.store.zarr_store import ZarrStore
 
 COLUMNS = (
-    "kind",
-    "workers",
-    "chunks",
-    "near",
-    "products",
-    "tasks",
-    "scheduler_cpu",
-    "client_cpu",
-    "scheduler_us_a_task",
-    "scheduler_peak_bytes",
-    "again",
-    "products_again",
+    *("kind", "workers", "chunks", "near", "products", "tasks", "scheduler_cpu", "client_cpu", "scheduler_us_a_task"),
+    *("scheduler_peak_bytes", "again", "products_again"),
 )
-
-FEATURES = 64
-"""Features of the simulated samples, on which the plan's number of chunks depends."""
-
-FILTERS = 2
-"""Filters of the finest graph of U until it ends after those of its levels: mostly one or two (measured)."""
-
-LATE = 0.9
-"""Share of the tasks of a filter after which a worker is lost."""
-
-START_SECONDS = 120.0
-"""How long the scheduler and the workers may take to start."""
-
-SETTLE_SECONDS = 1.0
-"""How long the scheduler gets to forget the tasks of what was measured before."""
+FEATURES = 64  # of the simulated samples, on which the plan's number of chunks depends
+FILTERS = 2  # of the finest graph of U until it ends after those of its levels: mostly one or two (measured)
+LATE = 0.9  # share of the tasks of a filter after which a worker is lost
+START_SECONDS = 120.0  # that the scheduler and the workers may take to start
+SETTLE_SECONDS = 1.0  # that the scheduler gets to forget the tasks of what was measured before
 
 
 def measure(workers: int, chunks: int | None, near: int, samples: int, clusters: int, folder: Path) -> Iterator[Record]:
@@ -94,31 +73,19 @@ def measure(workers: int, chunks: int | None, near: int, samples: int, clusters:
         Of the simulated run: the width of a block follows from the clusters.
     folder : Path
         For the run directory, and the scheduler's file.
-
-    Raises
-    ------
-    BadInput
-        If there are fewer than two chunks, or fewer chunks than a chunk has near ones, or samples without levels.
     """
     context, solve = setting(samples, chunks, near, clusters, folder)
-    shape: Record = {
-        "workers": workers,
-        "chunks": solve.chunks,
-        "near": near,
-        "samples": samples,
-        "c": clusters,
-        "columns": solve.columns,
-    }
+    shape: Record = {"workers": workers, "chunks": solve.chunks, "near": near, "samples": samples, "c": clusters}
+    shape["columns"] = solve.columns
     with simulated_cluster(workers, solve, folder) as cluster:
         run = _Run(context, DaskExecutor(cluster.client, 1, PATIENCE), solve)
         found = []
         for kind in ("graph", "embedding", "walk"):
             found.append(cluster.spent(getattr(run, kind)))
             yield {"kind": kind, **shape, **_record(found[-1])}
-        yield {"kind": "all", **shape, **_record(Spent.summed(found))}
-        once = cluster.spent(run.filter)
-        cluster.lose_after(int(LATE * once.done))
-        yield {"kind": "loss", **shape, **_record(cluster.spent(run.filter))}
+        yield {"kind": "all", **shape, **_record(_together(found))}
+        late = int(LATE * cluster.spent(run.filter)["tasks"])
+        yield {"kind": "loss", **shape, **_record(cluster.spent(run.filter, lose_in=late))}
 
 
 def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: Path) -> tuple[Context, Solve]:
@@ -127,21 +94,12 @@ def setting(samples: int, chunks: int | None, near: int, clusters: int, folder: 
     planned = choose(samples, FEATURES, params, "chunked")
     n = chunks or math.ceil(samples / planned.chunk_samples)
     if n < 2 or near >= n:
-        raise BadInput(
-            "--near",
-            f"{near} with {n} chunks",
-            "a number below that of chunks, of which there are two or more",
-            "a chunk would need rows of chunks that are not there",
-            "give fewer --near, or more --chunks",
-        )
+        allowed = "a number below that of chunks, of which there are two or more"
+        otherwise = "a chunk would need rows of chunks that are not there"
+        raise BadInput("--near", f"{near} with {n} chunks", allowed, otherwise, "give fewer --near, or more --chunks")
     if samples <= levels.COARSEST:
-        raise BadInput(
-            "--samples",
-            str(samples),
-            f"more than {levels.COARSEST}",
-            "their graph would have no levels",
-            "give more --samples",
-        )
+        allowed, otherwise = f"more than {levels.COARSEST}", "their graph would have no levels"
+        raise BadInput("--samples", str(samples), allowed, otherwise, "give more --samples")
     rows = samples // n
     context = Context(
         store=ZarrStore(str(folder / "run")),
@@ -206,15 +164,8 @@ class _Run:
                 raise _Enough
 
         with contextlib.suppress(_Enough):
-            levels.leading(
-                graph.space,
-                self._start(graph),
-                self._solve.columns,
-                tol=0.0,
-                settled=-1.0,
-                seed=0,
-                checkpoint=checkpoint,
-            )
+            never: Any = {"tol": 0.0, "settled": -1.0, "seed": 0}
+            levels.leading(graph.space, self._start(graph), self._solve.columns, **never, checkpoint=checkpoint)
         return made[-1]
 
     def walk(self) -> int:
@@ -242,188 +193,89 @@ class _Run:
         return levels.PRODUCTS + 1
 
 
-class Spent(NamedTuple):
-    """What something has cost."""
-
-    products: int
-    seconds: float
-    scheduler_cpu: float
-    client_cpu: float
-    scheduler_peak_bytes: int  # most memory of the scheduler
-    done: int
-    again: int  # of these, a second time
-    products_again: int
-
-    @classmethod
-    def summed(cls, several: list[Spent]) -> Spent:
-        """What several things have cost together."""
-        total = cls(*(sum(column) for column in zip(*several, strict=True)))
-        return total._replace(scheduler_peak_bytes=max(one.scheduler_peak_bytes for one in several))
+Spent = dict[str, float]
+"""What something has cost, by the fields of its record; ``scheduler_peak_bytes`` is the most memory, others add up."""
 
 
 def _record(spent: Spent) -> Record:
     """The figures of what was measured, by product and as a whole."""
-    return {
-        "products": spent.products,
-        "tasks": spent.done,
-        "tasks_a_product": round(spent.done / spent.products),
-        "seconds": spent.seconds,
-        "scheduler_cpu": spent.scheduler_cpu,
-        "client_cpu": spent.client_cpu,
-        "scheduler_us_a_task": spent.scheduler_cpu / spent.done * 1e6,
-        "scheduler_peak_bytes": spent.scheduler_peak_bytes,
-        "again": spent.again,
-        "products_again": spent.products_again,
-    }
+    tasks, products = spent["tasks"], spent["products"]
+    each = {"tasks_a_product": round(tasks / products), "scheduler_us_a_task": spent["scheduler_cpu"] / tasks * 1e6}
+    return {**spent, **each}
 
 
-# ---- the processes: a scheduler, and one for all workers
+def _together(several: list[Spent]) -> Spent:
+    sums = {name: sum(one[name] for one in several) for name in several[0]}
+    return {**sums, "scheduler_peak_bytes": max(one["scheduler_peak_bytes"] for one in several)}
 
 
-class SimulatedCluster:
-    """A running scheduler with simulated workers, and what it costs.
+class _Simulated(NamedTuple):
+    """A running scheduler with simulated workers, and what it costs."""
 
-    Parameters
-    ----------
-    client : distributed.Client
-    scheduler, workers : Popen
-        The processes.
-    """
+    client: Client
+    scheduler: psutil.Process
+    workers: subprocess.Popen[bytes]
 
-    def __init__(self, client: Client, scheduler: subprocess.Popen[bytes], workers: subprocess.Popen[bytes]) -> None:
-        self.client, self._workers = client, workers
-        self._scheduler, self._here = psutil.Process(scheduler.pid), psutil.Process()
+    def _counts(self, lose_in: int = 0) -> dict[str, int]:
+        """What the workers have counted since the last call; one of them is lost after so many more tasks."""
+        assert self.workers.stdin is not None
+        assert self.workers.stdout is not None
+        self.workers.stdin.write(f"{lose_in}\n".encode())
+        self.workers.stdin.flush()
+        return dict(json.loads(self.workers.stdout.readline()))
 
-    def lose_after(self, tasks: int) -> None:
-        """Have one of the workers lost once so many more tasks are done."""
-        self._lose = tasks
-
-    def _counts(self, lose: int | None = None) -> dict[str, int]:
-        """What the workers have counted since the last call."""
-        assert self._workers.stdin is not None
-        assert self._workers.stdout is not None
-        self._workers.stdin.write(b"count\n" if lose is None else f"lose {lose}\n".encode())
-        self._workers.stdin.flush()
-        return dict(json.loads(self._workers.stdout.readline()))
-
-    def spent(self, work: Callable[[], int]) -> Spent:
+    def spent(self, work: Callable[[], int], lose_in: int = 0) -> Spent:
         """What some work costs, which returns its products."""
         time.sleep(SETTLE_SECONDS)
-        lose, self._lose = self._lose, None
-        self._counts(lose)
-        before = time.perf_counter(), *self._cpu()
-        with _Memory(self._scheduler) as memory:
+        self._counts(lose_in)
+        before = self._now()
+        with TreeSampler(self.scheduler.pid) as memory:
             products = work()
-        after = time.perf_counter(), *self._cpu()
-        seconds, scheduler_cpu, client_cpu = (b - a for a, b in zip(before, after, strict=True))
-        return Spent(products, seconds, scheduler_cpu, client_cpu, memory.peak, **self._counts())
+        after, largest = self._now(), peak(memory.samples)
+        took = {name: after[name] - before[name] for name in before}
+        return {"products": products, **took, "scheduler_peak_bytes": largest.root if largest else 0, **self._counts()}
 
-    _lose: int | None = None
-
-    def _cpu(self) -> tuple[float, float]:
-        """CPU seconds of the scheduler and of this process so far."""
-        times = self._scheduler.cpu_times(), self._here.cpu_times()
-        first, second = (t.user + t.system for t in times)
-        return first, second
-
-
-class _Memory:
-    """The peak of a process's resident memory while the ``with`` block lasts, looked at ten times a second."""
-
-    def __init__(self, process: psutil.Process) -> None:
-        self._process, self._ended = process, threading.Event()
-        self.peak = 0
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> _Memory:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _run(self) -> None:
-        while True:
-            self.peak = max(self.peak, self._process.memory_info().rss)
-            if self._ended.wait(0.1):
-                return
+    def _now(self) -> dict[str, float]:
+        """The time, and CPU seconds of the scheduler and of this process so far."""
+        both = {"scheduler_cpu": self.scheduler.cpu_times(), "client_cpu": psutil.Process().cpu_times()}
+        return {"seconds": time.perf_counter(), **{name: times.user + times.system for name, times in both.items()}}
 
 
 @contextlib.contextmanager
-def simulated_cluster(n: int, solve: Solve, folder: Path) -> Iterator[SimulatedCluster]:
+def simulated_cluster(n: int, solve: Solve, folder: Path) -> Iterator[_Simulated]:
     """A scheduler with n simulated workers; both end with the block."""
-    _allow_files(4 * n + 256)
+    _allow_files()
     file = folder / "scheduler.json"
     environment = {**os.environ, "DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "null", "OMP_NUM_THREADS": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+    where = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--scheduler-file", str(file)]
     with contextlib.ExitStack() as stack:
-        with (folder / "scheduler.log").open("wb") as log:
-            scheduler = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "dask",
-                    "scheduler",
-                    "--host",
-                    "127.0.0.1",
-                    "--port",
-                    "0",
-                    "--no-dashboard",
-                    "--scheduler-file",
-                    str(file),
-                ],
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        stack.callback(_end, scheduler)
-        address = _address(file, scheduler)
-        arguments = [address, str(n), json.dumps(solve)]
-        workers = subprocess.Popen(
-            [sys.executable, "-m", simulated_workers.__name__, *arguments],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        stack.callback(_end, workers)
+        scheduler = stack.enter_context(_started(["dask", "scheduler", *where], environment, quiet=True))
         stack.enter_context(dask.config.set({"distributed.comm.timeouts.connect": "60s"}))
-        client = stack.enter_context(Client(address, set_as_default=False, timeout="60s"))
+        client = stack.enter_context(Client(scheduler_file=file, set_as_default=False, timeout=START_SECONDS))
+        arguments = [client.scheduler.address, str(n), json.dumps(solve)]
+        workers = stack.enter_context(_started([simulated_workers.__name__, *arguments], environment))
         client.wait_for_workers(n, timeout=START_SECONDS)
-        yield SimulatedCluster(client, scheduler, workers)
+        yield _Simulated(client, psutil.Process(scheduler.pid), workers)
 
 
-def _address(file: Path, scheduler: subprocess.Popen[bytes]) -> str:
-    """The address that a scheduler has written into its file, once it has."""
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and scheduler.poll() is None:
-        with contextlib.suppress(OSError, ValueError):  # not there yet, or half written
-            return str(json.loads(file.read_text())["address"])
-        time.sleep(0.05)
-    raise RuntimeError(f"a Dask scheduler did not start within {START_SECONDS:g} s")
+@contextlib.contextmanager
+def _started(
+    module: list[str], environment: Mapping[str, str], *, quiet: bool = False
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that ends with the block."""
+    out, errors = (subprocess.DEVNULL, subprocess.DEVNULL) if quiet else (subprocess.PIPE, None)
+    command = [sys.executable, "-m", *module]
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=out, stderr=errors) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a process that was started here."""
-    for stream in (process.stdin, process.stdout):
-        if stream is not None:
-            with contextlib.suppress(OSError):
-                stream.close()
-    process.terminate()
-    try:
-        process.wait(10)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
-def _allow_files(wanted: int) -> None:
-    """Let this process and those that it starts open so many files, as far as the system allows it."""
+def _allow_files() -> None:
+    """Let this process and those that it starts open as many files as the system allows."""
     with contextlib.suppress(ImportError, OSError, ValueError):
         import resource  # noqa: PLC0415 - not on Windows
 
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft < wanted:
-            limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)

@@ -1,65 +1,228 @@
-"""`ips2 bench`: from options to a benchmark, its records printed as they come and written when they are all there."""
+"""`ips2 bench`: the benchmarks with their options, and from options to a benchmark's records."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import importlib
+import inspect
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from typing import Any, NamedTuple
 
-from ips2_dask.bench import (
-    certainty,
-    change,
-    choosing,
-    choosing_systems,
-    cluster,
-    copies,
-    document,
-    end_to_end,
-    figures,
-    graph,
-    islands,
-    numbers,
-    origin,
-    peers,
-    product,
-    roundings,
-    scaling,
-    slope,
-    solve,
-    sweeping,
-)
-from ips2_dask.bench.document import Record
-from ips2_dask.bench.inputs import CLUSTERS, Data, generated, kept, named
-from ips2_dask.bench.options import FEATURES
-from ips2_dask.bench.origin import Recording
-from ips2_dask.bench.runs import Input
+from ips2_dask.bench import records
 from ips2_dask.errors import BadInput
-from ips2_dask.params import Params, Resources, parse_bytes
-from ips2_dask.store.layout import folder_of
+from ips2_dask.params import Params, Resources
 
-MODULES: dict[str, ModuleType] = {
-    "product": product,
-    "graph": graph,
-    "solve": solve,
-    "end-to-end": end_to_end,
-    "peers": peers,
-    "scaling": scaling,
-    "choosing": choosing,
-    "roundings": roundings,
-    "numbers": numbers,
-    "copies": copies,
-    "islands": islands,
-    "certainty": certainty,
-    "sweep": sweeping,
-    "change": change,
-    "cluster": cluster,
-    "slope": slope,
+FEATURES, CLUSTERS = 64, 20  # of generated data, unless told
+OPERATORS = ("matrix-free", "triplets")
+BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
+SYSTEMS = (
+    *("ips2", "ips2-auto", "ips2-k10", "ips2-k10-c", "ips2-kmeans"),
+    *("spectral-lobpcg", "spectral-amg", "spectral-arpack", "kmeans", "evoc"),
+)
+SIZES = (10_000, 31_623, 100_000, 316_228, 1_000_000)
+
+
+def whole_numbers(text: str) -> tuple[int, ...]:
+    """``10000,31623`` as numbers above 0."""
+    try:
+        numbers = tuple(int(word) for word in text.split(","))
+    except ValueError:
+        numbers = ()
+    if not numbers or min(numbers) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of whole numbers above 0 such as 5,10")
+    return numbers
+
+
+def whole_number(text: str) -> int:
+    """A number above 0."""
+    numbers = whole_numbers(text)
+    if len(numbers) != 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number above 0")
+    return numbers[0]
+
+
+def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
+    """``exact,shards`` as words of ``allowed``."""
+    chosen = tuple(text.split(","))
+    if not set(chosen) <= set(allowed):
+        raise argparse.ArgumentTypeError(f"{text!r} is no list of {', '.join(allowed)}")
+    return chosen
+
+
+Option = tuple[str, dict[str, Any]]
+
+
+def _swept(name: str, text: str) -> tuple[float, ...]:
+    """A list or range of a sweep, as of ``ips2 sweep``."""
+    from ips2_dask.sweeps.grid import numbers, whole_numbers  # noqa: PLC0415  for one benchmark alone
+
+    return tuple(numbers(text) if name == "sigma" else whole_numbers(text))
+
+
+def _number(name: str, default: int | None, says: str) -> Option:
+    says = says if default is None else f"{says} (default {default:,})"
+    return name, {"type": whole_number, "default": default, "metavar": "N", "help": says}
+
+
+def _numbers(name: str, default: tuple[int, ...], says: str) -> Option:
+    says = f"{says} (default {','.join(map(str, default))})"
+    return name, {"type": whole_numbers, "default": default, "metavar": "N,...", "help": says}
+
+
+def _words(name: str, allowed: tuple[str, ...]) -> Option:
+    says = f"of {', '.join(allowed)}"
+    return name, {"type": partial(words, allowed), "default": allowed, "metavar": "NAME,...", "help": says}
+
+
+def _limit(seconds: float) -> Option:
+    says = f"after which a measured process is killed (default {seconds:g})"
+    return "--limit", {"type": float, "default": seconds, "metavar": "SECONDS", "help": says}
+
+
+def _range(name: str, default: str) -> Option:
+    kind = partial(_swept, name)
+    shown = {"type": kind, "default": default, "metavar": "LIST", "help": f"(default {default})"}
+    return f"--{name}", {"dest": f"swept_{name}", **shown}
+
+
+SEED = "--seed", {"type": int, "default": 0, "metavar": "N", "help": "of data and starts"}
+
+
+class Benchmark(NamedTuple):
+    """A benchmark: what it measures, the function that yields its records, and its options."""
+
+    says: str
+    function: (
+        str  # "module.name" in this package; its parameters are the options' names, and what `_made` makes of them
+    )
+    options: tuple[Option, ...]
+    samples: int = 0  # that are generated where no data are named; 0 for a benchmark without named data
+    data: str | None = None  # the default set
+    whole: bool = False  # takes the options of `ips2 run`
+
+
+BENCHMARKS = {
+    "product": Benchmark(
+        "one product with the tensor's Laplacian, by level of assembly, against SciPy's CSR",
+        "product.measure",
+        (
+            _number("--samples", 20_000, "generated samples"),
+            _number("--features", FEATURES, "their features"),
+            _numbers("--neighbors", (10,), "values of k"),
+            _number("--columns", 10, "of the block that is multiplied"),
+            _number("--repeats", 9, "products whose median counts"),
+            _words("--operators", OPERATORS),
+            SEED,
+        ),
+    ),
+    "graph": Benchmark(
+        "builders of the nearest-neighbour graph at equal recall",
+        "graph.measure",
+        (
+            _number("--neighbors", 6, "columns of the graph, the sample itself included"),
+            _words("--builders", BUILDERS),
+            ("--recall", {"type": float, "default": 0.95, "metavar": "X", "help": "to be reached (default .95)"}),
+            _limit(900),
+            SEED,
+        ),
+        70_000,
+        "mnist",
+    ),
+    "end-to-end": Benchmark(
+        "stages of a run, with their peak memory and the plan's",
+        "runs.end_to_end",
+        (
+            _number("--repeats", 1, "runs"),
+            _number("--against", None, "workers of other runs, made by turns with these: how many times as fast"),
+            ("--keep", {"type": Path, "metavar": "DIR", "help": "where data and the run stay; both are gone on with"}),
+            _limit(7200),
+        ),
+        20_000,
+        whole=True,
+    ),
+    "scaling": Benchmark(
+        "stages of runs of growing size, and how their time grows; of more workers, and what they bring",
+        "runs.scaling",
+        (
+            _numbers("--sizes", SIZES, "samples of each run"),
+            _numbers("--workers", (2,), "worker processes; every size is run with each number of them"),
+            _number("--features", FEATURES, "of generated samples"),
+            ("--no-warm-up", {"dest": "warm_up", "action": "store_false", "help": "compile inside the first times"}),
+            _limit(7200),
+        ),
+        whole=True,
+    ),
+    "peers": Benchmark(
+        "IPS2 against scikit-learn's SpectralClustering and KMeans, and EVoC",
+        "peers.measure",
+        (
+            _number("--clusters", None, "c (default: the classes of the data, 20 of generated data)"),
+            _words("--systems", SYSTEMS),
+            _number("--repeats", 3, "fits of each, whose median counts"),
+            ("--compiled", {"action": "store_true", "help": "make one fit of each first that does not count"}),
+            _limit(900),
+            SEED,
+        ),
+        70_000,
+        "mnist",
+    ),
+    "sweep": Benchmark(
+        "a sweep, against one run with its largest c and k",
+        "sweep.measure",
+        (
+            _range("clusters", "5:15"),
+            _range("neighbors", "7,10"),
+            _range("sigma", ".2,1,4"),
+            _number("--workers", 2, "processes of each cluster"),
+            _limit(3600),
+            SEED,
+        ),
+        10_000,
+        "mnist10k",
+    ),
+    "cluster": Benchmark(
+        "what a run's solves cost Dask's scheduler on a large cluster, with simulated workers",
+        "cluster.measure",
+        (
+            _number("--workers", 200, "simulated workers"),
+            _number("--chunks", None, "of the samples (default: the plan's for so many samples)"),
+            _number("--near", 20, "chunks of which each chunk needs rows"),
+            _number("--samples", 100_000_000, "of the simulated run"),
+            _number("--clusters", CLUSTERS, "of the simulated run"),
+        ),
+    ),
 }
+
+
+def add_benchmarks(parser: argparse.ArgumentParser, *of_a_run: Callable[[argparse.ArgumentParser], None]) -> None:
+    """Give the parser of ``ips2 bench`` its benchmarks; ``of_a_run`` add the options of ``ips2 run`` to some."""
+    benchmarks = parser.add_subparsers(dest="benchmark", required=True, metavar="BENCHMARK")
+    for name, of in BENCHMARKS.items():
+        resolve: Any = {"help": of.says, "description": of.says, "conflict_handler": "resolve"}
+        one = benchmarks.add_parser(name, allow_abbrev=False, **resolve)  # --workers of scaling is a list
+        text = "where to write the records with their origin: commit, date, machine, threads, load, versions, command"
+        one.add_argument("--json", type=Path, metavar="FILE", help=text)
+        for add_options in of_a_run if of.whole else ():
+            add_options(one)
+        if of.samples:
+            which = one.add_mutually_exclusive_group()
+            default = f" (default: {of.data})" if of.data else ""
+            which.add_argument("--data", default=of.data, metavar="NAME", help=f"a set of `datasets.load`{default}")
+            which.add_argument("--samples", **_number("--samples", None, "so many generated samples")[1])
+            one.add_argument("--features", **_number("--features", FEATURES, "of generated samples")[1])
+        for option, more in of.options:
+            one.add_argument(option, **more)
+    says = "every record that README and docs show; what is there is not made again"
+    everything = benchmarks.add_parser("all", allow_abbrev=False, help=says, description=says, epilog=records.hours())
+    everything.add_argument("--out", required=True, metavar="DIR", help="where notebooks/results is, or is made")
+    everything.add_argument("--only", **{**_words("--only", tuple(records.RECORDS))[1], "default": ()})
+    text = "print what there is, with its commit and date, and make nothing"
+    everything.add_argument("--list", action="store_true", help=text)
 
 
 def bench(
@@ -67,340 +230,79 @@ def bench(
     params_of: Callable[[argparse.Namespace], Params],
     resources_of: Callable[[argparse.Namespace], Resources],
 ) -> int:
-    """Run the benchmark that ``options`` name; ``options.given`` is the command as it was typed.
+    """Run the benchmark that ``options`` name; ``options.given`` is the command as it was typed."""
+    from ips2_dask.bench import harness  # noqa: PLC0415  the parser does without
 
-    Raises
-    ------
-    BadInput
-        Where the data, a parameter or the result file can't be used.
-    """
-    table = getattr(options, "markdown", False)
-    if isinstance(table, Path):
-        return _print_recorded(options, table)
-    drawn = getattr(options, "drawn", None)
-    if drawn is not None:
-        return _draw_recorded(options, drawn)
-    if getattr(options, "figure", None) is not None:
-        figures.check(options.figure)
-    recording = None
-    if options.json is not None:
-        document.check_writable(options.json)
-        recording = Recording(options.given, getattr(options, "random_state", None), options.busy)
-    module = MODULES[options.benchmark]
-    results: list[Record] = _earlier(options)
+    if options.benchmark == "all":
+        return records.make_all(options)
+    module, _, name = BENCHMARKS[options.benchmark].function.partition(".")
+    measuring = importlib.import_module(f"ips2_dask.bench.{module}")
+    measure = getattr(measuring, name)
     scratch = getattr(options, "scratch", None)
-    with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as name:
-        for record in _records(options, params_of, resources_of, Path(name), results):
-            print(document.line(record, module.COLUMNS), flush=True, file=sys.stderr if table else sys.stdout)
-            results.append(record)
-            if options.benchmark == "numbers" and recording is not None:
-                document.write(options.json, recording.head(complete=False), results)
-            if options.stopping.interrupted:  # an interrupt that a callback of the garbage collector has lost
-                raise KeyboardInterrupt
-    if recording is not None:
-        document.write(options.json, recording.head(), results)
-    if table:
-        print(module.markdown(results), end="")
-    if getattr(options, "figure", None) is not None:
-        figures.save(module.draw(results), options.figure, results)
+    with tempfile.TemporaryDirectory(prefix="ips2-bench-", dir=scratch, ignore_cleanup_errors=True) as folder:
+        given = {**vars(options), **_made(options, params_of, resources_of, Path(folder))}
+        found = measure(**{name: given[name] for name in inspect.signature(measure).parameters if name in given})
+        seed = given.get("seed", given.get("random_state"))
+        command = ["ips2", *options.given]
+        harness.record(found, measuring.COLUMNS, options.json, command, seed, lambda: options.stopping.interrupted)
     return 0
 
 
-def _draw_recorded(options: argparse.Namespace, path: Path) -> int:
-    """Draw the figure of a file of ``--json``, and measure nothing."""
-    for name, value, needed in (("--figure", options.figure, True), ("--json", options.json, False)):
-        if (value is not None) != needed:
-            raise BadInput(
-                name,
-                f"{'none' if needed else 'one'} beside --from {path}",
-                "--figure FILE --from RECORD",
-                "there would be nothing new to write",
-                f"{'give' if needed else 'leave out'} {name}",
-            )
-    figures.check(options.figure)
-    results = document.read(path)
-    try:
-        figure = MODULES[options.benchmark].draw(results)
-    except (KeyError, ValueError, TypeError):
-        raise BadInput(
-            str(path),
-            "records of another benchmark",
-            f"a file of `ips2 bench {options.benchmark} --json FILE`",
-            "the figure would show something else",
-            "give such a file",
-        ) from None
-    figures.save(figure, options.figure, results)
-    return 0
-
-
-def _print_recorded(options: argparse.Namespace, path: Path) -> int:
-    """Print the tables of a file of ``--json``, and measure nothing."""
-    if options.json is not None:
-        raise BadInput(
-            "--json",
-            f"one beside --markdown {path}",
-            "one of them",
-            "there would be nothing new to write",
-            "leave --json out, or give --markdown alone",
-        )
-    module = MODULES[options.benchmark]
-    print(module.markdown(module.read(path)), end="")
-    return 0
-
-
-def _earlier(options: argparse.Namespace) -> list[Record]:
-    """The records that are gone on with."""
-    if not getattr(options, "resume", False):
-        return []
-    if options.json is None:
-        raise BadInput(
-            "--resume",
-            "no --json",
-            "one with the file of --json",
-            "there would be nothing to go on with",
-            "name the file with --json, or leave --resume out",
-        )
-    if not options.json.exists():
-        return []
-    made_by = document.head(options.json)
-    if (made_by.get("commit"), made_by.get("changes")) != tuple(origin.present()):
-        raise BadInput(
-            "--resume",
-            f"records of {made_by.get('commit') or 'an unknown commit'} in {options.json}",
-            f"those of this code, {origin.present().commit or 'of no checkout'}",
-            "one file would hold records of two versions",
-            "name a new file, or leave --resume out",
-        )
-    return numbers.complete(numbers.read(options.json))
-
-
-def _records(
+def _made(
     options: argparse.Namespace,
     params_of: Callable[[argparse.Namespace], Params],
     resources_of: Callable[[argparse.Namespace], Resources],
     folder: Path,
-    earlier: Sequence[Record],
-) -> Iterator[Record]:
-    if options.benchmark in ("end-to-end", "scaling", "slope"):
-        if not (options.workers or options.serial or options.scheduler or options.cluster):
-            options.workers = 2
-        params, resources = params_of(options), resources_of(options)
-        if options.benchmark == "scaling":
-            return _scaling(options, params, resources, folder)
-        if options.benchmark == "slope":
-            return _slope(options, params, resources, folder)
-        return _end_to_end(options, params, resources, folder)
-    if options.benchmark == "choosing":
-        return _choosing(options, folder)
-    if options.benchmark == "roundings":
-        return roundings.measure(options.data, options.draws, options.peers, options.random_state)
-    if options.benchmark == "numbers":
-        return _numbers(options, folder, list(earlier))
-    if options.benchmark == "copies":
-        return copies.measure(options.data, options.random_state)
-    if options.benchmark == "islands":
-        return islands.measure(options.samples, options.features, options.groups, options.random_state)
-    if options.benchmark == "certainty":
-        return certainty.measure(options.data, options.random_state)
-    parts = {
-        "product": _product,
-        "graph": _graph,
-        "solve": _solve,
-        "peers": _peers,
-        "sweep": _sweep,
-        "change": _change,
-        "cluster": _cluster,
-    }
-    return parts[options.benchmark](options, folder)
+) -> dict[str, Any]:
+    """The arguments of a benchmark that are made of several options."""
+    from ips2_dask.bench.inputs import kept  # noqa: PLC0415  the parser does without
+    from ips2_dask.bench.runs import How  # noqa: PLC0415  the same
+
+    made: dict[str, Any] = {"folder": folder, "report": lambda text: print(text, file=sys.stderr)}
+    of = BENCHMARKS[options.benchmark]
+    _check(options)
+    if not of.whole:
+        return {**made, "data": _data(options, options.seed, folder)} if of.samples else made
+    elsewhere, workers = options.serial or options.scheduler, options.workers
+    if options.benchmark == "scaling":
+        options.workers = None
+        made["workers"] = (None,) if elsewhere else workers or (2,)
+    elif not (elsewhere or options.cluster):
+        options.workers = workers or 2
+    params, c = params_of(options), CLUSTERS
+    if of.samples:
+        make = partial(_data, options, params.random_state)
+        facts = (options.data, options.samples, options.features, options.n_clusters, params.random_state)
+        name = "-".join(str(fact) for fact in ("data", *facts) if fact is not None)
+        data = make(folder) if options.keep is None else kept(options.keep / name, make)
+        made |= {"data": data, "keep": None if options.keep is None else options.keep / "run"}
+        c = data.c
+    params = params if options.n_clusters is not None else dataclasses.replace(params, n_clusters=c)
+    return {**made, "how": How(params, resources_of(options), folder, options.serial, options.limit)}
 
 
-def _choosing(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    systems = choosing_systems.available(options.systems, lambda text: print(text, file=sys.stderr))
-    return choosing.measure(options.data, systems, folder, options.random_state, cold=options.cold)
-
-
-def _numbers(options: argparse.Namespace, folder: Path, earlier: Sequence[Record]) -> Iterator[Record]:
-    if options.noise:
-        return numbers.noise(seed=options.random_state, done=earlier)
-    return numbers.measure(options.data, options.draws, folder, options.random_state, done=earlier)
-
-
-def _product(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    del folder
-    return product.measure(
-        options.samples,
-        options.features,
-        options.neighbors,
-        options.columns,
-        options.operators,
-        options.repeats,
-        options.threads,
-        options.random_state,
-    )
-
-
-def _graph(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    data = _data(options, folder)
-    return graph.measure(
-        data, folder, options.neighbors, options.builders, options.recall, options.limit, options.threads
-    )
-
-
-def _solve(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    data = _data(options, folder)
-    return solve.measure(
-        data,
-        folder,
-        options.neighbors,
-        options.clusters,
-        options.tol,
-        options.solvers,
-        options.limit,
-        options.random_state,
-    )
-
-
-def _peers(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    data = _data(options, folder)
-    return peers.measure(
-        data,
-        folder,
-        options.systems,
-        options.clusters,
-        options.workers or 0,
-        options.limit,
-        options.repeats,
-        options.random_state,
-        cold=not options.compiled,
-        threads=options.threads,
-        report=lambda text: print(text, file=sys.stderr),
-    )
-
-
-def _sweep(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    data = _data(options, folder)
-    swept = sweeping.SweptValues(options.swept_clusters, options.swept_neighbors, options.swept_sigma)
-    params, resources = Params(random_state=options.random_state), Resources(n_workers=options.workers)
-    return sweeping.measure(data, swept, params, resources, folder, options.limit)
-
-
-def _change(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    data = _data(options, folder)
-    return change.measure(
-        data, folder, options.clusters, options.then, options.repeats, options.limit, options.random_state
-    )
-
-
-def _cluster(options: argparse.Namespace, folder: Path) -> Iterator[Record]:
-    return cluster.measure(options.workers, options.chunks, options.near, options.samples, options.clusters, folder)
-
-
-def _end_to_end(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
-    if options.keep is not None and (options.repeats > 1 or options.against is not None):
-        raise BadInput(
-            "--keep",
-            "more than one run",
-            "one, without --repeats and --against",
-            "later runs would find the stages of the first",
-            "leave --keep out",
-        )
-    for name, value in (("--labels-column", options.labels_column), ("--transpose", options.transpose or None)):
-        if value is not None and options.input is None:
-            raise BadInput(
-                name, "no --input", "one of a file, with --input", "it would count for nothing", f"leave {name} out"
-            )
-    if options.input is not None and options.features != FEATURES:
-        raise BadInput(
-            "--features",
-            "one with --input",
-            "generated data (--samples)",
-            "it would count for nothing",
-            "leave --features out",
-        )
-    if options.input is not None:
-        source = Input(Path(options.input).name, options.input, None, options.labels_column, options.transpose)
-    else:
-        make = partial(_data, options, seed=params.random_state)
-        data = make(folder) if options.keep is None else kept(options.keep / _data_folder(options, params), make)
-        source = Input(data.name, data.X, data.labels)
-        if options.n_clusters is None:
-            params = dataclasses.replace(params, n_clusters=data.c)
-    return end_to_end.measure(
-        source,
-        params,
-        resources,
-        folder,
-        options.serial,
-        options.repeats,
-        options.limit,
-        options.against,
-        None if options.keep is None else options.keep / "run",
-    )
-
-
-def _scaling(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
-    if options.n_clusters is None:
-        params = dataclasses.replace(params, n_clusters=CLUSTERS)
-    return scaling.measure(
-        options.sizes,
-        options.features,
-        params,
-        resources,
-        folder,
-        options.serial,
-        options.limit,
-        warm_up=not options.no_warm_up,
-    )
-
-
-def _slope(options: argparse.Namespace, params: Params, resources: Resources, folder: Path) -> Iterator[Record]:
-    if options.n_clusters is None:
-        params = dataclasses.replace(params, n_clusters=CLUSTERS)
-    if options.scheduler or options.cluster or options.serial:
-        raise BadInput(
-            "bench slope",
-            "another cluster than its own",
-            "workers of this machine, with --workers",
-            "their memory could not be measured",
-            "leave --scheduler, --cluster and --serial out",
-        )
-    driver_limit = parse_bytes(options.driver_limit, "--driver-limit")
-    return slope.measure(options.sizes, options.features, params, resources, driver_limit, folder, options.limit)
-
-
-def _data_folder(options: argparse.Namespace, params: Params) -> str:
-    """The folder's name for the data that are asked for: others have another."""
-    if options.samples is None and options.data is not None:
-        return folder_of("data", {"name": options.data})
-    made = {"samples": options.samples or options.default_samples, "features": options.features}
-    return folder_of("data", {**made, "clusters": options.n_clusters, "seed": params.random_state})
-
-
-DRAWS_NOTHING = ("graph",)
-"""Benchmarks whose seed is that of generated data alone."""
-
-
-def _check_named(options: argparse.Namespace) -> None:
-    """Refuse options of generated data beside named ones."""
-    conflicts = {"--features": options.features != FEATURES}
-    if options.benchmark in DRAWS_NOTHING:
-        conflicts["--seed"] = options.random_state != 0
-    for name, wrong in conflicts.items():
-        if wrong:
-            raise BadInput(
-                name,
-                f"one with the data set {options.data}",
-                "generated data (--samples)",
-                "it would count for nothing, as these data are what they are",
-                f"leave {name} out, or give --samples",
-            )
-
-
-def _data(options: argparse.Namespace, folder: Path, seed: int | None = None) -> Data:
+def _data(options: argparse.Namespace, seed: int, folder: Path) -> Any:
     """Named data, or generated ones where their number is given or no name is."""
+    from ips2_dask.bench.inputs import generated, named  # noqa: PLC0415  the parser does without
+
     if options.samples is None and options.data is not None:
-        _check_named(options)
         return named(options.data, folder)
     clusters = getattr(options, "clusters", None) or getattr(options, "n_clusters", None) or CLUSTERS
-    m = options.samples or options.default_samples
-    return generated(m, options.features, clusters, options.random_state if seed is None else seed, folder)
+    samples = options.samples or BENCHMARKS[options.benchmark].samples
+    return generated(samples, options.features, clusters, seed, folder)
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse options that would count for nothing beside others."""
+    given = vars(options).get
+    named = given("data") if given("samples") is None else None
+    features, repeated = given("features", FEATURES) != FEATURES, given("repeats", 1) > 1 or given("against")
+    elsewhere = f"one with the data set {named}", "generated data (--samples)"
+    conflicts = (
+        ("--features", named and features, *elsewhere),
+        ("--seed", named and options.benchmark == "graph" and options.seed, *elsewhere),
+        ("--keep", given("keep") and repeated, "more than one run", "one, without --repeats and --against"),
+    )
+    for name, wrong, found, allowed in conflicts:
+        if wrong:
+            raise BadInput(name, found, allowed, "the records would be of something else", f"leave {name} out")

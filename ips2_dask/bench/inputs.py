@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ips2_dask.datasets import curved_gaussians, load
 from ips2_dask.datasets.manifold import BLOCK
 from ips2_dask.errors import BadInput
+from ips2_dask.typing import Float, Float32
 
 CLUSTERS = 20
 """Clusters of generated data, unless told."""
@@ -28,10 +27,6 @@ class Data(NamedTuple):
     m: int
     f: int
     c: int
-
-    def load(self) -> tuple[NDArray[np.floating], NDArray[np.int64]]:
-        """Both in memory."""
-        return np.load(self.X), np.load(self.labels)
 
 
 def generated(m: int, f: int, c: int, seed: int, folder: Path) -> Data:
@@ -48,51 +43,33 @@ def generated(m: int, f: int, c: int, seed: int, folder: Path) -> Data:
 
 
 def named(name: str, folder: Path) -> Data:
-    """A data set of `datasets.load`, as the publisher has it.
-
-    Raises
-    ------
-    BadInput
-        Where there is no such set, or its files are not there.
-    """
+    """A data set of `datasets.load`, as the publisher has it; `BadInput` where it is not there."""
     dataset = load(name)
-    labels = np.unique(dataset.labels, return_inverse=True)[1].astype(np.int64)
     m, f = dataset.X.shape
     data = Data(name, str(folder / "X.npy"), str(folder / "labels.npy"), m, f, dataset.n_clusters)
     np.save(data.X, dataset.X)
-    np.save(data.labels, labels)
+    np.save(data.labels, np.unique(dataset.labels, return_inverse=True)[1].astype(np.int64))
     return data
 
 
 def kept(folder: Path, make: Callable[[Path], Data]) -> Data:
-    """The data in ``folder``, made by ``make`` if there are none: only once, since a run tells its input by its mtime.
-
-    Raises
-    ------
-    BadInput
-        Where nothing can be written there, or what is there is not whole.
-    """
+    """The data in ``folder``, made by ``make`` if there are none, only once: a run tells its input by its mtime."""
     facts = folder / "data.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if not facts.exists():
-            data = make(folder)
-            facts.write_text(json.dumps(data._asdict()))
+            facts.write_text(json.dumps(make(folder)._asdict()))
         return Data(**json.loads(facts.read_text()))
     except BadInput:
-        with contextlib.suppress(OSError):
-            folder.rmdir()  # empty: nothing was made
+        folder.rmdir()  # nothing was made
         raise
     except (OSError, ValueError, TypeError) as error:
+        allowed = "a folder that can be written, or one of a benchmark that was kept"
         raise BadInput(
-            "--keep",
-            f"{folder}: {error}",
-            "a folder that can be written, or one of a benchmark that was kept",
-            "there would be no data",
-            "name another folder",
+            "--keep", f"{folder}: {error}", allowed, "there would be no data", "name another folder"
         ) from error
 
 
-def centred(X: NDArray[np.floating]) -> NDArray[np.float32]:
+def centred(X: Float) -> Float32:
     """X as a run sees it after ingest: centred in float64, then float32 (docs/method.md, Samples and distances)."""
     return np.ascontiguousarray(X - X.mean(axis=0, dtype=np.float64), np.float32)

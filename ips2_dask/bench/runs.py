@@ -1,44 +1,52 @@
-"""One run as `ips2 run` does it, in a fresh process: seconds and peak memory of each stage, the plan's beside them."""
+"""`ips2 bench end-to-end` and `scaling`: whole runs in fresh processes, seconds and memory by stage beside the plan."""
 
 from __future__ import annotations
 
 import dataclasses
+import statistics
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.stats
 
-from ips2_dask.bench.document import Record
-from ips2_dask.bench.process import Outcome, Sample, peak, work_apart
+from ips2_dask.bench.harness import Outcome, Record, Value, peak, work_apart
+from ips2_dask.bench.inputs import Data, generated
 from ips2_dask.metrics import scores
 from ips2_dask.params import Params, Resources
 from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.pipeline.run import run
+from ips2_dask.plan.choices import choose
 from ips2_dask.plan.plan import Plan
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source
 from ips2_dask.store.layout import STAGES as RUN_STAGES
 
-START = "start"
-STAGES = "stages"
-TOTAL = "total"
+COLUMNS = (
+    *("kind", "m", "workers", "stage", "outcome", "seconds", "peak_bytes", "projected_bytes", "builder", "recall"),
+    *("residual", "nmi", "acc", "against", "ratio", "exponent", "low", "high"),
+)
+START, STAGES, TOTAL = "start", "stages", "total"
 REUSED = "reused"
+TOGETHER = ("tensor", "eigen")  # they build and multiply the tensor, and get a speedup of their summed time too
+REPORTED = ("builder", "recall", "P", "components", "products", "verdict", "partitions")  # in a run's report too
+WARM_UP = 2_000  # samples of a run that compiles
 
 
-class Input(NamedTuple):
-    """The input of a run, and where its known labels are: a .npy file, a column of the input, or nowhere."""
+class How(NamedTuple):
+    """What several runs have in common."""
 
-    name: str
-    source: str
-    labels: str | None = None
-    labels_column: str | None = None
-    transpose: bool = False
+    params: Params
+    resources: Resources
+    folder: Path  # for temporary files, X and run directories; one that the workers of another cluster share
+    serial: bool = False  # whether there is no cluster
+    limit: float | None = None  # seconds that a run may take in all
 
 
-class Clock(Progress):
+class _Clock(Progress):
     """Progress that notes when each stage began and ended."""
 
     def __init__(self) -> None:
@@ -59,113 +67,53 @@ class Clock(Progress):
             self.reused.append(stage)
 
 
-class Job(TypedDict):
-    """The argument of `work`: the fields of an `Input`, and the arguments of the run on it."""
+def _run_apart(data: Data, how: How, keep: Path | None = None) -> list[Record]:
+    """Records of a run in a fresh process on a cluster of its own, or serially; its directory goes when it is done.
 
-    name: str
-    source: str
-    labels: str | None
-    labels_column: str | None
-    transpose: bool
-    store: str | None  # None for a temporary run directory
-    params: dict[str, Any]  # arguments of `Params`
-    resources: dict[str, Any]  # and of `Resources`
-    serial: bool
-
-
-def run_apart(
-    source: Input,
-    params: Params,
-    resources: Resources,
-    serial: bool,
-    folder: Path,
-    limit: float | None = None,
-    keep: Path | None = None,
-) -> Outcome:
-    """A run in a fresh process on a cluster of its own, or serially; its directory goes when it is done.
-
-    With ``keep`` that directory is used and stays; if it holds an earlier run, that run is resumed, and seconds are
-    those of the resumed part.
+    With ``keep`` that directory is used and stays; if it holds an earlier run, that run is resumed. Each stage has a
+    record, then "start" (all before the first stage), "stages" (from the first stage's beginning to the last one's end)
+    and "total" (from call to return), "total" alone if it failed. ``peak_bytes`` is the summed PSS of all processes,
+    ``peak_client_bytes`` and ``peak_worker_bytes`` that of one; None where a stage was too short for a sample. If a run
+    was resumed, ``seconds`` are those of the resumed part, and ``computed_seconds`` what each stage took before.
     """
-    job = {
-        **source._asdict(),
-        "store": None if keep is None else str(keep.absolute()),
-        "params": params.as_dict(),
-        "resources": dataclasses.asdict(resources),
-        "serial": serial,
-    }
-    return work_apart("runs", job, folder, limit)
+    where = {"X": data.X, "labels": data.labels, "store": None if keep is None else str(keep.absolute())}
+    given = {"params": how.params.as_dict(), "resources": dataclasses.asdict(how.resources), "serial": how.serial}
+    return _records(data, how, work_apart(__name__, {**where, **given}, how.folder, how.limit))
 
 
-def work(job: Job) -> dict[str, object]:
+def work(job: Mapping[str, Any]) -> dict[str, object]:
     """The run, in a process of its own."""
-    clock = Clock()
+    clock = _Clock()
     with tempfile.TemporaryDirectory() as folder:
-        begun = time.monotonic()
-        store = job["store"] or f"{folder}/run"
-        finished = run(
-            job["source"],
-            Params(**job["params"]),
-            Resources(**job["resources"]),
-            store=store,
-            labels_column=job["labels_column"],
-            transpose=job["transpose"],
-            progress=clock,
-            own_cluster=not job["serial"],
-        )
+        begun, store = time.monotonic(), job["store"] or f"{folder}/run"
+        given: Any = {"store": store, "progress": clock, "own_cluster": not job["serial"]}
+        finished = run(job["X"], Params(**job["params"]), Resources(**job["resources"]), **given)
         ended = time.monotonic()
-        report = finished.report()
-        true_labels = np.load(job["labels"]) if job["labels"] else finished.known_labels
+        report, measures = finished.report(), scores(np.load(job["labels"]), finished.labels)
         facts: dict[str, object] = {
-            "builder": report["builder"],
-            "recall": report["recall"],
-            "P": report["P"],
-            "components": report["components"],
-            "products": report["products"],
+            **{name: report[name] for name in REPORTED},
+            **{name: measures[name] for name in ("nmi", "acc")},
             "residual": report["residual_max"],
-            "verdict": report["verdict"],
-            "partitions": report["partitions"],
             "warnings": len(report["warnings"]),
             "peak_process_rss_bytes": report["peak_rss_bytes"],
             "disk_bytes": sum(path.stat().st_size for path in Path(store).rglob("*") if path.is_file()),
         }
-        if true_labels is not None:
-            measures = scores(true_labels, finished.labels)
-            facts |= {"nmi": measures["nmi"], "acc": measures["acc"]}
     first, last = clock.spans[RUN_STAGES[0]][0], clock.spans[RUN_STAGES[-1]][1]
     spans = {START: [begun, first], **clock.spans, STAGES: [first, last], TOTAL: [begun, ended]}
     taken = {stage["name"]: stage["seconds"] for stage in report["stages"]}
-    taken[STAGES] = sum(taken.values())
-    return {"spans": spans, "reused": clock.reused, "taken": taken, "facts": facts}
+    return {"spans": spans, "reused": clock.reused, "taken": {**taken, STAGES: sum(taken.values())}, "facts": facts}
 
 
-def records(given: Input, params: Params, resources: Resources, serial: bool, outcome: Outcome) -> list[Record]:
-    """Records of a run's time and memory: each stage, "start", "stages" and "total"; "total" alone if it failed.
-
-    "start" is all before the first stage (the input opened, workers started), "stages" from the first stage's
-    beginning to the last one's end, "total" by the clock from call to return. ``peak_bytes`` is the summed PSS of all
-    processes of the run, ``peak_client_bytes`` and ``peak_worker_bytes`` that of one; None where a stage was too short
-    for a sample. ``peak_process_rss_bytes`` is the system's own figure of the largest process. If a run was
-    resumed, ``seconds`` are those of the resumed part, and ``computed_seconds`` what each stage took when it was
-    computed.
-    """
-    source = open_source(given.source, labels_column=given.labels_column, transpose=given.transpose)
-    plan = plan_run(source, params, resources)
-    workers = 0 if serial else resources.n_workers
-    shape: Record = {
-        "data": given.name,
-        "m": plan.m,
-        "f": plan.f,
-        "c": params.n_clusters,
-        "k": params.n_neighbors,
-        "workers": workers,
-        "outcome": outcome.word,
-    }
+def _records(data: Data, how: How, outcome: Outcome) -> list[Record]:
+    plan, params = plan_run(open_source(data.X), how.params, how.resources), how.params
+    workers = 0 if how.serial else how.resources.n_workers
+    shape: Record = {"data": data.name, "m": plan.m, "f": plan.f, "c": params.n_clusters, "k": params.n_neighbors}
+    shape |= {"workers": workers, "outcome": outcome.word}
     if not outcome.finished:
-        return [{**shape, "stage": TOTAL, "seconds": None, **_measured(outcome.samples, None)}]
+        return [{**shape, "stage": TOTAL, "seconds": None, **_measured(outcome)}]
     results = []
     for stage, (begin, end) in outcome.answer["spans"].items():
-        record = {**shape, "stage": stage, "seconds": end - begin, **_measured(outcome.samples, (begin, end))}
+        record = {**shape, "stage": stage, "seconds": end - begin, **_measured(outcome, begin, end)}
         if stage in outcome.answer["reused"]:
             record["outcome"] = REUSED
         if outcome.answer["reused"] and stage in outcome.answer["taken"]:
@@ -176,14 +124,11 @@ def records(given: Input, params: Params, resources: Resources, serial: bool, ou
     return results
 
 
-def _measured(samples: Sequence[Sample], span: tuple[float, float] | None) -> Record:
-    """Peaks over a span of time; None where it was too short for a sample."""
-    largest = peak(samples, *(span or ()))
-    return {
-        "peak_bytes": largest.tree if largest else None,
-        "peak_client_bytes": largest.root if largest else None,
-        "peak_worker_bytes": largest.largest_child if largest else None,
-    }
+def _measured(outcome: Outcome, *span: float) -> Record:
+    """Peaks over a span of time, by default over all; None where it was too short for a sample."""
+    largest = peak(outcome.samples, *span)
+    names = ("peak_bytes", "peak_client_bytes", "peak_worker_bytes")
+    return dict(zip(names, largest[1:] if largest else (None, None, None), strict=True))
 
 
 def _projected(plan: Plan, stage: str, workers: int | None) -> Record:
@@ -194,9 +139,133 @@ def _projected(plan: Plan, stage: str, workers: int | None) -> Record:
     client, worker = max(s.client_bytes for s in stages), max(s.worker_bytes for s in stages)
     # serially one process does both parts, one after the other
     tree = client + workers * worker if workers else max(client, worker)
-    return {
-        "projected_bytes": tree,
-        "projected_client_bytes": client,
-        "projected_worker_bytes": worker,
-        "projected_disk_bytes": sum(s.disk_bytes for s in stages),
-    }
+    disk = sum(s.disk_bytes for s in stages)
+    of_each = {"projected_client_bytes": client, "projected_worker_bytes": worker, "projected_disk_bytes": disk}
+    return {"projected_bytes": tree, **of_each}
+
+
+def end_to_end(
+    data: Data, how: How, repeats: int = 1, against: int | None = None, keep: Path | None = None
+) -> Iterator[Record]:
+    """The records of each of ``repeats`` runs, of kind "time"; then speedups, if ``against`` is given.
+
+    Parameters
+    ----------
+    data : Data
+    how : How
+    repeats : int
+    against : int, optional
+        Workers of other runs, made by turns with these. A record of kind "speedup" for each stage then holds as
+        ``ratio`` the median of their seconds over the median of these.
+    keep : Path, optional
+        The run's directory, which stays; a run that it holds is resumed. For one run only.
+    """
+    n_workers = how.resources.n_workers
+    times: dict[int | None, list[dict[str, float]]] = {n: [] for n in (against, n_workers)}
+    for repeat in range(repeats):
+        for n in [n_workers] if against is None else [against, n_workers]:
+            found = _run_apart(data, _on(how, n), keep)
+            yield from ({"kind": "time", **record, "repeat": repeat} for record in found)
+            times[n].append({str(r["stage"]): r["seconds"] for r in found if isinstance(r["seconds"], float)})
+    if against is not None:
+        shape: Record = {"data": data.name, "c": how.params.n_clusters, "k": how.params.n_neighbors}
+        for stage, ratio in speedups(times[against], times[n_workers]).items():
+            pair: Record = {"workers": n_workers, "stage": stage, "against": against}
+            yield {"kind": "speedup", **shape, **pair, "ratio": ratio, "repeats": repeats}
+
+
+def _on(how: How, n: int | None) -> How:
+    return how._replace(resources=dataclasses.replace(how.resources, n_workers=n))
+
+
+def speedups(slow: Sequence[Mapping[str, float]], fast: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Median seconds of each stage that all runs finished, over those of the other runs; and of `TOGETHER` in one."""
+    runs = [{**run, " and ".join(TOGETHER): sum(run.get(s, 0.0) for s in TOGETHER)} for run in (*slow, *fast)]
+    shared = [stage for stage in runs[0] if all(run.get(stage) for run in runs)]
+    first, second = runs[: len(slow)], runs[len(slow) :]
+    return {s: statistics.median(r[s] for r in first) / statistics.median(r[s] for r in second) for s in shared}
+
+
+class Growth(NamedTuple):
+    """time ~ m^exponent, with the limits of a 95 % interval; None with fewer than three sizes."""
+
+    exponent: float
+    low: float | None
+    high: float | None
+
+
+def growth(sizes: Sequence[float], seconds: Sequence[float]) -> Growth:
+    """The exponent of time against at least two sizes: least squares of log time on log size."""
+    fit = scipy.stats.linregress(np.log(sizes), np.log(seconds))
+    if len(sizes) < 3:
+        return Growth(float(fit.slope), None, None)
+    reach = float(scipy.stats.t.ppf(0.975, len(sizes) - 2) * fit.stderr)
+    return Growth(float(fit.slope), float(fit.slope) - reach, float(fit.slope) + reach)
+
+
+def scaling(
+    sizes: Sequence[int], features: int, how: How, workers: Sequence[int | None], warm_up: bool = True
+) -> Iterator[Record]:
+    """Records of `timed`, whose parameters these are, for each size with each number of workers; then two kinds more.
+
+    A record of kind "growth" holds the exponent of a stage over the sizes, one of kind "speedup" as ``ratio`` the
+    seconds with the first number of workers over those with another.
+    """
+    times: dict[str, dict[Value, dict[int, float]]] = {}  # by stage, workers and samples
+    points = [(m, n) for n in workers for m in sizes]
+    for r in timed(points, features, how, warm_up):
+        yield r
+        if isinstance(r["seconds"], float) and isinstance(r["m"], int) and r["stage"] != START:
+            times.setdefault(str(r["stage"]), {}).setdefault(r["workers"], {})[r["m"]] = r["seconds"]
+    for stage, of in times.items():
+        first, beside = next(iter(of.items()))
+        for n, seconds in of.items():
+            if len(seconds) > 1:
+                fit = growth(list(seconds), list(seconds.values()))
+                yield {"kind": "growth", "stage": stage, "workers": n, "sizes": len(seconds), **fit._asdict()}
+            for m in seconds.keys() & beside.keys() if n != first else ():
+                pair: Record = {"m": m, "stage": stage, "workers": n, "against": first}
+                yield {"kind": "speedup", **pair, "ratio": beside[m] / seconds[m]}
+
+
+def timed(points: Iterable[tuple[int, int | None]], features: int, how: How, warm_up: bool = True) -> Iterator[Record]:
+    """Records of kind "time" for each stage of a run for each point: so many samples on so many workers.
+
+    Data are `datasets.curved_gaussians` with as many clusters as ``params`` asks for, written before the clock starts.
+    Each run is a fresh process on a cluster of its own; before them, small runs with the choices that they will make
+    compile the kernels that Numba caches on disk. ``compiled`` says that they did, and ``start_included`` whether
+    ``seconds`` hold the start of the interpreter's workers: those of "total" do, from the call of `run` to its return;
+    those of "stages" go from the first stage's beginning to the last one's end, and are the README's `all, s`.
+
+    Parameters
+    ----------
+    points : iterable of (int, int or None)
+        Samples, and worker processes; None leaves those of ``how``.
+    features : int
+    how : How
+    warm_up : bool
+        Whether to make the small runs first.
+    """
+    runs = [(m, how if n is None else _on(how, n)) for m, n in points]
+    if warm_up and runs:
+        chosen = (choose(m, features, how.params, how.resources.vectors) for m, _ in runs)
+        for graph, operator, vectors in sorted({(c.graph, c.operator, c.vectors) for c in chosen}):
+            params = dataclasses.replace(how.params, graph=graph, operator=operator, shards=None)
+            small = runs[0][1]._replace(
+                params=params, resources=dataclasses.replace(runs[0][1].resources, vectors=vectors)
+            )
+            _on_generated(max(WARM_UP, 2 * int(params.n_clusters)), features, small)
+    for m, here in runs:
+        for record in _on_generated(m, features, here):
+            start = record["stage"] in (START, TOTAL)
+            yield {"kind": "time", **record, "compiled": warm_up, "start_included": start}
+
+
+def _on_generated(m: int, features: int, how: How) -> list[Record]:
+    """A run on generated data, which go at once: ten million samples should not wait on disk for the next size."""
+    data = generated(m, features, int(how.params.n_clusters), how.params.random_state, how.folder)
+    try:
+        return _run_apart(data, how)
+    finally:
+        for file in (data.X, data.labels):
+            Path(file).unlink()

@@ -26,32 +26,16 @@ from distributed.versions import get_versions
 
 Message = dict[str, Any]
 
-MEMORY = 64 << 30
-"""Bytes of memory that a worker says it has."""
-
-SHRINKS = 6
-"""A coarser graph has one node for so many: a fifth to a seventh remain (measured)."""
-
-SHARED_ROWS = 1000
-"""Rows of the finest graph that a chunk needs of each near one: few, so that a task takes them out."""
-
-ENTRIES = 20
-"""Entries of a row of a graph, of 8 bytes each."""
+MEMORY = 64 << 30  # bytes of memory that a worker says it has
+SHRINKS = 6  # a coarser graph has one node for so many: a fifth to a seventh remain (measured)
+SHARED_ROWS = 1000  # of the finest graph that a chunk needs of each near one: few, so that a task takes them out
+ENTRIES = 20  # of a row of a graph, of 8 bytes each
 
 MATRICES = ("graph_chunk", "fused_chunk", "field", "normalized_rows", "walk_rows", "merge", "coarse_chunk")
 PIECES = ("take", "members_rows", "share_of")
 BLOCKS = (
-    "multiply",
-    "_rotated",
-    "_freed",
-    "random_rows",
-    "from_pieces",
-    "from_whole",
-    "scaled",
-    "read_rows",
-    "step",
-    "leaf_shares",
-    "first_shares",
+    *("multiply", "_rotated", "_freed", "random_rows", "from_pieces", "from_whole", "scaled", "read_rows", "step"),
+    *("leaf_shares", "first_shares"),
 )
 """Functions of tasks by what their results are: rows of a matrix, rows that another chunk needs, and blocks."""
 
@@ -78,21 +62,13 @@ class Solve(NamedTuple):
             return dict.fromkeys(self.near_to(g, depth), SHARED_ROWS)
         if function in ("owners", "coarse_sources"):
             return sorted({h // SHRINKS for h in (g, *self.near_to(g, depth))})
-        if function == "count_seeds":
-            return -(-self.rows // SHRINKS)
-        if function in ("volumes_of", "_coefficients"):
-            of_one = np.ones(1) if function == "volumes_of" else np.zeros((1, self.columns))
-            return np.zeros(1, np.int64), of_one
         if function == "_gram":  # of a block with itself, or with its product
             x, y = arguments
             return np.diag(np.ones(self.columns) if x == y else np.linspace(0.99, 0.5, self.columns)) / self.chunks
-        if function == "_residual_squares":
-            return np.ones(self.columns) / self.chunks
-        if function == "last_value":
-            return 0.5
-        if function == "reached":
-            return self.rows
-        return {} if function.startswith("store_") else None
+        numbers = {"count_seeds": -(-self.rows // SHRINKS), "last_value": 0.5, "reached": self.rows}
+        first, squares = np.zeros(1, np.int64), {"_residual_squares": np.ones(self.columns) / self.chunks}
+        of_one = {"volumes_of": (first, np.ones(1)), "_coefficients": (first, np.zeros((1, self.columns)))}
+        return {**numbers, **squares, **of_one}.get(function, {} if function.startswith("store_") else None)
 
     def nbytes(self, function: str) -> int:
         """The bytes of a task's result, about."""
@@ -109,33 +85,23 @@ def place_of(key: str) -> tuple[int, int]:
     return (int(words[1]) if words[1].isdigit() else 0), int(words[-2]) if words[-2].isdigit() else 0
 
 
-class Cluster:
-    """The workers of this process, and what they share: results by key, and how often each task was done.
-
-    Parameters
-    ----------
-    scheduler : str
-        Address of the scheduler.
-    solve : Solve
-    """
+class _Cluster:
+    """The workers of this process, and what they share: results by key, and how often each task was done."""
 
     def __init__(self, scheduler: str, solve: Solve) -> None:
-        self.scheduler, self.solve = scheduler, solve
-        self.versions = get_versions()
-        self.folder = tempfile.gettempdir()
+        self.scheduler, self._solve = scheduler, solve
         self.values: dict[str, Any] = {}
-        self.holders: Counter[str] = Counter()  # how many workers have each result
-        self.workers: list[Worker] = []
-        self.done: set[str] = set()
-        self.n_done = self.again = self.products_again = 0
-        self.lose_at: int | None = None
+        self._holders: Counter[str] = Counter()  # how many workers have each result
+        self._workers: list[_Worker] = []
+        self._done: set[str] = set()
+        self._counts: Counter[str] = Counter()
+        self._lose_in = 0  # tasks until a worker is lost, if it is above 0
 
     async def start(self, n: int) -> None:
         """Connect ``n`` workers to the scheduler."""
         for number in range(n):
-            worker = Worker(self, number)
-            await worker.start()
-            self.workers.append(worker)
+            self._workers.append(_Worker(self, number))
+            await self._workers[-1].start()
 
     def compute(self, key: str, task: Any) -> int:
         """Keep the answer of a task that a worker was sent; returns its bytes. A worker is lost if its time has come.
@@ -143,45 +109,45 @@ class Cluster:
         A task is ``_with_threads(count, function, *arguments)``.
         """
         function = task.args[1].__name__ if len(task.args) > 1 else ""
-        value = self.solve.answer(function, key, task.args[2:])
+        value = self._solve.answer(function, key, task.args[2:])
         if value is not None:
             self.values[key] = value
-        self.n_done += 1
-        self.again += key in self.done
-        self.products_again += key in self.done and function in ("multiply", "step")
-        self.done.add(key)
-        if self.lose_at is not None and self.n_done >= self.lose_at:
-            self.lose_at = None
-            lost = max(self.workers, key=lambda worker: len(worker.held))  # others may have been given nothing
-            self.workers.remove(lost)
+        again = key in self._done
+        self._counts.update(tasks=1, again=again, products_again=again and function in ("multiply", "step"))
+        self._done.add(key)
+        self._lose_in -= 1
+        if not self._lose_in:
+            lost = max(self._workers, key=lambda worker: len(worker.held))  # others may have been given nothing
+            self._workers.remove(lost)
             lost.lose()
-        return self.solve.nbytes(function)
+        return self._solve.nbytes(function)
 
-    def counts(self) -> dict[str, int]:
+    def counts(self, lose_in: int) -> dict[str, int]:
         """Tasks done, those of them a second time, and products among these, since the last call."""
-        found = {"done": self.n_done, "again": self.again, "products_again": self.products_again}
-        self.n_done = self.again = self.products_again = 0
-        return found
+        found, self._counts, self._lose_in = self._counts, Counter(), lose_in
+        return {name: found[name] for name in ("tasks", "again", "products_again")}
 
-    def hold(self, worker: Worker, keys: Iterable[str]) -> None:
-        """Note that a worker has these results, which it had not."""
-        worker.held.update(keys)
-        self.holders.update(keys)
+    def hold(self, worker: _Worker, keys: Iterable[str]) -> list[str]:
+        """Note that a worker has these results; those that it had not."""
+        new = [key for key in keys if key not in worker.held]
+        worker.held.update(new)
+        self._holders.update(new)
+        return new
 
-    def forget(self, worker: Worker, keys: Iterable[str]) -> None:
+    def forget(self, worker: _Worker, keys: Iterable[str]) -> None:
         """Note that a worker no longer has these results, and drop those that no other one has."""
         for key in worker.held.intersection(keys):
-            self.holders[key] -= 1
-            if self.holders[key] <= 0:
-                del self.holders[key]
+            self._holders[key] -= 1
+            if self._holders[key] <= 0:
+                del self._holders[key]
                 self.values.pop(key, None)
         worker.held.difference_update(keys)
 
 
-class Worker:
+class _Worker:
     """One simulated worker: its connection to the scheduler, and a server for results that the client gathers."""
 
-    def __init__(self, cluster: Cluster, number: int) -> None:
+    def __init__(self, cluster: _Cluster, number: int) -> None:
         self.cluster, self.number = cluster, number
         self.held: set[str] = set()
         self.address = ""
@@ -206,45 +172,21 @@ class Worker:
         self.held.clear()  # what stands for its results stays, for tasks that are on their way to other workers
 
     def _registration(self) -> Message:
-        metrics = {
-            "task_counts": {},
-            "bandwidth": {"total": 1e8, "workers": {}, "types": {}},
-            "managed_bytes": 0,
-            "digests_total_since_heartbeat": {},
-            "spilled_bytes": {"memory": 0, "disk": 0},
-            "transfer": {},
-            "event_loop_interval": 0.02,
-            "cpu": 0,
-            "memory": 0,
-            "time": time.time(),
-            "host_net_io": {},
-            "num_fds": 1,
-        }
+        nothing: Message = {"task_counts": {}, "transfer": {}, "host_net_io": {}, "digests_total_since_heartbeat": {}}
+        numbers = dict.fromkeys(("managed_bytes", "event_loop_interval", "cpu", "memory", "num_fds"), 0)
+        spilled, width = {"memory": 0, "disk": 0}, {"total": 1e8, "workers": {}, "types": {}}
+        name, now = f"simulated-{self.number}", time.time()
         return {
-            "op": "register-worker",
-            "reply": False,
-            "address": self.address,
-            "status": "running",
-            "nthreads": 1,
-            "name": f"simulated-{self.number}",
-            "now": time.time(),
-            "resources": {},
-            "memory_limit": MEMORY,
-            "local_directory": self.cluster.folder,
-            "services": {},
-            "nanny": None,
-            "pid": os.getpid(),
-            "versions": self.cluster.versions,
-            "metrics": metrics,
-            "extra": {},
-            "stimulus_id": f"simulated-{self.number}",
-            "server_id": f"simulated-{self.number}",
+            "metrics": {**nothing, **numbers, "spilled_bytes": spilled, "bandwidth": width, "time": now},
+            **{"op": "register-worker", "reply": False, "address": self.address, "status": "running", "nthreads": 1},
+            **{"name": name, "stimulus_id": name, "server_id": name, "now": now, "pid": os.getpid(), "nanny": None},
+            **{"resources": {}, "services": {}, "extra": {}, "memory_limit": MEMORY, "versions": get_versions()},
+            "local_directory": tempfile.gettempdir(),
         }
 
     async def _work(self) -> None:
         """Answer the scheduler until the connection ends."""
-        comm = self._comm
-        assert comm is not None
+        comm: Any = self._comm
         with contextlib.suppress(CommClosedError, asyncio.CancelledError):
             while True:
                 messages = await comm.read()
@@ -261,32 +203,15 @@ class Worker:
 
     def _compute(self, message: Message) -> list[Message]:
         """What a worker says of a task: the results that it fetched, and that the task is done."""
-        key = message["key"]
-        answers: list[Message] = []
-        fetched = [dependency for dependency in message["who_has"] if dependency not in self.held]
-        if fetched:
-            self.cluster.hold(self, fetched)
-            answers.append({"op": "add-keys", "keys": fetched, "stimulus_id": f"fetched-{key}"})
+        key, now = message["key"], time.time()
+        fetched = self.cluster.hold(self, message["who_has"])
+        answers = [{"op": "add-keys", "keys": fetched, "stimulus_id": f"fetched-{key}"}] if fetched else []
         nbytes = self.cluster.compute(key, message["run_spec"])
-        if key not in self.held:
-            self.cluster.hold(self, [key])
-        now = time.time()
-        answers.append(
-            {
-                "op": "task-finished",
-                "status": "OK",
-                "key": key,
-                "run_id": message["run_id"],
-                "nbytes": nbytes,
-                "type": _TYPE,
-                "metadata": {},
-                "typename": "object",
-                "thread": 1,
-                "stimulus_id": f"task-finished-{now}",
-                "startstops": [{"action": "compute", "start": now - 0.01, "stop": now}],
-            }
-        )
-        return answers
+        self.cluster.hold(self, [key])
+        took = {"action": "compute", "start": now - 0.01, "stop": now}
+        told = {"op": "task-finished", "status": "OK", "key": key, "run_id": message["run_id"], "nbytes": nbytes}
+        kind = {"type": _TYPE, "typename": "object", "metadata": {}, "thread": 1}
+        return [*answers, {**told, **kind, "stimulus_id": f"task-finished-{now}", "startstops": [took]}]
 
     async def _serve(self, comm: Comm) -> None:
         """Send the results that somebody asks for; one that is not held here is left out, as a worker does."""
@@ -306,22 +231,19 @@ class Worker:
 _TYPE = dumps(object)
 
 
-async def serve(scheduler: str, workers: int, solve: Solve) -> None:
+async def _serve(scheduler: str, workers: int, solve: Solve) -> None:
     """Simulate workers until standard input ends; each line of it is answered by the counts since the last one.
 
-    The line ``lose N`` has a worker lost once so many more tasks are done.
+    A line is the number of tasks after which a worker is lost, or 0.
     """
-    cluster = Cluster(scheduler, solve)
+    cluster = _Cluster(scheduler, solve)
     await cluster.start(workers)
     reader = asyncio.StreamReader()
-    loop = asyncio.get_running_loop()
-    await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
+    protocol = asyncio.StreamReaderProtocol(reader)
+    await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, sys.stdin)
     while line := await reader.readline():
-        print(json.dumps(cluster.counts()), flush=True)
-        word, _, number = line.decode().partition(" ")
-        if word == "lose":
-            cluster.lose_at = cluster.n_done + int(number)
+        print(json.dumps(cluster.counts(int(line))), flush=True)
 
 
 if __name__ == "__main__":
-    asyncio.run(serve(sys.argv[1], int(sys.argv[2]), Solve(*json.loads(sys.argv[3]))))
+    asyncio.run(_serve(sys.argv[1], int(sys.argv[2]), Solve(*json.loads(sys.argv[3]))))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import re
 import sys
@@ -340,9 +341,17 @@ def _print_point(done: int, total: int, point: Point, found_there: bool) -> None
 # ---- bench: what only those need who work on the package
 
 
+def _is_wheel() -> bool:
+    """Whether the packages are missing that a checkout alone has."""
+    return importlib.util.find_spec("ips2_dask.bench") is None
+
+
 def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the benchmarks and their options, and the paper's experiments."""
-    from ips2_dask.bench.options import add_benchmarks  # noqa: PLC0415  for this command alone
+    """Add the benchmarks and their options, and the paper's experiments, which a checkout alone has."""
+    if _is_wheel():
+        parser.add_argument("words", nargs=argparse.REMAINDER, help="needs a checkout")
+        return
+    from ips2_dask.bench.command import add_benchmarks  # noqa: PLC0415  for this command alone
 
     add_benchmarks(parser, add_params, add_resources)
     benchmarks = next(action for action in parser._actions if isinstance(action, argparse._SubParsersAction))
@@ -365,14 +374,18 @@ def add_bench_arguments(parser: argparse.ArgumentParser) -> None:
 
 def bench_command(options: argparse.Namespace) -> int:
     """Run a benchmark, all of them, or the paper's experiments."""
+    if _is_wheel():
+        raise BadInput(
+            "bench",
+            "an installation from a wheel",
+            "a checkout, installed by `pip install -e .`",
+            "there would be nothing to measure",
+            "clone the repository, and install that",
+        )
     if options.benchmark == "reproduce":
         from ips2_dask.paper import reproduce  # noqa: PLC0415  it loads every experiment
 
         return reproduce.command(options)
-    if options.benchmark == "all":
-        from ips2_dask.bench.everything import make_all  # noqa: PLC0415  it loads no benchmark
-
-        return make_all(options)
     from ips2_dask.bench.command import bench  # noqa: PLC0415  it loads every benchmark
 
     return bench(options, params_of, resources_of)

@@ -1,32 +1,20 @@
 """Benchmarks at tiny sizes: what they write, what figures are made of, how they end; never how fast it was."""
 
+import datetime
 import json
 import os
 import re
-import signal
 import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
-from ips2_dask.bench import (
-    change,
-    document,
-    end_to_end,
-    graph,
-    inputs,
-    options,
-    peers,
-    process,
-    product,
-    roofline,
-    scaling,
-)
-from ips2_dask.bench import solve as solving
-from ips2_dask.cli.main import _parser, main
+from ips2_dask.bench import command, graph, harness, inputs, peers, runs
+from ips2_dask.cli.main import main
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.estimator import IPS2
 from ips2_dask.kernels.neighbors import exact_neighbors, recall
@@ -50,6 +38,13 @@ def test_a_file_holds_machine_versions_command_and_flat_records(tmp_path, capsys
     assert {"cpu", "cores", "memory_bytes", "os"} <= set(found["machine"])
     assert {"ips2_dask", "python", "numpy", "scipy", "numba"} <= set(found["versions"])
     assert found["command"] == "ips2 bench product --samples 300 --neighbors 3,5 --repeats 3 --json out.json"
+    moment = datetime.datetime.fromisoformat(found["date"])
+    assert abs((datetime.datetime.now(datetime.UTC) - moment).total_seconds()) < 3600
+    assert (found["commit"], found["complete"], found["seed"]) == (harness.commit(), True, 0)
+    assert set(found["threads"]) == {"ours", "blas", "openmp", "numba"}
+    assert min(found["threads"].values()) >= 1
+    assert set(found["load"]) == {"average_before", "average_after", "others"}
+    assert 0 <= found["load"]["others"] <= (os.cpu_count() or 1) + 0.1
     assert all(not isinstance(value, dict | list) for record in found["results"] for value in record.values())
     assert len(capsys.readouterr().out.splitlines()) == len(found["results"])
 
@@ -63,8 +58,32 @@ def test_a_file_names_no_host_and_no_folder(tmp_path):
 
 
 def test_folders_are_left_out_of_a_command():
-    given = ["bench", "graph", "--json=/a/b.json", "--scratch", "/tmp/x y", "--samples", "5"]
-    assert document.command_line(given) == "ips2 bench graph --json=b.json --scratch 'x y' --samples 5"
+    given = ["ips2", "bench", "graph", "--json=/a/b.json", "--scratch", "/tmp/x y", "--samples", "5"]
+    assert harness.command_line(given) == "ips2 bench graph --json=b.json --scratch 'x y' --samples 5"
+
+
+def git(folder, *arguments):
+    person = ["-c", "user.name=someone", "-c", "user.email=someone@example.org", "-c", "commit.gpgsign=false"]
+    return subprocess.check_output(["git", *person, "-C", str(folder), *arguments], text=True).strip()
+
+
+def test_the_commit_is_dirty_where_files_of_the_package_differ(tmp_path):
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("a = 1\n")
+    assert harness.commit(package) is None
+    for words in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        git(tmp_path, *words)
+    clean = git(tmp_path, "rev-parse", "HEAD")
+    (tmp_path / "record.json").write_text("{}\n")  # what is written meanwhile is no change of the code
+    assert harness.commit(package) == clean
+    (package / "more.py").write_text("b = 2\n")
+    assert harness.commit(package) == f"{clean}-dirty"
+    (tmp_path / ".gitignore").write_text("venv\n")
+    wheel = tmp_path / "venv" / "package"
+    wheel.mkdir(parents=True)
+    (wheel / "__init__.py").write_text("a = 1\n")
+    assert harness.commit(wheel) is None  # not even inside of another checkout
 
 
 @pytest.mark.parametrize("value", [[1], {"a": 1}, np.int64(1), float("nan"), float("inf")])
@@ -72,7 +91,7 @@ def test_a_record_that_is_not_plain_leaves_the_file_as_it_was(tmp_path, value):
     file = tmp_path / "out.json"
     file.write_text("before")
     with pytest.raises(ValueError, match=r"no plain value|JSON"):
-        document.write(file, {}, [{"seconds": value}])
+        harness.write(file, {}, [{"seconds": value}])
     assert file.read_text() == "before"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -94,11 +113,8 @@ def test_an_option_that_means_nothing_is_bad_input(arguments, capsys):
 
 
 def test_the_options_name_what_there_is_to_measure():
-    assert options.OPERATORS == product.OPERATORS
-    assert tuple(graph.BUILDERS) == options.BUILDERS
-    assert options.SOLVERS == solving.SOLVERS
-    assert tuple(peers.SYSTEMS) == options.SYSTEMS
-    assert options.LIST_OF_SIZES == scaling.SIZES
+    assert tuple(graph.BUILDERS) == command.BUILDERS
+    assert tuple(peers.SYSTEMS) == command.SYSTEMS
 
 
 # ---- product
@@ -108,7 +124,7 @@ def test_every_level_of_assembly_is_measured_against_the_same_product_of_scipy(t
     found = bench("product", "--samples", 400, "--neighbors", "3,6", "--repeats", 3, file=tmp_path / "out.json")
     results, counts = found["results"], sorted({1, usable_cores()})
     assert [(r["k"], r["threads"], r["operator"]) for r in results] == [
-        (k, n, operator) for k in (3, 6) for n in counts for operator in product.OPERATORS
+        (k, n, operator) for k in (3, 6) for n in counts for operator in command.OPERATORS
     ]
     for record in results:
         assert record["ratio"] == pytest.approx(record["csr_us_per_sample"] / record["us_per_sample"])
@@ -116,27 +132,8 @@ def test_every_level_of_assembly_is_measured_against_the_same_product_of_scipy(t
         assert record["error"] < 1e-5
     # SciPy is timed once for each number of neighbors and threads; two of these times can be the same by chance
     assert len({(r["k"], r["threads"], r["csr_us_per_sample"]) for r in results}) == 2 * len(counts)
-    free, elements, triplets = (r["bytes_per_sample"] for r in results[-3:])
-    assert free < elements < triplets
-
-
-def test_a_product_is_compared_with_what_the_machine_can_move_and_compute(tmp_path):
-    found = bench("product", "--samples", 400, "--threads", 1, "--repeats", 3, file=tmp_path / "out.json")
-    for record in found["results"]:
-        assert record["threads"] == 1
-        moving = record["bytes_per_sample_moved"] / (1e3 * record["bandwidth_gb_s"])
-        computing = record["flops_per_sample"] / (1e3 * record["peak_gflops"])
-        assert record["bound_us"] == pytest.approx(max(moving, computing))
-        assert record["bound_by"] == ("memory" if moving >= computing else "arithmetic")
-        assert record["share_of_bound"] == pytest.approx(record["bound_us"] / record["us_per_sample"])
-    free, elements, triplets = found["results"]
-    # the exponentials are made where the blocks' values are not kept, and nothing else differs
-    q = 55
-    made = q * (q + 1) // 2
-    assert free["flops_per_sample"] - elements["flops_per_sample"] == pytest.approx(roofline.ENTRY * made)
-    assert elements["bytes_per_sample_moved"] - free["bytes_per_sample_moved"] == pytest.approx(4 * made - 4 * 45 - 49)
-    assert triplets["flops_per_sample"] == pytest.approx(2 * triplets["entries"] * triplets["columns"] / 400)
-    assert free["flops_per_sample"] > 2 * q * q * free["columns"]
+    free, triplets = (r["bytes_per_sample"] for r in results[-2:])
+    assert free < triplets
 
 
 # ---- graph
@@ -148,7 +145,9 @@ def test_a_builder_ends_with_lists_that_a_run_could_use(name):
         pytest.skip(f"{graph.BUILDERS[name].package} is not installed")
     X = inputs.centred(curved_gaussians(1500, 8, 5)[0])
     _, lengths = exact_neighbors(X, 0, X, 6)
-    found = graph.lists_of(name, X, 6)
+    builder = graph.BUILDERS[name]
+    index = builder.build(builder.prepare(X, 6), **builder.builds[-1])
+    found = builder.search(index, X, 6, builder.efforts[-1])
     order = np.arange(len(X)) if found.order is None else found.order
     ordered = X[order]
     assert np.array_equal(found.indices[:, 0], np.arange(len(X)))
@@ -186,8 +185,8 @@ def test_every_library_is_tried_at_several_settings_of_its_index(name):
     _, lengths = exact_neighbors(X, 0, X, 6)
     recalls = []
     for settings in (builder.builds[0], builder.builds[-1]):
-        index = builder.build(builder.prepare(X, 6), 1, **settings)
-        found = builder.search(index, X, 6, builder.efforts[-1], 1)
+        index = builder.build(builder.prepare(X, 6), **settings)
+        found = builder.search(index, X, 6, builder.efforts[-1])
         recalls.append(recall(found.distances, lengths[:, -1]))
     assert recalls[-1] >= 0.95
     assert recalls[0] <= recalls[-1]
@@ -203,78 +202,6 @@ def test_a_builder_counts_by_the_cheapest_setting_that_reaches_the_recall():
     assert graph.cheapest(tried)["build"] == "c"
     assert graph.cheapest([tried[0], {**tried[0], "build": "e", "recall": 0.93}, tried[3]])["build"] == "e"
     assert graph.cheapest(tried[3:])["build"] == "d"
-
-
-def test_a_table_marks_a_recall_that_was_not_reached():
-    shared = {"builder": "x", "build": "M=8", "threads": 2, "seconds": 1.0, "compile_seconds": 0.5, "peak_bytes": 2**30}
-    results = [
-        {**shared, "kind": kind, "recall": value, "reached": value >= 0.95}
-        for kind, value in (("tried", 0.5), ("cheapest", 0.94), ("cheapest", 0.96))
-    ]
-    head, _, low, high = document.TABLES["graph-mnist"]({"results": results}).splitlines()
-    assert head == "| builder | index | threads | seconds | in a fresh process | recall | memory |"
-    assert low == "| x | M=8 | 2 | 1.0 | 1.5 | 0.940 (too low) | 1.0 GiB |"
-    assert high == "| x | M=8 | 2 | 1.0 | 1.5 | 0.960 | 1.0 GiB |"
-
-
-def test_a_table_has_no_column_that_no_record_knows_and_a_dash_where_some_do_not():
-    shared = {"call": "f()", "seconds": 2.0, "ratio": None, "nmi": 0.5, "acc": 0.25, "peak_bytes": None}
-    old, new = (
-        document.TABLES["peers"]({"results": [shared]}),
-        document.TABLES["peers"](
-            {
-                "results": [
-                    shared,
-                    {
-                        **shared,
-                        "threads": 2,
-                        "graph": "exact",
-                        "k": 10,
-                        "repeats": 3,
-                        "seconds_least": 1,
-                        "seconds_most": 4,
-                    },
-                ]
-            }
-        ),
-    )
-    assert old.splitlines()[::2] == ["| call | seconds | NMI | ACC |", "| `f()` | 2.0 | 0.500 | 0.250 |"]
-    assert new.splitlines()[0] == "| call | threads | graph, k | seconds | NMI | ACC |"
-    assert new.splitlines()[2:] == [
-        "| `f()` | – | – | 2.0 | 0.500 | 0.250 |",
-        "| `f()` | 2 | exact, 10 | 2.0 (1.0 to 4.0) | 0.500 | 0.250 |",
-    ]
-
-
-# ---- solve
-
-
-def test_solvers_find_the_same_pairs_of_the_same_laplacian(tmp_path):
-    job = {**solving.problem_files(inputs.generated(600, 8, 4, 0, tmp_path), tmp_path, 5), "c": 4, "tol": 1e-4}
-    results = [solving.work({**job, "seed": 0, "solver": s, "blas_threads": 1}) for s in solving.SOLVERS]
-    assert len({r["P"] for r in results}) == 1
-    for record in results:
-        assert record["converged"] == (record["residual"] <= 1e-4)
-        assert record["columns"] >= record["products"] > 0
-        assert record["last_eigenvalue"] == pytest.approx(results[0]["last_eigenvalue"], abs=1e-3)
-    assert results[0]["converged"]
-
-
-def test_a_solver_is_measured_in_a_process_of_its_own(tmp_path):
-    found = bench(
-        "solve", "--samples", 300, "--features", 4, "--clusters", 3, "--solvers", "ips2", file=tmp_path / "out.json"
-    )
-    (record,) = found["results"]
-    assert (record["solver"], record["outcome"], record["blas_threads"]) == ("ips2", "finished", 1)
-    assert record["residual"] <= record["tol"] == 1e-3
-
-
-@pytest.mark.parametrize("solver", solving.SOLVERS)
-@pytest.mark.parametrize(("cores", "threads"), [(1, [1]), (6, [1, 6])])
-def test_scipy_is_measured_with_one_blas_thread_and_with_all(solver, cores, threads, monkeypatch):
-    monkeypatch.setattr(solving, "usable_cores", lambda: cores)
-    found = solving.variants([solver])
-    assert found == [(solver, blas) for blas in ([1] if solver == "ips2" else threads)]
 
 
 # ---- end-to-end
@@ -295,18 +222,6 @@ def test_every_stage_of_a_run_is_timed_beside_its_plan(tmp_path):
     assert 0 <= total["nmi"] <= 1
     assert total["workers"] == 0
     assert {r["c"] for r in found["results"]} == {4}
-
-
-def test_a_file_is_measured_with_its_own_labels(tmp_path):
-    X, labels = curved_gaussians(200, 3, 3)
-    table = tmp_path / "table.csv"
-    np.savetxt(table, np.column_stack([X, labels]), delimiter=",")
-    found = bench(
-        "end-to-end", "--input", table, "--labels-column", "3", "--clusters", 3, "--serial", file=tmp_path / "out.json"
-    )
-    total = found["results"][-1]
-    assert (total["data"], total["m"], total["f"]) == ("table.csv", 200, 3)
-    assert 0 < total["acc"] <= 1
 
 
 def test_a_run_that_is_kept_is_gone_on_with(tmp_path):
@@ -398,32 +313,21 @@ def test_ratios_are_to_the_fastest_spectral_clustering_that_finished(tmp_path, c
 @pytest.mark.slow
 def test_ours_are_compared_with_as_many_columns_and_neighbours(tmp_path):
     systems = "ips2,ips2-k10-c"
-    arguments = ("--samples", 300, "--features", 4, "--clusters", 3, "--compiled", "--repeats", 1, "--threads", 1)
+    arguments = ("--samples", 300, "--features", 4, "--clusters", 3, "--compiled", "--repeats", 1)
     ours, alike = bench("peers", *arguments, "--systems", systems, file=tmp_path / "out.json")["results"]
-    assert [(r["graph"], r["k"], r["recall"], r["threads"], r["repeats"]) for r in (ours, alike)] == [
-        ("exact", 5, 1.0, 1, 1),
-        ("exact", 10, 1.0, 1, 1),
+    assert [(r["graph"], r["k"], r["recall"], r["repeats"]) for r in (ours, alike)] == [
+        ("exact", 5, 1.0, 1),
+        ("exact", 10, 1.0, 1),
     ]
     X, _ = curved_gaussians(300, 4, 3)
     for arguments, columns in (({}, 3 + 8), ({"n_components": 3}, 3)):
         assert IPS2(3, **arguments).fit(X).embedding_.shape == (300, columns)
 
 
-def test_each_system_is_fitted_three_times_unless_told():
-    words = ["bench", "peers"]
-    assert _parser().parse_args(words).repeats == 3
-
-
-def test_threads_that_there_are_not_are_refused(capsys):
-    for name in ("peers", "graph"):
-        assert main(["bench", name, "--samples", "50", "--threads", "4096"]) == 2
-        assert capsys.readouterr().err.startswith("ips2: --threads: found 4096")
-
-
 @pytest.mark.parametrize("system", [name for name, system in peers.SYSTEMS.items() if not system.module])
 def test_a_system_clusters_what_it_is_given(system, tmp_path):
     data = inputs.generated(400, 4, 3, 0, tmp_path)
-    job = {"X": data.X, "labels": data.labels, "c": 3, "seed": 0, "workers": 0}
+    job = {"X": data.X, "labels": data.labels, "c": 3, "seed": 0}
     found = peers.work({**job, "system": system})
     assert found["seconds"] > 0
     assert found["nmi"] > 0.2
@@ -435,8 +339,8 @@ def test_noise_is_a_cluster_that_is_scored_and_not_counted(tmp_path, monkeypatch
     for name, array in (("X", np.zeros((60, 2))), ("labels", known)):
         np.save(tmp_path / f"{name}.npy", array)
     found = np.where(known == 2, -1, known)
-    monkeypatch.setitem(peers.SYSTEMS, "kmeans", peers.Method("", lambda X, c, seed, workers: peers.Fit(found)))
-    job = {"X": tmp_path / "X.npy", "labels": tmp_path / "labels.npy", "c": 3, "seed": 0, "workers": 0}
+    monkeypatch.setitem(peers.SYSTEMS, "kmeans", peers.Method("", lambda X, c, seed: peers.Fit(found)))
+    job = {"X": tmp_path / "X.npy", "labels": tmp_path / "labels.npy", "c": 3, "seed": 0}
     measured = peers.work({**job, "system": "kmeans"})
     assert (measured["clusters"], measured["noise"]) == (2, pytest.approx(1 / 3))
     assert measured["nmi"] == measured["acc"] == measured["ari"] == pytest.approx(1)
@@ -476,19 +380,36 @@ def test_a_system_over_its_time_is_killed_and_nothing_is_compared_with_it(tmp_pa
 
 def test_growth_is_the_exponent_of_a_power_law():
     sizes = np.array([1e4, 3e4, 1e5, 3e5, 1e6])
-    found = scaling.growth(sizes, 3e-5 * sizes**1.12)
+    found = runs.growth(sizes, 3e-5 * sizes**1.12)
     assert found == pytest.approx((1.12, 1.12, 1.12), abs=1e-6)
 
 
 def test_growth_covers_the_true_exponent_as_often_as_it_says():
     rng = np.random.default_rng(0)
     sizes = np.geomspace(1e4, 1e6, 5)
-    found = [scaling.growth(sizes, sizes * np.exp(0.1 * rng.standard_normal(5))) for _ in range(2000)]
+    found = [runs.growth(sizes, sizes * np.exp(0.1 * rng.standard_normal(5))) for _ in range(2000)]
     assert np.mean([g.low <= 1 <= g.high for g in found]) == pytest.approx(0.95, abs=0.02)
 
 
 def test_two_sizes_have_an_exponent_without_an_interval():
-    assert scaling.growth([10, 100], [1, 100]) == (pytest.approx(2), None, None)
+    assert runs.growth([10, 100], [1, 100]) == (pytest.approx(2), None, None)
+
+
+def test_several_numbers_of_workers_have_growths_of_their_own_and_speedups_over_the_first(monkeypatch):
+    points = []
+
+    def timed(asked, *_):
+        points.extend(asked)
+        for m, n in asked:
+            yield {"kind": "time", "stage": "stages", "m": m, "workers": n, "seconds": m**1.5 / n}
+
+    monkeypatch.setattr(runs, "timed", timed)
+    found = list(runs.scaling((100, 400), 4, None, (1, 2, 4)))
+    assert points == [(m, n) for n in (1, 2, 4) for m in (100, 400)]
+    grown = {r["workers"]: r["exponent"] for r in found if r["kind"] == "growth"}
+    assert grown == pytest.approx({1: 1.5, 2: 1.5, 4: 1.5})
+    faster = [(r["m"], r["workers"], r["against"], r["ratio"]) for r in found if r["kind"] == "speedup"]
+    assert sorted(faster) == [(m, n, 1, float(n)) for m in (100, 400) for n in (2, 4)]
 
 
 @pytest.mark.slow
@@ -536,7 +457,7 @@ def test_a_run_on_workers_has_the_peak_of_all_its_processes(tmp_path):
 def test_generated_data_in_a_file_are_those_of_the_generator(tmp_path):
     m = 65_536 + 100
     data = inputs.generated(m, 2, 3, 7, tmp_path)
-    X, labels = data.load()
+    X, labels = np.load(data.X), np.load(data.labels)
     truth, known = curved_gaussians(m, 2, 3, 7)
     assert np.array_equal(X, truth)
     assert np.array_equal(labels, known)
@@ -551,69 +472,39 @@ def test_a_grandchild_counts_in_the_memory_of_a_tree():
         [sys.executable, "-c", f"import subprocess, sys; subprocess.run([sys.executable, '-c', {GROW!r}])"]
     )
     try:
-        with process.TreeSampler(parent.pid) as sampler:
-            while not (found := process.peak(sampler.samples)) or found.largest_child < 96 << 20:
+        with harness.TreeSampler(parent.pid) as sampler:
+            while not (found := harness.peak(sampler.samples)) or found.largest_child < 96 << 20:
                 assert parent.poll() is None
-        (child,) = process.descendants(parent.pid)
         assert found.tree >= found.largest_child >= 96 << 20
         assert found.root < 96 << 20
-        assert process.proportional_bytes(child) >= 96 << 20
     finally:
-        for pid in process.descendants(parent.pid):
-            os.kill(pid, signal.SIGKILL)
+        for child in psutil.Process(parent.pid).children():
+            child.kill()
         parent.wait(30)
 
 
 def test_a_peak_is_that_of_its_span():
-    samples = [process.Sample(at, 10 * at, 3 * at, 2 * at) for at in (1, 2, 3)]
-    assert process.peak(samples, 0, 2.5) == (20, 6, 4)
-    assert process.peak(samples, 4, 5) is None
+    samples = [harness.Sample(at, 10 * at, 3 * at, 2 * at) for at in (1, 2, 3)]
+    assert harness.peak(samples, 0, 2.5)[1:] == (20, 6, 4)
+    assert harness.peak(samples, 4, 5) is None
 
 
 def test_work_ends_when_nobody_waits_for_it_any_more(tmp_path):
     X = tmp_path / "X.npy"
     np.save(X, np.zeros((10, 2)))
-    job = {"system": "kmeans", "X": str(X), "labels": str(X), "c": 2, "seed": 0, "workers": 0}
+    job = {"system": "kmeans", "X": str(X), "labels": str(X), "c": 2, "seed": 0}
     (tmp_path / "job.json").write_text(json.dumps(job))
-    command = [sys.executable, "-m", process.__name__, "peers", str(tmp_path)]
-    work = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    words = [sys.executable, "-m", harness.__name__, peers.__name__, str(tmp_path)]
+    work = subprocess.Popen(words, stdin=subprocess.PIPE, start_new_session=True)
     work.stdin.close()
     assert work.wait(120) == -9
     assert not (tmp_path / "answer.json").exists()
 
 
-# ---- change
-
-
-@pytest.mark.slow
-def test_another_number_of_clusters_reuses_all_that_does_not_depend_on_it(tmp_path):
-    results = bench("change", "--samples", 400, "--clusters", 6, "--then", "8,6", file=tmp_path / "o.json")["results"]
-    assert [(r["kind"], r["c"], r["outcome"]) for r in results] == [
-        ("whole", 6, "finished"),
-        ("changed", 8, "finished"),
-        ("changed", 6, "finished"),
-    ]
-    assert [r["reused"] for r in results] == [0, 4, len(STAGES)]
-    for record in results:
-        assert record["ratio"] == record["seconds"] / results[0]["seconds"]
-        assert record["stage_ratio"] == record["stage_seconds"] / results[0]["stage_seconds"]
-    assert results[2]["stage_seconds"] == 0
-    assert (results[2]["nmi"], results[2]["ari"]) == (results[0]["nmi"], results[0]["ari"])
-
-
-@pytest.mark.slow
-def test_a_run_that_fails_is_said_and_has_no_ratio(tmp_path):
-    data = inputs.generated(60, 4, 3, 0, tmp_path)._replace(X=str(tmp_path / "gone.npy"))
-    whole, changed = change.measure(data, tmp_path, 3, (4,), 1, 100.0)
-    for record in (whole, changed):
-        assert record["outcome"] == "failed with status 2"
-        assert record["seconds"] is record["ratio"] is record["stage_ratio"] is None
-
-
 def test_a_speedup_is_the_ratio_of_medians_of_stages_that_all_runs_finished() -> None:
     slow = [{"tensor": 2.0, "eigen": 8.0, "label": 1.0}, {"tensor": 4.0, "eigen": 8.0}, {"tensor": 9.0, "eigen": 1.0}]
     fast = [{"tensor": 2.0, "eigen": 3.0}]
-    found = end_to_end.speedups(slow, fast)
+    found = runs.speedups(slow, fast)
     assert found == {"tensor": 2.0, "eigen": pytest.approx(8 / 3), "tensor and eigen": 2.0}
 
 

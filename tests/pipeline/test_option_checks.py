@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from scipy import sparse
 from sklearn.base import clone
 from sklearn.model_selection import ParameterGrid
 
-from ips2_dask import IPS2, PPC, BadInput, Params, Resources, open_run, run, sweep
+from ips2_dask import IPS2, PPC, BadInput, Params, Resources, run, sweep
 from ips2_dask.cli.main import main
 from ips2_dask.pipeline.option_checks import MACHINES, NOT_READ, check_machines, check_params
 
@@ -192,24 +191,10 @@ def test_predictions_take_no_option_of_a_run_and_none_of_workers_without_workers
 def test_benchmarks_refuse_options_of_generated_data_beside_named_data(capsys: pytest.CaptureFixture[str]) -> None:
     for given, said in (
         (["graph", "--data", "digits", "--seed", "3"], "--seed"),
-        (["change", "--data", "digits", "--features", "9"], "--features"),
-        (["end-to-end", "--data", "digits", "--transpose"], "--transpose"),
-        (["end-to-end", "--labels-column", "a"], "--labels-column"),
-        (["end-to-end", "--input", "x.npy", "--features", "9"], "--features"),
+        (["end-to-end", "--data", "digits", "--features", "9"], "--features"),
+        (["end-to-end", "--keep", "x", "--repeats", "2"], "--keep"),
     ):
         assert main(["bench", *given]) == 2
         error = capsys.readouterr().err
         assert error.count("\n") == 1
         assert said in error
-
-
-@pytest.mark.slow
-def test_the_seed_of_bench_change_is_that_of_its_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from ips2_dask.bench import change  # noqa: PLC0415
-    from ips2_dask.bench.inputs import named  # noqa: PLC0415
-
-    seeds = []
-    monkeypatch.setattr(change.shutil, "rmtree", lambda folder, **_: seeds.append(open_run(folder).params.random_state))
-    records = list(change.measure(named("digits", tmp_path), tmp_path, 10, (9,), 1, 300.0, 5))
-    assert [record["outcome"] for record in records] == ["finished"] * 2, json.dumps(records)
-    assert seeds == [5]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ips2_dask.bench import scaling
+from ips2_dask.bench import runs
 from ips2_dask.params import Params, Resources
 
 SIZES = (3_000, 12_000, 48_000)
@@ -26,7 +26,7 @@ WAYS: dict[str, tuple[Params, Resources]] = {
 def test_no_stage_takes_more_than_the_plan_says_and_the_largest_not_far_less(way: str, tmp_path: Path) -> None:
     params, resources = WAYS[way]
     found: list[dict[str, Any]] = [
-        r for r in scaling.measure(SIZES, 32, params, resources, tmp_path, warm_up=False) if r["kind"] == "time"
+        r for r in runs.timed([(m, 2) for m in SIZES], 32, runs.How(params, resources, tmp_path), warm_up=False)
     ]
     stages = [r for r in found if r["stage"] not in ("start", "total")]
     assert {r["outcome"] for r in found} == {"finished"}

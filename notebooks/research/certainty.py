@@ -1,4 +1,4 @@
-"""`ips2 bench certainty`: how often labels are right among samples of a certainty, on known data sets."""
+"""How often labels are right among samples of a certainty, on known data: records of certainty.json, and its figure."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from known_sets import labelled_data, measuring, script, table
+from numpy.typing import ArrayLike
 from scipy.optimize import linear_sum_assignment
 from sklearn.metrics import roc_auc_score
 
-from ips2_dask.bench.document import Record
-from ips2_dask.bench.labelled_data import labelled_data, measuring
+from ips2_dask.bench.harness import Record
 from ips2_dask.metrics import contingency
 from ips2_dask.params import Params
 from ips2_dask.pipeline.run import run
 from ips2_dask.plots.style import INK, axis, color, marker, titled
+from ips2_dask.typing import Bool
 
 if TYPE_CHECKING:  # Matplotlib is the extra [report]
     from matplotlib.figure import Figure
@@ -23,8 +24,8 @@ if TYPE_CHECKING:  # Matplotlib is the extra [report]
 COLUMNS = ("data", "tenth", "least", "most", "samples", "accuracy", "auc")
 
 
-def right(known: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
-    """Whether each label is right under the best matching of clusters to classes, as in `metrics.accuracy`: (m,) bool.
+def right(known: ArrayLike, labels: ArrayLike) -> Bool:
+    """Whether each label is right under the best matching of clusters to classes: (m,).
 
     Labels of a cluster that is matched to no class are wrong.
     """
@@ -38,15 +39,8 @@ def right(known: ArrayLike, labels: ArrayLike) -> NDArray[np.bool_]:
 def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
     """A record for each tenth of the samples of a set, the least certain first.
 
-    ``auc``, the same for all tenths, is the area under the ROC curve of certainty as a test for right labels: the
-    probability that a right label has a larger certainty than a wrong one; None if all are right or all wrong.
-    Where samples of equal certainty fall into two tenths, the earlier ones come first.
-
-    Parameters
-    ----------
-    names : sequence of str
-        As of `labelled_data`.
-    seed : int
+    ``auc``, the same for all tenths, is the probability that a right label has a larger certainty than a wrong one;
+    None if all are right or all wrong.
     """
     for name in names:
         data = labelled_data(name)
@@ -57,15 +51,9 @@ def measure(names: Sequence[str], seed: int = 0) -> Iterator[Record]:
         for tenth, rows in enumerate(np.array_split(np.argsort(certainty, kind="stable"), 10), start=1):
             if len(rows):
                 yield {
-                    "data": name,
-                    "m": len(hit),
-                    "classes": data.classes,
-                    "tenth": tenth,
-                    "least": float(certainty[rows[0]]),
-                    "most": float(certainty[rows[-1]]),
-                    "samples": len(rows),
-                    "accuracy": float(hit[rows].mean()),
-                    "auc": auc,
+                    **{"data": name, "m": len(hit), "classes": data.classes, "tenth": tenth},
+                    **{"least": float(certainty[rows[0]]), "most": float(certainty[rows[-1]]), "samples": len(rows)},
+                    **{"accuracy": float(hit[rows].mean()), "auc": auc},
                 }
 
 
@@ -93,12 +81,11 @@ def markdown(records: Sequence[Record]) -> str:
     for name in dict.fromkeys(str(r["data"]) for r in records):
         of = [r for r in records if r["data"] == name]
         area = "" if of[0]["auc"] is None else f"; right above wrong with probability {of[0]['auc']:.3f}"
-        lines = [
-            f"{name}, {of[0]['m']:,} samples{area}",
-            "",
-            "| tenth of the samples | certainty | accuracy |",
-            "|---|---|---|",
-        ]
-        lines += [f"| {r['tenth']} | {r['least']:.3f} to {r['most']:.3f} | {r['accuracy']:.3f} |" for r in of]
-        parts.append("\n".join(lines) + "\n")
+        rows = [[str(r["tenth"]), f"{r['least']:.3f} to {r['most']:.3f}", f"{r['accuracy']:.3f}"] for r in of]
+        text = table(["tenth of the samples", "certainty", "accuracy"], rows)
+        parts.append(f"{name}, {of[0]['m']:,} samples{area}\n\n{text}")
     return "\n".join(parts)
+
+
+if __name__ == "__main__":
+    script(measure, COLUMNS, ["mnist"], draw)

@@ -1,4 +1,4 @@
-"""`ips2 bench numbers`: rules that choose the number of clusters on one embedding, and their evidence on noise.
+"""Rules that choose the number of clusters on one embedding: records of numbers.json; with ``--noise`` of noise.json.
 
 Sets come with known classes, which score the labels and choose nothing but in the variant `known`. All rules see the
 same embedding, for up to `MOST` clusters; the labels of a number are those of a run that is told it.
@@ -7,20 +7,17 @@ same embedding, for up to `MOST` clusters; the labels of a number are those of a
 from __future__ import annotations
 
 import dataclasses
-import json
 import tempfile
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+from known_sets import OPEN, SCORES, TABLES, LabelledData, labelled_data, measuring, number, script, share, table
 from scipy.optimize import linprog
 
-from ips2_dask.bench.document import Record
-from ips2_dask.bench.labelled_data import SCORES, LabelledData, labelled_data, measuring
-from ips2_dask.errors import BadInput
+from ips2_dask.bench.harness import Record
 from ips2_dask.executors.base import SerialExecutor
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
@@ -34,25 +31,11 @@ from ips2_dask.stages import choose, rounding_tasks
 from ips2_dask.stages.roundings import Rounding
 from ips2_dask.stages.similarity_views import read_affinity
 from ips2_dask.store.context import Context
+from ips2_dask.typing import Float, Float64
 
 COLUMNS = (
-    "data",
-    "shape",
-    "draw",
-    "m",
-    "dimension",
-    "seed",
-    "known",
-    "variant",
-    "rule",
-    "n_clusters",
-    "nmi",
-    "acc",
-    "ari",
-    "value",
-    "bound",
-    "warned",
-    "seconds",
+    *("data", "shape", "draw", "m", "dimension", "seed", "known", "variant", "rule", "n_clusters", "nmi", "acc", "ari"),
+    *("value", "bound", "warned", "seconds"),
 )
 
 MOST = 30
@@ -73,7 +56,6 @@ class Variant(NamedTuple):
 
     name: str
     says: str
-    density: bool = True  # whether it is a rule on trees, or one on modularities; neither where it chooses alone
     shares: tuple[float, ...] = kernel.WIDTHS
     close: float = kernel.CLOSE
     penalty: float = 1.0
@@ -86,24 +68,20 @@ def _variants() -> list[Variant]:
     """Variants of the constants, one at a time."""
     shares = [(1.0,), (0.64,), (1.0, 0.64), (1.0, 0.64, 0.41), SHARES]
     names = {one: "+".join(f"{share:g}" for share in one) for one in shares}
+    numbers = {
+        "close": ("CLOSE = {:g}", (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)),
+        "penalty": ("persistence (1 - 1/c)^{:g}", (0.0, 0.5, 1.0, 1.5)),
+        "exponent": ("the largest score times span^{:g}", (0.1, 0.2, 0.3)),
+        "few": ("FEW = {:g}", (0, 60, 100, 160, 250)),
+        "nearly": ("NEARLY = {:g}", (0.9, 0.95, 0.97, 0.98, 0.99, 1.0)),
+    }
+    called = {"exponent": "product"}
     return [
         *(Variant(f"widths {names[one]}", f"trees on {names[one]} of the columns", shares=one) for one in shares),
         *(
-            Variant(f"close {value:g}", f"CLOSE = {value:g}", close=value)
-            for value in (0.65, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1.0)
-        ),
-        *(
-            Variant(f"penalty {value:g}", f"persistence (1 - 1/c)^{value:g}", penalty=value)
-            for value in (0.0, 0.5, 1.0, 1.5)
-        ),
-        *(
-            Variant(f"product {value:g}", f"the largest score times span^{value:g}", exponent=value)
-            for value in (0.1, 0.2, 0.3)
-        ),
-        *(Variant(f"few {value}", f"FEW = {value}", few=value) for value in (0, 60, 100, 160, 250)),
-        *(
-            Variant(f"nearly {value:g}", f"NEARLY = {value:g}", nearly=value)
-            for value in (0.9, 0.95, 0.97, 0.98, 0.99, 1.0)
+            Variant(f"{called.get(name, name)} {value:g}", says.format(value), **{name: value})
+            for name, (says, values) in numbers.items()
+            for value in values
         ),
     ]
 
@@ -129,17 +107,13 @@ VARIANTS = {
 class Evidence:
     """What all rules choose from, of one embedding, with the seconds that each part took.
 
-    Parameters
-    ----------
-    context : Context
-        Of a run for ``most`` clusters in this process; it is read before another run follows in its directory.
-    most : int
+    ``context`` is of a run for ``most`` clusters in this process; it is read before another run follows in its folder.
     """
 
     def __init__(self, context: Context, most: int) -> None:
         self.most, self.m, self.dimension = most, context.m, choose._dimension(context)
         self.seconds: dict[str | float, float] = {}
-        self._edges: list[tuple[NDArray[np.floating], int]] = []
+        self._edges: list[tuple[Float, int]] = []
         columns = min(context.params.n_embedded, context.m)
         self.columns = {share: max(2, round(share * columns)) for share in SHARES}
         points = np.asarray(context.read("label", "embedding", "embedding"))
@@ -147,7 +121,7 @@ class Evidence:
         self.total = self._timed("total persistence", self._by_total_persistence)
         U, seed = read_affinity(context), context.params.random_state
         self.modularities = self._timed("modularity", modularities, U, points, most, seed)
-        self.values: NDArray[np.float64] = self._timed("eigengap", self._eigenvalues, context)
+        self.values: Float64 = self._timed("eigengap", self._eigenvalues, context)
 
     def _timed(self, name: str | float, function: Callable[..., Any], *arguments: object) -> Any:
         begun = time.perf_counter()
@@ -172,21 +146,13 @@ class Evidence:
         tree = PLSCAN(min_samples=density.MIN_SAMPLES, num_threads=1, metric="precomputed").fit((edges, n))
         return min(max(2, len(tree.selected_clusters_)), self.most)
 
-    def _eigenvalues(self, context: Context) -> NDArray[np.float64]:
+    def _eigenvalues(self, context: Context) -> Float64:
         """The spectrum as the rule by the eigengap has it where no tree can be built."""
         return choose._gaps_in_core(context, SerialExecutor(), Reporter(Progress(), "label")).values
 
 
-def modularities(U: Any, points: NDArray[np.floating], most: int, seed: int) -> dict[int, float]:
-    """The modularity of k-means on points for each number of clusters, as of `kernels.choice.by_modularity`.
-
-    Parameters
-    ----------
-    U : (m, m)
-    points : (m, columns)
-    most : int
-    seed : int
-    """
+def modularities(U: Any, points: Float, most: int, seed: int) -> dict[int, float]:
+    """The modularity of k-means on points (m, columns) by number of clusters, as `kernels.choice.by_modularity`."""
     starts = RESTARTS if len(points) <= EVERY_START else 2
     return {
         c: kernel.modularity(U, kmeans_best(points, c, seed, [0], starts).labels)
@@ -202,12 +168,7 @@ def by_density(
 ) -> kernel.Candidate | None:
     """The rule `kernels.choice.by_density` with other constants; None where no tree has a cut.
 
-    Parameters
-    ----------
-    trees : sequence of sequences of Level
-    columns : sequence of int
-    variant : Variant
-        With an exponent the c of the largest (1 - 1 / c)^penalty * persistence * span^exponent is chosen.
+    With an exponent the c of the largest (1 - 1 / c)^penalty * persistence * span^exponent is chosen.
     """
     found: dict[int, list[density.Level]] = {}
     for levels, width in zip(trees, columns, strict=True):
@@ -238,14 +199,7 @@ def by_density(
 
 
 def by_modularity(found: Modularities, nearly: float) -> kernel.Candidate:
-    """The rule `kernels.choice.by_modularity` with another share of the greatest modularity.
-
-    Parameters
-    ----------
-    found : dict
-        Of `modularities`.
-    nearly : float
-    """
+    """The rule `kernels.choice.by_modularity` with another share of the greatest of `modularities`."""
     if not found:
         return kernel.Candidate(2, 0.0)
     least = nearly * max(found.values())
@@ -282,39 +236,25 @@ def default_choice(evidence: Evidence) -> tuple[kernel.Choice, float]:
 # ---- known sets
 
 
-def measure(
-    names: Sequence[str], draws: int, folder: Path, seed: int = 0, done: Sequence[Record] = ()
-) -> Iterator[Record]:
-    """A record for each data set, draw and variant.
+def measure(names: Sequence[str], noise: bool = False, seed: int = 0) -> Iterator[Record]:
+    """A record for each data set and variant; with ``noise`` one for each shape, dimension, number of points and seed.
 
-    ``seconds`` are those of what a rule needs beside the embedding, so a sum of trees, all k-means, or a solve.
-
-    Parameters
-    ----------
-    names : sequence of str
-        As of `labelled_data`.
-    draws : int
-        Draws of 80 % of each set, besides the whole set, which is draw 0.
-    folder : Path
-        For the directories of runs.
-    seed : int
-    done : sequence of Record
-        Of an earlier call: sets and draws that are among them are left out.
+    ``seconds`` are those of what a rule needs beside the embedding, so a sum of trees, all k-means, or a solve. Records
+    of noise hold what a run with ``max_clusters`` says of points without clusters and of blobs.
     """
-    there = {(r["data"], r["draw"]) for r in done}
-    for name in names:
-        for draw in range(draws + 1):
-            if (name, draw) not in there:
-                with measuring():
-                    records = _of_set(labelled_data(name, draw, seed), folder, seed)
-                yield from records
+    if noise:
+        yield from of_noise(seed=seed)
+    for name in () if noise else names:
+        with measuring():
+            records = _of_set(labelled_data(name), seed)
+        yield from records
 
 
-def _of_set(data: LabelledData, folder: Path, seed: int) -> list[Record]:
+def _of_set(data: LabelledData, seed: int) -> list[Record]:
     most = min(MOST, len(data.X) - 1)
     if most < 2:
         return []
-    with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         params = Params(n_clusters=most, random_state=seed)
 
         def finished(c: int) -> Any:
@@ -327,16 +267,8 @@ def _of_set(data: LabelledData, folder: Path, seed: int) -> list[Record]:
             if c not in scored:
                 measures = scores(data.known, finished(c).labels)
                 scored[c] = {score: measures[score] for score in SCORES}
-            return {
-                "data": data.name,
-                "draw": data.draw,
-                "m": len(data.X),
-                "known": data.classes,
-                "variant": variant,
-                "n_clusters": c,
-                **scored[c],
-                "seconds": seconds,
-            }
+            shape = {"data": data.name, "draw": data.draw, "m": len(data.X), "known": data.classes}
+            return {**shape, "variant": variant, "n_clusters": c, **scored[c], "seconds": seconds}
 
         choice, seconds = default_choice(evidence)
         return [
@@ -386,15 +318,8 @@ LEAST_BLOB = 10
 """Points that a blob has at least, in the mean; smaller ones are left out."""
 
 
-def points(shape: str, n: int, dimension: int, seed: int) -> NDArray[np.float64]:
-    """Uniform or normal points, or normal blobs of equal size whose nearest centres are `APART` apart.
-
-    Parameters
-    ----------
-    shape : str
-        Of ``SHAPES``.
-    n, dimension, seed : int
-    """
+def points(shape: str, n: int, dimension: int, seed: int) -> Float64:
+    """Uniform or normal points, or normal blobs of equal size whose nearest centres are `APART` apart, by `SHAPES`."""
     rng = np.random.default_rng([seed, n, dimension, list(SHAPES).index(shape)])
     if shape == "uniform":
         return rng.random((n, dimension))
@@ -408,83 +333,25 @@ def points(shape: str, n: int, dimension: int, seed: int) -> NDArray[np.float64]
     return normal + centers[np.arange(n) % clusters]
 
 
-def noise(
-    dimensions: Sequence[int] = DIMENSIONS,
-    sizes: Mapping[int, int] | None = None,
-    seed: int = 0,
-    done: Sequence[Record] = (),
+def of_noise(
+    dimensions: Sequence[int] = DIMENSIONS, sizes: Mapping[int, int] | None = None, seed: int = 0
 ) -> Iterator[Record]:
-    """A record for each shape, dimension, number of points and seed: what a run with ``max_clusters`` says of them.
-
-    Parameters
-    ----------
-    dimensions : sequence of int
-    sizes : dict, optional
-        Numbers of seeds by numbers of points; by default ``SIZES``.
-    seed : int
-        The first seed.
-    done : sequence of Record
-        Of an earlier call, which are left out.
-    """
-    there = {(r["shape"], r["features"], r["m"], r["seed"]) for r in done}
+    """A record for each shape, dimension, number of points (by ``sizes`` with so many seeds) and seed."""
     for n, seeds in (SIZES if sizes is None else sizes).items():
         for dimension in dimensions:
             for shape, clusters in SHAPES.items():
-                for number in range(seed, seed + seeds):
-                    if n >= LEAST_BLOB * clusters and (shape, dimension, n, number) not in there:
-                        with measuring():
-                            yield _of_points(shape, n, dimension, number)
+                for first in range(seed, seed + seeds) if n >= LEAST_BLOB * clusters else ():
+                    with measuring():
+                        yield _of_points(shape, n, dimension, first)
 
 
 def _of_points(shape: str, n: int, dimension: int, seed: int) -> Record:
     params = Params(max_clusters=min(MOST, n - 1), random_state=seed)
     choice = run(points(shape, n, dimension, seed), params).choice
     assert choice is not None
-    return {
-        "shape": shape,
-        "features": dimension,
-        "m": n,
-        "seed": seed,
-        "known": SHAPES[shape],
-        "n_clusters": choice["n_clusters"],
-        **_strength(choice, choice["dimension"]),
-        "warned": any(text.startswith("weak evidence") for text in choice["warnings"]),
-    }
-
-
-# ---- records
-
-
-def read(path: Path) -> list[Record]:
-    """The records of a file that this benchmark has written.
-
-    Raises
-    ------
-    BadInput
-        Where there is none.
-    """
-    try:
-        records: list[Record] = json.loads(path.read_text(encoding="utf-8"))["results"]
-        if all({"n_clusters", "known"} <= record.keys() for record in records):
-            return records
-        problem = "records of another benchmark"
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        problem = f"no record ({type(error).__name__})"
-    raise BadInput(
-        str(path),
-        problem,
-        "a file of `ips2 bench numbers --json FILE`",
-        "it would have no records to read",
-        "give such a file",
-    )
-
-
-def complete(records: Sequence[Record]) -> list[Record]:
-    """The records of sets and draws that have one of each variant, and all of points."""
-    have: dict[tuple[object, object], set[object]] = {}
-    for r in records:
-        have.setdefault((r.get("data"), r.get("draw")), set()).add(r.get("variant"))
-    return [r for r in records if "shape" in r or have[r["data"], r["draw"]] == set(VARIANTS)]
+    points_: Record = {"shape": shape, "features": dimension, "m": n, "seed": seed, "known": SHAPES[shape]}
+    found = {"n_clusters": choice["n_clusters"], **_strength(choice, choice["dimension"])}
+    return {**points_, **found, "warned": any(text.startswith("weak evidence") for text in choice["warnings"])}
 
 
 # ---- tables
@@ -497,7 +364,7 @@ def markdown(records: Sequence[Record]) -> str:
     return _variant_table(records) + "\n" + _set_table(records)
 
 
-def _means(records: Sequence[Record]) -> dict[tuple[str, str], NDArray[np.floating]]:
+def _means(records: Sequence[Record]) -> dict[tuple[str, str], Float]:
     """NMI, ACC and ARI by data set and variant, means over the draws."""
     rows: dict[tuple[str, str], list[list[float]]] = {}
     for r in records:
@@ -505,29 +372,26 @@ def _means(records: Sequence[Record]) -> dict[tuple[str, str], NDArray[np.floati
     return {key: np.mean(values, axis=0) for key, values in rows.items()}
 
 
-def worst_loss(of: Mapping[tuple[str, str], NDArray[np.floating]], variant: str, rival: str) -> tuple[float, str]:
+def worst_loss(of: Mapping[tuple[str, str], Float], variant: str, rival: str) -> tuple[float, str]:
     """The largest ARI that a variant loses to another one on a set, and that set; below 0 where it loses on none."""
     names = [name for name, one in of if one == variant and (name, rival) in of]
     return max(((float(of[name, rival][-1] - of[name, variant][-1]), name) for name in names), default=(0.0, "–"))
 
 
 def _variant_table(records: Sequence[Record]) -> str:
-    of = _means(records)
+    of, rows = _means(records), []
     names = list(dict.fromkeys(name for name, _ in of))
-    lines = [
-        f"Means over {len(names)} sets, and the largest loss of ARI on one of them.",
-        "",
-        "| variant | what it is | mean NMI / ACC / ARI | worst loss to eigengap | worst loss to known |",
-        "|---|---|---|---|---|",
-    ]
     for variant, says in VARIANTS.items():
         have = [of[name, variant] for name in names if (name, variant) in of]
         if have:
             losses = (worst_loss(of, variant, rival) for rival in ("eigengap", "known"))
-            cells = [" / ".join(_number(value) for value in np.mean(have, axis=0))]
-            cells += [f"{_number(size)} ({name})" if size > 0 else "none" for size, name in losses]
-            lines.append(f"| {variant} | {says} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
+            means = " / ".join(number(value) for value in np.mean(have, axis=0))
+            rows.append(
+                [variant, says, means, *(f"{number(loss)} ({on})" if loss > 0 else "none" for loss, on in losses)]
+            )
+    title = f"Means over {len(names)} sets, and the largest loss of ARI on one of them."
+    head = ["variant", "what it is", "mean NMI / ACC / ARI", "worst loss to eigengap", "worst loss to known"]
+    return f"{title}\n\n{table(head, rows)}"
 
 
 SHOWN = ("known", "default", "eigengap", "modularity", "total persistence")
@@ -536,22 +400,12 @@ SHOWN = ("known", "default", "eigengap", "modularity", "total persistence")
 def _set_table(records: Sequence[Record]) -> str:
     """The number of clusters and the ARI by set, of whole sets."""
     whole = {(str(r["data"]), str(r["variant"])): r for r in records if r["draw"] == 0}
-    lines = [
-        "Each whole set: number of clusters, and ARI of the labels of a run that is told it.",
-        "",
-        "| data | samples | " + " | ".join(SHOWN) + " |",
-        "|---|---|" + "---|" * len(SHOWN),
-    ]
+    rows = []
     for name in dict.fromkeys(name for name, _ in whole):
-        rows = [whole[name, variant] for variant in SHOWN]
-        cells = [f"{r['n_clusters']}: {_number(float(str(r['ari'])))}" for r in rows]
-        lines.append(f"| {name} | {rows[0]['m']:,} | " + " | ".join(cells) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _number(value: float) -> str:
-    """Three decimals without the nought before them."""
-    return f"{value:.3f}".replace("0.", ".", 1)
+        of = [whole[name, variant] for variant in SHOWN]
+        rows.append([name, f"{of[0]['m']:,}", *(f"{r['n_clusters']}: {number(float(str(r['ari'])))}" for r in of)])
+    title = "Each whole set: number of clusters, and ARI of the labels of a run that is told it."
+    return f"{title}\n\n{table(['data', 'samples', *SHOWN], rows)}"
 
 
 TIGHT_AT = (4.0, 8.0, 16.0, 32.0)
@@ -559,12 +413,7 @@ TIGHT_AT = (4.0, 8.0, 16.0, 32.0)
 
 
 def covering(values: Sequence[float], dimensions: Sequence[float]) -> tuple[float, float]:
-    """The a and b, none below 0, of the a + b / d that is at least each value and the smallest, on average, `TIGHT_AT`.
-
-    Parameters
-    ----------
-    values, dimensions : sequence of float
-    """
+    """The a and b, none below 0, of the a + b / d that is at least each value and smallest, on average, `TIGHT_AT`."""
     rows, wanted = (np.stack([np.ones(len(d)), 1.0 / np.asarray(d)], axis=1) for d in (dimensions, TIGHT_AT))
     a, b = linprog(wanted.sum(axis=0), A_ub=-rows, b_ub=-np.asarray(values)).x
     return float(a), float(b)
@@ -572,13 +421,11 @@ def covering(values: Sequence[float], dimensions: Sequence[float]) -> tuple[floa
 
 def _noise_table(records: Sequence[Record]) -> str:
     """Largest evidence of noise and least of blobs by rule and dimension, beside the bound, and who was warned of."""
-    lines = [
-        "The largest evidence of points without clusters, and the least of blobs, by rule and number of columns.",
-        "",
-        "| rule | columns | local dimension | noise at most | bound | noise with a warning | blobs at least "
-        "| blobs without a warning |",
-        "|---|---|---|---|---|---|---|---|",
+    head = [
+        *("rule", "columns", "local dimension", "noise at most", "bound", "noise with a warning", "blobs at least"),
+        "blobs without a warning",
     ]
+    lines = []
     known = [r for r in records if r["value"] is not None and r["dimension"] is not None]
     groups = sorted({(str(r["rule"]), int(str(r["features"]))) for r in known})
     for rule, features in groups:
@@ -588,32 +435,26 @@ def _noise_table(records: Sequence[Record]) -> str:
             continue
         largest = max(bare, key=lambda r: float(str(r["value"])))
         dimensions = [float(str(r["dimension"])) for r in bare]
-        bound = "–" if largest["bound"] is None else _number(float(str(largest["bound"])))
-        cells = [
-            rule,
-            str(features),
-            f"{min(dimensions):.1f} to {max(dimensions):.1f}",
-            _number(float(str(largest["value"]))),
-            bound,
-            _share([bool(r["warned"]) for r in bare]),
-            _number(min(float(str(r["value"])) for r in blobs)) if blobs else "–",
-            _share([not r["warned"] for r in blobs]),
-        ]
-        lines.append("| " + " | ".join(cells) + " |")
+        bound = "–" if largest["bound"] is None else number(float(str(largest["bound"])))
+        span, most = f"{min(dimensions):.1f} to {max(dimensions):.1f}", number(float(str(largest["value"])))
+        least = number(min(float(str(r["value"])) for r in blobs)) if blobs else "–"
+        warned = share([bool(r["warned"]) for r in bare]), least, share([not r["warned"] for r in blobs])
+        lines.append([rule, str(features), span, most, bound, *warned])
     bare, blobs = [r for r in records if not r["known"]], [r for r in records if r["known"]]
     right = [r["n_clusters"] == r["known"] for r in blobs]
-    lines += [
-        "",
-        f"In all {_share([bool(r['warned']) for r in bare])} sets of points without clusters have a warning, and "
-        f"{_share([not r['warned'] for r in blobs])} sets of blobs have none; {_share(right)} have the right number.",
+    title = "The largest evidence of points without clusters, and the least of blobs, by rule and number of columns."
+    said = [
+        f"{title}\n\n{table(head, lines)}",
+        f"In all {share([bool(r['warned']) for r in bare])} sets of points without clusters have a warning, and "
+        f"{share([not r['warned'] for r in blobs])} sets of blobs have none; {share(right)} have the right number.",
     ]
     for rule in dict.fromkeys(rule for rule, _ in groups):
         rows = [r for r in known if r["rule"] == rule and not r["known"]]
         if rows:
             a, b = covering([float(str(r["value"])) for r in rows], [float(str(r["dimension"])) for r in rows])
-            lines.append(f"By {rule} the smallest a + b / d that covers all noise has a = {a:.3f}, b = {b:.3f}.")
-    return "\n".join(lines) + "\n"
+            said.append(f"By {rule} the smallest a + b / d that covers all noise has a = {a:.3f}, b = {b:.3f}.")
+    return "\n".join(said) + "\n"
 
 
-def _share(which: Collection[bool]) -> str:
-    return f"{sum(which)} of {len(which)}" if which else "–"
+if __name__ == "__main__":
+    script(measure, COLUMNS, (*OPEN, *TABLES), noise={"action": "store_true"})
