@@ -9,19 +9,20 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import make_blobs
 from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ips2_dask.errors import BadInput
-from ips2_dask.paper.baselines import CAVE, _common, cave
+from ips2_dask.paper.baselines import CAVE, cave, spectral
 
 Array = npt.NDArray[np.float64]
 Hyperedges = npt.NDArray[np.int64]
 
 
+@pytest.mark.slow
 @parametrize_with_checks([CAVE(), CAVE(averaging="joint")])  # type: ignore[untyped-decorator]
 def test_cave_is_a_scikit_learn_estimator(estimator: CAVE, check: Any) -> None:
     check(estimator)
@@ -61,6 +62,7 @@ def random_hyperedges(seed: int, m: int, k: int, n: int) -> tuple[Hyperedges, Ar
     return np.array([rng.choice(m, k, replace=False) for _ in range(n)]), rng.random(n)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(4, 10), k=st.integers(2, 4), n=st.integers(1, 12))
 def test_separate_averages_are_the_mean_over_the_hyperedges_of_a_pair(seed: int, m: int, k: int, n: int) -> None:
     hyperedges, h = random_hyperedges(seed, m, k, n)
@@ -93,6 +95,7 @@ def test_joint_averages_stay_between_zero_and_one() -> None:
     np.testing.assert_array_equal(W, W.T)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_a_hyperedge_weighs_the_mean_affinity_of_its_pairs(seed: int) -> None:
     X = 1e4 + np.random.default_rng(seed).standard_normal((9, 4))
@@ -106,7 +109,7 @@ def test_a_hyperedge_weighs_the_mean_affinity_of_its_pairs(seed: int) -> None:
 
 def test_weights_do_not_depend_on_the_blocks_in_which_they_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).standard_normal((30, 3))
-    N = _common.neighborhoods(X, 4)
+    N = spectral.neighborhoods(X, 4)
     whole = cave.mean_affinities(X, N, 1.0)
     monkeypatch.setattr(cave, "BLOCK", 100)
     np.testing.assert_array_equal(cave.mean_affinities(X, N, 1.0), whole)

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import betaln, digamma, gammaln, logsumexp
 from sklearn.datasets import make_blobs
@@ -25,6 +25,7 @@ Labels = npt.NDArray[np.int64]
 
 
 # incidence="precomputed" is left out: the checks hand over real numbers, and it takes 0 and 1 only
+@pytest.mark.slow
 @parametrize_with_checks([HGC(), HGC(incidence="knn-others", n_neighbors=5)])  # type: ignore[untyped-decorator]
 def test_hgc_is_a_scikit_learn_estimator(estimator: HGC, check: Any) -> None:
     check(estimator)
@@ -93,6 +94,7 @@ priors = st.builds(hgc.Prior, *[st.floats(1e-6, 3)] * 3)
 seeds = st.integers(0, 2**32 - 1)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=seeds, prior=priors, K=st.integers(1, 4))
 def test_the_bound_never_falls(seed: int, prior: hgc.Prior, K: int) -> None:
     start = np.random.default_rng(seed).uniform(size=(12, K))
@@ -116,6 +118,7 @@ def log_evidence(A: Array, K: int, prior: hgc.Prior) -> float:
     return float(logsumexp(terms))
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=seeds, prior=st.builds(hgc.Prior, *[st.floats(0.1, 3)] * 3), K=st.integers(1, 3))
 def test_the_bound_is_below_the_evidence_and_equal_to_it_for_one_group(seed: int, prior: hgc.Prior, K: int) -> None:
     A = small(seed)
@@ -125,6 +128,7 @@ def test_the_bound_is_below_the_evidence_and_equal_to_it_for_one_group(seed: int
     assert K > 1 or bound == pytest.approx(evidence)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=seeds, prior=priors)
 def test_one_update_is_that_of_the_formulas_in_loops(seed: int, prior: hgc.Prior) -> None:
     A, K = small(seed).toarray(), 3

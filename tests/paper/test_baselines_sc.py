@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import scipy.sparse as sp
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from sklearn.datasets import make_blobs
@@ -17,7 +17,7 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from ips2_dask.errors import BadInput, IPS2Warning
-from ips2_dask.paper.baselines import SC, _common
+from ips2_dask.paper.baselines import SC, spectral
 
 Array = npt.NDArray[np.float64]
 
@@ -28,6 +28,7 @@ def expected_failures(estimator: SC) -> dict[str, str]:
     return {}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [SC(), SC(affinity="heat-knn"), SC(affinity="precomputed")], expected_failed_checks=expected_failures
 )
@@ -62,7 +63,7 @@ def block_affinity(*sizes: int) -> tuple[Array, npt.NDArray[np.int64]]:
 
 def test_an_ideal_block_affinity_embeds_each_block_in_one_of_orthogonal_points() -> None:
     W, y = block_affinity(3, 5, 2)
-    V: Any = _common.embedding(W, 3, np.random.RandomState(0))
+    V: Any = spectral.embedding(W, 3, np.random.RandomState(0))
     np.testing.assert_allclose(V @ V.T, W, atol=1e-12)
     assert adjusted_rand_score(y, SC(3, affinity="precomputed").fit_predict(W)) == 1
 
@@ -105,29 +106,31 @@ def tied_samples(seed: int, m: int) -> Array:
     return np.random.default_rng(seed).integers(0, 3, (m, 2)).astype(np.float64)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1), m=st.integers(2, 20), data=st.data())
 def test_neighbours_are_ordered_by_distance_and_id(seed: int, m: int, data: st.DataObject) -> None:
     X, k = tied_samples(seed, m), data.draw(st.integers(1, m - 1))
-    np.testing.assert_array_equal(_common.nearest_others(X, k)[0], naive_neighbors(X, k))
+    np.testing.assert_array_equal(spectral.nearest_others(X, k)[0], naive_neighbors(X, k))
 
 
 def test_neighbours_do_not_depend_on_the_block_in_which_they_are_searched(monkeypatch: pytest.MonkeyPatch) -> None:
     X = tied_samples(0, 50)
-    whole = _common.nearest_others(X, 7)
-    monkeypatch.setattr(_common, "BLOCK", 120)
-    for a, b in zip(whole, _common.nearest_others(X, 7), strict=True):
+    whole = spectral.nearest_others(X, 7)
+    monkeypatch.setattr(spectral, "BLOCK", 120)
+    for a, b in zip(whole, spectral.nearest_others(X, 7), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def test_distances_by_blas_are_those_by_differences_even_far_from_the_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     X = 1e6 + np.random.default_rng(0).standard_normal((40, 5))
-    exact = _common.distances(X, X)
-    monkeypatch.setattr(_common, "EXACT_WORK", 0)
-    by_blas = _common.distances(X, X)
+    exact = spectral.distances(X, X)
+    monkeypatch.setattr(spectral, "EXACT_WORK", 0)
+    by_blas = spectral.distances(X, X)
     assert (by_blas != exact).any()
     np.testing.assert_allclose(by_blas, exact, atol=1e-6)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_heat_knn_is_the_maximum_of_both_directions(seed: int) -> None:
     X = np.random.default_rng(seed).standard_normal((12, 3))
@@ -145,9 +148,9 @@ def test_lanczos_spans_what_lapack_spans(c: int, monkeypatch: pytest.MonkeyPatch
     """On a graph of two components: the rows' inner products do not depend on the basis."""
     X = np.vstack([rings()[0][:60], 100 + make_blobs(60, centers=3, random_state=0)[0]])
     W = SC(2, affinity="heat-knn").fit(X).affinity_matrix_
-    by_lapack: Any = _common.embedding(W, c, np.random.RandomState(0))
-    monkeypatch.setattr(_common, "DENSE_EIGH", 10)
-    by_lanczos: Any = _common.embedding(W, c, np.random.RandomState(0))
+    by_lapack: Any = spectral.embedding(W, c, np.random.RandomState(0))
+    monkeypatch.setattr(spectral, "DENSE_EIGH", 10)
+    by_lanczos: Any = spectral.embedding(W, c, np.random.RandomState(0))
     assert by_lanczos.shape == (120, c)
     np.testing.assert_allclose(by_lanczos @ by_lanczos.T, by_lapack @ by_lapack.T, atol=1e-5)
 
@@ -156,7 +159,7 @@ def test_lanczos_spans_what_lapack_spans(c: int, monkeypatch: pytest.MonkeyPatch
 def test_more_components_than_clusters_are_announced_and_never_split(
     limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_common, "DENSE_EIGH", limit)
+    monkeypatch.setattr(spectral, "DENSE_EIGH", limit)
     W, y = block_affinity(6, 5, 2, 1)
     with pytest.warns(IPS2Warning, match="4 components, more than the 3 clusters"):
         labels = SC(3, affinity="precomputed").fit_predict(W)
@@ -165,10 +168,10 @@ def test_more_components_than_clusters_are_announced_and_never_split(
 
 def test_above_a_size_the_bandwidth_comes_from_a_seeded_sample(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).standard_normal((60, 2))
-    every = _common.bandwidth_of(X, "mean", np.random.RandomState(0))
-    monkeypatch.setattr(_common, "ALL_PAIRS", 50)
-    monkeypatch.setattr(_common, "BANDWIDTH_ROWS", 30)
-    first, again, other = (_common.bandwidth_of(X, "mean", np.random.RandomState(s)) for s in (1, 1, 2))
+    every = spectral.bandwidth_of(X, "mean", np.random.RandomState(0))
+    monkeypatch.setattr(spectral, "ALL_PAIRS", 50)
+    monkeypatch.setattr(spectral, "BANDWIDTH_ROWS", 30)
+    first, again, other = (spectral.bandwidth_of(X, "mean", np.random.RandomState(s)) for s in (1, 1, 2))
     assert first == again != other
     assert first == pytest.approx(every, rel=0.3)
 

@@ -25,6 +25,7 @@ def expected_failures(estimator: SSC) -> dict[str, str]:
     return {}
 
 
+@pytest.mark.slow
 @parametrize_with_checks(  # type: ignore[untyped-decorator]
     [SSC(), SSC(**ssc.MOTION), SSC(**ssc.FACES), SSC(solver="omp")], expected_failed_checks=expected_failures
 )
