@@ -118,27 +118,30 @@ def test_values_are_raw() -> None:
 
 
 @needs_data
-def test_glass_has_neither_its_running_number_nor_its_class_among_the_features() -> None:
-    glass = load("glass")
+@pytest.mark.slow
+def test_values_are_where_their_publishers_have_them() -> None:
+    glass = load("glass")  # neither its running number nor its class is among the features
     assert glass.X[0].tolist() == [1.52101, 13.64, 4.49, 1.10, 71.78, 0.06, 8.75, 0.00, 0.00]
     assert not (np.diff(glass.X, axis=0) == 1).all(axis=0).any()
-
-
-@pytest.mark.slow
-@needs_data
-def test_an_mnist_image_shows_its_digit() -> None:
     mnist = load("mnist10k")
     nought, one = (mnist.X[mnist.labels == digit].mean(axis=0).reshape(28, 28) for digit in (0, 1))
     assert nought[14, 14] < 0.1 * nought.max()  # hollow
     assert one[14, 14] > 0.9 * one.max()
     assert one[14, 6] < 0.1 * one.max()
-
-
-@needs_data
-def test_the_two_exact_pairs_of_documents_are_where_the_readme_has_them() -> None:
-    X = load("bbcsport").X
+    X = load("bbcsport").X  # the README's two exact pairs of documents
     assert (X[96] == X[99]).all()
     assert (X[41] == X[81]).all()
+    htru2 = load("htru2")
+    row = [140.5625, 55.68378214, -0.234571412, -0.699648398, 3.199832776, 19.11042633, 7.975531794, 74.24222492]
+    assert htru2.X[0].tolist() == row
+    assert set(htru2.labels.tolist()) == {0, 1}
+    satimage = load("satimage")  # the line above the pixels is no sample, and the parts follow one another
+    assert satimage.X[0, :4].tolist() == [92, 115, 120, 94]
+    assert satimage.labels[0] == 3
+    first, second = (np.loadtxt(Path(str(DATA)) / f"satimage/sat.{part}", skiprows=1) for part in ("trn", "tst"))
+    assert np.array_equal(satimage.X, np.concatenate([first, second])[:, :36])
+    assert len(first) == 4435
+    assert np.unique(satimage.labels).tolist() == [1, 2, 3, 4, 5, 7]
 
 
 @needs_data
@@ -156,25 +159,6 @@ def test_all_names_are_available_with_all_the_data() -> None:
     assert datasets.available() == datasets.names()
 
 
-@needs_data
-def test_the_line_above_the_pixels_of_satimage_is_no_sample_and_its_parts_follow_one_another() -> None:
-    found = load("satimage")
-    assert found.X[0, :4].tolist() == [92, 115, 120, 94]
-    assert found.labels[0] == 3
-    first, second = (np.loadtxt(Path(str(DATA)) / f"satimage/sat.{part}", skiprows=1) for part in ("trn", "tst"))
-    assert np.array_equal(found.X, np.concatenate([first, second])[:, :36])
-    assert len(first) == 4435
-    assert np.unique(found.labels).tolist() == [1, 2, 3, 4, 5, 7]
-
-
-@needs_data
-def test_the_columns_of_htru2_are_as_they_were_published() -> None:
-    found = load("htru2")
-    row = [140.5625, 55.68378214, -0.234571412, -0.699648398, 3.199832776, 19.11042633, 7.975531794, 74.24222492]
-    assert found.X[0].tolist() == row
-    assert set(found.labels.tolist()) == {0, 1}
-
-
 def test_some_sets_need_no_file(tmp_path: Path) -> None:
     assert datasets.available(tmp_path) == ["digits", "iris", "breast_cancer"]
     for name in datasets.available(tmp_path):
@@ -186,18 +170,12 @@ def test_some_sets_need_no_file(tmp_path: Path) -> None:
     assert datasets.load("breast_cancer").X.max() == 4254  # as measured, not standardised
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_what_can_not_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(datasets.VARIABLE, raising=False)
     with pytest.raises(BadInput, match=r"'irises', allowed is soybean, scadi, .*, digits, iris, "):
         datasets.load("irises")
-
-
-def test_without_a_directory_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(datasets.VARIABLE, raising=False)
     with pytest.raises(BadInput, match=r"IPS2_DATA.*soybean/soybean-small\.data.*archive\.ics\.uci\.edu"):
         datasets.load("soybean")
-
-
-def test_a_missing_file_is_named_with_its_address(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refusal:
         datasets.load("scadi57", tmp_path)
     assert str(tmp_path / "scadi" / "SCADI.csv") in str(refusal.value)
@@ -206,20 +184,20 @@ def test_a_missing_file_is_named_with_its_address(tmp_path: Path) -> None:
     )
 
 
-def test_a_file_with_other_content_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "wine" / "wine.data"
-    path.parent.mkdir()
-    path.write_text("1,2,3\n")
-    with pytest.raises(BadInput, match=r"content of sha256 .* \(6 bytes\)"):
-        datasets.load("wine", tmp_path)
-
-
-def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "kddcup99" / "kddcup.data_10_percent.gz"
-    path.parent.mkdir()
-    path.write_bytes(gzip.compress(b"0,tcp,http,SF" * 1000)[:40])
-    with pytest.raises(BadInput, match="broken archive"):
-        datasets.load("kddcup", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "path", "content", "said"),
+    [
+        ("wine", "wine/wine.data", b"1,2,3\n", r"content of sha256 .* \(6 bytes\)"),
+        ("kddcup", "kddcup99/kddcup.data_10_percent.gz", gzip.compress(b"0,tcp,SF" * 1000)[:30], "broken archive"),
+    ],
+)
+def test_a_file_that_is_another_or_was_cut_off_is_refused(
+    name: str, path: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_bytes(content)
+    with pytest.raises(BadInput, match=said):
+        datasets.load(name, tmp_path)
 
 
 @needs_data

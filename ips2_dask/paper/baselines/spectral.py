@@ -283,13 +283,15 @@ def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
 
 def _checked_affinity(W: Affinity) -> Affinity:
     """The given affinity, if it is one."""
-    gap = 0.0 if W.shape[0] != W.shape[1] else float(abs(W - W.T).max())
+    thing = "affinity='precomputed'"
     if W.shape[0] != W.shape[1]:
-        found = f"shape {W.shape}", "(m, m)", "it says nothing of pairs", "give the affinity of all pairs"
-    elif W.min() < 0:
-        found = f"Negative values in data, {W.min():g}", "none", "degrees could vanish", "give similarities"
-    elif gap > 1e-8 * float(W.max()):
-        found = f"W and W' {gap:g} apart", "a symmetric array", "eigenvectors would be complex", "give (W + W') / 2"
-    else:
-        return W if isinstance(W, np.ndarray) else sp.csr_array(W)
-    raise BadInput("affinity='precomputed'", *found)
+        otherwise = "it says nothing of pairs"
+        raise BadInput(thing, f"shape {W.shape}", "(m, m)", otherwise, "give the affinity of all pairs")
+    if W.min() < 0:
+        found = f"Negative values in data, {W.min():g}"
+        raise BadInput(thing, found, "none", "degrees could vanish", "give similarities")
+    gap = float(abs(W - W.T).max())
+    if gap > 1e-8 * float(W.max()):
+        otherwise = "eigenvectors would be complex"
+        raise BadInput(thing, f"W and W' {gap:g} apart", "a symmetric array", otherwise, "give (W + W') / 2")
+    return W if isinstance(W, np.ndarray) else sp.csr_array(W)
