@@ -166,8 +166,8 @@ def _missing(source: PublishedFile, folder: Path | None) -> BadInput:
     otherwise = "there would be nothing to load"
     if folder is None:
         problem = f"no directory of data to look for {source.path} in"
-        remedy = f"give data=, or set {VARIABLE}, to a directory with {source.path} (from {whence}), or download=True"
-        return BadInput("data", problem, "a directory", otherwise, remedy)
+        place = f"give data=, or set {VARIABLE}, to a directory with {source.path} (from {whence}), or download=True"
+        return BadInput("data", problem, "a directory", otherwise, place)
     remedy = f"fetch {whence} and put it there, or pass download=True (needs pooch and a network)"
     return BadInput(str(folder / source.path), "no such file", "the publisher's", otherwise, remedy)
 

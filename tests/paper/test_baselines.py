@@ -154,7 +154,7 @@ def test_distances_by_blas_are_those_by_differences_even_far_from_the_origin(mon
     np.testing.assert_allclose(by_blas, exact, atol=1e-6)
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=5)
 @given(seed=st.integers(0, 2**32 - 1))
 def test_heat_knn_is_the_maximum_of_both_directions(seed: int) -> None:
     X = np.random.default_rng(seed).standard_normal((12, 3))
