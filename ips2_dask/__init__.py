@@ -9,14 +9,14 @@ step of the paper                                     kernel                    
 pairwise similarity S (Algorithm 1, step 1)           kernels.heat, kernels.graph_edges             stages.fuse
 k nearest neighbours (section 3.6)                    kernels.nearest_in, kernels.merge_lists       stages.neighbors
 indecomposable tensor, eq. (7), on neighbourhoods     kernels.block_distances, kernels.triplets     stages.tensor
-unfolding T-hat, Definition 3.1                       kernels.owned_pairs, explicit.unfold          stages.tensor
+unfolding T-hat, Definition 3.1                       kernels.owned_pairs, paper.explicit.unfold    stages.tensor
 Laplacian L-hat = D^-1/2 T-hat D^-1/2                 kernels.NeighborhoodOperator                  stages.degrees
 top c eigenvectors (step 3)                           kernels.leading_eigenpairs                    stages.eigen
 decomposable tensor, Theorems 3.1 and 3.2             kernels.leading_products                      stages.eigen
 high-order similarity V (Definition 3.3, step 4)      kernels.high_order_values                     stages.fuse
 fused similarity U = (S + V) / 2 (section 3.5)        kernels.fuse                                  stages.fuse
 labels (step 5)                                       kernels.embedding, kernels.kmeans_best        stages.label
-all of it letter by letter, dense                     explicit
+all of it letter by letter, dense                     paper.explicit
 ====================================================  ============================================  ==================
 """
 
@@ -26,10 +26,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ips2_dask import explicit, plots
+    from ips2_dask import plots
     from ips2_dask.clusters import cluster
     from ips2_dask.errors import BadInput, Damaged, IPS2Error, IPS2Warning, Refused, StoreFailure, WorkersKilled
     from ips2_dask.estimator import IPS2, PPC
+    from ips2_dask.paper import explicit
     from ips2_dask.params import PAPER, Params, Resources
     from ips2_dask.pipeline.run import run
     from ips2_dask.readers.features import Features
@@ -90,7 +91,7 @@ wait two seconds for them."""
 
 def __getattr__(name: str) -> Any:
     if name in ("explicit", "plots"):
-        return importlib.import_module(f"ips2_dask.{name}")
+        return importlib.import_module({"explicit": "ips2_dask.paper.explicit", "plots": "ips2_dask.plots"}[name])
     home = next((home for home, names in _HOMES.items() if name in names), None)
     if home is None:
         raise AttributeError(f"module 'ips2_dask' has no attribute {name!r}")

@@ -37,10 +37,9 @@ import numpy as np
 import pandas as pd
 from IPython.display import Image, display
 
-from ips2_dask.paper.experiments import runnable
-from ips2_dask.paper.report.figures import curves
-from ips2_dask.paper.report.findings import readings_text, together_text
-from ips2_dask.paper.reproduce import reproduce
+from ips2_dask.paper.figures import curves
+from ips2_dask.paper.readings import within
+from ips2_dask.paper.reproduce import reproduce, runnable
 
 made = Path(tempfile.mkdtemp())
 parts = [name for name in only if name in runnable(data)]
@@ -52,7 +51,7 @@ records = pd.DataFrame(found)
 there = set(records["experiment"])
 for name in ("usdata1", "usdata2"):
     if name in there:
-        curves(made / "figures", found, name, "")
+        curves(made / "figures", found, name)
 print(f"{len(records):,} records of {', '.join(sorted(there))}, {records['runs'].max()} runs at most")
 print("not made here, as the data are not there:", ", ".join(sorted(set(only) - set(parts))) or "nothing")
 
@@ -142,8 +141,22 @@ if "table2" in there:
 # %%
 if (folder / "readings.json").exists():
     readings = json.loads((folder / "readings.json").read_text())
-    for line in (*readings_text(readings), together_text(readings)):
-        print(line)
+    for dataset, papers in readings["figures"].items():
+        paper_acc, columns = papers["IPS2"], {m: readings["grid"][dataset][m]["mean"] for m in papers}
+        singles = {
+            f"{base}, {name}": result["IPS2"]["mean"]
+            for base in ("printed", "later code")
+            for name, result in readings[base][dataset].items()
+        }
+        together = sum(all(within(v, papers[m]) for m, v in zip(papers, one)) for one in zip(*columns.values()))
+        print(f"{dataset}: the paper's IPS2 {paper_acc:.3f}; printed {singles['printed, unchanged']:.3f}, later code")
+        print(f"{singles['later code, unchanged']:.3f}. Single changes with the figure, by the mean of the starts:")
+        print("; ".join(name for name, mean in singles.items() if within(mean, paper_acc)) or "none", end=". ")
+        print(sum(mean > paper_acc + 0.005 for mean in singles.values()), "are above it.")
+        near = sum(within(v, paper_acc) for v in columns["IPS2"])
+        high = sum(v > paper_acc + 0.005 for v in columns["IPS2"])
+        print(f"Of the grid's {len(columns['IPS2']):,}, {near} have it and {high} are above; the highest is", end=" ")
+        print(f"{max(columns['IPS2']):.3f}; {together} have the figures of SC, PPC and IPS2 at once.")
 
 # %%
 if (folder / "readings.json").exists():

@@ -17,11 +17,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ips2_dask import datasets
-from ips2_dask.datasets import files, manifold, sources, synthetic
+from ips2_dask.datasets import curved_gaussians, manifold
 from ips2_dask.errors import BadInput
+from ips2_dask.paper import data as datasets
+from ips2_dask.paper.data import PublishedFile
 
-DATA = os.environ.get(files.VARIABLE)
+DATA = os.environ.get(datasets.VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")
 
 DIGIT_COUNTS = [6903, 7877, 6990, 7141, 6824, 6313, 6876, 7293, 6825, 6958]
@@ -57,6 +58,7 @@ REAL = {
 }
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("name", REAL)
 def test_real_data_have_the_shapes_and_classes_of_their_publisher(name: str) -> None:
@@ -75,6 +77,7 @@ def test_real_data_have_the_shapes_and_classes_of_their_publisher(name: str) -> 
             assert sizes.tolist() == counts
 
 
+@pytest.mark.slow
 @needs_data
 def test_letters_are_about_as_frequent_and_connections_are_not() -> None:
     sizes = np.unique(load("letter").labels, return_counts=True)[1]
@@ -85,6 +88,7 @@ def test_letters_are_about_as_frequent_and_connections_are_not() -> None:
     assert (connections["smurf"], connections["neptune"], connections["normal"]) == (280_790, 107_201, 97_278)
 
 
+@pytest.mark.slow
 @needs_data
 def test_kddcup_keeps_the_first_of_each_distinct_row() -> None:
     whole, distinct = load("kddcup-all"), load("kddcup")
@@ -94,6 +98,7 @@ def test_kddcup_keeps_the_first_of_each_distinct_row() -> None:
     assert (distinct.X[:2] == whole.X[:2]).all()
 
 
+@pytest.mark.slow
 @needs_data
 def test_values_are_raw() -> None:
     assert load("yale").X.max() <= 1  # the paper's pixels are divided by 255
@@ -113,26 +118,30 @@ def test_values_are_raw() -> None:
 
 
 @needs_data
-def test_glass_has_neither_its_running_number_nor_its_class_among_the_features() -> None:
-    glass = load("glass")
+@pytest.mark.slow
+def test_values_are_where_their_publishers_have_them() -> None:
+    glass = load("glass")  # neither its running number nor its class is among the features
     assert glass.X[0].tolist() == [1.52101, 13.64, 4.49, 1.10, 71.78, 0.06, 8.75, 0.00, 0.00]
     assert not (np.diff(glass.X, axis=0) == 1).all(axis=0).any()
-
-
-@needs_data
-def test_an_mnist_image_shows_its_digit() -> None:
     mnist = load("mnist10k")
     nought, one = (mnist.X[mnist.labels == digit].mean(axis=0).reshape(28, 28) for digit in (0, 1))
     assert nought[14, 14] < 0.1 * nought.max()  # hollow
     assert one[14, 14] > 0.9 * one.max()
     assert one[14, 6] < 0.1 * one.max()
-
-
-@needs_data
-def test_the_two_exact_pairs_of_documents_are_where_the_readme_has_them() -> None:
-    X = load("bbcsport").X
+    X = load("bbcsport").X  # the README's two exact pairs of documents
     assert (X[96] == X[99]).all()
     assert (X[41] == X[81]).all()
+    htru2 = load("htru2")
+    row = [140.5625, 55.68378214, -0.234571412, -0.699648398, 3.199832776, 19.11042633, 7.975531794, 74.24222492]
+    assert htru2.X[0].tolist() == row
+    assert set(htru2.labels.tolist()) == {0, 1}
+    satimage = load("satimage")  # the line above the pixels is no sample, and the parts follow one another
+    assert satimage.X[0, :4].tolist() == [92, 115, 120, 94]
+    assert satimage.labels[0] == 3
+    first, second = (np.loadtxt(Path(str(DATA)) / f"satimage/sat.{part}", skiprows=1) for part in ("trn", "tst"))
+    assert np.array_equal(satimage.X, np.concatenate([first, second])[:, :36])
+    assert len(first) == 4435
+    assert np.unique(satimage.labels).tolist() == [1, 2, 3, 4, 5, 7]
 
 
 @needs_data
@@ -150,28 +159,6 @@ def test_all_names_are_available_with_all_the_data() -> None:
     assert datasets.available() == datasets.names()
 
 
-@needs_data
-def test_the_line_above_the_pixels_of_satimage_is_no_sample_and_its_parts_follow_one_another() -> None:
-    found = load("satimage")
-    assert found.X[0, :4].tolist() == [92, 115, 120, 94]
-    assert found.labels[0] == 3
-    first, second = (
-        np.loadtxt(Path(str(DATA)) / source.path, skiprows=1)
-        for source in (sources.SATIMAGE_TRAIN, sources.SATIMAGE_TEST)
-    )
-    assert np.array_equal(found.X, np.concatenate([first, second])[:, :36])
-    assert len(first) == 4435
-    assert np.unique(found.labels).tolist() == [1, 2, 3, 4, 5, 7]
-
-
-@needs_data
-def test_the_columns_of_htru2_are_as_they_were_published() -> None:
-    found = load("htru2")
-    row = [140.5625, 55.68378214, -0.234571412, -0.699648398, 3.199832776, 19.11042633, 7.975531794, 74.24222492]
-    assert found.X[0].tolist() == row
-    assert set(found.labels.tolist()) == {0, 1}
-
-
 def test_some_sets_need_no_file(tmp_path: Path) -> None:
     assert datasets.available(tmp_path) == ["digits", "iris", "breast_cancer"]
     for name in datasets.available(tmp_path):
@@ -183,52 +170,49 @@ def test_some_sets_need_no_file(tmp_path: Path) -> None:
     assert datasets.load("breast_cancer").X.max() == 4254  # as measured, not standardised
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones() -> None:
+def test_what_can_not_be_loaded_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(datasets.VARIABLE, raising=False)
     with pytest.raises(BadInput, match=r"'irises', allowed is soybean, scadi, .*, digits, iris, "):
         datasets.load("irises")
-
-
-def test_without_a_directory_it_says_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(files.VARIABLE, raising=False)
     with pytest.raises(BadInput, match=r"IPS2_DATA.*soybean/soybean-small\.data.*archive\.ics\.uci\.edu"):
         datasets.load("soybean")
-
-
-def test_a_missing_file_is_named_with_its_address(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as refusal:
         datasets.load("scadi57", tmp_path)
     assert str(tmp_path / "scadi" / "SCADI.csv") in str(refusal.value)
-    assert f"SCADI.csv in {sources.SCADI.address}" in str(refusal.value)
+    assert "SCADI.csv in https://archive.ics.uci.edu/ml/machine-learning-databases/00446/SCADI.zip" in str(
+        refusal.value
+    )
 
 
-def test_a_file_with_other_content_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / sources.WINE.path
-    path.parent.mkdir()
-    path.write_text("1,2,3\n")
-    with pytest.raises(BadInput, match=r"content of sha256 .* \(6 bytes\)"):
-        datasets.load("wine", tmp_path)
-
-
-def test_a_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / sources.KDDCUP.path
-    path.parent.mkdir()
-    path.write_bytes(gzip.compress(b"0,tcp,http,SF" * 1000)[:40])
-    with pytest.raises(BadInput, match="broken archive"):
-        datasets.load("kddcup", tmp_path)
+@pytest.mark.parametrize(
+    ("name", "path", "content", "said"),
+    [
+        ("wine", "wine/wine.data", b"1,2,3\n", r"content of sha256 .* \(6 bytes\)"),
+        ("kddcup", "kddcup99/kddcup.data_10_percent.gz", gzip.compress(b"0,tcp,SF" * 1000)[:30], "broken archive"),
+    ],
+)
+def test_a_file_that_is_another_or_was_cut_off_is_refused(
+    name: str, path: str, content: bytes, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / path).parent.mkdir()
+    (tmp_path / path).write_bytes(content)
+    with pytest.raises(BadInput, match=said):
+        datasets.load(name, tmp_path)
 
 
 @needs_data
 def test_a_repacked_copy_is_the_same_data(tmp_path: Path) -> None:
     assert DATA
-    for source in (sources.WINE, sources.MNIST_TEST_LABELS):
-        content = files.content(source, DATA)
+    for path in ("wine/wine.data", "mnist/t10k-labels-idx1-ubyte.gz"):
+        source = datasets.published_files()[path]
+        content = datasets.content(source, DATA)
         (tmp_path / source.path).parent.mkdir()
         bare = source.path.removesuffix(".gz")
         if bare == source.path:
             (tmp_path / f"{bare}.gz").write_bytes(gzip.compress(content, 1))
         else:
             (tmp_path / bare).write_bytes(content)
-        assert files.content(source, tmp_path) == content
+        assert datasets.content(source, tmp_path) == content
 
 
 class Quiet(http.server.SimpleHTTPRequestHandler):
@@ -257,11 +241,11 @@ def test_a_download_is_unpacked_checked_and_kept(tmp_path: Path, publisher: tupl
     with zipfile.ZipFile(folder / "set.zip", "w") as archive:
         archive.writestr("set.csv", content)
     digest = hashlib.sha256(content).hexdigest()
-    source = sources.PublishedFile("a/set.csv", digest, address + "set.zip", member="set.csv")
+    source = PublishedFile("a/set.csv", digest, address + "set.zip")
     data = tmp_path / "data"
-    assert files.content(source, data, download=True) == content
+    assert datasets.content(source, data, download=True) == content
     shutil.rmtree(folder)
-    assert files.content(source, data) == content
+    assert datasets.content(source, data) == content
     assert {path.name: path.read_bytes() for path in (data / "a").iterdir()} == {"set.csv": content}
 
 
@@ -269,9 +253,9 @@ def test_a_download_with_other_content_is_refused_and_not_kept(tmp_path: Path, p
     pytest.importorskip("pooch")
     folder, address = publisher
     (folder / "set.csv").write_text("<html>moved</html>")
-    source = sources.PublishedFile("a/set.csv", "0" * 64, address + "set.csv")
+    source = PublishedFile("a/set.csv", "0" * 64, address + "set.csv")
     with pytest.raises(BadInput, match="content of sha256"):
-        files.content(source, tmp_path / "data", download=True)
+        datasets.content(source, tmp_path / "data", download=True)
     assert list((tmp_path / "data" / "a").iterdir()) == []
 
 
@@ -279,7 +263,7 @@ def test_a_publisher_that_does_not_answer_is_named(tmp_path: Path, publisher: tu
     pytest.importorskip("pooch")
     address = publisher[1] + "gone.csv"
     with pytest.raises(BadInput, match=r"gone\.csv: found no answer .*put it at .*set\.csv"):
-        files.content(sources.PublishedFile("a/set.csv", "0" * 64, address), tmp_path / "data", download=True)
+        datasets.content(PublishedFile("a/set.csv", "0" * 64, address), tmp_path / "data", download=True)
 
 
 GENERATORS: dict[str, Callable[[int], datasets.Dataset]] = {
@@ -318,7 +302,7 @@ def test_the_clusters_of_section_3_4_have_their_means_and_deviation() -> None:
         assert X[labels == cluster].std() == pytest.approx(0.5, abs=0.03)
 
 
-NOISES: list[tuple[synthetic.Noise, float, float]] = [  # mean and variance at level .5
+NOISES: list[tuple[datasets.Noise, float, float]] = [  # mean and variance at level .5
     ("none", 0, 0),
     ("gaussian", 0, 0.25),
     ("uniform", 0.5, 1 / 12),
@@ -327,10 +311,11 @@ NOISES: list[tuple[synthetic.Noise, float, float]] = [  # mean and variance at l
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("noise", "mean", "variance"), NOISES)
 @pytest.mark.parametrize("level", [0.2, 0.5, 0.8])
 def test_noises_have_the_moments_of_their_distributions(
-    noise: synthetic.Noise, mean: float, variance: float, level: float
+    noise: datasets.Noise, mean: float, variance: float, level: float
 ) -> None:
     made = datasets.usdata1(1860, noise=noise, level=level)
     strength, deviation = level / 0.5, float(np.sqrt(0.25 + variance * (level / 0.5) ** 2))
@@ -351,13 +336,13 @@ def test_what_the_generators_refuse_is_named() -> None:
     with pytest.raises(BadInput, match="0 samples"):
         datasets.usdata2(0)
     with pytest.raises(BadInput, match="n_clusters"):
-        datasets.curved_gaussians(10, n_clusters=0)
+        curved_gaussians(10, n_clusters=0)
     with pytest.raises(BadInput, match="no step"):
-        datasets.curved_gaussians(10, rows=slice(0, 10, 2))
+        curved_gaussians(10, rows=slice(0, 10, 2))
 
 
 def test_curved_gaussians_are_float32_in_all_clusters_and_seeded() -> None:
-    X, labels = datasets.curved_gaussians(3000, f=16, n_clusters=7, seed=5)
+    X, labels = curved_gaussians(3000, f=16, n_clusters=7, seed=5)
     assert X.shape == (3000, 16)
     assert labels.shape == (3000,)
     assert X.dtype == np.float32
@@ -366,7 +351,7 @@ def test_curved_gaussians_are_float32_in_all_clusters_and_seeded() -> None:
     sizes = np.bincount(labels, minlength=7)
     assert len(sizes) == 7
     assert sizes.max() < 2.6 * sizes.min()
-    again, other = (datasets.curved_gaussians(3000, f=16, n_clusters=7, seed=seed)[0] for seed in (5, 6))
+    again, other = (curved_gaussians(3000, f=16, n_clusters=7, seed=seed)[0] for seed in (5, 6))
     assert (again == X).all()
     assert (other != X).any()
 
@@ -386,29 +371,30 @@ def test_curved_gaussians_are_float32_in_all_clusters_and_seeded() -> None:
 )
 def test_any_rows_of_curved_gaussians_are_those_of_the_whole(rows: slice) -> None:
     m = 2 * manifold.BLOCK + 100
-    X, labels = datasets.curved_gaussians(m, f=3, n_clusters=4)
-    part, part_labels = datasets.curved_gaussians(m, f=3, n_clusters=4, rows=rows)
+    X, labels = curved_gaussians(m, f=3, n_clusters=4)
+    part, part_labels = curved_gaussians(m, f=3, n_clusters=4, rows=rows)
     assert (part == X[rows]).all()
     assert (part_labels == labels[rows]).all()
     assert part.shape == X[rows].shape
 
 
 def test_blocks_of_curved_gaussians_are_not_copies_of_one_another() -> None:
-    X, _ = datasets.curved_gaussians(2 * manifold.BLOCK, f=2)
+    X, _ = curved_gaussians(2 * manifold.BLOCK, f=2)
     assert (X[: manifold.BLOCK] != X[manifold.BLOCK :]).mean() > 0.999
 
 
 def test_rows_do_not_depend_on_how_many_there_are() -> None:
-    few, many = (datasets.curved_gaussians(m, f=4, rows=slice(0, 50))[0] for m in (60, 10**9))
+    few, many = (curved_gaussians(m, f=4, rows=slice(0, 50))[0] for m in (60, 10**9))
     assert (few == many).all()
 
 
+@pytest.mark.slow
 def test_curved_gaussians_are_clustered_better_by_neighbors_than_by_means_and_perfectly_by_neither() -> None:
     from sklearn.cluster import KMeans, SpectralClustering  # noqa: PLC0415 - slow to import, and for this test only
 
     from ips2_dask.metrics import nmi  # noqa: PLC0415
 
-    X, labels = datasets.curved_gaussians(2000)
+    X, labels = curved_gaussians(2000)
     spectral = SpectralClustering(20, affinity="nearest_neighbors", n_neighbors=10, random_state=0).fit_predict(X)
     means = KMeans(20, n_init=3, random_state=0).fit_predict(X)
     assert 0.78 < nmi(labels, spectral) < 0.95

@@ -141,7 +141,7 @@ def test_no_code_points_to_a_document_that_is_not_here() -> None:
 
 
 def test_the_steps_of_the_paper_are_where_the_package_says() -> None:
-    steps = re.findall(r"\b(?:kernels|stages|explicit)\.\w+", ips2_dask.__doc__ or "")
+    steps = re.findall(r"\b(?:kernels|stages|paper\.explicit)\.\w+", ips2_dask.__doc__ or "")
     assert len(steps) > 20
     for step in steps:
         assert resolves(step), step

@@ -28,6 +28,7 @@ seeds = st.integers(0, 2**32 - 1)
 sizes = st.integers(2, 9)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=seeds, m=sizes)
 def test_theorem_3_1_the_decomposable_tensor_unfolds_to_the_kronecker_product(seed: int, m: int) -> None:
     S = random_similarity(seed, m)
@@ -35,6 +36,7 @@ def test_theorem_3_1_the_decomposable_tensor_unfolds_to_the_kronecker_product(se
     np.testing.assert_allclose(T_hat, np.kron(S, S), rtol=0, atol=1e-10)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=seeds, m=sizes)
 def test_theorem_3_1_needs_no_symmetric_similarity(seed: int, m: int) -> None:
     S = np.random.default_rng(seed).random((m, m))
@@ -42,6 +44,7 @@ def test_theorem_3_1_needs_no_symmetric_similarity(seed: int, m: int) -> None:
     np.testing.assert_allclose(T_hat, np.kron(S, S), rtol=0, atol=1e-10)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=seeds, m=sizes)
 def test_theorem_3_2_the_laplacian_is_the_kronecker_product_of_the_laplacians(seed: int, m: int) -> None:
     S = random_similarity(seed, m)
@@ -59,6 +62,7 @@ def test_theorem_3_2_the_dominant_eigenvector_is_the_kronecker_product(seed: int
     np.testing.assert_allclose(explicit.fold(np.kron(v, v)), np.outer(v, v), rtol=0, atol=1e-10)
 
 
+@settings(deadline=None, max_examples=20)
 @given(seed=seeds, m=st.integers(1, 5))
 def test_fold_gives_back_what_unfold_took_apart(seed: int, m: int) -> None:
     T = np.random.default_rng(seed).random((m, m, m, m))

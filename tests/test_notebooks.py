@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from ips2_dask.paper.experiments.settings import METHODS
+from ips2_dask.paper.methods import METHODS
 
 FOLDER = Path(__file__).parent.parent / "notebooks"
 NAMES = [

@@ -197,7 +197,7 @@ def test_fusion_averages_what_it_is_told() -> None:
     np.testing.assert_allclose(reference.fuse(S, V, "normalized"), [[0.125, 0.875], [0.875, 0.125]])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 @given(
     seed=st.integers(0, 2**32 - 1),
     m=st.integers(4, 14),

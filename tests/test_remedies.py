@@ -41,9 +41,9 @@ from ips2_dask.clusters.resources import settled
 from ips2_dask.clusters.tls import security
 from ips2_dask.clusters.waiting import wait_for_workers
 from ips2_dask.clusters.workers import local_scratch
-from ips2_dask.datasets import files
 from ips2_dask.datasets.manifold import curved_gaussians
 from ips2_dask.errors import Refused
+from ips2_dask.paper import data as files
 from ips2_dask.paper.baselines import SC, SSC
 from ips2_dask.params import CHOICES
 from ips2_dask.pipeline.prepare import Inputs, Prepared, plan_run
@@ -1243,22 +1243,22 @@ CASES += [
     ),
     # data sets, explicit tensors, scores, baselines
     Case(
-        "datasets/files.py: {}: fetch the publisher's file, {}, or load yours as a file of your own",
+        "paper/data.py: {}: fetch the publisher's file, {}, or load yours as a file of your own",
         with_published("3,4"),
         (with_published(), lambda desk: open_source(str(desk.file("mine.csv", "1,2\n3,5\n")))),
     ),
     Case(
-        "datasets/files.py: {}: fetch {} and put it there, or pass download=True (needs pooch and a network)",
+        "paper/data.py: {}: fetch {} and put it there, or pass download=True (needs pooch and a network)",
         published(put=False),
         (with_published(),),
     ),
     Case(
-        "datasets/files.py: data: give data=, or set {}, to a directory with {} (from {}), or download=True",
+        "paper/data.py: data: give data=, or set {}, to a directory with {} (from {}), or download=True",
         published(),
         (with_published(), lambda desk: published(data=desk.folder / "data")(desk)),
     ),
     Case(
-        "datasets/loaders.py: data set: give one of these names",
+        "paper/data.py: data set: give one of these names",
         lambda _: datasets.load("digit"),
         (lambda _: datasets.load("digits"),),
     ),
@@ -1273,50 +1273,50 @@ CASES += [
         (lambda _: curved_gaussians(9, 3, 2)[0][::2],),
     ),
     Case(
-        "datasets/synthetic.py: level: give the paper's level=0.5",
-        lambda _: datasets.usdata1(9, level=-1),
-        (lambda _: datasets.usdata1(9, level=0.5),),
+        "paper/data.py: level: give the paper's level=0.5",
+        lambda _: files.usdata1(9, level=-1),
+        (lambda _: files.usdata1(9, level=0.5),),
     ),
     Case(
-        "datasets/synthetic.py: noise: give one of these",
-        lambda _: datasets.usdata1(9, noise="pink"),
+        "paper/data.py: noise: give one of these",
+        lambda _: files.usdata1(9, noise="pink"),
         tuple(
-            (lambda _, noise=noise: datasets.usdata1(9, noise=noise))
+            (lambda _, noise=noise: files.usdata1(9, noise=noise))
             for noise in ("gaussian", "uniform", "rayleigh", "gamma", "none")
         ),
     ),
     Case(
-        "explicit.py: n_clusters: raise n_clusters",
+        "paper/explicit.py: n_clusters: raise n_clusters",
         lambda _: explicit.high_order_similarity(T, 0),
         (lambda _: explicit.high_order_similarity(T, 1),),
     ),
     Case(
-        "explicit.py: n_neighbors: leave it out",
+        "paper/explicit.py: n_neighbors: leave it out",
         lambda _: explicit.tensor_similarity(S[:5, :5], kind="decomposable", n_neighbors=3),
         (lambda _: explicit.tensor_similarity(S[:5, :5], kind="decomposable"),),
     ),
     Case(
-        "explicit.py: sigma: give sigma=1",
+        "paper/explicit.py: sigma: give sigma=1",
         lambda _: explicit.tensor_similarity(X[:5], sigma=0),
         (lambda _: explicit.tensor_similarity(X[:5], sigma=1),),
     ),
     Case(
-        "explicit.py: epsilon: give epsilon=1e-4",
+        "paper/explicit.py: epsilon: give epsilon=1e-4",
         lambda _: explicit.tensor_similarity(X[:5], epsilon=1),
         (lambda _: explicit.tensor_similarity(X[:5], epsilon=1e-4),),
     ),
     Case(
-        "explicit.py: n_neighbors: give n_neighbors={}",
+        "paper/explicit.py: n_neighbors: give n_neighbors={}",
         lambda _: explicit.tensor_similarity(X[:4], n_neighbors=9),
         (lambda _: explicit.tensor_similarity(X[:4], n_neighbors=4),),
     ),
     Case(
-        "explicit.py: samples: use ips2_dask.IPS2 or ips2_dask.run, whose sparse tensor keeps active pairs alone",
+        "paper/explicit.py: samples: use ips2_dask.IPS2 or ips2_dask.run, whose sparse tensor keeps active pairs alone",
         lambda _: explicit.tensor_similarity(np.vstack([X] * 9)),
         (lambda _: IPS2(3).fit(X), fit()),
     ),
     Case(
-        "explicit.py: {}: give {} as one of these",
+        "paper/explicit.py: {}: give {} as one of these",
         lambda _: explicit.high_order_similarity(T, 2, rule="best"),
         tuple(
             (lambda _, rule=rule: explicit.high_order_similarity(T, 2, rule=rule)) for rule in ("rms", "abs", "signed")
@@ -1328,11 +1328,11 @@ CASES += [
         (lambda _: metrics.nmi([0, 1], [0, 1]),),
     ),
     Case(
-        "paper/baselines/_common.py: {}: take one",
+        "paper/baselines/spectral.py: {}: take one",
         lambda _: SSC(3, solver="lasso").fit(X),
         (lambda _: SSC(3, solver="admm").fit(X),),
     ),
-    Case("paper/baselines/_common.py: {}: give {} in that range", lambda _: SC(0).fit(X), (lambda _: SC(1).fit(X),)),
+    Case("paper/baselines/spectral.py: {}: give {} in that range", lambda _: SC(0).fit(X), (lambda _: SC(1).fit(X),)),
     Case(
         "paper/baselines/ssc.py: solver='omp': take solver='admm'",
         lambda _: SSC(3, solver="omp", affine=True).fit(X),
@@ -1482,7 +1482,7 @@ EXCUSED: dict[str, str] = {
     "clusters/local.py: {}: write it into a file, with a main guard": OF_CALLERS,
     "executors/failures.py: {} for {} s: {}": "tests/executors/test_failures.py goes on when there are other workers",
     "clusters/loading.py: {}: {}: {}": "hands on the remedy of another error",
-    "datasets/files.py: {}: fetch it by other means and put it at {}": "needs a network",
+    "paper/data.py: {}: fetch it by other means and put it at {}": "needs a network",
     "pipeline/execution.py: {}: run it again, which continues, with a larger memory_limit, a smaller n_workers or "
     "a smaller partition_rows": "tests/store/test_store_failure.py kills the workers, and continues",
     "store/remote.py: {}: put the credentials where its own tools look for them, for S3 AWS_ACCESS_KEY_ID and "

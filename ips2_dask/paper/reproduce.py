@@ -1,4 +1,4 @@
-"""``ips2 bench reproduce``: the paper's experiments and their records, in one call."""
+"""``ips2 bench reproduce``: the paper's experiments, their records, tables and figures, in one call."""
 
 from __future__ import annotations
 
@@ -7,52 +7,45 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import ips2_dask
 from ips2_dask.errors import BadInput
 from ips2_dask.kernels.parallel import usable_cores
-from ips2_dask.paper.experiments import Record, Scope, chosen, experiments, quick
-from ips2_dask.paper.experiments.catalog import Progress
-from ips2_dask.paper.experiments.tasks import Done
-from ips2_dask.paper.report.findings import targets
+from ips2_dask.paper import data as sets
+from ips2_dask.paper import experiments, figures, readings
+from ips2_dask.paper.tasks import Family, Record, Scope, mean_of, quick, run_tasks, select
 from ips2_dask.pipeline.manifest import versions
+from ips2_dask.plots.style import check_matplotlib
 from ips2_dask.store.files import write_atomically
 
+RESULTS, TABLES = "results.json", "tables.md"
 
-class Reproduced(NamedTuple):
-    """The files of the results, the number of records, and how many of IPS2's cells in Table 2 are reached."""
-
-    results: Path
-    n_records: int
-    verdicts: dict[str, int]  # cells that are reached, and all: empty where Table 2 was left out
+FAMILIES: dict[str, Family] = {**experiments.FAMILIES, "readings": readings.FAMILY}
 
 
-class Lines:
-    """A line on standard error for every task that is done."""
+def chosen(only: Sequence[str]) -> dict[str, Family]:
+    """The families that ``--only`` names, in their own order; all of them where it names none.
 
-    def begin(self, total: int) -> None:
-        """Remember how many there are."""
-        self._total, self._done = total, 0
+    Raises
+    ------
+    BadInput
+        A name that is none of theirs.
+    """
+    for name in only:
+        if name not in FAMILIES:
+            allowed, otherwise = ", ".join(FAMILIES), "nothing would be computed"
+            raise BadInput("--only", repr(name), allowed, otherwise, "give some of these names")
+    return {name: family for name, family in FAMILIES.items() if not only or name in only}
 
-    def done(self, task: Done) -> None:
-        """Say which one, and how long it took."""
-        self._done += 1
-        took = "there already" if task.skipped else f"{task.seconds:.1f} s"
-        print(f"{self._done:>4}/{self._total} {task.name:<34} {took}", file=sys.stderr, flush=True)
 
-
-class Quiet:
-    """Progress that prints nothing."""
-
-    def begin(self, total: int) -> None:
-        """Say nothing."""
-
-    def done(self, task: Done) -> None:
-        """Say nothing."""
+def runnable(data: str | None = None) -> list[str]:
+    """Names of the families whose data sets are there; by default where the variable IPS2_DATA says."""
+    there = set(sets.available(data))
+    return [name for name, family in FAMILIES.items() if set(family.datasets) <= there]
 
 
 def reproduce(
@@ -63,13 +56,13 @@ def reproduce(
     brief: bool = False,
     jobs: int | None = None,
     seed: int = 0,
-    progress: Progress | None = None,
-) -> Reproduced:
-    """Run the paper's experiments, and write ``results.json`` and ``about.json``.
+    tell: Callable[[str], object] = lambda line: None,
+) -> list[Record]:
+    """Run the paper's experiments, and write ``results.json``, ``about.json``, ``tables.md`` and ``figures/``.
 
     ``about.json`` says of each family of experiments which code made its records, and when; ``readings.json`` has what
-    the records leave out of the family ``readings``. What an earlier call with the same arguments and code has done is
-    not done again; records are of what the last call asked for.
+    the family ``readings`` found. What an earlier call with the same arguments and code has done is
+    not done again; the files are of what the last call asked for.
 
     Parameters
     ----------
@@ -85,11 +78,13 @@ def reproduce(
         Processes that work side by side; by default one for each core, at most four.
     seed : int
         Of the first run.
-    progress : Progress, optional
+    tell : callable, optional
+        Called with a line for each task that is done.
 
     Returns
     -------
-    Reproduced
+    list of dict
+        The records.
 
     Raises
     ------
@@ -100,62 +95,59 @@ def reproduce(
         raise BadInput("--jobs", str(jobs), "1 or more", "nobody would do the work", "give --jobs 1")
     if seed < 0:
         raise BadInput("--seed", str(seed), "0 or more", "no generator takes it", "give --seed 0")
-    folder = Path(out).absolute()
+    check_matplotlib()
+    folder, where = Path(out).absolute(), None if data is None else str(Path(data).absolute())
     _check_folder(folder)
     families, scope = chosen(only), quick(seed) if brief else Scope(seed=seed)
-    where = None if data is None else str(Path(data).absolute())
-    records, results = experiments(families, scope, folder, where, jobs or min(4, usable_cores()), progress or Quiet())
-    write_atomically(folder / "results.json", _pretty(records))
-    write_atomically(folder / "about.json", json.dumps(_about(families, scope), indent=1) + "\n")
+    for name in dict.fromkeys(name for family in families.values() for name in family.datasets):
+        sets.load(name, where)  # refused before the first task where it is missing or not the publisher's
+    tasks = [task for family in families.values() for task in family.tasks(scope)]
+    results = run_tasks(tasks, folder, where, jobs or min(4, usable_cores()), tell)
+    records = [one for family in families.values() for one in family.records(scope, results)]
+    write_atomically(folder / RESULTS, "[\n" + ",\n".join(json.dumps(one) for one in records) + "\n]\n")
+    write_atomically(folder / "about.json", json.dumps(dict.fromkeys(families, _about(scope)), indent=1) + "\n")
     for name, family in families.items():
         if family.document is not None:
             write_atomically(folder / f"{name}.json", json.dumps(family.document(scope, results)) + "\n")
-    cells = targets(records)
-    verdicts = {"cells_reached": sum(cell.reached for cell in cells), "cells": len(cells)} if cells else {}
-    return Reproduced(folder / "results.json", len(records), verdicts)
+        figures.draw(name, folder / "figures", records, results)
+    write_atomically(folder / TABLES, tables(records))
+    return records
 
 
 def command(options: argparse.Namespace) -> int:
-    """``ips2 reproduce``: progress on standard error, and what came out on standard output."""
-    done = reproduce(
-        options.out,
-        options.data,
-        only=[name for text in options.only for name in text.split(",")],
-        brief=options.quick,
-        jobs=options.jobs,
-        seed=options.seed,
-        progress=Quiet() if options.quiet else Lines(),
-    )
+    """``ips2 bench reproduce``: progress on standard error, and what came out on standard output."""
+
+    def tell(line: str) -> None:
+        if not options.quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    only = [name for text in options.only for name in text.split(",")]
+    how = {"brief": options.quick, "jobs": options.jobs, "seed": options.seed}
+    records = reproduce(options.out, options.data, only=only, tell=tell, **how)
+    files = {
+        name: str(Path(options.out).absolute() / file) for name, file in (("results", RESULTS), ("tables", TABLES))
+    }
     if not options.quiet:
-        print(f"{done.n_records} records in {done.results}")
+        print(f"{len(records)} records in {files['results']}\ntables: {files['tables']}")
     if options.json:
-        summary = {"records": done.n_records, "results": str(done.results)}
-        print(json.dumps({**summary, **done.verdicts}))
+        print(json.dumps({"records": len(records), **files}))
     return 0
 
 
-def _about(names: Iterable[str], scope: Scope) -> dict[str, object]:
-    """Of each family: the commit of the code where it is a checkout, its version, the date, sizes and packages."""
-    made = {
-        "commit": _commit(Path(ips2_dask.__file__).parent),
-        "date": datetime.now(UTC).date().isoformat(),
-        "runs": scope.runs,
-        "budget": scope.budget,
-        "seed": scope.seed,
-        "versions": versions(),
-    }
-    return {name: made for name in names}
+def _about(scope: Scope) -> dict[str, object]:
+    """The commit of the code where it is a checkout, its version, the date, sizes and packages."""
+    made = {"commit": _commit(Path(ips2_dask.__file__).parent), "date": datetime.now(UTC).date().isoformat()}
+    return {**made, "runs": scope.runs, "budget": scope.budget, "seed": scope.seed, "versions": versions()}
 
 
 def _commit(package: Path) -> str | None:
     """The commit of a checkout's package, with a plus where files of it have changed since; else None."""
+
+    def said(*words: str) -> str:
+        done = subprocess.run(["git", "-C", str(package), *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
     try:
-
-        def said(*words: str) -> str:
-            return subprocess.run(
-                ["git", "-C", str(package), *words], capture_output=True, text=True, check=True
-            ).stdout.strip()
-
         said("ls-files", "--error-unmatch", "__init__.py")
         return said("rev-parse", "--short=12", "HEAD") + ("+" if said("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
@@ -168,15 +160,56 @@ def _check_folder(folder: Path) -> None:
         raise BadInput("--out", f"the file {folder}", "a directory", "it would be overwritten", "give another --out")
     names = {path.name for path in folder.iterdir()} if folder.exists() else set()
     if names and "tasks" not in names:
-        raise BadInput(
-            "--out",
-            f"{folder}, which holds something else ({', '.join(sorted(names)[:3])})",
-            "a new directory, or one of an earlier call",
-            "files would mix with others",
-            "give another --out",
-        )
+        found = f"{folder}, which holds something else ({', '.join(sorted(names)[:3])})"
+        allowed, otherwise = "a new directory, or one of an earlier call", "files would mix with others"
+        raise BadInput("--out", found, allowed, otherwise, "give another --out")
 
 
-def _pretty(records: Sequence[Record]) -> str:
-    """JSON with one record on each line."""
-    return "[\n" + ",\n".join(json.dumps(record) for record in records) + "\n]\n"
+# tables
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> str:
+    lines = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "".join("| " + " | ".join(line) + " |\n" for line in lines)
+
+
+def tables(records: Sequence[Record]) -> str:
+    """Each experiment, setting and measure as a Markdown table: data sets by methods, ours / the paper's."""
+    parts: dict[tuple[str, str, str], dict[str, dict[str, str]]] = {}
+    for r in records:
+        cell = f"{r['mean']:.4g}" + ("" if r["paper"] is None else f" / {r['paper']:g}")
+        k = r["params"].get("n_neighbors") if r["experiment"].startswith("neighbors") else None
+        row = r["dataset"] if k is None else f"{r['dataset']}, k = {k}"
+        parts.setdefault((r["experiment"], r["setting"], r["measure"]), {}).setdefault(row, {})[r["method"]] = cell
+    text = []
+    for names, rows in parts.items():
+        methods = list(dict.fromkeys(method for row in rows.values() for method in row))
+        lines = [[name, *(row.get(method, "") for method in methods)] for name, row in rows.items()]
+        text.append(f"## {', '.join(names)}\n\n" + _markdown([["", *methods], *lines]))
+    return "\n".join(text)
+
+
+def overview(records: Sequence[Record], document: Mapping[str, Any]) -> str:
+    """ACC of IPS2 on the paper's four data sets as a Markdown table: the paper's, each setting's, and the readings'."""
+    papers, grid, of = document["figures"], document["grid"], select(records, experiment="table2", measure="acc")
+
+    def counts(condition: Callable[[float, float], bool]) -> list[str]:
+        return [str(sum(condition(v, p["IPS2"]) for v in grid[d]["IPS2"]["mean"])) for d, p in papers.items()]
+
+    total = len(next(iter(grid[d] for d in papers))["IPS2"]["mean"])
+    rows = [["ACC", *papers], ["IPS2 in the paper", *(f"{p['IPS2']:.3f}" for p in papers.values())]]
+    for setting, how in (("printed", "as printed"), ("default", "by default"), ("tuned", "tuned by the known labels")):
+        for method in ("IPS2", "SC"):
+            means = [mean_of(of, dataset=dataset, method=method, setting=setting) for dataset in papers]
+            rows.append([f"{method} {how}", *(f"{mean:.3f}" for mean in means)])
+    later = [document["later code"][d]["unchanged"]["IPS2"]["mean"] for d in papers]
+    rows.append(["IPS2 by the later code's recipe", *(f"{mean:.3f}" for mean in later)])
+    rows.append([f"of {total:,} readings have the figure", *counts(readings.within)])
+    rows.append([f"of {total:,} readings are above it", *counts(lambda v, p: v > p + readings.WITHIN)])
+    return _markdown(rows)
+
+
+if (
+    __name__ == "__main__"
+):  # the table of the README, of the records of a folder: python -m ips2_dask.paper.reproduce DIR
+    print(overview(*(json.loads((Path(sys.argv[1]) / f"{name}.json").read_text()) for name in ("results", "readings"))))

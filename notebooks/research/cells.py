@@ -6,6 +6,7 @@ python notebooks/research/cells.py --data DIR --out notebooks/results/cells.json
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import tempfile
 from pathlib import Path
@@ -52,10 +53,8 @@ def measured(X: Any, members: int) -> dict[str, Any]:
     made, tensor.run = tensor.run, stop
     try:
         with tempfile.TemporaryDirectory() as folder:
-            try:
+            with contextlib.suppress(_Stop):
                 run(X, Params(graph="shards"), store=folder)
-            except _Stop:
-                pass
             manifest = ZarrStore(folder).get_document("manifest.json")
             assert manifest is not None
             stage = manifest["stages"][1]

@@ -1,4 +1,4 @@
-"""Chooses the constants of the levels by cross-validation over kinds of data: labels of draws against products of all rows.
+"""Chooses the constants of the levels by cross-validation over kinds of data: labels of draws against seconds.
 
 Each set is drawn a few times, its graph and tensor are made once, and the eigenvectors and labels with every setting.
 A kind of data is then left out in turn: of the settings whose mean ARI on the other kinds is within `CLOSE` of the best

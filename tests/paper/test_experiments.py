@@ -1,93 +1,74 @@
-"""The experiments: fair grids, honest reruns, tasks that resume, and the paper's cells on the publishers' data."""
+"""The experiments: fair grids, honest reruns, tied components, and the paper's cells on the publishers' data."""
 
 from __future__ import annotations
 
 import json
 import os
-import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pytest
+import scipy.sparse as sp
+from harness import block_affinity
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.sparse.csgraph import connected_components
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
 
-from ips2_dask import IPS2, PAPER, datasets
-from ips2_dask.datasets import Dataset, files
-from ips2_dask.errors import BadInput
+from ips2_dask import IPS2, PAPER
+from ips2_dask.metrics import accuracy
+from ips2_dask.paper import experiments, methods
 from ips2_dask.paper.baselines import CAVE, SC, SSC
-from ips2_dask.paper.experiments import beyond, catalog, ranks, series, tables, trials
-from ips2_dask.paper.experiments import settings as choices
-from ips2_dask.paper.experiments.catalog import ordered, run_tasks
-from ips2_dask.paper.experiments.methods import Fitted, estimator, quiet, scaled
-from ips2_dask.paper.experiments.records import FIELDS, record
-from ips2_dask.paper.experiments.tasks import Done, Scope, Task, TaskContext, quick
-from ips2_dask.paper.experiments.trials import load, score, seeds_of, summary
+from ips2_dask.paper.data import VARIABLE, Dataset, load, usdata1
+from ips2_dask.paper.methods import METHODS, Fitted, estimator, quiet, scaled, score, summary, tie_components
+from ips2_dask.paper.tasks import FIELDS, SETTINGS, Scope, record, run_tasks
 
-DATA = os.environ.get(files.VARIABLE)
+DATA = os.environ.get(VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")
 
 Array = npt.NDArray[Any]
 
 
-class Told:
-    """Progress that remembers."""
-
-    def begin(self, total: int) -> None:
-        self.total, self.tasks = total, list[Done]()
-
-    def done(self, task: Done) -> None:
-        self.tasks.append(task)
-
-
-def run(tasks: list[Task], out: Path, jobs: int = 1) -> tuple[Mapping[str, Any], Told]:
-    told = Told()
-    return run_tasks(tasks, out, None, jobs, told), told
-
-
 # what is tried
 
 
-@pytest.mark.parametrize("method", choices.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_is_tried_with_equally_many_distinct_settings_its_default_first(method: str) -> None:
-    tried = choices.grid(method)
-    assert len(tried) == choices.BUDGET
-    assert len({json.dumps(setting, sort_keys=True) for setting in tried}) == choices.BUDGET
-    assert tried[0] == choices.default(method)
-    assert choices.grid(method, 17) == tried[:17]
+    tried = methods.grid(method)
+    assert len(tried) == methods.BUDGET
+    assert len({json.dumps(setting, sort_keys=True) for setting in tried}) == methods.BUDGET
+    assert tried[0] == methods.default(method)
+    assert methods.grid(method, 17) == tried[:17]
 
 
-@pytest.mark.parametrize("method", choices.METHODS)
+@pytest.mark.parametrize("method", METHODS)
 def test_published_settings_are_in_the_grid_with_every_scale(method: str) -> None:
-    tried = choices.grid(method)
-    for setting in choices.PUBLISHED[method]:
-        for scale in choices.SCALES:
+    tried = methods.grid(method)
+    for setting in methods.PUBLISHED[method]:
+        for scale in methods.SCALES:
             assert {"scale": scale, **setting} in tried
 
 
 def test_printed_settings_are_the_preset_and_what_authors_of_baselines_publish() -> None:
-    assert choices.published("IPS2") == {"scale": "none", **PAPER}
-    assert choices.published("PPC")["n_neighbors"] == PAPER["n_neighbors"]
-    assert choices.published("SC") == {"scale": "none", "affinity": "gaussian"}
-    assert choices.published("CAVE") == choices.default("CAVE")  # nobody prints any
-    assert set(choices.printed()) == set(choices.COMPARED)
+    assert methods.published("IPS2") == {"scale": "none", **PAPER}
+    assert methods.published("PPC")["n_neighbors"] == PAPER["n_neighbors"]
+    assert methods.published("SC") == {"scale": "none", "affinity": "gaussian"}
+    assert methods.published("CAVE") == methods.default("CAVE")  # nobody prints any
 
 
 def test_affinities_are_tried_with_the_ways_to_labels_that_ips2_has() -> None:
-    ways = {method: {s.get("embedding", "spectral") for s in choices.grid(method)} for method in choices.METHODS}
+    ways = {method: {s.get("embedding", "spectral") for s in methods.grid(method)} for method in METHODS}
     assert ways.pop("HGC") == {"spectral"}  # its groups are its labels, and the word is not in its settings
     assert set(map(frozenset, ways.values())) == {frozenset({"spectral", "rows", "none"})}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["SC", "SSC", "CAVE"])
 def test_an_affinity_is_labelled_as_ips2_labels_its_own(method: str, blobs: Array) -> None:
-    setting = {**choices.default(method), "embedding": "none"}
+    setting = {**methods.default(method), "embedding": "none"}
     fitted = Fitted(method, setting, blobs, 3)
     labels = fitted.labels(4)
     rows = fitted.affinity.toarray() if hasattr(fitted.affinity, "toarray") else fitted.affinity
@@ -97,9 +78,10 @@ def test_an_affinity_is_labelled_as_ips2_labels_its_own(method: str, blobs: Arra
     assert adjusted_rand_score(of_graph, SC(3, affinity="heat-knn", random_state=4).fit(rows).labels_) > 0.9
 
 
-@pytest.mark.parametrize("method", choices.METHODS)
+@pytest.mark.slow
+@pytest.mark.parametrize("method", METHODS)
 def test_settings_of_the_grid_are_of_the_method_and_fit(method: str, blobs: Array) -> None:
-    for setting in choices.grid(method)[::11]:
+    for setting in methods.grid(method)[::11]:
         labels = Fitted(method, setting, blobs[:26], 3).labels(0)
         assert labels.shape == (26,)
         assert labels.max() < 3
@@ -108,7 +90,8 @@ def test_settings_of_the_grid_are_of_the_method_and_fit(method: str, blobs: Arra
 # what is the same for all methods
 
 
-@pytest.mark.parametrize("scale", choices.SCALES)
+@pytest.mark.slow
+@pytest.mark.parametrize("scale", methods.SCALES)
 def test_other_methods_get_the_data_that_ips2_would_scale_to(scale: str, blobs: Array) -> None:
     X = blobs * [1.0, 30.0, 0.1, 4.0] + [5.0, 0.0, -3.0, 100.0]
     X[:, 0] = 2.5  # a constant column
@@ -120,6 +103,7 @@ def test_other_methods_get_the_data_that_ips2_would_scale_to(scale: str, blobs: 
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "setting", "fresh"),
     [
@@ -137,10 +121,11 @@ def test_labels_from_a_kept_affinity_are_those_of_a_fresh_fit(
         np.testing.assert_array_equal(kept.labels(seed), fresh.set_params(random_state=seed).fit(blobs).labels_)
 
 
+@pytest.mark.slow
 def test_more_components_than_clusters_are_tied_before_any_method_is_labelled() -> None:
     rng = np.random.default_rng(5)
     X = rng.normal(size=(72, 3)) + 50 * np.repeat(np.arange(9), 8)[:, None]  # nine islands on a line
-    fitted = Fitted("SC", choices.default("SC"), X, 3)
+    fitted = Fitted("SC", methods.default("SC"), X, 3)
     labels = fitted.labels(0)
     assert connected_components(SC(3, affinity="heat-knn")._affinity(X, np.random.RandomState(0)))[0] == 9
     assert connected_components(fitted.affinity)[0] <= 3
@@ -165,198 +150,61 @@ labelings = st.integers(2, 12).flatmap(
 
 
 @given(labelings)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=20)
 def test_agreement_is_the_mean_adjusted_rand_index_with_all_labellings(drawn: list[list[int]]) -> None:
     expected = [np.mean([adjusted_rand_score(a, b) for b in drawn]) for a in drawn]
-    np.testing.assert_allclose(trials.agreements(np.array(drawn)), expected, atol=1e-9)
+    np.testing.assert_allclose(methods.agreements(np.array(drawn)), expected, atol=1e-9)
 
 
 @pytest.fixture(scope="module")
 def small() -> Dataset:
-    return datasets.usdata1(15, seed=4)
+    return usdata1(15, seed=4)
 
 
+@pytest.mark.slow
 def test_the_unsupervised_setting_does_not_know_the_labels(small: Dataset) -> None:
     other = Dataset("shuffled", small.X, np.random.default_rng(0).permutation(small.labels), "")
-    found = trials.four_settings("SC", small, runs=1, seed=0, budget=25)
-    blind = trials.four_settings("SC", other, runs=1, seed=0, budget=25)
+    found = methods.four_settings("SC", small, runs=1, seed=0, budget=25)
+    blind = methods.four_settings("SC", other, runs=1, seed=0, budget=25)
     assert found["unsupervised"]["params"] == blind["unsupervised"]["params"]
-    assert found["default"]["params"] == choices.default("SC") == blind["default"]["params"]
+    assert found["default"]["params"] == methods.default("SC") == blind["default"]["params"]
     assert found["unsupervised"]["mean"] != blind["unsupervised"]["mean"]
 
 
+@pytest.mark.slow
 def test_the_tuned_setting_is_the_best_mean_of_the_finalists(small: Dataset) -> None:
-    found = trials.four_settings("HGC", small, runs=3, seed=2, budget=25)
-    tried = found["tried"]
-    assert [entry["params"] for entry in tried] == choices.grid("HGC", 25)
-    once = np.argsort([-entry["acc"] for entry in tried], kind="stable")[: trials.FINALISTS]
-    seeds = seeds_of(2, 3)
-    means = [summary({}, score("HGC", tried[i]["params"], small, seeds))["mean"]["acc"] for i in once]
+    found = methods.four_settings("HGC", small, runs=3, seed=2, budget=25)
+    tried, labels = methods.try_grid("HGC", small, 2, 25)
+    assert tried == methods.grid("HGC", 25)
+    accuracies = [accuracy(small.labels, one) for one in labels]
+    once = np.argsort([-one for one in accuracies], kind="stable")[: methods.FINALISTS]
+    seeds = range(2, 5)
+    means = [summary({}, score("HGC", tried[i], small, seeds))["mean"]["acc"] for i in once]
     assert found["tuned"]["mean"]["acc"] == max(means)
-    assert found["tuned"]["params"] == tried[once[int(np.argmax(means))]]["params"]
+    assert found["tuned"]["params"] == tried[once[int(np.argmax(means))]]
     assert found["tuned"]["runs"] == 3
 
 
 def test_settings_that_the_data_do_not_allow_are_left_out() -> None:
-    few = datasets.usdata1(4, seed=0)
+    few = usdata1(4, seed=0)
     few = Dataset("few", few.X[::5], few.labels[::5], "")  # 12 samples: no hyperedge of 15 or 20
-    tried, labels = trials.try_grid("HGC", few, 0, 60)
+    tried, labels = methods.try_grid("HGC", few, 0, 60)
     assert 0 < len(tried) == len(labels) < 60
-    assert all(entry["params"].get("n_neighbors", 10) <= 12 for entry in tried)
+    assert all(entry.get("n_neighbors", 10) <= 12 for entry in tried)
 
 
-# tasks
-
-
-def squares(given: TaskContext, n: int, log: str) -> list[int]:
-    """A task's function that leaves a trace."""
-    with Path(log).open("a") as file:
-        file.write(f"squares {n} {os.getpid()} {time.perf_counter()}\n")
-    return [i * i for i in range(n)]
-
-
-def total(given: TaskContext, log: str) -> dict[str, int]:
-    """One that comes after others."""
-    with Path(log).open("a") as file:
-        file.write(f"total 0 {os.getpid()} {time.perf_counter()}\n")
-    return {name: sum(numbers) for name, numbers in given.earlier.items()}
-
-
-def refuse(given: TaskContext) -> None:
-    """One that fails."""
-    raise BadInput("this", "nothing", "something", "it would fail", "give something")
-
-
-def chain(log: Path, n: int = 4) -> list[Task]:
-    first = [Task(f"squares/{i}", squares, {"n": i, "log": str(log)}) for i in (2, n)]
-    return [Task("total", total, {"log": str(log)}, after=tuple(task.name for task in first), weight=9.0), *first]
-
-
-def trace(log: Path) -> list[list[str]]:
-    return [line.split() for line in log.read_text().splitlines()]
-
-
-def test_a_task_is_given_the_results_of_those_it_comes_after(tmp_path: Path) -> None:
-    found, told = run(chain(tmp_path / "log"), tmp_path)
-    assert found["total"] == {"squares/2": 1, "squares/4": 14}
-    assert [task.name for task in told.tasks] == ["squares/2", "squares/4", "total"]
-    assert told.total == 3
-
-
-def test_what_is_done_is_not_done_again(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    first, _ = run(chain(log), tmp_path)
-    again, told = run(chain(log), tmp_path)
-    assert len(trace(log)) == 3
-    assert again == first
-    assert all(task.skipped for task in told.tasks)
-
-
-def test_changed_arguments_are_done_again_with_all_that_comes_after_and_nothing_else(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    run(chain(log), tmp_path)
-    before = Task("squares/4", squares, {"n": 5, "log": str(log)})
-    tasks = [before if task.name == "squares/4" else task for task in chain(log)]
-    found, told = run(tasks, tmp_path)
-    assert found["total"]["squares/4"] == 30
-    assert {task.name for task in told.tasks if not task.skipped} == {"squares/4", "total"}
-
-
-def test_a_torn_result_is_made_again(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    first, _ = run(chain(log), tmp_path)
-    file = tmp_path / "tasks" / "squares" / "2.json"
-    file.write_text(file.read_text()[:-3])
-    again, told = run(chain(log), tmp_path)
-    assert again == first
-    assert [task.name for task in told.tasks if not task.skipped] == ["squares/2"]
-    assert not list(tmp_path.rglob("*.partial"))
-
-
-def test_a_task_that_fails_leaves_the_others_done(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    with pytest.raises(BadInput, match="give something"):
-        run([*chain(log), Task("refuse", refuse, weight=0.1)], tmp_path)
-    _, told = run(chain(log), tmp_path)
-    assert all(task.skipped for task in told.tasks)
-
-
-def test_a_task_without_the_one_it_needs_is_a_mistake() -> None:
-    with pytest.raises(ValueError, match="total needs squares/1, which is not there"):
-        ordered([Task("total", total, after=("squares/1",))])
-
-
-def test_two_processes_give_the_files_that_one_gives(tmp_path: Path) -> None:
-    logs = [tmp_path / "one.log", tmp_path / "two.log"]
-    points = [
-        Task(f"point/{f}", series.point, {"drawn": {"kind": "usdata1", "n_features": f}, "runs": 1, "seed": 3})
-        for f in (8, 12)
-    ]
-    for log, jobs in zip(logs, (1, 2), strict=True):
-        run([*points, *chain(tmp_path / "log")], tmp_path / log.stem, jobs)
-    one, two = (
-        {file.relative_to(tmp_path / log.stem): file.read_bytes() for file in (tmp_path / log.stem).rglob("*.json")}
-        for log in logs
-    )
-    assert one == two
-    assert len(one) == 5
-    pids = {line[2] for line in trace(tmp_path / "log")}
-    assert str(os.getpid()) in pids
-    assert len(pids) > 1  # the second time, others worked
-
-
-def test_tasks_that_measure_time_run_last_and_in_this_process(tmp_path: Path) -> None:
-    log = tmp_path / "log"
-    timed = Task("timed", squares, {"n": 1, "log": str(log)}, timed=True, weight=99.0)
-    run([timed, *chain(log)], tmp_path, jobs=2)
-    lines = trace(log)
-    assert lines[-1][:3] == ["squares", "1", str(os.getpid())]
-
-
-# families
-
-
-def test_an_unknown_family_is_named() -> None:
-    with pytest.raises(BadInput, match=r"--only: found 'table9', allowed is table1, table2"):
-        catalog.chosen(["table1", "table9"])
-
-
-def test_families_keep_the_order_of_the_report() -> None:
-    assert list(catalog.chosen(["levels", "table1"])) == ["table1", "levels"]
-    assert list(catalog.chosen([])) == list(catalog.FAMILIES)
-
-
-def test_missing_data_are_refused_before_the_first_task(tmp_path: Path) -> None:
-    families = catalog.chosen(["similarities", "table2"])
-    with pytest.raises(BadInput, match=r"soybean-small\.data"):
-        catalog.experiments(families, Scope(runs=1), tmp_path / "out", str(tmp_path), 1, Told())
-    assert not (tmp_path / "out").exists()
-
-
-@pytest.mark.parametrize("name", catalog.FAMILIES)
-def test_every_family_names_tasks_that_are_complete_and_apart(name: str) -> None:
-    tasks = catalog.FAMILIES[name].tasks(Scope())
-    assert len(ordered(tasks)) == len({task.name for task in tasks})
-    json.dumps([task.arguments for task in tasks])
-
-
-def test_large_data_have_the_machine_for_themselves_but_in_the_quick_version() -> None:
-    for scope, timed in ((Scope(), True), (quick(), False)):
-        large = [task for task in beyond.tasks(scope) if task.name.split("/")[1] in beyond.LARGE]
-        assert len(large) == len(beyond.LARGE) * len(choices.METHODS)
-        assert {task.timed for task in large} == {timed}
-
-
+@pytest.mark.slow
 def test_records_of_a_family_are_flat_and_of_every_point(tmp_path: Path) -> None:
-    scope = Scope(runs=1)
-    found, results = catalog.experiments(catalog.chosen(["noises"]), scope, tmp_path, None, 1, Told())
+    family, scope = experiments.FAMILIES["noises"], Scope(runs=1)
+    results = run_tasks(family.tasks(scope), tmp_path, None, 1, lambda line: None)
+    found = family.records(scope, results)
     assert len(found) == len(results) * 2 * (3 * 5 + 1)  # two variants, three methods, five measures, one gain
     for one in found:
         assert tuple(one) == FIELDS
         assert all(isinstance(value, str | int | float | bool) for value in one["params"].values())
         assert isinstance(one["mean"], float)
     gain = next(one for one in found if one["measure"] == "gain")
-    of = {m: results["noises/uniform"]["default"][m]["mean"]["acc"] for m in choices.COMPARED}
+    of = {m: results["noises/uniform"]["default"][m]["mean"]["acc"] for m in methods.COMPARED}
     assert gain["mean"] == of["IPS2"] - of["SC"]
 
 
@@ -366,21 +214,21 @@ def test_records_of_a_family_are_flat_and_of_every_point(tmp_path: Path) -> None
 def test_printed_accuracies_are_whole_numbers_of_samples() -> None:
     for dataset, m in (("soybean", 47), ("bbcsport60", 60), ("yale5", 55)):
         for method in ("SC", "CAVE", "HGC", "PPC", "IPS2"):
-            printed = tables.printed_score(dataset, method, "acc")
+            printed = experiments.printed_score(dataset, method, "acc")
             assert printed is not None
             assert abs(printed * m - round(printed * m)) < 0.0011 * m
     for method in ("SC", "PPC", "IPS2"):
-        assert tables.printed_score("scadi", method, "acc") is None  # theirs are of 57
-    assert tables.printed_score("scadi", "HGC", "acc") == pytest.approx(26 / 70, abs=5e-4)
+        assert experiments.printed_score("scadi", method, "acc") is None  # theirs are of 57
+    assert experiments.printed_score("scadi", "HGC", "acc") == pytest.approx(26 / 70, abs=5e-4)
     assert (
-        tables.printed_score("bbcsport-draws", "IPS2", "nmi")
-        == tables.printed_score("bbcsport60", "IPS2", "nmi")
+        experiments.printed_score("bbcsport-draws", "IPS2", "nmi")
+        == experiments.printed_score("bbcsport60", "IPS2", "nmi")
         == 0.539
     )
 
 
 def test_printed_times_are_in_the_order_of_the_methods() -> None:
-    assert [tables.printed_seconds("yale5", method) for method in choices.METHODS] == [
+    assert [experiments.printed_seconds("yale5", method) for method in METHODS] == [
         8.20,
         1992.46,
         8.45,
@@ -388,8 +236,8 @@ def test_printed_times_are_in_the_order_of_the_methods() -> None:
         30.14,
         30.96,
     ]
-    assert tables.printed_seconds("scadi57", "SC") == 2.18
-    assert tables.printed_seconds("wine", "SC") is None
+    assert experiments.printed_seconds("scadi57", "SC") == 2.18
+    assert experiments.printed_seconds("wine", "SC") is None
 
 
 # ranks
@@ -398,7 +246,7 @@ def test_printed_times_are_in_the_order_of_the_methods() -> None:
 def test_critical_differences_have_the_quantiles_of_nemenyis_table() -> None:
     for k, q in ((2, 1.960), (3, 2.343), (4, 2.569), (5, 2.728), (6, 2.850)):
         n = k * (k + 1) / 6
-        assert ranks.critical_difference(k, 1) == pytest.approx(q * np.sqrt(n), rel=5e-4)
+        assert experiments.critical_difference(k, 1) == pytest.approx(q * np.sqrt(n), rel=5e-4)
 
 
 def test_ranks_share_ties_and_leave_out_data_without_every_method() -> None:
@@ -406,12 +254,12 @@ def test_ranks_share_ties_and_leave_out_data_without_every_method() -> None:
     scored = [
         record("table2", name, method, "acc", mean=value)
         for name, values in means.items()
-        for method, value in zip(choices.METHODS, values, strict=False)
+        for method, value in zip(METHODS, values, strict=False)
     ]
-    names, table = ranks.ranks(scored, "default", "acc")
+    names, table = experiments.ranks(scored, "default", "acc")
     assert names == ["a", "b"]
     assert table.tolist() == [[1.5, 1.5, 3, 4, 5, 6], [6, 5, 4, 3, 2, 1]]
-    found = {one["method"]: one["mean"] for one in ranks.of_scores(scored) if one["measure"] == "rank_acc"}
+    found = {one["method"]: one["mean"] for one in experiments.ranks_of(scored) if one["measure"] == "rank_acc"}
     assert found == {"SC": 3.75, "SSC": 3.25, "CAVE": 3.5, "HGC": 3.5, "PPC": 3.5, "IPS2": 3.5}
 
 
@@ -420,10 +268,10 @@ def test_ranks_share_ties_and_leave_out_data_without_every_method() -> None:
 
 @needs_data
 def test_sc_gives_the_papers_own_figures_on_soybean() -> None:
-    found = score("SC", choices.default("SC"), load("soybean", DATA), [0])[0]
+    found = score("SC", methods.default("SC"), load("soybean", DATA), [0])[0]
     assert found["acc"] == 37 / 47
-    for measure in tables.MEASURES:
-        printed = tables.printed_score("soybean", "SC", measure)
+    for measure in experiments.MEASURES:
+        printed = experiments.printed_score("soybean", "SC", measure)
         assert found[measure] == pytest.approx(printed, abs=1e-3)
 
 
@@ -431,21 +279,101 @@ def test_sc_gives_the_papers_own_figures_on_soybean() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("dataset", ["soybean", "scadi57", "bbcsport60", "yale5"])
 def test_tuned_ips2_reaches_the_papers_ips2_in_all_five_measures(dataset: str) -> None:
-    found = tables.table2_cell(TaskContext(DATA, {}), dataset, "IPS2", runs=5, seed=0, budget=40)["tuned"]["mean"]
-    for measure in tables.MEASURES:
-        printed = tables.printed_score(dataset, "IPS2", measure)
+    found = experiments.table2_cell(DATA, dataset, "IPS2", runs=5, seed=0, budget=40)["tuned"]["mean"]
+    for measure in experiments.MEASURES:
+        printed = experiments.printed_score(dataset, "IPS2", measure)
         assert printed is not None
         assert round(found[measure], 3) >= printed, measure
 
 
+@pytest.mark.slow
 @needs_data
 def test_draws_take_what_was_chosen_before_them(tmp_path: Path) -> None:
     scope = Scope(runs=2, budget=2, draws=2)
     tasks = [
-        task for task in tables.table2_tasks(scope) if task.name in ("table2/bbcsport60/SC", "table2/bbcsport-draws/SC")
+        task
+        for task in experiments.table2_tasks(scope)
+        if task.name in ("table2/bbcsport60/SC", "table2/bbcsport-draws/SC")
     ]
-    found = run_tasks(tasks, tmp_path, DATA, 1, Told())
-    for setting in ("printed", "default", "tuned", "unsupervised"):
+    found = run_tasks(tasks, tmp_path, DATA, 1, lambda line: None)
+    for setting in SETTINGS:
         chosen, drawn = (found[f"table2/{name}/SC"][setting] for name in ("bbcsport60", "bbcsport-draws"))
         assert drawn["params"] == chosen["params"]
         assert drawn["runs"] == 2
+
+
+# components that are tied
+
+
+def line(truth: Array) -> Array:
+    """Points whose groups lie at 0, 100, 200, ...; inside a group they differ by less than one."""
+    rng = np.random.default_rng(1)
+    return np.column_stack([100.0 * truth + rng.random(len(truth)), rng.random(len(truth))]).astype(np.float32)
+
+
+def test_small_components_are_tied_to_their_nearest_by_the_median_edge() -> None:
+    U, truth = block_affinity(100, 100, 3, 2)
+    place = np.array([0.0, 300.0, 10.0, 290.0])  # the third lies by the first, the fourth by the second
+    X = line(truth)
+    X[:, 0] += (place[truth] - 100 * truth).astype(np.float32)
+    tied, ties, before = tie_components(U, X, 2)
+    assert before == 4
+    assert sorted(tie.size for tie in ties) == [2, 3]
+    for tie in ties:
+        home, near = truth[tie.sample], truth[tie.nearest]
+        assert {2: 0, 3: 1}[home] == near
+        outside = np.flatnonzero(truth != home)
+        distance = np.linalg.norm(X[outside].astype(np.float64) - X[tie.sample], axis=1)
+        assert tie.nearest == outside[np.argmin(distance)]
+    change = sp.coo_array(tied - U)
+    assert change.nnz == 2 * len(ties)
+    np.testing.assert_allclose(change.data, np.median(U.data))
+    assert (abs(tied - tied.T)).max() == 0
+    assert connected_components(tied, directed=False)[0] == 2
+
+
+def test_the_edge_starts_at_the_member_nearest_to_the_components_mean() -> None:
+    U, truth = block_affinity(60, 3)
+    X = line(truth)
+    members = np.flatnonzero(truth == 1)
+    X[members, 0] = [1000.0, 1001.0, 1005.0]  # mean 1002
+    _, (tie,), _ = tie_components(U, X, 2)
+    assert tie.sample == members[1]
+
+
+def test_components_that_are_large_enough_and_not_too_many_are_left_alone() -> None:
+    U, truth = block_affinity(40, 50, 30)
+    tied, ties, before = tie_components(U, line(truth), 3)
+    assert ties == []
+    assert before == 3
+    assert (tied != U).nnz == 0
+
+
+@pytest.mark.parametrize("c", [2, 3, 5])
+def test_more_components_than_clusters_are_tied_until_there_are_no_more_the_smallest_first(c: int) -> None:
+    U, truth = block_affinity(40, 38, 36, 34, 32, 30, 12)
+    tied, ties, before = tie_components(U, line(truth), c)
+    count, _ = connected_components(tied, directed=False)
+    assert before == 7
+    assert count == c
+    assert len(ties) >= 7 - c
+    assert [tie.size for tie in ties[: 7 - c]] == [12, 30, 32, 34, 36, 38][: 7 - c]
+
+
+def test_where_all_components_are_loose_the_largest_is_what_the_others_are_tied_to() -> None:
+    rng = np.random.default_rng(4)
+    sizes = (3, *[2] * 30)
+    U, truth = block_affinity(*sizes)
+    X = np.column_stack([rng.random(len(truth)), 10.0 * truth]).astype(np.float32)
+    tied, ties, before = tie_components(U, X, 2)
+    assert before == 31
+    assert connected_components(tied, directed=False)[0] <= 2
+    assert all(tie.sample != tie.nearest for tie in ties)
+
+
+def test_nothing_but_single_samples_is_tied_too() -> None:
+    U = sp.csr_array((25, 25))
+    tied, ties, before = tie_components(U, np.arange(25.0)[:, None], 3)
+    assert before == 25
+    assert connected_components(tied, directed=False)[0] <= 3
+    assert len(ties) >= 22

@@ -13,17 +13,29 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ips2_dask import IPS2, PAPER, datasets, explicit
-from ips2_dask.datasets import Dataset, files
-from ips2_dask.paper.experiments import reading_tasks
-from ips2_dask.paper.experiments.methods import quiet
-from ips2_dask.paper.experiments.reading_tasks import SETS, allowed, drawn, first_documents, grid, reaches, within
-from ips2_dask.paper.experiments.readings import BASES, LATER, METHODS, PRINTED, Evaluator, Reading, single_changes
-from ips2_dask.paper.experiments.readings import _tensor as tensor
-from ips2_dask.paper.experiments.tasks import Scope, TaskContext
-from ips2_dask.paper.experiments.trials import load
+from ips2_dask import IPS2, PAPER, explicit
+from ips2_dask.paper import readings
+from ips2_dask.paper.data import VARIABLE, Dataset, load, usdata1
+from ips2_dask.paper.experiments import PAPER_SETS as SETS
+from ips2_dask.paper.methods import COMPARED as METHODS
+from ips2_dask.paper.methods import quiet
+from ips2_dask.paper.readings import (
+    BASES,
+    LATER,
+    PRINTED,
+    Evaluator,
+    Reading,
+    allowed,
+    drawn,
+    first_documents,
+    grid,
+    single_changes,
+    tensor,
+    within,
+)
+from ips2_dask.paper.tasks import Scope
 
-DATA = os.environ.get(files.VARIABLE)
+DATA = os.environ.get(VARIABLE)
 needs_data = pytest.mark.skipif(not DATA, reason="IPS2_DATA names no directory of the publishers' files")
 RECORD = Path(__file__).parents[2] / "notebooks" / "results" / "paper" / "readings.json"
 
@@ -33,7 +45,7 @@ Array = npt.NDArray[Any]
 @pytest.fixture(scope="module")
 def small() -> Dataset:
     """36 samples of three clusters that overlap."""
-    whole = datasets.usdata1(12, seed=2)
+    whole = usdata1(12, seed=2)
     rows = np.sort(np.random.default_rng(0).choice(len(whole.X), 36, replace=False))
     return Dataset("small", whole.X[rows], whole.labels[rows], "")
 
@@ -51,8 +63,7 @@ def test_the_printed_reading_is_the_preset_of_the_package(small: Dataset) -> Non
         np.testing.assert_allclose(evaluator.similarity(method, PRINTED), expected, atol=2e-3)
 
 
-@pytest.mark.parametrize("k", [4, 10, 36])
-@pytest.mark.parametrize("rule", ["rms", "abs", "signed"])
+@pytest.mark.parametrize(("k", "rule"), [(4, "rms"), (10, "abs"), (10, "signed"), (36, "rms")])
 def test_high_order_similarities_are_those_of_the_explicit_tensor(small: Dataset, k: int, rule: Any) -> None:
     T = explicit.tensor_similarity(small.X, n_neighbors=k)
     V = Evaluator(small).high_order(Reading(k=k, rule=rule))
@@ -72,14 +83,14 @@ def test_an_entry_of_several_neighbourhoods_counts_once_or_for_each(small: Datas
             times[i, j, k, l] += 1
     assert times.max() > 1
     for counting, weight in (("once", times > 0), ("each", times)):
-        found = tensor(d, Reading(k=4, sigma=2.0, counting=counting)).toarray()
+        found = tensor(d, Reading(k=4, sigma=2.0, counting=counting))
         np.testing.assert_allclose(found, (expected * weight).reshape(64, 64), atol=1e-12)
 
 
 def test_sigma_may_be_of_the_first_centre_of_a_quadruple(small: Dataset) -> None:
     X = small.X[:9]
     d = np.linalg.norm(X[:, None] - X, axis=2)
-    found = tensor(d, Reading(k=3, sigma="1/centre")).toarray().reshape(9, 9, 9, 9)
+    found = tensor(d, Reading(k=3, sigma="1/centre")).reshape(9, 9, 9, 9)
     near = np.argsort(d - np.eye(9), axis=1, kind="stable")[:, :3]
     for p in reversed(range(9)):  # so that the first centre is the last to write
         sigma = 8 / d[p].sum()
@@ -89,6 +100,7 @@ def test_sigma_may_be_of_the_first_centre_of_a_quadruple(small: Dataset) -> None
                 assert found[i, j, k, l] == pytest.approx(np.exp(-sigma * ratio))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("base", BASES)
 def test_every_change_is_of_one_choice_and_can_be_evaluated(base: str, small: Dataset) -> None:
     readings = single_changes(BASES[base], 3)
@@ -108,6 +120,7 @@ def test_every_change_is_of_one_choice_and_can_be_evaluated(base: str, small: Da
     assert len(outcomes) > 5
 
 
+@pytest.mark.slow
 def test_what_is_kept_is_what_a_fresh_evaluation_gives(small: Dataset) -> None:
     evaluator = Evaluator(small, starts=3)
     some = [grid()[i] for i in (0, 500, 1100)]
@@ -124,8 +137,6 @@ def test_the_grid_holds_every_combination_once_the_printed_and_the_later_reading
 def test_figures_are_the_same_within_a_quarter_of_a_sample() -> None:
     assert within(0.9314, 0.936)
     assert not within(0.9303, 0.936)
-    assert reaches(0.99, 0.936)
-    assert not reaches(0.93, 0.936)
 
 
 def test_term_weights_need_counts_of_terms() -> None:
@@ -180,6 +191,7 @@ def test_single_readings_and_the_grid_agree_in_the_record(record: dict[str, Any]
             assert {name: column[i] for name, column in record["grid"][dataset][method].items()} == alone
 
 
+@pytest.mark.slow
 @needs_data
 @pytest.mark.parametrize("dataset", ["soybean", "scadi57"])
 def test_the_record_is_what_the_code_gives(record: dict[str, Any], dataset: str) -> None:
@@ -189,8 +201,9 @@ def test_the_record_is_what_the_code_gives(record: dict[str, Any], dataset: str)
         assert found._asdict() == pytest.approx(record[base][dataset]["unchanged"][method], abs=0.02)
 
 
+@pytest.mark.slow
 @needs_data
 def test_other_samples_are_all_of_scadi_and_the_first_documents_of_any_three_classes() -> None:
-    found = reading_tasks.samples(TaskContext(DATA, {}), starts=1)
+    found = readings.samples(DATA, starts=1)
     assert len(found) == 11
     assert all(set(one) == set(BASES) for one in found.values())

@@ -13,10 +13,11 @@ from sklearn.datasets import make_blobs
 
 from ips2_dask import IPS2, BadInput, Params, Resources, gc, open_run, reports, run, verify
 from ips2_dask.cli.main import main
-from ips2_dask.datasets import load, synthetic
+from ips2_dask.datasets import load
 from ips2_dask.kernels import choice as kernel
 from ips2_dask.kernels import density
 from ips2_dask.kernels.density import Level
+from ips2_dask.paper import data as synthetic
 from ips2_dask.pipeline.prepare import plan_run
 from ips2_dask.progress import Progress
 from ips2_dask.readers import open_source

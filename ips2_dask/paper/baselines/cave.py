@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Self
+from dataclasses import KW_ONLY, dataclass
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.optimize import lsq_linear
-from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 
-from ips2_dask.paper.baselines._common import (
-    BLOCK,
-    Ints,
-    bandwidth_of,
-    check_clusters,
-    check_count,
-    check_option,
-    gaussian,
-    neighborhoods,
-    spectral_labels,
-)
-from ips2_dask.readers.objects import refuse_masked
-from ips2_dask.typing import Float64
+from ips2_dask.paper.baselines import spectral
+from ips2_dask.paper.baselines.spectral import BLOCK, Baseline, bandwidth_of, check_count, check_option, gaussian
+from ips2_dask.typing import Float64, Integer
 
 AVERAGINGS = ("separate", "joint")
 
 
-class CAVE(ClusterMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class CAVE(Baseline):
     """Clique averaging and normalised cut: a hypergraph, the graph that approximates it best, its partition.
 
     Hyperedge e is a sample with its ``n_neighbors`` - 1 nearest others; its weight h_e is the mean Gaussian affinity
@@ -37,22 +24,6 @@ class CAVE(ClusterMixin, BaseEstimator):
     in least squares: each h_e is taken for a noisy average of the weights w_ij on the clique of e (the paper's
     generalised mean with exponent 1). The graph is cut by the normalised cut: the leading generalised eigenvectors of
     (W, D), rows scaled to length 1, k-means.
-
-    Parameters
-    ----------
-    n_clusters : int
-        Clusters, at most the number of samples.
-    n_neighbors : int
-        Samples k of a hyperedge, its own sample counted, from 2 to m.
-    averaging : {"separate", "joint"}
-        ``separate``: w_ij = mean of h_e over the hyperedges that hold i and j, which minimises sum_e sum_{ij in e}
-        (w_ij - h_e)^2 pair by pair. ``joint``: minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, all
-        pairs together; with fewer hyperedges than pairs the answer is not unique, and the smallest is taken where it
-        lies within the bounds.
-    bandwidth : {"mean", "median"} or float
-        t: the mean or median distance over i < j, or a number; above 5,000 samples over the pairs of 2,000 seeded ones.
-    random_state : int, RandomState or None
-        Seed of k-means and of Lanczos.
 
     Attributes
     ----------
@@ -63,45 +34,28 @@ class CAVE(ClusterMixin, BaseEstimator):
     n_features_in_ : int
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        n_neighbors: int = 5,
-        averaging: str = "separate",
-        bandwidth: str | float = "mean",
-        random_state: int | np.random.RandomState | None = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.n_neighbors = n_neighbors
-        self.averaging = averaging
-        self.bandwidth = bandwidth
-        self.random_state = random_state
+    n_clusters: int = 8  # at most the number of samples
+    _: KW_ONLY
+    n_neighbors: int = 5  # samples k of a hyperedge, its own sample counted, from 2 to m
+    # separate: w_ij = mean of h_e over the hyperedges that hold i and j, which minimises sum_e sum_{ij in e}
+    # (w_ij - h_e)^2 pair by pair. joint: minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, all pairs
+    # together; with fewer hyperedges than pairs the answer is not unique, and the smallest is taken where it lies
+    # within the bounds
+    averaging: str = "separate"
+    bandwidth: str | float = "mean"  # t, as of SC
+    random_state: int | np.random.RandomState | None = 0  # of k-means and of Lanczos
 
-    def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Cluster X (m, f); y is ignored.
-
-        Raises
-        ------
-        BadInput
-            A parameter out of range.
-        """
-        refuse_masked(X, "X")
-        data: Float64 = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        m = len(data)
+    def _affinity(self, X: Float64, rng: np.random.RandomState) -> sp.csr_array:
+        m = len(X)
         check_option("averaging", self.averaging, AVERAGINGS)
-        c = check_clusters(self.n_clusters, m)
         k = check_count("n_neighbors", self.n_neighbors, 2, m, f"a hyperedge of {m} samples would have no pair or no k")
-        rng = check_random_state(self.random_state)
-        self.hyperedges_ = neighborhoods(data, k)
-        self.hyperedge_weights_ = mean_affinities(data, self.hyperedges_, bandwidth_of(data, self.bandwidth, rng))
+        self.hyperedges_ = spectral.neighborhoods(X, k)
+        self.hyperedge_weights_ = mean_affinities(X, self.hyperedges_, bandwidth_of(X, self.bandwidth, rng))
         average = average_separately if self.averaging == "separate" else average_jointly
-        self.affinity_matrix_ = average(self.hyperedges_, self.hyperedge_weights_, m)
-        self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
-        return self
+        return average(self.hyperedges_, self.hyperedge_weights_, m)
 
 
-def mean_affinities(X: Float64, hyperedges: Ints, t: float) -> Float64:
+def mean_affinities(X: Float64, hyperedges: Integer, t: float) -> Float64:
     """h_e, the mean of exp(-d_ij^2 / 2t^2) over the pairs of each hyperedge (n, k), (n,)."""
     k, f = hyperedges.shape[1], X.shape[1]
     i, j = np.triu_indices(k, 1)
@@ -117,18 +71,8 @@ def mean_affinities(X: Float64, hyperedges: Ints, t: float) -> Float64:
     return means
 
 
-def average_separately(hyperedges: Ints, h: Float64, m: int) -> sp.csr_array:
-    """w_ij = mean of h_e over the hyperedges that hold i and j, CSR (m, m), symmetric, zero diagonal.
-
-    Parameters
-    ----------
-    hyperedges : array (n, k)
-        Distinct samples of each hyperedge.
-    h : array (n,)
-        Their weights.
-    m : int
-        Samples.
-    """
+def average_separately(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
+    """w_ij = mean of h_e (n,) over the hyperedges (n, k) that hold i and j, CSR (m, m), symmetric, zero diagonal."""
     n, k = hyperedges.shape
     H = sp.csr_array((np.ones(n * k), hyperedges.ravel(), np.arange(n + 1) * k), shape=(n, m))
     total, count = sp.csr_array(H.T @ (H * h[:, None])), sp.csr_array(H.T @ H)
@@ -139,11 +83,8 @@ def average_separately(hyperedges: Ints, h: Float64, m: int) -> sp.csr_array:
     return sp.csr_array(total.multiply(count))
 
 
-def average_jointly(hyperedges: Ints, h: Float64, m: int) -> sp.csr_array:
-    """w that minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, CSR (m, m), symmetric, zero diagonal.
-
-    Parameters are those of ``average_separately``.
-    """
+def average_jointly(hyperedges: Integer, h: Float64, m: int) -> sp.csr_array:
+    """w that minimises sum_e (h_e - mean_{ij in e} w_ij)^2 over 0 <= w <= 1, CSR (m, m), symmetric, zero diagonal."""
     i, j = np.triu_indices(hyperedges.shape[1], 1)
     first, second = np.sort(np.stack([hyperedges[:, i], hyperedges[:, j]]), axis=0)  # (n, q) each
     pairs, pair = np.unique((first * m + second).ravel(), return_inverse=True)

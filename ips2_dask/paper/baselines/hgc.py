@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.special import betaln, digamma, gammaln
-from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import Tags, check_random_state
-from sklearn.utils.validation import validate_data
 
 from ips2_dask.errors import BadInput
-from ips2_dask.paper.baselines._common import check_count, check_option, check_positive, nearest_others, neighborhoods
-from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.paper.baselines import spectral
+from ips2_dask.paper.baselines.spectral import Baseline, check_count, check_option, check_positive
 from ips2_dask.typing import Float64
 
 INCIDENCES = ("knn", "knn-others", "precomputed")
 
 
-class HGC(ClusterMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class HGC(Baseline):
     """Hypergraph communities: a mixture whose vertices of group g are in hyperedge j with probability theta_gj.
 
     Vertex i has a hidden group g_i with probability pi_g; its incidence a_ij with hyperedge j is Bernoulli(theta_gj).
@@ -29,27 +27,6 @@ class HGC(ClusterMixin, BaseEstimator):
     random starts, by the bound, is kept. The defaults are the author's: priors 1e-6 (their non-informative limit),
     random memberships to start from, stop at a relative change of 1e-6. That limit favours theta of exactly 0 or 1,
     which a group of one vertex always has, so odd vertices may stand alone; flat priors (1, 1, 1) keep them in theirs.
-
-    Parameters
-    ----------
-    n_clusters : int
-        Groups at most; superfluous ones stay empty.
-    incidence : {"knn", "knn-others", "precomputed"}
-        ``knn``: hyperedge j is sample j with its ``n_neighbors`` - 1 nearest others. ``knn-others``: its
-        ``n_neighbors`` nearest others, as the author reads a graph. ``precomputed``: X is the incidence, (m, n) of 0
-        and 1, dense or sparse, vertices in rows.
-    n_neighbors : int
-        Samples of a hyperedge.
-    alpha, beta, gamma : float
-        Priors, positive.
-    n_init : int
-        Random starts.
-    tol : float
-        Relative change of the bound at which a start has converged.
-    max_iter : int
-        Points of a start's way at most, the start itself counted.
-    random_state : int, RandomState or None
-        Seed of the starts.
 
     Attributes
     ----------
@@ -63,56 +40,35 @@ class HGC(ClusterMixin, BaseEstimator):
     n_features_in_ : int
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        incidence: str = "knn",
-        n_neighbors: int = 10,
-        alpha: float = 1e-6,
-        beta: float = 1e-6,
-        gamma: float = 1e-6,
-        n_init: int = 10,
-        tol: float = 1e-6,
-        max_iter: int = 1000,
-        random_state: int | np.random.RandomState | None = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.incidence = incidence
-        self.n_neighbors = n_neighbors
-        self.alpha = alpha
-        self.beta = beta
-        self.gamma = gamma
-        self.n_init = n_init
-        self.tol = tol
-        self.max_iter = max_iter
-        self.random_state = random_state
+    PRECOMPUTED: ClassVar[str] = "incidence"
 
-    def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Cluster X (m, f), or the vertices of an incidence (m, n) where it is ``precomputed``; y is ignored.
+    n_clusters: int = 8  # groups at most; superfluous ones stay empty
+    _: KW_ONLY
+    # knn: hyperedge j is sample j with its n_neighbors - 1 nearest others. knn-others: its n_neighbors nearest others,
+    # as the author reads a graph. precomputed: X is the incidence, (m, n) of 0 and 1, dense or sparse, vertices in rows
+    incidence: str = "knn"
+    n_neighbors: int = 10  # samples of a hyperedge
+    alpha: float = 1e-6  # priors, positive
+    beta: float = 1e-6
+    gamma: float = 1e-6
+    n_init: int = 10  # random starts
+    tol: float = 1e-6  # relative change of the bound at which a start has converged
+    max_iter: int = 1000  # points of a start's way at most, the start itself counted
+    random_state: int | np.random.RandomState | None = 0  # of the starts
 
-        Raises
-        ------
-        BadInput
-            A parameter out of range, or an incidence with other entries than 0 and 1.
-        """
+    def _cluster(self, X: Float64 | sp.csr_array, rng: np.random.RandomState) -> None:
         check_option("incidence", self.incidence, INCIDENCES)
-        sparse = "csr" if self.incidence == "precomputed" else False
-        refuse_masked(X, "X")
-        data = validate_data(self, X, dtype=np.float64, accept_sparse=sparse, ensure_min_samples=2)
         K = check_count("n_clusters", self.n_clusters, 1)
         n_init, max_iter = check_count("n_init", self.n_init, 1), check_count("max_iter", self.max_iter, 1)
         tol = check_positive("tol", self.tol)
         prior = Prior(*(check_positive(name, getattr(self, name)) for name in Prior._fields))
-        rng = check_random_state(self.random_state)
-        A = self._incidence(data)
+        A = self._incidence(X)
         starts = (rng.uniform(size=(A.shape[0], K)) for _ in range(n_init))
         best = max((climb(A, q, prior, tol, max_iter) for q in starts), key=lambda attempt: attempt.elbo[-1])
         self.membership_, self.elbo_path_ = best
         self.elbo_, self.n_iter_ = float(best.elbo[-1]), len(best.elbo)
         groups, self.labels_ = np.unique(best.q.argmax(axis=1), return_inverse=True)
         self.n_groups_ = len(groups)
-        return self
 
     def _incidence(self, X: Float64 | sp.csr_array) -> sp.csr_array:
         if self.incidence == "precomputed":
@@ -129,17 +85,11 @@ class HGC(ClusterMixin, BaseEstimator):
         np.fill_diagonal(W, 1)
         return np.asarray(W)
 
-    def __sklearn_tags__(self) -> Tags:
-        """A precomputed incidence is not negative and may be sparse."""
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = tags.input_tags.positive_only = self.incidence == "precomputed"
-        return tags
-
 
 def knn_incidence(X: Float64, k: int, others: bool = False) -> sp.csr_array:
     """Hyperedge j is sample j with its k - 1 nearest others, or its k nearest others: CSR (m, m) of 0 and 1."""
     m = len(X)
-    members = nearest_others(X, k)[0] if others else neighborhoods(X, k)  # (m, k)
+    members = spectral.nearest_others(X, k)[0] if others else spectral.neighborhoods(X, k)  # (m, k)
     by_hyperedge = sp.csr_array((np.ones(members.size), members.ravel(), np.arange(m + 1) * k), shape=(m, m))
     return sp.csr_array(by_hyperedge.T)
 
@@ -168,21 +118,9 @@ class Climb(NamedTuple):
 
 
 def climb(A: sp.csr_array, start: Float64, prior: Prior, tol: float, max_iter: int) -> Climb:
-    """Coordinate ascent of the evidence lower bound from one start.
+    """Coordinate ascent of the evidence lower bound, which never falls up to rounding, for an incidence A (m, n).
 
-    Parameters
-    ----------
-    A : sparse array (m, n)
-        Incidence, 0 or 1.
-    start : array (m, K)
-        Memberships to start from, positive; scaled to rows of sum 1 here.
-    prior, tol, max_iter
-        As in `HGC`.
-
-    Returns
-    -------
-    Climb
-        The bound never falls along it, up to rounding.
+    It begins with memberships ``start`` (m, K), positive, which are scaled to rows of sum 1.
     """
     q = start / start.sum(axis=1, keepdims=True)
     posterior = posterior_of(A, q, prior)
@@ -227,7 +165,6 @@ def _elbo_of(q: Float64, posterior: Posterior, prior: Prior) -> float:
 
 
 def _checked_incidence(X: Float64 | sp.csr_array) -> sp.csr_array:
-    """The given incidence, if it is one."""
     A = sp.csr_array(X)
     A.eliminate_zeros()
     other = A.data[A.data != 1]

@@ -3,29 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, Self
+from dataclasses import KW_ONLY, dataclass
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import scipy.sparse as sp
 from scipy.linalg import svd
-from sklearn.base import BaseEstimator, ClusterMixin
-from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 
 from ips2_dask.errors import BadInput
-from ips2_dask.paper.baselines._common import (
-    BLOCK,
-    Affinity,
-    Ints,
-    check_clusters,
-    check_count,
-    check_option,
-    check_positive,
-    spectral_labels,
-)
-from ips2_dask.readers.objects import refuse_masked
-from ips2_dask.typing import Float64
+from ips2_dask.paper.baselines.spectral import BLOCK, Affinity, Baseline, check_count, check_option, check_positive
+from ips2_dask.typing import Float64, Integer
 
 MOTION: dict[str, float | bool] = {"alpha": 800.0, "affine": True, "outliers": False, "keep": 0.7}
 """The authors' settings for Hopkins 155."""
@@ -36,7 +23,8 @@ FACES: dict[str, float | bool] = {"alpha": 20.0, "affine": False, "outliers": Tr
 ROUNDING = 1e-8  # products of unit vectors below this are taken for 0
 
 
-class SSC(ClusterMixin, BaseEstimator):
+@dataclass(eq=False, repr=False)
+class SSC(Baseline):
     """Sparse subspace clustering: each sample as a sparse combination of the others, then spectral clustering.
 
     With samples as columns, Y = X', program (13) of the paper:
@@ -50,34 +38,6 @@ class SSC(ClusterMixin, BaseEstimator):
     Departures: (1) the authors' program for outliers makes Y = YC + E exact; this is (13), with the noise term. (2) A
     sample that is orthogonal to all others would make mu_z 0; it is left out of that minimum.
 
-    Parameters
-    ----------
-    n_clusters : int
-        Clusters, at most the number of samples.
-    solver : {"admm", "omp"}
-        ``admm``: the program above, dense (m, m). ``omp``: orthogonal matching pursuit on samples of length 1, sparse,
-        for larger m; it has neither the affine constraint nor outliers.
-    alpha : float
-        Weight of the noise term, above 1; also ADMM's penalty (the authors' choice).
-    affine : bool
-        Whether the coefficients of a sample sum to 1: affine subspaces instead of linear ones.
-    outliers : bool
-        Whether E is there; without it E = 0.
-    alpha_e : float
-        Weight of E, above 1.
-    keep : float
-        Share in (0, 1] of a column's |c|_1 that is kept in W, its largest coefficients (the authors' rho).
-    tol : float
-        ADMM stops when no entry of C, E or the constraints moves or fails by more.
-    max_iter : int
-        ADMM's limit; as published it is reached without a word, see ``converged_``.
-    n_nonzero : int
-        Coefficients that ``omp`` gives a sample at most: the dimension expected of a subspace.
-    omp_tol : float
-        Length of the residual, of 1, at which ``omp`` stops earlier.
-    random_state : int, RandomState or None
-        Seed of k-means and of Lanczos.
-
     Attributes
     ----------
     labels_ : (m,) int
@@ -88,52 +48,26 @@ class SSC(ClusterMixin, BaseEstimator):
     n_features_in_ : int
     """
 
-    def __init__(
-        self,
-        n_clusters: int = 8,
-        *,
-        solver: str = "admm",
-        alpha: float = 20.0,
-        affine: bool = False,
-        outliers: bool = False,
-        alpha_e: float = 20.0,
-        keep: float = 1.0,
-        tol: float = 2e-4,
-        max_iter: int = 200,
-        n_nonzero: int = 10,
-        omp_tol: float = 1e-6,
-        random_state: int | np.random.RandomState | None = 0,
-    ) -> None:
-        self.n_clusters = n_clusters
-        self.solver = solver
-        self.alpha = alpha
-        self.affine = affine
-        self.outliers = outliers
-        self.alpha_e = alpha_e
-        self.keep = keep
-        self.tol = tol
-        self.max_iter = max_iter
-        self.n_nonzero = n_nonzero
-        self.omp_tol = omp_tol
-        self.random_state = random_state
+    n_clusters: int = 8  # at most the number of samples
+    _: KW_ONLY
+    # admm: the program above, dense (m, m). omp: orthogonal matching pursuit on samples of length 1, sparse, for larger
+    # m; it has neither the affine constraint nor outliers
+    solver: str = "admm"
+    alpha: float = 20.0  # weight of the noise term, above 1; also ADMM's penalty (the authors' choice)
+    affine: bool = False  # whether the coefficients of a sample sum to 1: affine subspaces instead of linear ones
+    outliers: bool = False  # whether E is there; without it E = 0
+    alpha_e: float = 20.0  # weight of E, above 1
+    keep: float = 1.0  # share in (0, 1] of a column's |c|_1 kept in W, its largest coefficients (the authors' rho)
+    tol: float = 2e-4  # ADMM stops when no entry of C, E or the constraints moves or fails by more
+    max_iter: int = 200  # ADMM's limit; as published it is reached without a word, see converged_
+    n_nonzero: int = 10  # coefficients that omp gives a sample at most: the dimension expected of a subspace
+    omp_tol: float = 1e-6  # length of the residual, of 1, at which omp stops earlier
+    random_state: int | np.random.RandomState | None = 0  # of k-means and of Lanczos
 
-    def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
-        """Cluster X (m, f); y is ignored.
-
-        Raises
-        ------
-        BadInput
-            A parameter out of range, or ``affine`` or ``outliers`` with ``omp``.
-        """
-        refuse_masked(X, "X")
-        data: Float64 = validate_data(self, X, dtype=np.float64, ensure_min_samples=2)
-        c = check_clusters(self.n_clusters, len(data))
+    def _affinity(self, X: Float64, rng: np.random.RandomState) -> Affinity:
         keep = check_positive("keep", self.keep, 1.0)
-        rng = check_random_state(self.random_state)
-        self.coefficients_, self.n_iter_, self.converged_ = self._express(data)
-        self.affinity_matrix_ = affinity_of(self.coefficients_, keep)
-        self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
-        return self
+        self.coefficients_, self.n_iter_, self.converged_ = self._express(X)
+        return affinity_of(self.coefficients_, keep)
 
     def _express(self, X: Float64) -> Expression:
         check_option("solver", self.solver, ("admm", "omp"))
@@ -183,27 +117,10 @@ def shrink(A: Float64, threshold: float) -> Float64:
 def express_by_admm(
     X: Float64, lambda_z: float, lambda_e: float | None, rho: float, affine: bool, tol: float, max_iter: int
 ) -> Expression:
-    """C of program (13) by the alternating direction method of multipliers (the paper's appendix, Algorithm 2).
+    """C (m, m), zero diagonal, of program (13) by the alternating direction method of multipliers (Algorithm 2).
 
     Letters are the paper's: A the copy of C in the quadratic term, Delta and delta the multipliers of A = C - diag(C)
-    and 1'A = 1'.
-
-    Parameters
-    ----------
-    X : array (m, f)
-    lambda_z, lambda_e : float
-        Weights of noise and outliers; with None there is no E.
-    rho : float
-        Penalty of the splitting.
-    affine : bool
-        Whether columns of C sum to 1.
-    tol, max_iter
-        The stopping rule.
-
-    Returns
-    -------
-    Expression
-        C has a zero diagonal.
+    and 1'A = 1', rho the penalty of the splitting. With ``lambda_e`` None there is no E.
     """
     m = len(X)
     Y = X.T  # (f, m)
@@ -248,21 +165,9 @@ def _ridge_solver(Z: Float64, rho: float) -> Callable[[Float64], Float64]:
 def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> Expression:
     """C by orthogonal matching pursuit (You, Robinson, Vidal 2016, Algorithm 1): greedy, all samples a step at a time.
 
-    Each step adds to a sample's support the other sample that is most correlated with its residual, and fits anew.
-
-    Parameters
-    ----------
-    X : array (m, f)
-        Scaled to length 1 here; a zero sample expresses nothing.
-    n_nonzero : int
-        Steps (the paper's k_max), at most m - 1 and f.
-    tol : float
-        Length of the residual at which a sample is done (the paper's epsilon).
-
-    Returns
-    -------
-    Expression
-        C is CSR; converged where all residuals are down to ``tol``.
+    Each step adds to a sample's support the other sample that is most correlated with its residual, and fits anew: at
+    most ``n_nonzero``, m - 1 and f of them (the paper's k_max), until the residual has the length ``tol`` (its
+    epsilon). Samples are scaled to length 1; a zero sample expresses nothing. C is CSR.
     """
     length = np.linalg.norm(X, axis=1, keepdims=True)
     X = X / np.where(length > 0, length, 1)
@@ -276,7 +181,7 @@ def express_by_omp(X: Float64, n_nonzero: int, tol: float) -> Expression:
     return Expression(C, max(1, int(used.sum(axis=1).max())), bool((left <= tol).all()))
 
 
-def _pursue(X: Float64, block: Ints, steps: int, tol: float) -> tuple[Ints, Float64, Float64]:
+def _pursue(X: Float64, block: Integer, steps: int, tol: float) -> tuple[Integer, Float64, Float64]:
     """Supports and coefficients (b, steps) of a block of samples, and the lengths of their residuals (b,)."""
     b, residual = np.arange(len(block)), X[block]  # (b, f)
     support = np.full((len(b), steps), block[:, None])  # a sample itself stands for "none": it is never taken
@@ -305,17 +210,8 @@ def _pursue(X: Float64, block: Ints, steps: int, tol: float) -> tuple[Ints, Floa
 def affinity_of(C: Affinity, keep: float = 1.0) -> Affinity:
     """W = |C| + |C|' after each column of C was cut to its largest entries and divided by the largest (Algorithm 1).
 
-    Parameters
-    ----------
-    C : array or sparse array (m, m)
-        Column i expresses sample i.
-    keep : float
-        Of each column the fewest largest |c| that hold this share of its sum stay; 1 keeps all.
-
-    Returns
-    -------
-    array, or CSR where C is sparse (m, m)
-        Symmetric, not negative.
+    Of each column the fewest largest |c| that hold the share ``keep`` of its sum stay; 1 keeps all. W is CSR where C
+    is sparse.
     """
     A = sp.csc_array(abs(C))
     A.eliminate_zeros()

@@ -1,10 +1,11 @@
-"""Shared parts of the baselines: argument checks, distances and neighbours, and the clustering of an affinity."""
+"""SC: spectral clustering (Ng, Jordan, Weiss 2002), and what the other baselines share with it."""
 
 from __future__ import annotations
 
 import warnings
+from dataclasses import KW_ONLY, dataclass
 from numbers import Integral, Real
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,20 +14,25 @@ from scipy.linalg import eigh
 from scipy.sparse.csgraph import connected_components
 from scipy.sparse.linalg import LinearOperator, eigsh
 from scipy.spatial.distance import cdist
+from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.cluster import KMeans
 from sklearn.metrics import euclidean_distances
+from sklearn.utils import Tags, check_random_state
+from sklearn.utils.validation import validate_data
 
 from ips2_dask.errors import BadInput, IPS2Warning
+from ips2_dask.readers.objects import refuse_masked
+from ips2_dask.typing import Bool, Float64, Integer
 
-Floats: TypeAlias = npt.NDArray[np.float64]
-Ints: TypeAlias = npt.NDArray[np.intp]
-Affinity: TypeAlias = Any  # (m, m), Floats or a scipy.sparse array
+Affinity: TypeAlias = Any  # (m, m), Float64 or a scipy.sparse array
 
 DENSE_EIGH = 2000  # samples up to which LAPACK solves; above it Lanczos costs less (guess, within a factor of two)
 ALL_PAIRS = 5000  # samples up to which a bandwidth is taken over all pairs
 BANDWIDTH_ROWS = 2000  # samples whose pairs give the bandwidth above that
 EXACT_WORK = 2**33  # m * m * f up to which distances are taken by differences, some seconds; BLAS above
 BLOCK = 2**24  # distances held at a time while neighbours are searched, 128 MiB
+AFFINITIES = ("gaussian", "heat-knn", "precomputed")
+
 ONE = 1 - 1e-10  # an eigenvalue from here on is 1: its vector belongs to a connected component
 
 
@@ -48,22 +54,14 @@ def check_count(
 
 def check_positive(thing: str, value: object, high: float = np.inf) -> float:
     """Return a number in (0, high], or refuse it."""
-    if (
-        not isinstance(value, Real)
-        or isinstance(value, bool)
-        or not (0 < float(value) <= high and float(value) < np.inf)
-    ):
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not (is_number and 0 < float(value) <= high and float(value) < np.inf):  # type: ignore[arg-type]
         allowed = "a positive number" if np.isinf(high) else f"a number above 0 and up to {high:g}"
         raise BadInput(thing, repr(value), allowed, "the result would mean nothing", f"give {thing} in that range")
-    return float(value)
+    return float(value)  # type: ignore[arg-type]
 
 
-def check_clusters(n_clusters: object, m: int) -> int:
-    """Return the number of clusters, or refuse one that m samples can't fill."""
-    return check_count("n_clusters", n_clusters, 1, m, f"some of the clusters of {m} samples would be empty")
-
-
-def distances(A: Floats, X: Floats) -> Floats:
+def distances(A: Float64, X: Float64) -> Float64:
     """Euclidean distances of the rows of A (a, f) and X (m, f), (a, m): by differences while fast, else by BLAS.
 
     Equal rows have distance 0 and equal differences equal distances in the first case, up to rounding in the second.
@@ -74,25 +72,23 @@ def distances(A: Floats, X: Floats) -> Floats:
     return np.asarray(euclidean_distances(A - centre, X - centre))
 
 
-def nearest_others(X: Floats, k: int) -> tuple[Ints, Floats]:
+def nearest_others(X: Float64, k: int) -> tuple[Integer, Float64]:
     """The k nearest other samples of each, by (distance, id), and their distances, both (m, k)."""
-    m = len(X)
-    step = max(1, BLOCK // m)
-    N, d = zip(*(_nearest_of_block(X, slice(p, min(p + step, m)), k) for p in range(0, m, step)), strict=True)
+    step = max(1, BLOCK // len(X))
+    N, d = zip(*(_nearest_of_block(X, p, min(p + step, len(X)), k) for p in range(0, len(X), step)), strict=True)
     return np.vstack(N), np.vstack(d)
 
 
-def neighborhoods(X: Floats, k: int) -> Ints:
+def neighborhoods(X: Float64, k: int) -> Integer:
     """N(p): each sample, then its k - 1 nearest others by (distance, id), (m, k)."""
     own = np.arange(len(X))[:, None]
     return own if k == 1 else np.hstack([own, nearest_others(X, k - 1)[0]])
 
 
-def _nearest_of_block(X: Floats, block: slice, k: int) -> tuple[Ints, Floats]:
-    """The rows of nearest_others for one block of samples."""
-    D = distances(X[block], X)  # (b, m)
+def _nearest_of_block(X: Float64, start: int, stop: int, k: int) -> tuple[Integer, Float64]:
+    D = distances(X[start:stop], X)  # (b, m)
     b = np.arange(len(D))
-    D[b, block.start + b] = np.inf
+    D[b, start + b] = np.inf
     # All candidates up to the k-th distance, ties included, so that the sort below, not the partition, settles ties.
     row, column = np.nonzero(np.partition(D, k - 1, axis=1)[:, k - 1 : k] >= D)
     order = np.lexsort((column, D[row, column], row))
@@ -101,7 +97,7 @@ def _nearest_of_block(X: Floats, block: slice, k: int) -> tuple[Ints, Floats]:
     return N, D[b[:, None], N]
 
 
-def bandwidth_of(X: Floats, rule: str | float, rng: np.random.RandomState) -> float:
+def bandwidth_of(X: Float64, rule: str | float, rng: np.random.RandomState) -> float:
     """The Gaussian's bandwidth t: the mean or median distance over i < j, or the number given.
 
     Above ``ALL_PAIRS`` samples the pairs are those of ``BANDWIDTH_ROWS`` seeded rows. Where all samples are equal it is
@@ -116,34 +112,26 @@ def bandwidth_of(X: Floats, rule: str | float, rng: np.random.RandomState) -> fl
     return float(t) if t > 0 else 1.0
 
 
-def gaussian(D: Floats, t: float) -> Floats:
+def gaussian(D: Float64, t: float) -> Float64:
     """exp(-D^2 / 2t^2), written over D."""
     np.square(D, out=D)
     D /= -2 * t * t
     return np.exp(D, out=D)
 
 
-def spectral_labels(W: Affinity, c: int, rng: np.random.RandomState) -> Ints:
+def spectral_labels(W: Affinity, c: int, rng: np.random.RandomState) -> Integer:
     """Labels (m,) of an affinity: ``embedding``, then k-means (k-means++, best of 10)."""
     return np.asarray(KMeans(c, n_init=10, random_state=rng).fit(embedding(W, c, rng)).labels_, dtype=np.intp)
 
 
-def embedding(W: Affinity, c: int, rng: np.random.RandomState) -> Floats | sp.csr_array:
+def embedding(W: Affinity, c: int, rng: np.random.RandomState) -> Float64 | sp.csr_array:
     """Rows of length 1 from the c leading eigenvectors of D^-1/2 W D^-1/2, (m, c): Ng, Jordan, Weiss 2002.
 
     Shi and Malik's normalised cut takes the same vectors times D^-1/2, which scales whole rows: once the rows have
     length 1 the two are the same. A sample without any affinity is a component of its own. With r > c connected
     components the leading c vectors are an arbitrary part of the eigenspace of 1, so all of it is taken, CSR (m, r):
-    the component that a sample is in. That is announced by an `IPS2Warning`.
-
-    Parameters
-    ----------
-    W : array or sparse array (m, m)
-        Symmetric affinity, not negative.
-    c : int
-        Clusters.
-    rng : RandomState
-        Gives the start of Lanczos, above ``DENSE_EIGH`` samples.
+    the component that a sample is in. That is announced by an `IPS2Warning`. ``rng`` gives the start of Lanczos, above
+    ``DENSE_EIGH`` samples.
     """
     d = np.asarray(W.sum(axis=1), dtype=np.float64).ravel()
     lonely = d <= 0
@@ -165,7 +153,7 @@ def _components_only(W: Affinity, c: int) -> sp.csr_array:
     return sp.csr_array((np.ones(m), component.astype(np.int32), ends), shape=(m, r))
 
 
-def _leading_dense(W: Affinity, scale: Floats, lonely: npt.NDArray[np.bool_], c: int) -> Floats | None:
+def _leading_dense(W: Affinity, scale: Float64, lonely: Bool, c: int) -> Float64 | None:
     """The c leading eigenvectors by LAPACK, or None where eigenvalue 1 has more than c."""
     L = (W if isinstance(W, np.ndarray) else W.toarray()) * scale[:, None] * scale
     L[lonely, lonely] = 1
@@ -174,7 +162,7 @@ def _leading_dense(W: Affinity, scale: Floats, lonely: npt.NDArray[np.bool_], c:
     return None if len(values) > c and values[0] >= ONE else np.asarray(vectors[:, -c:])
 
 
-def _leading_sparse(W: Affinity, d: Floats, scale: Floats, c: int, rng: np.random.RandomState) -> Floats | None:
+def _leading_sparse(W: Affinity, d: Float64, scale: Float64, c: int, rng: np.random.RandomState) -> Float64 | None:
     """The same by Lanczos; vectors of eigenvalue 1 come from a graph search, since Lanczos finds only one of them."""
     r, component = connected_components(W, directed=False)
     if r > c:
@@ -186,7 +174,7 @@ def _leading_sparse(W: Affinity, d: Floats, scale: Floats, c: int, rng: np.rando
     if r == c:
         return Q
 
-    def deflated(x: Floats) -> Floats:
+    def deflated(x: Float64) -> Float64:
         x = np.ravel(x)
         return np.asarray(scale * (W @ (scale * x)) - Q @ (Q.T @ x))
 
@@ -195,3 +183,115 @@ def _leading_sparse(W: Affinity, d: Floats, scale: Floats, c: int, rng: np.rando
     # 1e-6 is far below what moves a label; wide Krylov spaces because the leading eigenvalues of a graph crowd at 1
     vectors = eigsh(L, k=c - r, which="LA", v0=start, ncv=min(m, max(4 * c, 40)), tol=1e-6)[1]
     return np.hstack([Q, vectors[:, ::-1]])
+
+
+class Baseline(ClusterMixin, BaseEstimator):
+    """What fitting has in common: checks, an affinity, and its spectral clustering; subclasses are data classes."""
+
+    PRECOMPUTED: ClassVar[str] = ""
+    """The parameter that may be ``precomputed``: X is the affinity, or the incidence, then."""
+
+    n_clusters: int
+    random_state: int | np.random.RandomState | None
+
+    def fit(self, X: npt.ArrayLike, y: object = None) -> Self:
+        """Cluster X (m, f), or (m, m) or (m, n) where it is ``precomputed``; y is ignored.
+
+        Raises
+        ------
+        BadInput
+            A parameter is out of range, or a precomputed X is not what it should be.
+        """
+        refuse_masked(X, "X")
+        sparse = "csr" if self._is_precomputed() else False
+        data = validate_data(self, X, dtype=np.float64, accept_sparse=sparse, ensure_min_samples=2)
+        self._cluster(data, check_random_state(self.random_state))
+        return self
+
+    def _cluster(self, X: Affinity, rng: np.random.RandomState) -> None:
+        m = X.shape[0]
+        c = check_count("n_clusters", self.n_clusters, 1, m, f"some of the clusters of {m} samples would be empty")
+        self.affinity_matrix_ = self._affinity(X, rng)
+        self.labels_ = spectral_labels(self.affinity_matrix_, c, rng)
+
+    def _affinity(self, X: Affinity, rng: np.random.RandomState) -> Affinity:
+        raise NotImplementedError
+
+    def _is_precomputed(self) -> bool:
+        return bool(self.PRECOMPUTED) and getattr(self, self.PRECOMPUTED) == "precomputed"
+
+    def __sklearn_tags__(self) -> Tags:
+        """A precomputed X is not negative and may be sparse."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = tags.input_tags.positive_only = self._is_precomputed()
+        return tags
+
+
+@dataclass(eq=False, repr=False)
+class SC(Baseline):
+    """Spectral clustering: Gaussian affinity, normalised Laplacian, rows of length 1, k-means.
+
+    A = exp(-d_ij^2 / 2t^2), L = D^-1/2 A D^-1/2, its ``n_clusters`` leading eigenvectors as columns, each row scaled to
+    length 1, k-means on the rows (steps 1-6 of the paper's algorithm).
+
+    Attributes
+    ----------
+    labels_ : (m,) int
+    affinity_matrix_ : (m, m) array, CSR where ``heat-knn`` or a sparse ``precomputed``
+    n_features_in_ : int
+    """
+
+    PRECOMPUTED: ClassVar[str] = "affinity"
+
+    n_clusters: int = 8  # at most the number of samples
+    _: KW_ONLY
+    # gaussian: all pairs, dense. heat-knn: the same kernel where one of two samples is among the n_neighbors nearest
+    # others of the other, symmetric by maximum, zero diagonal, sparse. precomputed: X is the affinity, (m, m), dense or
+    # sparse, and its diagonal counts as it is
+    affinity: str = "gaussian"
+    # t: the mean or median distance over i < j, or a number; above 5,000 samples over the pairs of 2,000 seeded ones
+    bandwidth: str | float = "mean"
+    n_neighbors: int = 5  # of heat-knn, the sample itself not counted
+    zero_diagonal: bool = True  # of gaussian: 0, as in the paper, or 1
+    random_state: int | np.random.RandomState | None = 0  # of k-means and of Lanczos
+
+    def _affinity(self, X: Affinity, rng: np.random.RandomState) -> Affinity:
+        check_option("affinity", self.affinity, AFFINITIES)
+        if self.affinity == "precomputed":
+            return _checked_affinity(X)
+        if self.affinity == "heat-knn":
+            k = check_count("n_neighbors", self.n_neighbors, 1, len(X) - 1, f"{len(X)} samples have no more others")
+            return _heat_knn(X, k, bandwidth_of(X, self.bandwidth, rng))
+        W = gaussian(distances(X, X), bandwidth_of(X, self.bandwidth, rng))
+        np.fill_diagonal(W, 0 if self.zero_diagonal else 1)
+        return W
+
+    def __sklearn_tags__(self) -> Tags:
+        """A precomputed affinity is pairwise too."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = self._is_precomputed()
+        return tags
+
+
+def _heat_knn(X: Float64, k: int, t: float) -> sp.csr_array:
+    """exp(-d_ij^2 / 2t^2) where j is among the k nearest others of i or the reverse, CSR (m, m), zero diagonal."""
+    N, d = nearest_others(X, k)
+    m = len(N)
+    graph = sp.csr_array((gaussian(d, t).ravel(), N.ravel(), np.arange(m + 1) * k), shape=(m, m))
+    return sp.csr_array(graph.maximum(graph.T))
+
+
+def _checked_affinity(W: Affinity) -> Affinity:
+    """The given affinity, if it is one."""
+    thing = "affinity='precomputed'"
+    if W.shape[0] != W.shape[1]:
+        otherwise = "it says nothing of pairs"
+        raise BadInput(thing, f"shape {W.shape}", "(m, m)", otherwise, "give the affinity of all pairs")
+    if W.min() < 0:
+        found = f"Negative values in data, {W.min():g}"
+        raise BadInput(thing, found, "none", "degrees could vanish", "give similarities")
+    gap = float(abs(W - W.T).max())
+    if gap > 1e-8 * float(W.max()):
+        otherwise = "eigenvectors would be complex"
+        raise BadInput(thing, f"W and W' {gap:g} apart", "a symmetric array", otherwise, "give (W + W') / 2")
+    return W if isinstance(W, np.ndarray) else sp.csr_array(W)

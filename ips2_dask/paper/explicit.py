@@ -7,13 +7,14 @@ the active pairs alone, for any number of samples; docs/method.md has the mathem
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import scipy.sparse as sp
 from scipy.linalg import eigh
-from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
+from scipy.sparse.linalg import eigsh
 from scipy.spatial.distance import pdist, squareform
 
 from ips2_dask.errors import BadInput
@@ -23,6 +24,7 @@ from ips2_dask.typing import Float64, Int64
 MOST_SAMPLES = 100  # a tensor takes m^4 * 8 bytes, then 0.8 GB, and a call holds up to four of them
 HEAT_NEIGHBORS = 5
 TIE = 1e-9  # eigenvalues closer than this count as one, whose vectors are only defined together
+DENSE_PAIRS = 400  # pairs of a component up to which LAPACK solves for few vectors; above it Lanczos costs less
 
 
 def pairwise_similarity(
@@ -46,21 +48,12 @@ def pairwise_similarity(
     -------
     S : float64 array (m, m)
         Symmetric, in [0, 1].
-
-    Raises
-    ------
-    BadInput
-        If X is not a finite matrix of at least two rows, or an option is unknown.
     """
     d = _distances(X)
-    kernel = _kernel(d, _bandwidth(d, bandwidth))
-    if affinity == "gaussian":
-        return kernel
-    if affinity != "heat-knn":
+    S = kernel(d, _bandwidth(d, bandwidth))
+    if affinity not in ("gaussian", "heat-knn"):
         raise _unknown("affinity", affinity, "'heat-knn' or 'gaussian'", "there would be no rule for S")
-    near = _membership(d, min(HEAT_NEIGHBORS + 1, len(d)))
-    np.fill_diagonal(near, False)
-    return np.where(near | near.T, kernel, 0.0)
+    return S if affinity == "gaussian" else on_neighbors(S, d)
 
 
 def tensor_similarity(
@@ -101,19 +94,30 @@ def tensor_similarity(
         If there are more than ``MOST_SAMPLES`` samples, or an argument is not one of the above.
     """
     if kind == "decomposable":
-        return _decomposable(data, n_neighbors)
+        if n_neighbors is not None:
+            allowed, otherwise = "None for a decomposable tensor", "the unfolding would not be S kron S"
+            raise BadInput("n_neighbors", str(n_neighbors), allowed, otherwise, "leave it out")
+        S = _square(data, "S")
+        _check_size(len(S))
+        return np.asarray(np.einsum("ik,jl->ijkl", S, S))
     if kind != "indecomposable":
         raise _unknown("kind", kind, "'indecomposable' or 'decomposable'", "there would be no rule for T")
-    _check_numbers(sigma, epsilon)
+    if not (math.isfinite(sigma) and sigma > 0):
+        raise BadInput("sigma", str(sigma), "a positive number", "far pairs would be the similar ones", "give sigma=1")
+    if not 0 < epsilon < 0.001:
+        otherwise = "a denominator could be zero, or the result depend on it"
+        raise BadInput("epsilon", str(epsilon), "between 0 and .001, both excluded", otherwise, "give epsilon=1e-4")
     _check_size(len(np.asarray(data)))
     d = _distances(data)
-    T: Float64 = d[:, None, :, None] + d[None, :, None, :]  # d_ik + d_jl
-    T += epsilon
-    np.divide(d[:, :, None, None] + d[None, None, :, :], T, out=T)  # (d_ij + d_kl) over it
-    np.exp(np.multiply(T, -sigma, out=T), out=T)
-    if n_neighbors is not None:
-        T *= _together(_membership(d, _checked_neighbors(n_neighbors, len(d))))
-    return T
+    m = len(d)
+    k = m if n_neighbors is None else n_neighbors
+    if isinstance(k, bool) or int(k) != k or not 2 <= k <= m:
+        allowed, otherwise = (
+            f"2 to m = {m}, or None",
+            "a neighbourhood would hold no pair, or samples that do not exist",
+        )
+        raise BadInput("n_neighbors", str(k), allowed, otherwise, f"give n_neighbors={min(5, m)}")
+    return quadruples(d, None if k == m else nearest(d, int(k)), sigma, epsilon)
 
 
 # Definition 3.1 counts the pair (i, j) as r = m (j - 1) + i: the first index runs fastest, which is NumPy's order "F".
@@ -128,16 +132,11 @@ def unfold(T: npt.ArrayLike) -> Float64:
     Parameters
     ----------
     T : array (m, m, m, m) or (m, m)
-        A tensor similarity, or a similarity matrix to be written as a vector in the same order.
+        A tensor similarity, or a similarity matrix to be written as a vector in the same order; else it is refused.
 
     Returns
     -------
     T_hat : float64 array (m^2, m^2) or (m^2,)
-
-    Raises
-    ------
-    BadInput
-        If T has another number of axes, or axes of different lengths.
     """
     refuse_masked(T, "T")
     T = np.asarray(T, dtype=np.float64)
@@ -152,17 +151,12 @@ def fold(v: npt.ArrayLike) -> Float64:
     Parameters
     ----------
     v : array (m^2,) or (m^2, m^2)
-        A vector or a matrix over ordered pairs, in the order of `unfold`.
+        A vector or a matrix over ordered pairs, in the order of `unfold`; else it is refused.
 
     Returns
     -------
     V : float64 array (m, m) or (m, m, m, m)
         ``V[i, j] = v[m j + i]`` counted from 0.
-
-    Raises
-    ------
-    BadInput
-        If the length is no square, or the matrix is not square.
     """
     refuse_masked(v, "v")
     v = np.asarray(v, dtype=np.float64)
@@ -178,25 +172,19 @@ def laplacian(M: npt.ArrayLike) -> Float64:
     Parameters
     ----------
     M : array (n, n)
-        Symmetric, without negative entries.
+        Symmetric, without negative entries; else it is refused.
 
     Returns
     -------
     L : float64 array (n, n)
         Its eigenvalues lie in [-1, 1]; zero rows stay zero.
-
-    Raises
-    ------
-    BadInput
-        If M is not square, or has a negative row sum.
     """
     M = _square(M, "M")
     degree = M.sum(axis=1)
     if (degree < 0).any():
         row_sum = f"the sum {degree.min():.3g} of row {int(degree.argmin())}"
         raise BadInput("M", row_sum, "no negative row sum", "its root would be complex", "pass a similarity")
-    root = np.sqrt(degree)
-    inverse = np.divide(1.0, root, out=np.zeros_like(root), where=root > 0)
+    inverse = np.divide(1.0, np.sqrt(degree), out=np.zeros_like(degree), where=degree > 0)
     return np.asarray(M * inverse[:, None] * inverse[None, :])
 
 
@@ -240,71 +228,148 @@ def high_order_similarity(T: npt.ArrayLike, n_clusters: int, rule: Literal["rms"
     M = unfold(T) if is_tensor else _square(T, "T")
     if m * m != len(M):
         raise BadInput("T", f"shape {T.shape}", "(m, m, m, m) or (m^2, m^2)", "there would be no pairs", "pass T")
-    values, vectors, components = _symmetric_spectrum(laplacian(M) if is_tensor else M, m)
-    r = len(components)
+    if rule not in ("rms", "abs", "signed"):
+        raise _unknown("rule", rule, "'rms', 'abs' or 'signed'", "there would be no rule for V")
+    found = spectrum(M, divide="both" if is_tensor else "none")
+    r = len(found.shares)
     if r == 0:
         raise BadInput("T", "zeros alone", "a similarity of some pair", "V would be zero", "pass another tensor")
     if r >= n_clusters and not is_tensor:
         counts = f"L-hat with {r} components for {n_clusters} clusters"
         otherwise = "the components' shares of the volume, which L-hat has lost, would be guessed"
         raise BadInput("T", counts, "fewer components than clusters", otherwise, "pass the tensor")
-    weights = np.ones(len(values))
-    if r >= n_clusters:
-        weights[:r] = np.sqrt([M[rows].sum() / M.sum() for rows in components])
-    n = r + _through_ties(values[r:], n_clusters - r if r < n_clusters else n_clusters)
-    stack = np.stack([weight * fold(v) for weight, v in zip(weights[:n], vectors[:n], strict=True)])  # (n, m, m)
-    V = _one_matrix(stack, rule)
+    V = combined(found, n_clusters, rule)
     return np.asarray(V / V.max())
 
 
-def _one_matrix(stack: Float64, rule: str) -> Float64:
-    if rule == "rms":
-        return np.asarray(np.sqrt(np.mean(stack**2, axis=0)))
+# What the readings of the paper's text vary (paper/readings.py): on distances that are checked, with further options.
+
+
+def kernel(d: Float64, t: float) -> Float64:
+    """exp(-d^2 / 2 t^2); for t = 0 its limit, 1 where d = 0 and 0 elsewhere."""
+    return np.exp(-0.5 * (d / t) ** 2) if t > 0 else np.asarray(d == 0, dtype=np.float64)
+
+
+def nearest(d: Float64, k: int) -> Int64:
+    """N(p): the sample itself and its k - 1 nearest others by (distance, id), (m, k)."""
+    return np.argsort(d - np.eye(len(d)), axis=1, kind="stable")[:, :k]  # itself before its duplicates
+
+
+def on_neighbors(S: Float64, d: Float64) -> Float64:
+    """S where one of two samples is among the five nearest others of the other, zero elsewhere."""
+    near = np.zeros(d.shape, dtype=np.bool_)
+    np.put_along_axis(near, nearest(d, HEAT_NEIGHBORS + 1)[:, 1:], True, axis=1)
+    return np.where(near | near.T, S, 0.0)
+
+
+def quadruples(e: Float64, near: Int64 | None, sigma: float | Float64, epsilon: float, each: bool = False) -> Float64:
+    """The indecomposable tensor of distances e (m, m), (m, m, m, m), zero outside of neighbourhoods (m, k), if given.
+
+    ``sigma`` may be one of each neighbourhood, (m,); a quadruple of several has that of the first. ``each`` adds up
+    what several neighbourhoods give; else an entry counts once.
+    """
+    if near is None:
+        return _quotients(e, float(sigma), epsilon)
+    m = len(e)
+    sigmas, T = np.broadcast_to(sigma, m), np.zeros((m, m, m, m))
+    for p in reversed(range(m)):  # so that the first neighbourhood is the last to write
+        N = near[p]
+        block = _quotients(e[np.ix_(N, N)], float(sigmas[p]), epsilon)
+        T[np.ix_(N, N, N, N)] = T[np.ix_(N, N, N, N)] + block if each else block
+    return T
+
+
+def _quotients(e: Float64, sigma: float, epsilon: float) -> Float64:
+    T: Float64 = e[:, None, :, None] + e[None, :, None, :]  # d_ik + d_jl
+    T += epsilon
+    np.divide(e[:, :, None, None] + e[None, None, :, :], T, out=T)  # (d_ij + d_kl) over it
+    return np.exp(np.multiply(T, -sigma, out=T), out=T)
+
+
+class Spectrum(NamedTuple):
+    """Swap-symmetric eigenvectors as matrices: one of each component first, then the rest, values descending."""
+
+    values: Float64  # (n,)
+    matrices: Float64  # (n, m, m)
+    shares: Float64  # (r,) each component's share of the volume
+
+
+def spectrum(T_hat: Float64, n: int | None = None, divide: Literal["both", "left", "none"] = "both") -> Spectrum:
+    """The leading swap-symmetric eigenvectors of an unfolded tensor, at least the n after those of the components.
+
+    T-hat has the symmetry (i, j), (k, l) -> (j, i), (l, k), so it does not mix the vectors that keep their sign under
+    the swap with those that change it, and each component can be solved alone: its eigenvalue 1 is then simple. They
+    are those of D^-1/2 T D^-1/2, with ``divide="left"`` of D^-1 T, with "none" of T; without ``n`` all of them.
+    """
+    m = math.isqrt(len(T_hat))
+    i, j = np.triu_indices(m)
+    one, other, unit = m * i + j, m * j + i, np.where(i == j, math.sqrt(0.5), 1.0)
+    degree = T_hat.sum(axis=1)[one]
+    inverse = np.divide(1.0, np.sqrt(degree), out=np.zeros(len(i)), where=degree > 0)
+    scale = unit * (1.0 if divide == "none" else inverse)
+    # between the vectors (e_ij + e_ji) / sqrt(2) for i < j and e_ii
+    L = sp.csr_array((T_hat[np.ix_(one, one)] + T_hat[np.ix_(one, other)]) * scale[:, None] * scale)
+    active = np.flatnonzero(abs(L).sum(axis=1) > 0)
+    label = connected_components(L[active][:, active], directed=False)[1]
+    firsts: list[tuple[float, Float64]] = []
+    others: list[tuple[float, Float64]] = []
+    shares = []
+    for component in range(int(label.max(initial=-1)) + 1):
+        rows = active[label == component]
+        values, vectors = _leading(L[rows][:, rows], n)
+        if divide == "left":
+            vectors = vectors * inverse[rows, None]
+        matrices = np.zeros((len(values), m, m))
+        entries = vectors.T * math.sqrt(0.5) / unit[rows]
+        matrices[:, i[rows], j[rows]] = matrices[:, j[rows], i[rows]] = entries
+        found = list(zip(values.tolist(), matrices, strict=True))
+        firsts, others = firsts + found[:1], others + found[1:]
+        shares.append((degree * unit**2)[rows].sum() / (degree * unit**2).sum())
+    every = firsts + sorted(others, key=lambda one: -one[0])
+    stack = np.array([M for _, M in every]).reshape(-1, m, m)
+    return Spectrum(np.array([value for value, _ in every]), stack, np.array(shares))
+
+
+def _leading(L: sp.csr_array, n: int | None) -> tuple[Float64, Float64]:
+    """A few more than n leading eigenpairs of a component, or all: values descending, vectors as columns."""
+    size = L.shape[0]
+    n = size if n is None else n + 4
+    if size <= max(DENSE_PAIRS, 3 * n):
+        values, vectors = eigh(L.toarray(), subset_by_index=[max(0, size - n), size - 1])
+    else:
+        start = np.random.default_rng(0).uniform(0.5, 1, size)
+        values, vectors = eigsh(L, n, which="LA", v0=start)
+    order = np.argsort(-values, kind="stable")
+    return values[order], vectors[:, order]
+
+
+def combined(found: Spectrum, n: int, rule: str, after_components: bool = False) -> Float64:
+    """V before it is scaled, (m, m): by the rule of `high_order_similarity` for components and ties.
+
+    It is made of n vectors, those of the components among them unless they are ``after_components``, by its rules or
+    ``square`` (mean of squares), ``centred`` (the signed ones less their means), or ``signs N``: the mean of signed
+    ones, those flipped whose bit is set in N, the lowest bit being the second vector's.
+    """
+    r, weights = len(found.shares), np.ones(len(found.values))
+    if r >= n and not after_components:
+        weights[:r] = np.sqrt(found.shares)
+    last = r + _through_ties(found.values[r:], n - r if r < n and not after_components else n)
+    first = r if after_components else 0
+    stack = found.matrices[first:last] * weights[first:last, None, None]
+    if rule in ("rms", "square"):
+        square = np.mean(stack**2, axis=0)
+        return np.asarray(np.sqrt(square) if rule == "rms" else square)
     if rule == "abs":
         return np.asarray(np.mean(np.abs(stack), axis=0))
-    if rule == "signed":
-        return np.asarray(np.mean(np.where(stack.sum(axis=(1, 2), keepdims=True) < 0, -stack, stack), axis=0))
-    raise _unknown("rule", rule, "'rms', 'abs' or 'signed'", "there would be no rule for V")
-
-
-def _symmetric_spectrum(L_hat: Float64, m: int) -> tuple[Float64, Float64, list[Int64]]:
-    """Swap-symmetric eigenpairs of L-hat: one of eigenvalue 1 for each component, then the rest, descending.
-
-    Also the rows of each component.
-
-    L-hat has the symmetry (i, j), (k, l) -> (j, i), (l, k), so it does not mix the vectors that keep their sign under
-    the swap with those that change it, and each component can be solved alone: its eigenvalue 1 is then simple.
-    """
-    swap = np.arange(m * m).reshape(m, m).T.ravel()
-    components = _components(L_hat, swap)
-    first: list[Float64] = []
-    rest: list[tuple[float, Float64]] = []
-    for rows in components:
-        B = _symmetric_basis(rows, swap)
-        values, vectors = eigh(B.T @ (B.T @ L_hat).T)
-        whole = (B @ vectors).T[::-1]
-        first.append(whole[0])
-        rest.extend(zip(values[-2::-1].tolist(), whole[1:], strict=True))
-    rest.sort(key=lambda pair: -pair[0])
-    values = np.array([1.0] * len(first) + [value for value, _ in rest])
-    return values, np.array(first + [v for _, v in rest]), components
-
-
-def _components(M: Float64, swap: Int64) -> list[Int64]:
-    """Rows of each component of the pairs that M joins; (i, j) and (j, i) count as one, zero rows belong to none."""
-    active = np.flatnonzero(M.any(axis=1))
-    graph = csr_array(M != 0) + csr_array((np.ones(len(swap), dtype=bool), (np.arange(len(swap)), swap)))
-    label = connected_components(graph[active][:, active], directed=False)[1]
-    return [active[label == r] for r in range(int(label.max(initial=-1)) + 1)]
-
-
-def _symmetric_basis(rows: Int64, swap: Int64) -> csr_array:
-    """Columns (e_ij + e_ji) / sqrt(2) for i < j and e_ii, of the ordered pairs in ``rows``, (m^2, columns)."""
-    one, other = rows[rows <= swap[rows]], swap[rows[rows <= swap[rows]]]
-    half = np.where(one == other, 0.5, math.sqrt(0.5))  # e_ii is written twice and summed
-    column = np.arange(len(one))
-    entries = (np.concatenate([half, half]), (np.concatenate([one, other]), np.concatenate([column, column])))
-    return csr_array(entries, shape=(len(swap), len(one)))
+    signed = np.where(stack.sum(axis=(1, 2), keepdims=True) < 0, -stack, stack)
+    if rule == "centred":
+        signed -= signed.mean(axis=(1, 2), keepdims=True)
+    elif rule.startswith("signs "):
+        bits = int(rule.removeprefix("signs ")) << 1
+        signed *= np.array([-1.0 if bits >> a & 1 else 1.0 for a in range(len(signed))])[:, None, None]
+    elif rule != "signed":
+        raise ValueError(f"no rule {rule!r}")
+    return np.asarray(signed.mean(axis=0))
 
 
 def _through_ties(values: Float64, n: int) -> int:
@@ -313,29 +378,7 @@ def _through_ties(values: Float64, n: int) -> int:
     return min(n, len(values))
 
 
-def _together(member: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Whether some neighbourhood holds all four samples, (m, m, m, m), of ``member[p, i]``: is i in N(p)."""
-    m = len(member)
-    pair = (member[:, :, None] & member[:, None, :]).reshape(m, m * m).astype(np.float32)
-    return np.asarray(pair.T @ pair > 0).reshape(m, m, m, m)
-
-
-def _membership(d: Float64, k: int) -> npt.NDArray[np.bool_]:
-    """``member[p, i]``: i is in N(p), the sample itself and its k - 1 nearest others, ties broken by id."""
-    m = len(d)
-    others = d + np.diag(np.full(m, -1.0))  # the sample itself before its duplicates
-    member = np.zeros((m, m), dtype=np.bool_)
-    np.put_along_axis(member, np.argsort(others, axis=1, kind="stable")[:, :k], True, axis=1)
-    return member
-
-
-def _decomposable(S: npt.ArrayLike, n_neighbors: int | None) -> Float64:
-    if n_neighbors is not None:
-        otherwise = "the unfolding would not be S kron S"
-        raise BadInput("n_neighbors", str(n_neighbors), "None for a decomposable tensor", otherwise, "leave it out")
-    S = _square(S, "S")
-    _check_size(len(S))
-    return np.asarray(np.einsum("ik,jl->ijkl", S, S))
+# checks
 
 
 def _distances(X: npt.ArrayLike) -> Float64:
@@ -347,44 +390,18 @@ def _distances(X: npt.ArrayLike) -> Float64:
     X = X.astype(np.float64)
     if not np.isfinite(X).all():
         row, column = np.argwhere(~np.isfinite(X))[0]
-        fault = f"{X[row, column]} in row {row}, column {column}"
-        raise BadInput(
-            "X", fault, "finite numbers", "every distance to it would be undefined", "fill it or drop the row"
-        )
+        fault, otherwise = f"{X[row, column]} in row {row}, column {column}", "every distance to it would be undefined"
+        raise BadInput("X", fault, "finite numbers", otherwise, "fill it or drop the row")
     return np.asarray(squareform(pdist(X)))
-
-
-def _kernel(d: Float64, t: float) -> Float64:
-    """exp(-d^2 / 2 t^2); for t = 0 its limit, 1 where d = 0 and 0 elsewhere."""
-    return np.exp(-0.5 * (d / t) ** 2) if t > 0 else np.asarray(d == 0, dtype=np.float64)
 
 
 def _bandwidth(d: Float64, bandwidth: str | float) -> float:
     above = squareform(d, checks=False)
-    if bandwidth == "mean":
-        return float(above.mean())
-    if bandwidth == "median":
-        return float(np.median(above))
+    if bandwidth in ("mean", "median"):
+        return float(above.mean() if bandwidth == "mean" else np.median(above))
     if isinstance(bandwidth, str) or not (math.isfinite(bandwidth) and bandwidth > 0):
         raise _unknown("bandwidth", bandwidth, "'mean', 'median' or a positive number", "the kernel would be undefined")
     return float(bandwidth)
-
-
-def _check_numbers(sigma: float, epsilon: float) -> None:
-    if not (math.isfinite(sigma) and sigma > 0):
-        raise BadInput("sigma", str(sigma), "a positive number", "far pairs would be the similar ones", "give sigma=1")
-    if not 0 < epsilon < 0.001:
-        otherwise = "a denominator could be zero, or the result depend on it"
-        raise BadInput("epsilon", str(epsilon), "between 0 and .001, both excluded", otherwise, "give epsilon=1e-4")
-
-
-def _checked_neighbors(n_neighbors: int, m: int) -> int:
-    if isinstance(n_neighbors, bool) or int(n_neighbors) != n_neighbors or not 2 <= n_neighbors <= m:
-        otherwise = "a neighbourhood would hold no pair, or samples that do not exist"
-        raise BadInput(
-            "n_neighbors", str(n_neighbors), f"2 to m = {m}, or None", otherwise, f"give n_neighbors={min(5, m)}"
-        )
-    return int(n_neighbors)
 
 
 def _check_size(m: int) -> None:
