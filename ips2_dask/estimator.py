@@ -90,7 +90,7 @@ class IPS2(ClassNamePrefixFeaturesOutMixin, TransformerMixin, ClusterMixin, Base
     scale : {None, "none", "zscore", "minmax", "l2"}
     duplicates : {"merge", "keep"}
         Whether equal rows become one sample, with one label, or stay samples of their own.
-    operator : {"auto", "matrix-free", "elements", "triplets"}
+    operator : {"auto", "matrix-free", "triplets"}
         How far the tensor is assembled; see `Params`.
     tol : float, optional
         Largest residual of an eigenpair; by default the solver stops when labels need no more.

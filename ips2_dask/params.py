@@ -52,7 +52,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "assign_labels": ("auto", "kmeans", "density", "leiden"),
     "scale": ("none", "zscore", "minmax", "l2"),
     "duplicates": ("merge", "keep"),
-    "operator": ("auto", "matrix-free", "elements", "triplets"),
+    "operator": ("auto", "matrix-free", "triplets"),
     "vectors": ("auto", "in-core", "chunked"),
     "graph": ("auto", "exact", "shards", "pynndescent"),
 }
@@ -175,10 +175,9 @@ class Params:
         Whether rows that are equal after scaling become one sample, with one label, or stay samples of their own, as in
         the paper. See docs/method.md, Equal rows, for how a sample of several rows counts. With
         ``affinity="precomputed"`` all rows stay samples, because a given similarity may tell them apart.
-    operator : {"auto", "matrix-free", "elements", "triplets"}
-        How far the tensor is assembled: ``triplets`` stores its entries, ``elements`` keeps each neighbourhood's block
-        in memory, ``matrix-free`` keeps the neighbourhood's distances alone. ``auto`` takes triplets for few entries,
-        and matrix-free otherwise and for vectors in chunks.
+    operator : {"auto", "matrix-free", "triplets"}
+        How far the tensor is assembled: ``triplets`` stores its entries, ``matrix-free`` keeps each neighbourhood's
+        distances alone. ``auto`` takes triplets for few entries, and matrix-free otherwise and for vectors in chunks.
     graph : {"auto", "exact", "shards", "pynndescent"}
         How the nearest neighbours are found.
     shards : int, optional

@@ -40,7 +40,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "descent": {"graph": "pynndescent"},
     "signed": {"high_order": "signed"},
     "normalized": {"fusion": "normalized"},
-    "elements": {"operator": "elements"},
     "matrix-free": {"operator": "matrix-free"},
     "exactly": {"tol": 1e-6},
     "few columns": {"n_components": 2},

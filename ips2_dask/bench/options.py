@@ -44,7 +44,7 @@ def words(allowed: tuple[str, ...], text: str) -> tuple[str, ...]:
     return chosen
 
 
-OPERATORS = ("matrix-free", "elements", "triplets")
+OPERATORS = ("matrix-free", "triplets")
 BUILDERS = ("exact", "shards", "pynndescent", "faiss-ivf", "faiss-hnsw", "hnswlib", "usearch")
 SOLVERS = ("ips2", "lobpcg", "eigsh")
 SYSTEMS = (

@@ -54,7 +54,7 @@ def tensor_of(X: Float32, N: Int32) -> Tensor:
 
 
 def _neighborhood_operator(
-    tensor: Tensor, kind: type[NeighborhoodOperator], *, elements: bool = False, dtype: type = np.float32
+    tensor: Tensor, kind: type[NeighborhoodOperator], *, dtype: type = np.float32
 ) -> NeighborhoodOperator:
     return kind(
         tensor.blocks,
@@ -64,16 +64,13 @@ def _neighborhood_operator(
         tensor.N.shape[1],
         Params().sigma,
         Params().epsilon,
-        elements=elements,
         dtype=dtype,
     )
 
 
-def laplacian(
-    tensor: Tensor, kind: type[NeighborhoodOperator] = NeighborhoodOperator, *, elements: bool = False
-) -> NeighborhoodOperator:
-    """The Laplacian in float32 by neighbourhoods: matrix-free, or with the blocks' values kept."""
-    operator = _neighborhood_operator(tensor, kind, elements=elements)
+def laplacian(tensor: Tensor, kind: type[NeighborhoodOperator] = NeighborhoodOperator) -> NeighborhoodOperator:
+    """The Laplacian in float32 by neighbourhoods, matrix-free."""
+    operator = _neighborhood_operator(tensor, kind)
     operator.normalize(tensor.degrees)
     return operator
 
@@ -122,7 +119,7 @@ COLUMNS = (
     "bound_by",
     "share_of_bound",
 )
-OPERATORS = ("matrix-free", "elements", "triplets")
+OPERATORS = ("matrix-free", "triplets")
 
 Product = Callable[[], NDArray[np.float32]]
 
@@ -227,7 +224,7 @@ def _levels(
 
 
 def _operator(name: str, tensor: Tensor, csr: sp.csr_array) -> Operator:
-    return MatrixOperator(csr) if name == "triplets" else laplacian(tensor, elements=name == "elements")
+    return MatrixOperator(csr) if name == "triplets" else laplacian(tensor)
 
 
 def _product(operator: Operator, x: NDArray[np.float32]) -> Product:

@@ -216,7 +216,6 @@ def operator_bytes(sizes: Sizes) -> int:
     """Bytes of the in-core operator, with those that are needed while it is made."""
     return {
         "triplets": sizes.triplets_bytes + 2 * sizes.csr_bytes,
-        "elements": sizes.neighborhoods_bytes + 4 * sizes.entries,
         "matrix-free": sizes.neighborhoods_bytes,
     }[sizes.choices.operator]
 

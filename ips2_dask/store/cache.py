@@ -114,12 +114,12 @@ def limit_cache(limit: int) -> None:
 
 
 def free_pinned() -> None:
-    """Unpin what all tasks of a stage looked at, and free pooled buffers: the stage needs neither any more."""
+    """Unpin what all tasks of a stage looked at, and give freed memory back: the stage needs neither."""
     cache.unpin_all()
     buffers.tidy()
 
 
 def clear_cache() -> None:
-    """Drop all cached arrays and free pooled buffers: the plan counts each stage without what earlier ones left."""
+    """Drop all cached arrays and give freed memory back: the plan counts each stage without what earlier ones left."""
     cache.clear()
     buffers.tidy()

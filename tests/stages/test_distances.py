@@ -421,7 +421,7 @@ def test_sparse_distances_of_all_pairs_are_the_dense_ones() -> None:
     assert found.unit == wanted.unit
 
 
-@pytest.mark.parametrize("operator", ["triplets", "matrix-free", "elements"])
+@pytest.mark.parametrize("operator", ["triplets", "matrix-free"])
 def test_sparse_distances_against_the_oracle_of_the_completed_matrix(operator: str) -> None:
     X = samples()
     graph = neighbours(X, 7)
