@@ -48,7 +48,7 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "high_order": ("rms", "abs", "signed"),
     "fusion": ("average", "normalized"),
     "method": ("ips2", "ppc"),
-    "embedding": ("spectral", "rows", "none"),
+    "embedding": ("spectral", "none"),
     "assign_labels": ("auto", "kmeans", "density", "leiden"),
     "scale": ("none", "zscore", "minmax", "l2"),
     "duplicates": ("merge", "keep"),
@@ -158,9 +158,8 @@ class Params:
         w of U = (1 - w) S + w V, 0 to 1.
     method : {"ips2", "ppc"}
         ``ppc`` labels V alone.
-    embedding : {"spectral", "rows", "none"}
-        The points that are clustered: the spectral embedding of U, that of the heat-kernel graph on the rows of U, or
-        the rows of U themselves, as in Algorithm 1 of the paper.
+    embedding : {"spectral", "none"}
+        The points that are clustered: the spectral embedding of U, or its rows, as in Algorithm 1 of the paper.
     assign_labels : {"auto", "kmeans", "density", "leiden"}
         How the points become labels: by ``kmeans``; by ``density``, the leaves of HDBSCAN*'s tree, where samples
         outside all leaves get their label from U; or by ``auto``, the better of the two (docs/labels.md, What a run
@@ -323,7 +322,7 @@ class Params:
         """The parameters of a run directory, including one made before ``embedding`` and ``duplicates`` existed."""
         stored = {"duplicates": "keep", **stored}
         if "embedding" not in stored:
-            embedding = {"spectral": "spectral", "kmeans": "none", "rows": "rows"}[stored["assign_labels"]]
+            embedding = {"spectral": "spectral", "kmeans": "none"}[stored["assign_labels"]]
             stored = {**stored, "embedding": embedding, "assign_labels": "kmeans"}
         return cls(**stored)
 

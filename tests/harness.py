@@ -102,13 +102,6 @@ class TwiceExecutor(SerialExecutor):
         return receipts
 
 
-def at_byte(begin: int, rows: Array) -> Array:
-    """The same rows in memory that begins at such a byte, as a message's does."""
-    frame = np.zeros(begin + rows.nbytes, np.uint8)
-    frame[begin:] = rows.reshape(-1).view(np.uint8)
-    return frame[begin:].view(rows.dtype).reshape(rows.shape)
-
-
 def run_on(
     executor: Executor,
     X: Any,

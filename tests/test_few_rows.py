@@ -28,7 +28,6 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "keep": {"duplicates": "keep"},
     "decomposable": {"tensor": "decomposable"},
     "gaussian": {"affinity": "gaussian"},
-    "rows": {"embedding": "rows"},
     "density": {"assign_labels": "density"},
     "leiden": {"assign_labels": "leiden"},
     "hamming": {"metric": "hamming"},

@@ -16,7 +16,7 @@ from ips2_dask.bench.document import Record
 from ips2_dask.bench.inputs import Data, centred
 from ips2_dask.bench.process import check_cores, peak, work_apart
 from ips2_dask.executors.base import SerialExecutor
-from ips2_dask.kernels import approximate
+from ips2_dask.kernels import neighbors
 from ips2_dask.kernels.neighbors import exact_neighbors, nearest_in, recall, recall_rows, refine_candidates
 from ips2_dask.kernels.parallel import threads, usable_cores
 from ips2_dask.params import N_AFFINITY_NEIGHBORS, Params
@@ -116,7 +116,7 @@ def _longer(X: Float32, n_threads: int, *, extra: int) -> _Descent:
 def _pynndescent(index: _Descent, X: Float32, n: int, effort: int, n_threads: int) -> NeighborLists:
     """Lists with ``extra`` neighbours more than asked for have a higher recall."""
     del effort
-    return _settled(X, approximate.candidates(X, n + index.extra, SEED, threads=n_threads), n)
+    return _settled(X, neighbors.descent_candidates(X, n + index.extra, SEED, threads=n_threads), n)
 
 
 def _ingested(X: Float32, n: int) -> Context:

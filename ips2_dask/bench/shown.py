@@ -15,15 +15,14 @@ RESULTS, IMAGES = "notebooks/results", "notebooks/images"
 GRAPH = (
     *(
         f"ips2_dask/kernels/{name}.py"
-        for name in ("approximate", "distances", "llvm", "lloyd", "neighbors", "projection", "shards", "two_level")
+        for name in ("distances", "llvm", "neighbors", "projection", "rounding", "shards")
     ),
     *(f"ips2_dask/stages/{name}.py" for name in ("graph_refinement", "ingest", "shard_search", "sharding")),
 )
 """Code of the graph of nearest neighbours."""
 
 PRODUCT = tuple(
-    f"ips2_dask/kernels/{name}.py"
-    for name in ("buffers", "llvm", "operator", "parallel", "product", "sparse", "tensor")
+    f"ips2_dask/kernels/{name}.py" for name in ("llvm", "operator", "parallel", "product", "sparse", "tensor")
 )
 """Code of a product with the tensor's Laplacian."""
 

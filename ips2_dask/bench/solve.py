@@ -21,7 +21,8 @@ from ips2_dask.kernels.components import Components, neighborhood_components
 from ips2_dask.kernels.eigen import ArraySpace, Known, block_width, leading_eigenpairs
 from ips2_dask.kernels.operator import NeighborhoodOperator
 from ips2_dask.kernels.parallel import threads, usable_cores
-from ips2_dask.kernels.warm_start import graph_start, start_on_pairs
+from ips2_dask.kernels.ritz import start_rows
+from ips2_dask.kernels.warm_start import graph_start
 from ips2_dask.params import Params
 from ips2_dask.plan.choices import choose
 from ips2_dask.typing import Float
@@ -186,7 +187,7 @@ def _problem(tensor: Tensor, operator: Any, job: Job) -> Problem:
         width = min(block_width(wanted), len(root))
         start = ArraySpace(operator, known_vectors).random(width, job["seed"])
         sample_start = graph_start(tensor.N, Components(label, count, count), width, job["seed"])
-        start[:, : sample_start.shape[1]] = start_on_pairs(sample_start, tensor.pairs, root)
+        start_rows(sample_start, tensor.pairs, root, start[:, : sample_start.shape[1]])
     return Problem(operator, known_vectors, start, wanted, job["tol"], job["seed"], job["blas_threads"])
 
 

@@ -6,9 +6,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import scipy.sparse as sp
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
-from ips2_dask.kernels.buffers import SpareBlock
 from ips2_dask.kernels.compiled import njit
 from ips2_dask.kernels.llvm import recur_rows
 from ips2_dask.kernels.parallel import chunk_bounds, map_chunks, thread_count
@@ -36,6 +35,35 @@ AT_ONCE = 16
 """Slots of a wave, half a GiB of 32 columns; but it has at least two pieces for each thread, up to so many."""
 
 
+class _SpareBlock:
+    """Memory of one block that its operator's caller gave up, for the operator's next product.
+
+    The system clears every page before a process sees it for the first time: for blocks of vectors, which come and go
+    in every product, that takes a fifth of the product's time.
+    """
+
+    def __init__(self) -> None:
+        self._block: Float | None = None
+
+    def keep(self, block: Float | None) -> None:
+        """Keep the memory of a block that is not used any more; None frees it."""
+        self._block = block
+
+    def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Float:
+        """An array of any content; memory of another shape or dtype is freed before."""
+        block, self._block = self._block, None
+        if block is None or block.shape != shape or block.dtype != dtype or not block.flags.c_contiguous:
+            del block
+            return np.empty(shape, dtype)
+        return block
+
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> Float:
+        """An array of zeros."""
+        block = self.array(shape, dtype)
+        map_chunks(lambda a, b: block[a:b].fill(0), len(block), ROWS)
+        return block
+
+
 class MatrixOperator:
     """A stored symmetric matrix, SciPy CSR or dense NumPy, multiplied by fixed chunks of rows."""
 
@@ -44,7 +72,7 @@ class MatrixOperator:
         self.shape = (int(matrix.shape[0]), int(matrix.shape[1]))
         self.dtype = matrix.dtype
         self._chunks: dict[int, sp.csr_array] = {}
-        self._spare = SpareBlock()
+        self._spare = _SpareBlock()
         single = sp.issparse(matrix) and matrix.dtype == np.float32
         csr: sp.csr_array = matrix  # looked into only where it is one
         self._vector_rows = single and csr.indices.dtype == np.int32
@@ -160,7 +188,7 @@ class NeighborhoodOperator:
         self.scale: Float = np.ones(n_pairs, dtype)
         self._blocks, self._owned, self._ids = blocks, owned, ids
         self._tables = product_tables(k, sigma, epsilon)
-        self._spare, self._slots = SpareBlock(), SpareBlock()
+        self._spare, self._slots = _SpareBlock(), _SpareBlock()
         self._piece = max(PIECE, -(-len(ids) // MAX_PIECES))
         self.pieces: list[Piece] = []
         self._split()

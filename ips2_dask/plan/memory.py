@@ -214,10 +214,9 @@ def rows_measured(sizes: Sizes, times: float) -> dict[str, int]:
 
 def operator_bytes(sizes: Sizes) -> int:
     """Bytes of the in-core operator, with those that are needed while it is made."""
-    return {
-        "triplets": sizes.triplets_bytes + 2 * sizes.csr_bytes,
-        "matrix-free": sizes.neighborhoods_bytes,
-    }[sizes.choices.operator]
+    return {"triplets": sizes.triplets_bytes + 2 * sizes.csr_bytes, "matrix-free": sizes.neighborhoods_bytes}[
+        sizes.choices.operator
+    ]
 
 
 def range_bytes(sizes: Sizes, rows: int, columns: int, touched: float = RANGE_TOUCHED) -> dict[str, int]:

@@ -13,8 +13,8 @@ import math
 from collections.abc import Sequence
 
 from ips2_dask.kernels.density import TREE_SAMPLES
-from ips2_dask.kernels.lloyd import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.neighbors import EXACT_COLUMNS, RECALL_ROWS
+from ips2_dask.kernels.rounding import ROWS as LLOYD_ROWS
 from ips2_dask.kernels.rounding import START_SAMPLES
 from ips2_dask.kernels.shards import rows_of_block
 from ips2_dask.plan import memory

@@ -17,7 +17,7 @@ from ips2_dask.kernels import density, extension, rounding
 from ips2_dask.kernels import labels as kernel
 from ips2_dask.kernels.components import MIN_SHARE
 from ips2_dask.kernels.sparse import inverse_root
-from ips2_dask.stages import chunked_islands, fused_rows, islands, kmeans, label_parts, leiden, sample_space
+from ips2_dask.stages import fused_rows, islands, kmeans, label_parts, leiden, sample_space
 from ips2_dask.stages.chunks import chunk_partitions
 from ips2_dask.stages.component_labels import COMPONENTS, CONTRACTION, label_components
 from ips2_dask.stages.label_parts import (
@@ -137,7 +137,7 @@ def divide(
     if stored is not None:
         return stored
     limit = len(sizes) if most is None else most
-    division, extra, weights = chunked_islands.connected(context, executor, report, sizes, share, limit)
+    division, extra, weights = islands.connected_by_partition(context, executor, report, sizes, share, limit)
     rows = np.bincount(division.rank, sizes, division.total).astype(np.int64)
     n_inside = min(int(rows[: division.large].sum()), context.m)
     facts = {
@@ -204,7 +204,7 @@ def _follow(context: Context, executor: Executor, report: Report) -> None:
     division = label_parts.division_of(context)
     place = np.where(division.rank >= division.large, division.rank - division.large, -1).astype(np.int64)
     inside = division.rank < division.large
-    found = chunked_islands.followed(context, executor, report, "follow", place, inside)
+    found = islands.followed_by_partition(context, executor, report, "follow", place, inside)
     context.store.write(context.folders["label"], FOLLOWED, {"followed": found}, {})
 
 
@@ -369,7 +369,7 @@ def _label_leafless(context: Context, executor: Executor, report: Report) -> Non
     if len(without):
         place = np.full(len(table), -1, np.int64)
         place[without] = np.arange(len(without))
-        found = chunked_islands.followed(context, executor, report, "leafless", place, has_leaf)
+        found = islands.followed_by_partition(context, executor, report, "leafless", place, has_leaf)
         table[without] = _walked_labels(context, found, table)
     if division.islands:
         found = np.asarray(context.read("label", FOLLOWED, "followed"))

@@ -46,14 +46,6 @@ def grid(params: Params, clusters: Iterable[int], neighbors: Iterable[int], sigm
         Where a value is outside its range, there is nothing to combine, or the labels can't be judged.
     """
     ks, sigmas, cs = sorted(set(neighbors)), sorted(set(sigma)), sorted(set(clusters))
-    if params.embedding == "rows":
-        raise BadInput(
-            "embedding",
-            "'rows'",
-            "'spectral' or 'none'",
-            "a subsample would need its rows of U compared anew, for every point",
-            "leave it out",
-        )
     if params.tensor == "decomposable" and len(sigmas) > 1:
         raise BadInput(
             "sigma",

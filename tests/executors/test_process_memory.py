@@ -52,11 +52,11 @@ def test_pages_that_were_given_back_between_others_are_not_counted() -> None:
     said = _told("""
         import numpy as np, psutil
         from ips2_dask.executors.process_memory import limit_memory
-        from ips2_dask.kernels import buffers
+        from ips2_dask.store.cache import tidy
         small = [np.ones(1 << 16, np.uint8) for _ in range(300 << 4)]  # in the heap, where each is between two others
         assert limit_memory(psutil.Process().memory_info().rss + (50 << 20))
         del small[1:-1]
-        buffers.tidy()
+        tidy()
         np.ones(250 << 20, np.uint8)
         try:
             np.ones(400 << 20, np.uint8)

@@ -390,7 +390,6 @@ def test_tasks_that_run_twice_give_the_same_and_change_nothing(
         {"fusion": "normalized"},
         {"high_order": "abs"},
         {"assign_labels": "kmeans"},
-        {"embedding": "rows"},
         {"embedding": "none"},
         {"assign_labels": "density"},
         {"tensor": "decomposable"},

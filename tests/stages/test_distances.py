@@ -26,7 +26,7 @@ from ips2_dask import IPS2, BadInput, Params, Resources, Run, run
 from ips2_dask.datasets import curved_gaussians
 from ips2_dask.executors.base import Executor, SerialExecutor
 from ips2_dask.executors.dask import DaskExecutor
-from ips2_dask.kernels import approximate, metrics, neighbors, similarity
+from ips2_dask.kernels import metrics, neighbors, similarity
 from ips2_dask.kernels.parallel import threads
 from ips2_dask.params import CHOICES
 from ips2_dask.runs import predict
@@ -236,8 +236,8 @@ def test_pynndescent_searches_large_shards_the_same_however_samples_are_cut(
     metric: str, monkeypatch: pytest.MonkeyPatch, dask_executor: DaskExecutor, tmp_path: Path
 ) -> None:
     asked = []
-    original = approximate.candidates
-    monkeypatch.setattr(approximate, "candidates", lambda *a, **k: asked.append(1) or original(*a, **k))
+    original = neighbors.descent_candidates
+    monkeypatch.setattr(neighbors, "descent_candidates", lambda *a, **k: asked.append(1) or original(*a, **k))
     X = np.round(np.abs(curved_gaussians(12_000, 12, 4, 2)[0]) * 3)
     params = Params(n_clusters=4, metric=metric, graph="shards", shards=3)
     found = run_on(SerialExecutor(), X, params, rows=2000)

@@ -62,10 +62,9 @@ def _kernels() -> tuple[Setting, ...]:
 
 
 def _labelled(settings: Iterator[Setting]) -> Iterator[Setting]:
-    """Settings of an affinity, each with the three ways to labels that PPC and IPS2 are tried with too."""
+    """Settings of an affinity, each with the two ways to labels that PPC and IPS2 are tried with too."""
     for setting in settings:
         yield setting
-        yield {**setting, "embedding": "rows"}
         yield {**setting, "embedding": "none"}
 
 
@@ -113,7 +112,7 @@ def _ppc() -> Iterator[Setting]:
         n_neighbors=(5, 7, 10, 15),
         sigma=(0.5, 1.0, 2.0, 4.0),
         high_order=("rms", "abs"),
-        embedding=("spectral", "rows", "none"),
+        embedding=("spectral", "none"),
     )
 
 
