@@ -75,13 +75,8 @@ def tree_sizes(m: int) -> tuple[int, int]:
 def tree_rows(points: Float32, order: NDArray[np.integer] | None, seed: int) -> Int64:
     """The rows that a tree is built on, in the order of the user's numbers.
 
-    Parameters
-    ----------
-    points : (m, columns)
-        In the run's numbering.
-    order : (m,), optional
-        The user's number of each row, where that is another one.
-    seed : int
+    ``points`` (m, columns): in the run's numbering; ``order`` (m,): the user's number of each row, where that is
+    another one.
     """
     rank = None if order is None else np.argsort(order)
     for most in tree_sizes(len(points)):
@@ -193,13 +188,7 @@ def cut(edges: Float64, n: int, n_clusters: int) -> Cut | None:
 
     Of several such sizes the one that leaves the fewest points out; of equal ones the smallest.
 
-    Parameters
-    ----------
-    edges : (n - 1, 3)
-        As of `spanning_tree`.
-    n : int
-        Number of points.
-    n_clusters : int
+    ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points.
     """
     leaves = Leaves(edges, n)
     best: Cut | None = None
@@ -230,19 +219,8 @@ def levels(edges: Float64, n: int, most: int) -> list[Level]:
     one with others; 0 for points that are in no leaf. It is the excess of mass of HDBSCAN* (Campello et al. 2015,
     equation 3) in lengths instead of their inverses, relative to the end of each leaf.
 
-    Parameters
-    ----------
-    edges : (n - 1, 3)
-        As of `spanning_tree`.
-    n : int
-        Number of points.
-    most : int
-        Largest number of leaves.
-
-    Returns
-    -------
-    list of Level
-        With growing numbers of clusters.
+    ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points; ``most``: largest number of leaves.
+    Returns list of Level: with growing numbers of clusters.
     """
     leaves = Leaves(edges, n)
     ends = leaves.ends()
@@ -315,17 +293,8 @@ def layers(edges: Float64, n: int) -> list[Layer]:
 
     At most the `MOST_LAYERS` most stable are kept.
 
-    Parameters
-    ----------
-    edges : (n - 1, 3)
-        As of `spanning_tree`.
-    n : int
-        Number of points.
-
-    Returns
-    -------
-    list of Layer
-        With growing numbers of clusters, from 2 to `MOST_CLUSTERS`.
+    ``edges`` (n - 1, 3): as of `spanning_tree`; ``n``: number of points. Returns list of Layer: with growing
+    numbers of clusters, from 2 to `MOST_CLUSTERS`.
     """
     leaves = Leaves(edges, n)
     cuts = [

@@ -54,13 +54,8 @@ def with_ties(values: Float64, wanted: int) -> int:
 def leading(values: Float64, n_clusters: int, components: int, gap: float | None) -> Leading:
     """The eigenvalues of the eigenvectors that V of c clusters is made of.
 
-    Parameters
-    ----------
-    values : (n,)
-        Stored eigenvalues outside eigenvalue 1, descending.
-    n_clusters, components : int
-    gap : float or None
-        Between the last of ``values`` and the next one.
+    ``values`` (n,): stored eigenvalues outside eigenvalue 1, descending; ``gap``: between the last of ``values``
+    and the next one.
     """
     count = with_ties(values, wanted_pairs(n_clusters, components))
     if count == len(values):
@@ -83,16 +78,9 @@ def high_order_values(y: Float, trivial: Float, diagonal: NDArray[np.bool_], rul
     their span alone, as mean of absolute values, or as the paper's signed mean (docs/method.md, High-order similarity).
     A common factor is left out, since V is scaled afterwards.
 
-    Parameters
-    ----------
-    y : (n, columns)
-        Leading eigenvectors outside eigenvalue 1.
-    trivial : (n,)
-        The entry of the component vectors at each pair: they have disjoint supports, so one column holds them all.
-    diagonal : (n,) bool
-        Where i = j.
-    rule : {"rms", "abs", "signed"}
-    signs : (columns,)
+    ``y`` (n, columns): leading eigenvectors outside eigenvalue 1; ``trivial`` (n,): the entry of the component
+    vectors at each pair: they have disjoint supports, so one column holds them all; ``diagonal`` (n,) bool: where i
+    = j; ``rule`` {"rms", "abs", "signed"}; ``signs`` (columns,).
     """
     y = np.asarray(y, np.float64)
     trivial = np.asarray(trivial, np.float64)
@@ -177,10 +165,7 @@ def leading_products(values: Float64, wanted: int) -> tuple[Float64, Int64]:
     twin, which a symmetric similarity leaves out. ``wanted`` are given and whatever ties with the last of them, so
     that the mean over them depends on an eigenspace and not on its basis.
 
-    Parameters
-    ----------
-    values : (n,) float64
-        Eigenvalues of L, from both ends of its spectrum.
+    ``values`` (n,) float64: eigenvalues of L, from both ends of its spectrum.
     """
     a, b = np.triu_indices(len(values))
     products = values[a] * values[b]

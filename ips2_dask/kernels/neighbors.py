@@ -134,19 +134,9 @@ def nearest_in(queries: Float32, own: Int64, X: Float32, n: int, first: int = 0)
     BLAS narrows each query down to those that could be among the nearest whatever it rounded; those are measured from
     their differences, so that equal distances are equal and the smaller id wins.
 
-    Parameters
-    ----------
-    queries : (rows, f) float32
-    own : (rows,) int
-        Ids of the queries; -1 where a query is no row of X.
-    X : (m, f) float32
-        Rows with the ids first, first + 1, ...
-    n : int
-
-    Returns
-    -------
-    indices, distances : (rows, n) int32, float32
-        -1 and infinity where X has too few rows.
+    ``queries`` (rows, f) float32; ``own`` (rows,) int: ids of the queries; -1 where a query is no row of X; ``X``
+    (m, f) float32: rows with the ids first, first + 1, ... Returns ``indices, distances`` (rows, n) int32, float32:
+    -1 and infinity where X has too few rows.
     """
     norms = np.einsum("ij,ij->i", X, X)
     slack = rounding_slack(X.shape[1])
@@ -213,20 +203,9 @@ def exact_neighbors(
 ) -> tuple[Int32, Float32]:
     """The n nearest samples of ``X_rows``, which are the rows from ``start`` on of X, the sample itself first.
 
-    Parameters
-    ----------
-    X_rows : (rows, f) float32
-    start : int
-    X : (m, f) float32
-    n : int
-        1 <= n <= m.
-    nearest : callable
-        The search: `nearest_in` for Euclidean distances, or that of another metric.
-
-    Returns
-    -------
-    indices, distances : (rows, n) int32, float32
-        Column 0 is the sample itself, the others are by (distance, id).
+    ``X_rows`` (rows, f) float32; ``X`` (m, f) float32; ``n``: 1 <= n <= m; ``nearest``: the search: `nearest_in`
+    for Euclidean distances, or that of another metric. Returns ``indices, distances`` (rows, n) int32, float32:
+    column 0 is the sample itself, the others are by (distance, id).
     """
     own = np.arange(start, start + len(X_rows))
     indices, distances = nearest(X_rows, own, X, n - 1)
@@ -254,18 +233,8 @@ def _nearest_of_rows(D, start, indices, distances):  # type: ignore[no-untyped-d
 def precomputed_neighbors(D: Float32, start: int, n: int) -> tuple[Int32, Float32]:
     """The n nearest samples of samples ``start`` on, from their distances to all samples.
 
-    Parameters
-    ----------
-    D : (rows, m) float32
-        Rows ``start``, ``start`` + 1, ... of the matrix of distances.
-    start : int
-    n : int
-        1 <= n <= m.
-
-    Returns
-    -------
-    indices, distances : (rows, n) int32, float32
-        As of `exact_neighbors`.
+    ``D`` (rows, m) float32: rows ``start``, ``start`` + 1, ... of the matrix of distances; ``n``: 1 <= n <= m.
+    Returns ``indices, distances`` (rows, n) int32, float32: as of `exact_neighbors`.
     """
     indices, distances = np.empty((len(D), n), np.int32), np.empty((len(D), n), np.float32)
     map_chunks(lambda a, b: _nearest_of_rows(D[a:b], start + a, indices[a:b], distances[a:b]), len(D), 512)
@@ -312,11 +281,7 @@ def refine_candidates(
     or with a distance that is not finite, are computed exactly. ``metric`` is a code of `metrics.METRICS`, and
     ``nearest`` its search.
 
-    Returns
-    -------
-    indices, distances : (m, n) int32, float32
-    repaired : int
-        Rows that had to be computed exactly.
+    Returns ``indices, distances`` (m, n) int32, float32; ``repaired`` int: rows that had to be computed exactly.
     """
     m = len(X)
     indices, distances = np.zeros((m, n), np.int32), np.zeros((m, n), np.float32)
@@ -414,12 +379,8 @@ def recall(distances: Float32, reach: Float32) -> float:
 
     Equal distances make several answers right, so that distances are compared and not ids.
 
-    Parameters
-    ----------
-    distances : (rows, n) float32
-        Listed distances, the sample itself in column 0.
-    reach : (rows,) float32
-        Distance of the true n-th one.
+    ``distances`` (rows, n) float32: listed distances, the sample itself in column 0; ``reach`` (rows,) float32:
+    distance of the true n-th one.
     """
     near = is_near(distances, reach)
     return float(near.mean()) if near.size else 1.0

@@ -156,19 +156,9 @@ class NeighborhoodOperator:
     for any number of threads. Pieces go in waves, one after the other in the same slots, so that these take less memory
     than the blocks: one piece at a time on one thread. A thread waits at the end of a wave, so on more they are large.
 
-    Parameters
-    ----------
-    blocks : (m, k (k - 1) / 2) float32
-        Distances inside each neighbourhood.
-    owned : (m, bytes) uint8
-        Packed bits of `kernels.tensor.owned_subsets`.
-    ids : (m, q) int32
-        Numbers of each neighbourhood's pairs.
-    n_pairs : int
-    k : int
-    sigma, epsilon : float
-    dtype : numpy type
-        Of the block vectors.
+    ``blocks`` (m, k (k - 1) / 2) float32: distances inside each neighbourhood; ``owned`` (m, bytes) uint8: packed
+    bits of `kernels.tensor.owned_subsets`; ``ids`` (m, q) int32: numbers of each neighbourhood's pairs; ``dtype``:
+    of the block vectors.
     """
 
     def __init__(
@@ -330,16 +320,9 @@ class ChunkMatrix(_Rows):
 class ChunkOperator(_Rows):
     """The rows by all neighbourhoods that hold one of the range's samples, in centre order.
 
-    Parameters
-    ----------
-    blocks, owned : (centres, ...)
-        As in `NeighborhoodOperator`, of all centres whose neighbourhood holds a sample of the range.
-    ids : (centres, q) int32
-        Numbers of their pairs among those that any of them holds, ascending.
-    own : slice
-        Those of them that the range owns.
-    k : int
-    sigma, epsilon : float
+    ``blocks``, ``owned`` (centres, ...): as in `NeighborhoodOperator`, of all centres whose neighbourhood holds a
+    sample of the range; ``ids`` (centres, q) int32: numbers of their pairs among those that any of them holds,
+    ascending; ``own``: those of them that the range owns.
     """
 
     def __init__(
@@ -414,15 +397,8 @@ def assemble_normalized(
     It is made straight from block distances and owner bits, without triplets and without a sort of all entries. For
     small k a product with the stored matrix is faster than one that makes its blocks again; it needs 8 bytes an entry.
 
-    Parameters
-    ----------
-    blocks : (m, k (k - 1) / 2) float32
-    owned : (m, bytes) uint8
-        Packed bits of `kernels.tensor.owned_subsets`.
-    ids : (m, q) int32
-    degrees : (P,) float64
-    k : int
-    sigma, epsilon : float
+    ``blocks`` (m, k (k - 1) / 2) float32; ``owned`` (m, bytes) uint8: packed bits of
+    `kernels.tensor.owned_subsets`; ``ids`` (m, q) int32; ``degrees`` (P,) float64.
     """
     n, q = len(degrees), ids.shape[1]
     tables = product_tables(k, sigma, epsilon)

@@ -113,14 +113,8 @@ def _evaluate(lengths, own, tables, entries):  # type: ignore[no-untyped-def]
 def element_blocks(blocks, owned, tables, out):  # type: ignore[no-untyped-def]
     """W_p o B_p of each neighbourhood, upper triangle by rows.
 
-    Parameters
-    ----------
-    blocks : (rows, k (k - 1) / 2) float32
-        Distances inside each neighbourhood.
-    owned : (rows, bytes) uint8
-        Packed bits of `tensor.owned_subsets`.
-    tables : Tables
-    out : (rows, q (q + 1) / 2) float32
+    ``blocks`` (rows, k (k - 1) / 2) float32: distances inside each neighbourhood; ``owned`` (rows, bytes) uint8:
+    packed bits of `tensor.owned_subsets`; ``out`` (rows, q (q + 1) / 2) float32.
     """
     n = len(tables.places)
     lengths = np.zeros((blocks.shape[1] + 1, LANES), np.float32)

@@ -78,14 +78,8 @@ def commute_weights(values: Float64, components: int, n_clusters: int) -> Float6
     2007; Saerens et al. 2004); they depend on the ratios of the gaps, not on their scale, which shrinks as samples
     become more. Dividing by row lengths takes out what degrees alone say (von Luxburg 2007, section 6.2).
 
-    Parameters
-    ----------
-    values : (columns,)
-        Eigenvalues of D^-1/2 U D^-1/2, descending.
-    components : int
-        Connected components of U: so many of ``values`` are 1.
-    n_clusters : int
-        c; columns up to the c-th weigh at least `MIN_WEIGHT`.
+    ``values`` (columns,): eigenvalues of D^-1/2 U D^-1/2, descending; ``components``: connected components of U: so
+    many of ``values`` are 1; ``n_clusters``: c; columns up to the c-th weigh at least `MIN_WEIGHT`.
     """
     gaps = np.maximum(1.0 - np.asarray(values, np.float64), np.finfo(np.float32).eps)
     weights = np.ones(len(gaps))
@@ -152,12 +146,7 @@ def spread(multiply: Callable[[Float32], Float32], labels: Int32, n_clusters: in
     After `SPREAD_PRODUCTS` products it goes on while labels still reach further samples. Samples that no label
     reaches have a row of zeros.
 
-    Parameters
-    ----------
-    multiply : callable
-        From F to P F.
-    labels : (m,)
-        -1 where a sample has none.
+    ``multiply``: from F to P F; ``labels`` (m,): -1 where a sample has none.
     """
     F = one_hot(labels, n_clusters)
     anchors = np.flatnonzero(labels >= 0)
@@ -189,16 +178,8 @@ class CutSums(NamedTuple):
 def cut_sums(rows: sp.csr_array, labels: Int32, own: Int32, n_clusters: int, scale: float) -> CutSums:
     """Contribution of some rows of U to a partition's normalised cut.
 
-    Parameters
-    ----------
-    rows : CSR (n, columns)
-        Rows of U.
-    labels : (columns,)
-        Of the samples that the columns stand for.
-    own : (n,)
-        Of the samples that the rows stand for.
-    scale : float
-        A power of two above every degree.
+    ``rows`` CSR (n, columns): rows of U; ``labels`` (columns,): of the samples that the columns stand for; ``own``
+    (n,): of the samples that the rows stand for; ``scale``: a power of two above every degree.
     """
     row_numbers = np.repeat(np.arange(rows.shape[0]), np.diff(rows.indptr))
     same = labels[rows.indices] == own[row_numbers]
@@ -337,12 +318,8 @@ def partial_sums(points: Float32, centers: Float64) -> Sums:
 class Rounds:
     """The centres of one round after another, from the sums of all points.
 
-    Parameters
-    ----------
-    centers : (c, d) float64
-        Those to begin with. A centre that no point is nearest to stays where it is.
-    parts : sequence of Moments
-        Those of all points, in a fixed order.
+    ``centers`` (c, d) float64: those to begin with. A centre that no point is nearest to stays where it is;
+    ``parts``: those of all points, in a fixed order.
     """
 
     def __init__(self, centers: Float64, parts: list[Moments]) -> None:

@@ -140,14 +140,8 @@ def join_small(table: PairCounts, centroids: Float32, least: int) -> Int32:
 
     Each sample then finds as many neighbours in its cells as a list has, however far away it lies.
 
-    Parameters
-    ----------
-    table : PairCounts
-        Of the two nearest cells of all samples.
-    centroids : (cells, f)
-        Centres of the cells.
-    least : int
-        At most m.
+    ``table``: of the two nearest cells of all samples; ``centroids`` (cells, f): centres of the cells; ``least``:
+    at most m.
     """
     cells = np.arange(len(centroids), dtype=np.int32)
     while True:
@@ -199,14 +193,8 @@ def merge_lists(
 
     Lists are ordered by (distance, user's id); -1 in ``others`` is passed over.
 
-    Parameters
-    ----------
-    indices, distances : (rows, n)
-        Column 0 is the sample itself.
-    own : (rows,)
-        The samples, in the run's numbering.
-    user, rank : (m,) int32
-        The user's number of each sample of the run, and the other way round.
+    ``indices``, ``distances`` (rows, n): column 0 is the sample itself; ``own`` (rows,): the samples, in the run's
+    numbering; ``user``, ``rank`` (m,) int32: the user's number of each sample of the run, and the other way round.
     """
     return int(_merge(indices, distances, user, own, others, lengths, rank))
 
@@ -228,18 +216,8 @@ def no_lists(rows: int, width: int) -> Lists:
 def merge_numbered(lists: Lists, others: Lists, own: Int64, own_users: Int32) -> int:
     """`merge_lists` without arrays over all samples: the user's numbers that occur are numbered anew, in their order.
 
-    Parameters
-    ----------
-    lists : Lists
-        Column 0 is the sample itself; they are changed in place.
-    others : Lists
-    own, own_users : (rows,)
-        The samples, in the run's and in the user's numbering.
-
-    Returns
-    -------
-    int
-        How many entries changed.
+    ``lists``: column 0 is the sample itself; they are changed in place; ``own``, ``own_users`` (rows,): the
+    samples, in the run's and in the user's numbering. Returns int: how many entries changed.
     """
     there, also = lists.indices >= 0, others.indices >= 0
     users = np.unique(np.concatenate([own_users, lists.users[there], others.users[also]]))
@@ -298,20 +276,9 @@ def _candidates(N, start, reverse, both, rows, out):  # type: ignore[no-untyped-
 def second_neighbors(N: Int32, start: Int64, reverse: Int32, both: Int32, rows: Int64) -> Int32:
     """Neighbours of neighbours, and of up to n that name a sample, that share none of its two cells.
 
-    Parameters
-    ----------
-    N : (m, n) int32
-        Lists, the sample itself in column 0.
-    start, reverse : (m + 1,), (m n,)
-        In whose lists each sample is.
-    both : (m, 2) int32
-        The two cells of each sample: samples that share one were compared when its shard was searched.
-    rows : (rows,)
-
-    Returns
-    -------
-    (rows, 2 n^2) int32
-        Each candidate once, padded with -1.
+    ``N`` (m, n) int32: lists, the sample itself in column 0; ``start``, ``reverse`` (m + 1,), (m n,): in whose
+    lists each sample is; ``both`` (m, 2) int32: the two cells of each sample: samples that share one were compared
+    when its shard was searched; ``rows`` (rows,). Returns (rows, 2 n^2) int32: each candidate once, padded with -1.
     """
     candidates = np.full((len(rows), 2 * N.shape[1] ** 2), -1, np.int32)
     map_chunks(lambda a, b: _candidates(N, start, reverse, both, rows[a:b], candidates[a:b]), len(rows), 4096)
@@ -354,21 +321,9 @@ def nearest_in_sub_cells(X: Float32, n: int, search: Search, members: int, seed:
     X alone decides about the sub-cells. Rows of a sub-cell that is large itself are divided again, unless it has more
     than half of them all: no division gets far where most rows are one crowd.
 
-    Parameters
-    ----------
-    X : (m, f) float32
-    n : int
-        At most m.
-    search : callable
-        The search of as few rows as a sub-cell has; of fewer than n rows it gives narrower lists.
-    members : int
-        Rows that a sub-cell shall have.
-    seed : int
-
-    Returns
-    -------
-    places, distances : (m, n) int32, float32
-        -1 and infinity where fewer rows than n were compared. Ties go by place.
+    ``X`` (m, f) float32; ``n``: at most m; ``search``: the search of as few rows as a sub-cell has; of fewer than n
+    rows it gives narrower lists; ``members``: rows that a sub-cell shall have. Returns ``places, distances`` (m, n)
+    int32, float32: -1 and infinity where fewer rows than n were compared. Ties go by place.
     """
     m = len(X)
     if m <= LARGE * members:

@@ -34,16 +34,8 @@ def graph_start(
 ) -> Float:
     """w = D^-1/2 u for the leading eigenvectors u of the normalised kNN graph outside eigenvalue 1: (m, <= columns).
 
-    Parameters
-    ----------
-    N : (m, k) int32
-        Neighbourhoods, the sample itself first.
-    component : Components
-        Rows of islands are 0.
-    columns : int
-    seed : int
-    order : (m,) int, optional
-        The user's number of each sample, which the levels go by.
+    ``N`` (m, k) int32: neighbourhoods, the sample itself first; ``component``: rows of islands are 0; ``order``
+    (m,) int: the user's number of each sample, which the levels go by.
     """
     m, k = N.shape
     i = np.repeat(np.arange(m, dtype=np.int32), k)

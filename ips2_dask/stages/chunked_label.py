@@ -125,12 +125,8 @@ def divide(
 ) -> Receipt:
     """Store which components of U take part in the solve, and what is ``asked`` of it; returns the part's receipt.
 
-    Parameters
-    ----------
-    share, most
-        As of `kernels.components.divide_sizes`; more large components than ``most`` are joined.
-    asked : dict
-        ``wanted``, ``columns``, ``tol`` and ``settled``, see `label_parts.DIVISION`.
+    ``share``, ``most``: as of `kernels.components.divide_sizes`; more large components than ``most`` are joined;
+    ``asked``: ``wanted``, ``columns``, ``tol`` and ``settled``, see `label_parts.DIVISION`.
     """
     sizes = label_components(context, executor, report, "label", label_parts.fused_edges)
     stored = context.receipt("label", DIVISION)
@@ -463,10 +459,7 @@ def bucket(context: Context, item: str) -> TaskResult:
 class _Rows:
     """Rows of a bucket by the distinct samples that they are.
 
-    Parameters
-    ----------
-    place : (n,) int32
-        The distinct sample that each row is, -1 for none.
+    ``place`` (n,) int32: the distinct sample that each row is, -1 for none.
     """
 
     def __init__(self, place: Int32) -> None:
@@ -486,12 +479,8 @@ def _rows_in_bucket(
 ) -> tuple[NDArray[np.integer], NDArray[np.integer]]:
     """Rows of a bucket, counted from its first, that are samples of partition b, and the samples, counted likewise.
 
-    Parameters
-    ----------
-    low, n : int
-        The bucket's first row of the input, and how many it has.
-    among : _Rows, optional
-        These rows, in runs with equal rows or rows that were left out alone: there many rows may be one sample.
+    ``low``, ``n``: the bucket's first row of the input, and how many it has; ``among``: these rows, in runs with
+    equal rows or rows that were left out alone: there many rows may be one sample.
     """
     first, last = context.span(b)
     if among is not None:

@@ -99,12 +99,7 @@ def _statistics(context: Context, X: Float64) -> dict[str, AnyArray]:
 
 
 def _prepared(context: Context, X: Float64, rows: NDArray[np.int64] | list[int]) -> Float64:
-    """Rows X of these numbers as the metric wants them before columns are centred; rows it can't compare are refused.
-
-    Raises
-    ------
-    BadInput
-    """
+    """Rows X of these numbers as the metric wants them before columns are centred; what it can't compare is refused."""
     columns = _columns(context)
     name = context.facts["ingest"]["source"]["name"]
     check_rows(X if columns is None else columns.of(X), rows, name, context.metric.name)

@@ -191,13 +191,8 @@ def connected_by_partition(
 ) -> Joined:
     """Components divided into at most ``most`` large ones and islands; see `connected`.
 
-    Parameters
-    ----------
-    sizes : (components,) int64
-        Rows of the input in each component of U.
-    share : float
-        As of `kernels.components.divide_sizes`.
-    most : int
+    ``sizes`` (components,) int64: rows of the input in each component of U; ``share``: as of
+    `kernels.components.divide_sizes`.
     """
     c = context.params.n_sought
     extra, label, weight = np.empty((0, 2), np.int64), np.arange(len(sizes)), 0.0
@@ -300,12 +295,8 @@ def central_by_partition(context: Context, executor: Executor, report: Report, t
 
     Of a group with very many samples a draw is looked at.
 
-    Parameters
-    ----------
-    tag : str
-        Beginning of the names of the parts, which are dropped afterwards.
-    place : (components,)
-        The group of each component of U, -1 for those that are not looked at.
+    ``tag``: beginning of the names of the parts, which are dropped afterwards; ``place`` (components,): the group
+    of each component of U, -1 for those that are not looked at.
     """
     n = int(place.max()) + 1
     if context.metric.precomputed:
@@ -360,13 +351,8 @@ def nearest_by_partition(
 ) -> Int64:
     """The nearest sample of allowed components to each of some samples: (n,); see `nearest_samples`.
 
-    Parameters
-    ----------
-    tag : str
-        Beginning of the names of the parts, which are dropped afterwards.
-    samples : (n,)
-    allowed : (components,) bool
-        By component of U.
+    ``tag``: beginning of the names of the parts, which are dropped afterwards; ``samples`` (n,); ``allowed``
+    (components,) bool: by component of U.
     """
     if context.metric.precomputed:
         return nearest_samples(context, samples, allowed[_whole_components(context)])
@@ -394,12 +380,7 @@ def followed_by_partition(
 ) -> Int64:
     """For each group of components the sample of allowed ones that is nearest to its central sample: (groups,).
 
-    Parameters
-    ----------
-    tag : str
-    place : (components,)
-        As of `central_samples`.
-    allowed : (components,) bool
+    ``place`` (components,): as of `central_samples`; ``allowed`` (components,) bool.
     """
     centers = central_by_partition(context, executor, report, f"{tag}c", place)
     return nearest_by_partition(context, executor, report, f"{tag}n", centers, allowed)
