@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pytest
 import scipy.sparse as sp
 
 from ips2_dask import Params, Resources, Run
@@ -100,6 +101,11 @@ class TwiceExecutor(SerialExecutor):
             receipts.append(receipt)
             report(done + 1, len(items))
         return receipts
+
+
+def slowly(values: Iterable[Any], *quick: Any) -> list[Any]:
+    """Parameters of a test, all but the ``quick`` ones marked slow: a kernel's property proves the same by default."""
+    return [value if value in quick else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def run_on(
